@@ -1,0 +1,221 @@
+"""The contract: what an engine's relay buffers, graph inputs and devices are, as data.
+
+One TOML file describes one engine. The linter and the pytest plugin read the same one.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import operator
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import msgspec
+from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
+from fmcheck.errors import UsageError
+from fmcheck.strict import convert, read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+COMPARISONS: dict[str, Callable[[object, object], object]] = {
+    ">=": operator.ge,
+    ">": operator.gt,
+}
+
+
+class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
+    """A table of a contract file."""
+
+
+class Engine(_Part, frozen=True, kw_only=True):
+    """Whose contract this is.
+
+    `distribution` is the installed package whose version picks what `releases` elsewhere in the
+    file is about; `releases` here is the range that the contract was tried on.
+    """
+
+    name: str
+    distribution: str = ""
+    releases: str = ""
+
+
+class Buffer(_Part, frozen=True, kw_only=True):
+    """A relay buffer: an attribute of the relay class that holds a tensor, one row per slot.
+
+    `name` may be a glob. `valid` is what a written value satisfies (`>= 0`, `> 0`, or "" for
+    anything). A `lazy` buffer may be made after `__init__`, or never.
+    """
+
+    name: str
+    releases: str = ""
+    valid: str = ""
+    lazy: bool = False
+
+    @cached_property
+    def is_glob(self) -> bool:
+        """Tells whether `name` stands for several attributes."""
+        return any(mark in self.name for mark in "*?[")
+
+    def matches(self, attribute: str) -> bool:
+        """Tells whether `attribute` is this buffer."""
+        return fnmatch.fnmatchcase(attribute, self.name)
+
+    @cached_property
+    def bound(self) -> tuple[str, int] | None:
+        """The comparison and limit of `valid`, or None when every value is valid."""
+        if not self.valid:
+            return None
+        sign, _, limit = self.valid.partition(" ")
+        return sign, int(limit)
+
+
+class Relay(_Part, frozen=True, kw_only=True):
+    """A relay class, `module:Class`, and its buffers.
+
+    `sink_rows` are rows that padded batch entries point at: nobody owns them, and reading them
+    is never a fault.
+    """
+
+    class_: str = msgspec.field(name="class")
+    buffer: tuple[Buffer, ...]
+    sink_rows: tuple[int, ...] = (0,)
+
+    @property
+    def module(self) -> str:
+        """The module that defines the class."""
+        return self.class_.partition(":")[0]
+
+    @property
+    def qualname(self) -> str:
+        """The class's name in its module."""
+        return self.class_.partition(":")[2]
+
+    def buffer_for(self, attribute: str, version: str | None) -> Buffer | None:
+        """Returns the declared buffer that `attribute` is in this release, or None."""
+        for buffer in self.buffer:
+            if buffer.matches(attribute) and applies(buffer.releases, version):
+                return buffer
+        return None
+
+    def expected_after_init(self, version: str | None) -> Iterator[Buffer]:
+        """Yields the buffers that exist as soon as `__init__` has returned."""
+        for buffer in self.buffer:
+            if not buffer.lazy and not buffer.is_glob and applies(buffer.releases, version):
+                yield buffer
+
+
+class Opaque(_Part, frozen=True, kw_only=True):
+    """A kernel, `module:function`, that gathers or writes relay rows out of Python's sight.
+
+    `rows` is the parameter that holds the row indices; `reads` and `writes` name the parameters
+    that are handed relay buffers. `functions` lists alternatives, for kernels move between
+    releases; none of them has to exist.
+    """
+
+    functions: tuple[str, ...]
+    rows: str
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+
+
+class Registry(_Part, frozen=True, kw_only=True):
+    """A declarative registry of graph inputs: the slot class and its padding policies.
+
+    `stale_policies` keep whatever the last replay left in the padded tail; a slot that names no
+    policy has `default_policy`.
+    """
+
+    slot_class: str
+    policy_argument: str = "padding_policy"
+    default_policy: str
+    stale_policies: tuple[str, ...]
+
+
+class GraphInputs(_Part, frozen=True, kw_only=True):
+    """The static buffers of graph runners.
+
+    `row_indices` name the buffers whose padded rows must point at the sink row: a stale tail there
+    reads another request's rows. `tail_may_stay` name those whose padded tail is harmless.
+    """
+
+    row_indices: tuple[str, ...] = ()
+    tail_may_stay: tuple[str, ...] = ()
+    registry: tuple[Registry, ...] = ()
+
+
+class Device(_Part, frozen=True, kw_only=True):
+    """Where code must not name one accelerator's API.
+
+    `agnostic` are globs of paths from the package's root; `device_modules` are the names by which
+    code reaches the device-agnostic module.
+    """
+
+    agnostic: tuple[str, ...] = ()
+    device_modules: tuple[str, ...] = ()
+
+
+class Contract(_Part, frozen=True, kw_only=True):
+    """An engine's contract, whole. `origin` is the file it was read from."""
+
+    engine: Engine
+    relay: tuple[Relay, ...] = ()
+    opaque: tuple[Opaque, ...] = ()
+    graph_inputs: GraphInputs = GraphInputs()
+    device: Device = Device()
+
+
+def applies(releases: str, version: str | None) -> bool:
+    """Tells whether a part for `releases` is meant for `version`; an unknown version gets all."""
+    return not releases or version is None or SpecifierSet(releases).contains(version, True)
+
+
+def load_contract(path: Path) -> Contract:
+    """Reads and checks one contract file.
+
+    Raises:
+        UsageError: naming the file, the key, what was expected and the nearest known name.
+    """
+    contract = convert(read_toml(path), Contract, str(path))
+    _check(contract, str(path))
+    return contract
+
+
+def _check(contract: Contract, where: str) -> None:
+    """Rejects values that fit their type and mean nothing."""
+    _check_releases(contract.engine.releases, where, "engine.releases")
+    for number, relay in enumerate(contract.relay):
+        key = f"relay[{number}]"
+        _check_reference(relay.class_, where, f"{key}.class", "module:Class")
+        if not relay.buffer:
+            raise UsageError(where, f"key `{key}.buffer`: expected at least one buffer, got none")
+        for inner, buffer in enumerate(relay.buffer):
+            _check_releases(buffer.releases, where, f"{key}.buffer[{inner}].releases")
+            _check_valid(buffer.valid, where, f"{key}.buffer[{inner}].valid")
+    for number, opaque in enumerate(contract.opaque):
+        for function in opaque.functions:
+            _check_reference(function, where, f"opaque[{number}].functions", "module:function")
+
+
+def _check_reference(text: str, where: str, key: str, shape: str) -> None:
+    module, colon, name = text.partition(":")
+    dotted = [*module.split("."), *name.split(".")]
+    if not colon or not all(part.isidentifier() for part in dotted):
+        raise UsageError(where, f"key `{key}`: expected `{shape}`, got `{text}`")
+
+
+def _check_releases(text: str, where: str, key: str) -> None:
+    try:
+        SpecifierSet(text)
+    except InvalidSpecifier:
+        raise UsageError(
+            where, f"key `{key}`: expected a version range like `>=0.5.13,<0.6`, got `{text}`"
+        ) from None
+
+
+def _check_valid(text: str, where: str, key: str) -> None:
+    sign, _, limit = text.partition(" ")
+    if text and (sign not in COMPARISONS or not limit.lstrip("-").isdigit()):
+        raise UsageError(where, f"key `{key}`: expected `>= N` or `> N`, got `{text}`")

@@ -1,0 +1,1 @@
+"""The contracts that fmcheck ships: one TOML file an engine, named after it."""

@@ -1,0 +1,27 @@
+"""Errors that a user can mend: each says where, what, what was expected, and the nearest name."""
+
+from __future__ import annotations
+
+import difflib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class UsageError(Exception):
+    """Bad input that stops a command before it has changed anything (exit status 2).
+
+    `where` is the file, option or key at fault; the message names what was expected.
+    """
+
+    def __init__(self, where: str, message: str) -> None:
+        super().__init__(f"{where}: {message}")
+        self.where = where
+        self.message = message
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Returns "; did you mean `x`?" for the known name nearest to `name`, or "" if none is near."""
+    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"; did you mean `{matches[0]}`?" if matches else ""

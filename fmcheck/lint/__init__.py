@@ -1,0 +1,1 @@
+"""The linter: paths, files, needles, blocks, verdicts. It knows nothing of the runtime."""

@@ -1,0 +1,120 @@
+"""A block: the stretch of a module that a rule is handed, as a libcst tree with places."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Edit, Finding, Severity, Span
+from fmcheck.lint.lazy import cst
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import libcst
+    from libcst.metadata import CodeRange
+
+    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.rule import Rule
+
+
+class Block:
+    """Source lines of one function, class or module, parsed by libcst when first looked at.
+
+    A method is parsed inside a class of ours: columns stay those of the file, and lines are moved
+    by `shift`.
+    """
+
+    def __init__(self, facts: ModuleFacts, lines: Sequence[str], first_line: int) -> None:
+        self.facts = facts
+        nested = bool(lines) and lines[0][:1].isspace()
+        self._text = "".join(["if True:\n", *lines] if nested else lines)
+        self._shift = first_line - (2 if nested else 1)
+
+    @property
+    def path(self) -> str:
+        """The file's path, as findings name it."""
+        return self.facts.path
+
+    @cached_property
+    def module(self) -> libcst.Module:
+        """The block as a libcst module."""
+        tree: libcst.Module = cst.parse_module(self._text)
+        return tree
+
+    @cached_property
+    def _ranges(self) -> dict[libcst.CSTNode, CodeRange]:
+        from libcst.metadata import MetadataWrapper, PositionProvider
+
+        # Positions cost twice the parse: asked for only once there is something to report.
+        wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
+        return dict(wrapper.resolve(PositionProvider))
+
+    def span(self, node: libcst.CSTNode) -> Span:
+        """Returns where `node` stands in the file."""
+        found = self._ranges[node]
+        return Span(
+            found.start.line + self._shift,
+            found.start.column + 1,
+            found.end.line + self._shift,
+            found.end.column + 1,
+        )
+
+    def code(self, node: libcst.CSTNode) -> str:
+        """Returns the source text of `node`."""
+        return self.module.code_for_node(node)
+
+    def nodes(self, root: libcst.CSTNode | None = None) -> Iterator[libcst.CSTNode]:
+        """Yields every node of the block that is not whitespace, in source order."""
+        return walk(self.module if root is None else root)
+
+    def finding(
+        self,
+        rule: Rule,
+        node: libcst.CSTNode,
+        message: str,
+        *,
+        help: str = "",
+        severity: Severity | None = None,
+        related: Sequence[tuple[libcst.CSTNode, str]] = (),
+        edits: Sequence[Edit] = (),
+    ) -> Finding:
+        """Makes a finding of `rule` at `node`."""
+        return Finding(
+            path=self.path,
+            span=self.span(node),
+            code=rule.code,
+            severity=severity or rule.severity,
+            message=message,
+            help=help,
+            related=tuple((self.span(other), text) for other, text in related),
+            edits=tuple(edits),
+        )
+
+
+_FIELDS: dict[type, tuple[str, ...]] = {}
+_SKIPPED = ("whitespace", "leading_lines", "lpar", "rpar", "semicolon", "comma", "header", "footer")
+
+
+def _fields(kind: type) -> tuple[str, ...]:
+    found = _FIELDS.get(kind)
+    if found is None:
+        names = getattr(kind, "__dataclass_fields__", {})
+        found = tuple(name for name in names if not name.startswith(_SKIPPED))
+        _FIELDS[kind] = found
+    return found
+
+
+def walk(root: libcst.CSTNode) -> Iterator[libcst.CSTNode]:
+    """Yields `root` and all below it in source order, whitespace and punctuation left out.
+
+    An explicit stack over the fields: libcst's visitors cost ten times as much.
+    """
+    stack: list[object] = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, (list, tuple)):
+            stack.extend(reversed(node))
+        elif isinstance(node, cst.CSTNode):
+            yield node
+            stack.extend(getattr(node, name) for name in reversed(_fields(type(node))))

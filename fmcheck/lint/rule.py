@@ -1,0 +1,97 @@
+"""The rule: what a lint check is made of. Importing this must stay cheap (no libcst, no torch)."""
+
+from __future__ import annotations
+
+import enum
+import re
+from abc import ABC, abstractmethod
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, ClassVar
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterator, Sequence
+
+    from fmcheck.contract import Contract
+    from fmcheck.finding import Finding, Severity
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+
+
+class Scope(enum.Enum):
+    """How much source a rule must see at once to give its verdict."""
+
+    FUNCTION = "function"
+    CLASS = "class"
+    MODULE = "module"
+
+
+@dataclass(frozen=True, slots=True)
+class Example:
+    """A piece of source that a rule must flag at `at`, or leave alone if `at` is empty.
+
+    `at` holds (line, column) pairs, both from 1. `fixed` is the source after the rule's fix.
+    `path` is the name under which the source is linted, for rules that look at it.
+    """
+
+    code: str
+    at: tuple[tuple[int, int], ...] = ()
+    fixed: str | None = None
+    path: str = "example.py"
+
+
+class Rule(ABC):
+    """One lint rule. Its docstring is its page: what it does, why that is bad, what to use instead.
+
+    Attributes:
+        code: `FM` and three digits; the first is the family.
+        name: a few words in lower case with hyphens.
+        severity: of most findings; a rule may give single findings another.
+        scope: the source around a needle that `check` is handed.
+        needles: an AND of ORs of byte strings without which a file cannot concern the rule.
+            Identifiers, never dotted chains: a module may import them under another name.
+        seen_in: public pull requests that taught the rule.
+        bad, good: examples that the tests run.
+    """
+
+    code: ClassVar[str]
+    name: ClassVar[str]
+    severity: ClassVar[Severity]
+    scope: ClassVar[Scope]
+    needles: ClassVar[tuple[tuple[bytes, ...], ...]]
+    seen_in: ClassVar[tuple[str, ...]]
+    bad: ClassVar[tuple[Example, ...]]
+    good: ClassVar[tuple[Example, ...]]
+    on_by_default: ClassVar[bool] = True
+
+    def __init__(self, contracts: Sequence[Contract]) -> None:
+        self.contracts = contracts
+
+    @property
+    def has_fix(self) -> bool:
+        """Tells whether an example shows a fix."""
+        return any(example.fixed is not None for example in self.bad)
+
+    def concerns(self, text: bytes) -> bool:
+        """Tells whether a file with this text may hold a finding, by the needles alone."""
+        return all(any(needle in text for needle in group) for group in self.needles)
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears a block by a necessary condition, cheaply; what it returns True for is checked."""
+        return True
+
+    @abstractmethod
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields the findings of one block."""
+
+
+def problems(rule: type[Rule]) -> Iterator[str]:
+    """Yields what keeps `rule` from being a rule: for registration, so that the error is early."""
+    wanted = ("code", "name", "severity", "scope", "needles", "seen_in", "bad", "good")
+    missing = [name for name in wanted if not hasattr(rule, name)]
+    if missing:
+        yield f"lacks {', '.join(missing)}"
+    elif not re.fullmatch(r"[A-Z]{2,8}\d{3}", rule.code):
+        yield f"code `{rule.code}` is not capital letters and three digits"
+    if not rule.__doc__:
+        yield "lacks a docstring, which is its page"

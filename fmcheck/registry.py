@@ -1,0 +1,115 @@
+"""What fmcheck knows: contracts and rules, its own and those that other packages register."""
+
+from __future__ import annotations
+
+import importlib
+import inspect
+import pkgutil
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pluggy
+
+from fmcheck import hookspecs
+from fmcheck.contract import Contract, load_contract
+from fmcheck.errors import UsageError, nearest
+from fmcheck.lint.rule import Rule, problems
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping
+
+    from fmcheck.config import Located
+
+GROUP = "fmcheck"
+
+
+@cache
+def _plugins() -> pluggy.PluginManager:
+    manager = pluggy.PluginManager("fmcheck")
+    manager.add_hookspecs(hookspecs)
+    manager.load_setuptools_entrypoints(GROUP)
+    return manager
+
+
+def contract_files() -> Mapping[str, Path]:
+    """Returns every registered contract's file by its name.
+
+    Raises:
+        UsageError: if two packages register one name.
+    """
+    shipped = Path(__file__).parent / "contracts"
+    files = {path.stem: path for path in sorted(shipped.glob("*.toml"))}
+    for plugin, given in _called("fmcheck_contracts"):
+        for name, path in given.items():
+            if name in files:
+                raise UsageError(plugin, f"registers the contract `{name}`, which exists already")
+            files[name] = Path(path)
+    return files
+
+
+def rules() -> Mapping[str, type[Rule]]:
+    """Returns every registered rule by its code, in the order of the codes.
+
+    Raises:
+        UsageError: if a registered rule is no rule, or two have one code.
+    """
+    found = {rule.code: rule for rule in _built_in_rules()}
+    for plugin, given in _called("fmcheck_rules"):
+        for rule in given:
+            wrong = list(problems(rule))
+            if rule.code.startswith("FM"):
+                wrong.append("codes that start with `FM` are fmcheck's own")
+            if rule.code in found:
+                wrong.append(f"code `{rule.code}` exists already")
+            if wrong:
+                raise UsageError(plugin, f"rule `{rule.__name__}`: {'; '.join(wrong)}")
+            found[rule.code] = rule
+    return dict(sorted(found.items()))
+
+
+def contracts_for(located: Located) -> tuple[Contract, ...]:
+    """Loads the contracts that the settings ask for: all registered ones if they name none.
+
+    Raises:
+        UsageError: if a name is unknown or a file does not fit.
+    """
+    files = contract_files()
+    wanted = located.settings.contracts or tuple(files)
+    return tuple(load_contract(_contract_path(name, files, located)) for name in wanted)
+
+
+def _contract_path(name: str, files: Mapping[str, Path], located: Located) -> Path:
+    if name in files:
+        return files[name]
+    if name.endswith(".toml"):
+        return located.folder / name
+    raise UsageError(
+        str(located.origin or "settings"),
+        f"key `contracts`: expected a path ending in .toml or one of "
+        f"{', '.join(f'`{known}`' for known in files)}, got `{name}`{nearest(name, files)}",
+    )
+
+
+def _built_in_rules() -> Iterable[type[Rule]]:
+    # By name, not by a static import: rules/ is fmcheck.rules only once it is installed.
+    package = importlib.import_module("fmcheck.rules")
+    for info in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"fmcheck.rules.{info.name}")
+        for _, kind in inspect.getmembers(module, inspect.isclass):
+            if issubclass(kind, Rule) and kind.__module__ == module.__name__:
+                yield kind
+
+
+def _called(hook: str) -> Iterable[tuple[str, Any]]:
+    """Calls one hook plugin by plugin, so that an error can name whose answer it is about."""
+    manager = _plugins()
+    for implementation in getattr(manager.hook, hook).get_hookimpls():
+        try:
+            yield implementation.plugin_name, implementation.function()
+        except UsageError:
+            raise
+        except Exception as err:
+            raise UsageError(
+                f"plugin `{implementation.plugin_name}`", f"{hook} failed: {err!r}"
+            ) from err

@@ -1,0 +1,1 @@
+"""Built-in lint rules: one module a rule, found by `fmcheck.registry`."""
