@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import operator
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
-COMPARISONS: dict[str, Callable[[object, object], object]] = {
+COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
     ">": operator.gt,
 }
