@@ -3,10 +3,6 @@
 from __future__ import annotations
 
 import ast
-import io
-import os
-import stat
-import tokenize
 import warnings
 from typing import TYPE_CHECKING
 
@@ -14,6 +10,7 @@ from fmcheck.finding import Finding, Severity, Span
 from fmcheck.lint.block import Block
 from fmcheck.lint.facts import ModuleFacts
 from fmcheck.lint.rule import Scope
+from fmcheck.lint.source import decode, read, split_lines
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +25,7 @@ UNREADABLE = "FM001"
 def lint_file(path: Path, rules: Sequence[Rule]) -> list[Finding]:
     """Returns the findings of one file, sorted; a file that cannot be read is one finding."""
     try:
-        text = _read(path)
+        text = read(path)
     except OSError as err:
         return [_unreadable(str(path), f"cannot be read: {err.strerror or err}")]
     return lint_text(text, str(path), rules)
@@ -40,7 +37,7 @@ def lint_text(text: bytes, path: str, rules: Sequence[Rule]) -> list[Finding]:
     if not concerned:
         return []
     try:
-        source = _decode(text)
+        source = decode(text).source
     except (SyntaxError, UnicodeDecodeError, LookupError) as err:
         return [_unreadable(path, f"cannot be decoded: {err}")]
     try:
@@ -51,7 +48,7 @@ def lint_text(text: bytes, path: str, rules: Sequence[Rule]) -> list[Finding]:
     except (ValueError, RecursionError, MemoryError) as err:
         return [_unreadable(path, f"does not parse: {str(err) or type(err).__name__}")]
     facts = ModuleFacts(tree, path)
-    lines = source.splitlines(keepends=True)
+    lines = split_lines(source)
     found = [finding for rule in concerned for finding in _check(rule, facts, lines)]
     return sorted(found, key=lambda finding: finding.sort_key)
 
@@ -83,20 +80,6 @@ def _extent(node: ast.AST, lines: Sequence[str]) -> tuple[int, int]:
     decorators = getattr(node, "decorator_list", [])
     first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
     return first, node.end_lineno or node.lineno
-
-
-def _read(path: Path) -> bytes:
-    # O_NONBLOCK: opening a FIFO that is called x.py would wait for ever.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
-            raise OSError("not a regular file")
-        return file.read()
-
-
-def _decode(text: bytes) -> str:
-    encoding, _ = tokenize.detect_encoding(io.BytesIO(text).readline)
-    return io.TextIOWrapper(io.BytesIO(text), encoding, newline=None).read()
 
 
 def _parse(source: str) -> ast.Module:

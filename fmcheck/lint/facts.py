@@ -39,7 +39,29 @@ class ModuleFacts:
             if isinstance(node, (ast.Name, ast.Attribute))
         )
 
+    def mentioned(self, node: ast.AST) -> set[str]:
+        """Returns the dotted names that stand below `node`, imports included, each resolved."""
+        found: set[str] = set()
+        for inner in ast.walk(node):
+            if isinstance(inner, (ast.Name, ast.Attribute)):
+                name = _dotted(inner)
+                if name is not None:
+                    found.add(self.resolve(name))
+            elif isinstance(inner, ast.ImportFrom):
+                found.update(f"{inner.module}.{alias.name}" for alias in inner.names)
+        return found
+
     def resolve(self, dotted: str) -> str:
         """Returns what `dotted` stands for after imports: `Event` may be `torch.cuda.Event`."""
         head, dot, rest = dotted.partition(".")
         return self.imported.get(head, head) + dot + rest
+
+
+def _dotted(node: ast.expr) -> str | None:
+    parts: list[str] = []
+    while isinstance(node, ast.Attribute):
+        parts.append(node.attr)
+        node = node.value
+    if not isinstance(node, ast.Name):
+        return None
+    return ".".join([node.id, *reversed(parts)])

@@ -1,0 +1,42 @@
+"""A rule's page: its docstring, what taught it, and what it flags and leaves alone."""
+
+from __future__ import annotations
+
+import inspect
+import textwrap
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fmcheck.lint.rule import Rule
+
+
+def rule_page(rule: type[Rule]) -> str:
+    """Returns a rule's page as Markdown."""
+    return "\n".join(_parts(rule))
+
+
+def _parts(rule: type[Rule]) -> Iterator[str]:
+    yield f"# {rule.code} {rule.name}\n"
+    fix = "has a fix" if any(example.fixed is not None for example in rule.bad) else "has no fix"
+    default = "on by default" if rule.on_by_default else "off by default"
+    yield f"{rule.severity.value}, {default}, {fix}\n"
+    yield f"{inspect.getdoc(rule)}\n"
+    yield "## Seen in"
+    yield from (f"- {link}" for link in rule.seen_in)
+    yield "\n## Flagged, from the rule's own tests\n"
+    for example in rule.bad:
+        places = ", ".join(f"{line}:{column}" for line, column in example.at)
+        yield f"at {places}{_named(example.path)}\n{_indented(example.code)}"
+    yield "## Left alone\n"
+    for example in rule.good:
+        yield f"{_named(example.path).lstrip()}\n{_indented(example.code)}".lstrip("\n")
+
+
+def _named(path: str) -> str:
+    return "" if path == "example.py" else f" in {path}"
+
+
+def _indented(code: str) -> str:
+    return textwrap.indent(code, "    ")

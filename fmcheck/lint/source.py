@@ -1,0 +1,55 @@
+"""A source file's text: read from disk, decoded as Python would, and encoded back."""
+
+from __future__ import annotations
+
+import io
+import os
+import stat
+import tokenize
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Decoded source: as the file has it, with its own line ends, and its encoding."""
+
+    raw: str
+    encoding: str
+
+    @property
+    def source(self) -> str:
+        """The source with every line ended by `\\n`, as the parsers see it."""
+        return self.raw.replace("\r\n", "\n").replace("\r", "\n")
+
+    def encode(self, raw: str) -> bytes:
+        """Returns the bytes of a file like this one that holds `raw`."""
+        return raw.encode(self.encoding)
+
+
+def read(path: Path) -> bytes:
+    """Returns the bytes of a regular file; OSError for anything else."""
+    # O_NONBLOCK: opening a FIFO that is called x.py would wait for ever.
+    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+    with os.fdopen(handle, "rb") as file:
+        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+            raise OSError("not a regular file")
+        return file.read()
+
+
+def decode(raw: bytes) -> Text:
+    """Decodes source by its byte-order mark or coding comment (PEP 263).
+
+    Raises:
+        SyntaxError, UnicodeDecodeError, LookupError: if the text is not in its own encoding.
+    """
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+    return Text(raw.decode(encoding), encoding)
+
+
+def split_lines(text: str) -> list[str]:
+    """Splits at the line ends of Python, which are fewer than those of `str.splitlines`."""
+    return list(io.StringIO(text, newline=""))

@@ -1,0 +1,38 @@
+"""Lint findings for programs: a JSON list of objects."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fmcheck.finding import Finding, Span
+
+
+def render(findings: Iterable[Finding]) -> str:
+    """Returns the findings as a JSON list, one object each; lines and columns count from 1."""
+    return json.dumps([_entry(finding) for finding in findings], indent=2)
+
+
+def _entry(finding: Finding) -> dict[str, Any]:
+    return {
+        "path": finding.path,
+        **_place(finding.span),
+        "code": finding.code,
+        "severity": finding.severity.value,
+        "message": finding.message,
+        "help": finding.help,
+        "related": [{**_place(span), "message": text} for span, text in finding.related],
+        "fixable": bool(finding.edits),
+    }
+
+
+def _place(span: Span) -> dict[str, int]:
+    return {
+        "line": span.line,
+        "column": span.column,
+        "end_line": span.end_line,
+        "end_column": span.end_column,
+    }

@@ -1,0 +1,322 @@
+"""FM301: torch.cuda streams and events in device-agnostic code."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import dotted
+from fmcheck.lint.rule import Example, Rule, Scope
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterator, Sequence
+
+    import libcst
+    from libcst import CSTNode
+
+    from fmcheck.contract import Contract
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+
+API = frozenset(
+    f"torch.cuda.{name}"
+    for name in (
+        "Event",
+        "Stream",
+        "current_stream",
+        "default_stream",
+        "set_stream",
+        "stream",
+        "synchronize",
+    )
+)
+
+
+class CudaApi(Rule):
+    """`torch.cuda.Event` and its family in code that is meant for every device.
+
+    ## What it does
+    Looks for `torch.cuda.Event`, `Stream`, `stream`, `current_stream`, `default_stream`,
+    `set_stream` and `synchronize`, under any import name, in a module that also reaches the
+    device module (`torch.get_device_module`), or that lies in a folder which the contract calls
+    device-agnostic. A call is a warning; an annotation, an import or another mention is a note.
+    Code behind a test for CUDA (`if x.is_cuda:`, `if device == "cuda":`) is left alone, and so is
+    code that replaces the API by another device's.
+
+    ## Why is this bad
+    On another accelerator the call fails, or worse, it answers about a CUDA stream that nothing
+    runs on: the fence that it was meant to be orders nothing. Runners are inherited by those of
+    other devices, so one such line breaks them all.
+
+    ## Example
+    ```python
+    device_module = torch.get_device_module(device)
+    ready = torch.cuda.Event()
+    ready.record(device_module.current_stream())
+    ```
+
+    ## Use instead
+    ```python
+    device_module = torch.get_device_module(device)
+    ready = device_module.Event()
+    ready.record(device_module.current_stream())
+    ```
+    """
+
+    code = "FM301"
+    name = "cuda-api"
+    severity = Severity.WARNING
+    scope = Scope.FUNCTION
+    needles = ((b"cuda",), (b"Event", b"Stream", b"stream", b"synchronize"))
+    seen_in = (
+        "https://github.com/sgl-project/sglang/pull/25962",
+        "https://github.com/vllm-project/vllm/pull/58082",
+    )
+
+    bad = (
+        Example(
+            """\
+import torch
+
+class Relay:
+    def publish(self, device):
+        self.module = torch.get_device_module(device)
+        self.ready = torch.cuda.Event()
+        self.ready.record(torch.cuda.current_stream())
+""",
+            at=((6, 22), (7, 27)),
+        ),
+        Example(
+            """\
+import torch
+from torch.cuda import Stream as CudaStream, synchronize
+
+def plan(device) -> CudaStream:
+    side = torch.get_device_module(device).Stream()
+    synchronize()
+    return side
+""",
+            at=((2, 24), (2, 46), (4, 21), (6, 5)),
+        ),
+        Example(
+            """\
+import torch
+
+def wait(tensor, event):
+    if not tensor.is_cuda:
+        event.wait()
+    torch.cuda.synchronize()
+""",
+            at=((6, 5),),
+            path="sglang/srt/managers/overlap_utils.py",
+        ),
+    )
+    good = (
+        Example(
+            """\
+import torch
+
+def publish(device):
+    return torch.get_device_module(device).Event()
+"""
+        ),
+        Example(
+            """\
+import torch
+
+def publish():
+    return torch.cuda.Event()
+"""
+        ),
+        Example(
+            """\
+import torch
+
+def wait(tensor, event, device):
+    if not tensor.is_cuda:
+        return torch.get_device_module(device).synchronize()
+    torch.cuda.current_stream().wait_event(event)
+"""
+        ),
+        Example(
+            """\
+import torch
+
+def sync(device):
+    if device.type == "cuda":
+        torch.cuda.synchronize()
+    else:
+        torch.get_device_module(device).synchronize()
+"""
+        ),
+        Example(
+            """\
+import torch
+
+def graph(device):
+    torch.get_device_module(device).synchronize()
+    return torch.cuda.CUDAGraph()
+"""
+        ),
+        Example(
+            """\
+import torch
+
+def run_on_xpu(device):
+    real = torch.cuda.Stream
+    torch.cuda.Stream = torch.get_device_module(device).Stream
+    return real
+"""
+        ),
+    )
+
+    def __init__(self, contracts: Sequence[Contract]) -> None:
+        super().__init__(contracts)
+        self._agnostic = [glob for one in contracts for glob in one.device.agnostic]
+        self._device_modules = {name for one in contracts for name in one.device.device_modules}
+        self._guards = {name for one in contracts for name in one.device.guards}
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears modules that are written for CUDA alone, and blocks without the API."""
+        return self._is_agnostic(facts) and not API.isdisjoint(facts.mentioned(node))
+
+    def _is_agnostic(self, facts: ModuleFacts) -> bool:
+        return bool(self._device_modules & facts.names) or any(
+            fnmatch.fnmatch(facts.path.replace("\\", "/"), f"*{glob}") for glob in self._agnostic
+        )
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each use of the API that no test for CUDA guards."""
+        uses = [(node, api) for node, api in _uses(block) if api in API]
+        if not uses:
+            return
+        exempt = self._guarded(block) | _replaced(block)
+        annotations = _below(block, cst.Annotation)
+        called = {node.func for node in block.nodes() if isinstance(node, cst.Call)}
+        for node, api in uses:
+            if node in exempt:
+                continue
+            name = api.rpartition(".")[2]
+            is_call = node in called and node not in annotations
+            yield block.finding(
+                self,
+                node,
+                f"`{api}` in device-agnostic code",
+                help=f"use `torch.get_device_module(device).{name}`"
+                if is_call
+                else "name the type by what it does, or `torch.Event` / `torch.Stream`"
+                if name in ("Event", "Stream")
+                else f"reach `{name}` through `torch.get_device_module(device)`",
+                severity=Severity.WARNING if is_call else Severity.NOTE,
+            )
+
+    def _guarded(self, block: Block) -> set[CSTNode]:
+        """Returns the nodes that run only where a test for CUDA held."""
+        guarded: set[CSTNode] = set()
+        for node in block.nodes():
+            if isinstance(node, (cst.If, cst.IfExp)):
+                guarded.update(self._guarded_branch(node, block))
+            elif isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.And):
+                if self._asks_for_cuda(node.left, block) is True:
+                    guarded.update(block.nodes(node.right))
+            elif isinstance(node, cst.IndentedBlock):
+                guarded.update(self._after_early_exit(node, block))
+        return guarded
+
+    def _guarded_branch(self, node: libcst.If | libcst.IfExp, block: Block) -> Iterator[CSTNode]:
+        asks = self._asks_for_cuda(node.test, block)
+        if asks is True:
+            yield from block.nodes(node.body)
+        elif asks is False and node.orelse is not None:
+            yield from block.nodes(node.orelse)
+
+    def _after_early_exit(self, body: libcst.IndentedBlock, block: Block) -> Iterator[CSTNode]:
+        """Yields what follows `if not x.is_cuda: return` or `assert x.is_cuda`."""
+        statements = iter(body.body)
+        for statement in statements:
+            if self._leaves_unless_cuda(statement, block):
+                break
+        for statement in statements:
+            yield from block.nodes(statement)
+
+    def _leaves_unless_cuda(self, statement: CSTNode, block: Block) -> bool:
+        if isinstance(statement, cst.If):
+            return self._asks_for_cuda(statement.test, block) is False and _leaves(statement.body)
+        if isinstance(statement, cst.SimpleStatementLine):
+            first = statement.body[0]
+            return isinstance(first, cst.Assert) and self._asks_for_cuda(first.test, block) is True
+        return False
+
+    def _asks_for_cuda(self, test: CSTNode, block: Block) -> bool | None:
+        """Returns True if `test` holding implies CUDA, False if its failing does, else None."""
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            inner = self._asks_for_cuda(test.expression, block)
+            return None if inner is None else not inner
+        if isinstance(test, cst.BooleanOperation):
+            sides = {self._asks_for_cuda(side, block) for side in (test.left, test.right)}
+            wanted = isinstance(test.operator, cst.And)
+            if wanted in sides:
+                return wanted
+            return sides.pop() if len(sides) == 1 else None
+        if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+            return _compares_with_cuda(test)
+        if isinstance(test, cst.Call):
+            test = test.func
+        name = dotted(test) or (test.attr.value if isinstance(test, cst.Attribute) else "")
+        return True if name.rpartition(".")[2].lstrip("_") in self._guards else None
+
+
+def _uses(block: Block) -> Iterator[tuple[CSTNode, str]]:
+    """Yields each mention of a dotted name with what it stands for, imports included."""
+    for node in block.nodes():
+        if isinstance(node, cst.ImportFrom) and node.module is not None:
+            if not isinstance(node.names, cst.ImportStar):
+                for alias in node.names:
+                    yield alias, f"{dotted(node.module)}.{dotted(alias.name)}"
+        elif isinstance(node, (cst.Name, cst.Attribute)):
+            name = dotted(node)
+            if name is not None:
+                yield node, block.facts.resolve(name)
+
+
+def _replaced(block: Block) -> set[CSTNode]:
+    """Returns mentions of names that this block assigns to: a shim for another device."""
+    targets = [
+        target.target
+        for node in block.nodes()
+        if isinstance(node, cst.Assign)
+        for target in node.targets
+    ]
+    names = {dotted(target) for target in targets if isinstance(target, cst.Attribute)}
+    return {node for node in block.nodes() if dotted(node) in names and dotted(node)}
+
+
+def _below(block: Block, kind: type[CSTNode]) -> set[CSTNode]:
+    return {
+        inner for node in block.nodes() if isinstance(node, kind) for inner in block.nodes(node)
+    }
+
+
+def _leaves(body: CSTNode) -> bool:
+    statements = getattr(body, "body", ())
+    last = statements[-1] if statements else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    return isinstance(last, (cst.Return, cst.Raise, cst.Continue))
+
+
+def _compares_with_cuda(test: libcst.Comparison) -> bool | None:
+    target = test.comparisons[0]
+    sides = (test.left, target.comparator)
+    literal = any(
+        isinstance(side, cst.SimpleString) and side.evaluated_value == "cuda" for side in sides
+    )
+    if literal and isinstance(target.operator, (cst.Equal, cst.Is)):
+        return True
+    if literal and isinstance(target.operator, (cst.NotEqual, cst.IsNot)):
+        return False
+    return None

@@ -1,0 +1,274 @@
+"""FM601: an async assert without a message is deleted by torch.compile."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Edit, Severity, Span
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import dotted
+from fmcheck.lint.rule import Example, Rule, Scope
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterator
+
+    import libcst
+    from libcst import CSTNode, FunctionDef, Lambda
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+
+ASSERTS = frozenset(
+    {
+        "torch._assert_async",
+        "torch.ops.aten._assert_async",
+        "torch.ops.aten._assert_async.default",
+    }
+)
+
+
+class MessagelessAsyncAssert(Rule):
+    """An async assert without a message is deleted by `torch.compile`.
+
+    ## What it does
+    Looks for `torch._assert_async(condition)` with one argument in a function that this module
+    hands to `torch.compile`, by decorator or by call, and in the module's functions that such a
+    function calls.
+
+    ## Why is this bad
+    FX knows that `aten._assert_async.msg` has an effect, and does not know it of
+    `aten._assert_async.default`. So the overload without a message is dead code to the compiler:
+    with the backends `inductor` and `aot_eager` the assert is gone from the graph, and the guard
+    that it was meant to be never fires (torch 2.11 and 2.13, measured).
+
+    ## Example
+    ```python
+    @torch.compile(dynamic=True)
+    def check(values):
+        torch._assert_async((values >= 0).all())
+    ```
+
+    ## Use instead
+    ```python
+    @torch.compile(dynamic=True)
+    def check(values):
+        torch._assert_async((values >= 0).all(), "check: (values >= 0).all()")
+    ```
+    """
+
+    code = "FM601"
+    name = "messageless-async-assert"
+    severity = Severity.ERROR
+    scope = Scope.MODULE
+    needles = ((b"_assert_async",), (b"compile",))
+    seen_in = ("https://github.com/sgl-project/sglang/pull/26108",)
+
+    bad = (
+        Example(
+            """\
+import torch
+
+@torch.compile(dynamic=True)
+def check(values):
+    torch._assert_async((values >= 0).all())
+""",
+            at=((5, 5),),
+            fixed="""\
+import torch
+
+@torch.compile(dynamic=True)
+def check(values):
+    torch._assert_async((values >= 0).all(), "check: (values >= 0).all()")
+""",
+        ),
+        Example(
+            """\
+import torch
+from torch import _assert_async as require
+
+def check(values):
+    require(
+        (values >= 0).all(),
+    )
+
+check_compiled = torch.compile(check)
+""",
+            at=((5, 5),),
+            fixed="""\
+import torch
+from torch import _assert_async as require
+
+def check(values):
+    require(
+        (values >= 0).all(), "check: (values >= 0).all()",
+    )
+
+check_compiled = torch.compile(check)
+""",
+        ),
+        Example(
+            """\
+from functools import partial
+import torch
+
+def not_stale(values):
+    torch._assert_async(values.min() >= 0)
+
+@partial(torch.compile, dynamic=True)
+def gather(buf, rows):
+    values = buf[rows]
+    not_stale(values)
+    return values
+""",
+            at=((5, 5),),
+        ),
+        Example(
+            """\
+import torch
+
+class Relay:
+    def __init__(self):
+        self.guard = torch.compile(self._guard, dynamic=True)
+
+    def _guard(self, values):
+        torch.ops.aten._assert_async.default((values >= 0).all())
+""",
+            at=((8, 9),),
+        ),
+    )
+    good = (
+        Example(
+            """\
+import torch
+
+@torch.compile(dynamic=True)
+def check(values):
+    torch._assert_async((values >= 0).all(), "stale row")
+"""
+        ),
+        Example(
+            """\
+import torch
+
+def check(values):
+    torch._assert_async((values >= 0).all())
+
+@torch.compile
+def double(values):
+    return values * 2
+"""
+        ),
+        Example(
+            """\
+import torch
+
+@torch.compile(backend="eager")
+def check(values):
+    torch._assert_async((values >= 0).all())
+"""
+        ),
+    )
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears modules that make no async assert, or compile nothing."""
+        mentioned = facts.mentioned(node)
+        return "torch.compile" in mentioned and not ASSERTS.isdisjoint(mentioned)
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each message-less assert that the compiler will see."""
+        seen: set[CSTNode] = set()
+        for function in _compiled_functions(block):
+            for call in block.nodes(function):
+                if isinstance(call, cst.Call) and _is_messageless(call, block) and call not in seen:
+                    seen.add(call)
+                    yield self._finding(call, function, block)
+
+    def _finding(self, call: libcst.Call, function: FunctionDef | Lambda, block: Block) -> Finding:
+        where = function.name.value if isinstance(function, cst.FunctionDef) else "lambda"
+        condition = " ".join(block.code(call.args[0].value).split())
+        text = f"{where}: {condition}".replace("\\", "\\\\").replace('"', '\\"')
+        end = block.span(call.args[0].value)
+        insert = Span(end.end_line, end.end_column, end.end_line, end.end_column)
+        return block.finding(
+            self,
+            call,
+            f"async assert without a message in `{where}`, which torch.compile compiles: "
+            "the compiler deletes it",
+            help=f'give it a message: `{block.code(call.func)}({condition}, "...")`',
+            edits=(Edit(insert, f', "{text}"'),),
+        )
+
+
+def _is_messageless(call: libcst.Call, block: Block) -> bool:
+    name = dotted(call.func)
+    return name is not None and block.facts.resolve(name) in ASSERTS and len(call.args) == 1
+
+
+def _compiled_functions(block: Block) -> list[FunctionDef | Lambda]:
+    """Returns what torch.compile is handed in this module, and what that calls by plain name."""
+    functions = [node for node in block.nodes() if isinstance(node, cst.FunctionDef)]
+    handed = _handed_over(block)
+    found: list[FunctionDef | Lambda] = [
+        function
+        for function in functions
+        if function.name.value in handed or _is_decorated(function, block)
+    ]
+    found += [node for node in handed.values() if isinstance(node, cst.Lambda)]
+    by_name = {function.name.value: function for function in functions}
+    for function in found:  # grows while it is walked: calls of calls
+        for call in block.nodes(function):
+            if isinstance(call, cst.Call) and isinstance(call.func, cst.Name):
+                callee = by_name.get(call.func.value)
+                if callee is not None and callee not in found:
+                    found.append(callee)
+    return found
+
+
+def _handed_over(block: Block) -> dict[str, CSTNode]:
+    """Returns the first arguments of calls of torch.compile, by the name of what they are."""
+    handed: dict[str, CSTNode] = {}
+    for call in block.nodes():
+        if isinstance(call, cst.Call) and _compiles(call, block) and call.args:
+            argument = call.args[0].value
+            name = dotted(argument)
+            if name and name.count(".") == name.startswith(("self.", "cls.")):
+                handed[name.rpartition(".")[2]] = argument
+            elif isinstance(argument, cst.Lambda):
+                handed[f"<lambda {len(handed)}>"] = argument
+    return handed
+
+
+def _is_decorated(function: FunctionDef, block: Block) -> bool:
+    for decorator in function.decorators:
+        made_by = decorator.decorator
+        if isinstance(made_by, cst.Call):
+            if _compiles(made_by, block):
+                return True
+            # functools.partial(torch.compile, ...)
+            if made_by.args and _is_compile(made_by.args[0].value, block):
+                return not _keeps_asserts(made_by)
+        elif _is_compile(made_by, block):
+            return True
+    return False
+
+
+def _compiles(call: libcst.Call, block: Block) -> bool:
+    return _is_compile(call.func, block) and not _keeps_asserts(call)
+
+
+def _is_compile(node: CSTNode, block: Block) -> bool:
+    name = dotted(node)
+    return name is not None and block.facts.resolve(name) == "torch.compile"
+
+
+def _keeps_asserts(call: libcst.Call) -> bool:
+    """Tells whether this way of compiling runs the function as written."""
+    for argument in call.args:
+        keyword = argument.keyword.value if argument.keyword else ""
+        if keyword == "backend" and isinstance(argument.value, cst.SimpleString):
+            return bool(argument.value.evaluated_value == "eager")
+        if keyword == "disable" and isinstance(argument.value, cst.Name):
+            return bool(argument.value.value == "True")
+    return False
