@@ -149,12 +149,14 @@ class GraphInputs(_Part, frozen=True, kw_only=True):
 class Device(_Part, frozen=True, kw_only=True):
     """Where code must not name one accelerator's API.
 
-    `agnostic` are globs of paths from the package's root; `device_modules` are the names by which
-    code reaches the device-agnostic module; `guards` are names, leading underscores aside, whose
-    truth means that the code runs on CUDA.
+    `agnostic` are globs of paths from the package's root, in which `*` crosses folders;
+    `cuda_only` are those written for CUDA alone, whatever they mention. `device_modules` are the
+    names by which code reaches the device-agnostic module; `guards` are names, leading underscores
+    aside, whose truth means that the code runs on CUDA.
     """
 
     agnostic: tuple[str, ...] = ()
+    cuda_only: tuple[str, ...] = ()
     device_modules: tuple[str, ...] = ("get_device_module", "device_module")
     guards: tuple[str, ...] = ("is_cuda", "is_cuda_alike", "is_hip")
 

@@ -120,6 +120,16 @@ def wait(tensor, event):
             """\
 import torch
 
+def time_kernel(device):
+    torch.get_device_module(device).synchronize()
+    return torch.cuda.Event()
+""",
+            path="sglang/jit_kernel/benchmark/bench_norm.py",
+        ),
+        Example(
+            """\
+import torch
+
 def publish(device):
     return torch.get_device_module(device).Event()
 """
@@ -177,6 +187,7 @@ def run_on_xpu(device):
     def __init__(self, contracts: Sequence[Contract]) -> None:
         super().__init__(contracts)
         self._agnostic = [glob for one in contracts for glob in one.device.agnostic]
+        self._cuda_only = [glob for one in contracts for glob in one.device.cuda_only]
         self._device_modules = {name for one in contracts for name in one.device.device_modules}
         self._guards = {name for one in contracts for name in one.device.guards}
 
@@ -185,15 +196,15 @@ def run_on_xpu(device):
         return self._is_agnostic(facts) and not API.isdisjoint(facts.mentioned(node))
 
     def _is_agnostic(self, facts: ModuleFacts) -> bool:
-        return bool(self._device_modules & facts.names) or any(
-            fnmatch.fnmatch(facts.path.replace("\\", "/"), f"*{glob}") for glob in self._agnostic
-        )
+        if _lies_in(facts.path, self._cuda_only):
+            return False
+        return bool(self._device_modules & facts.names) or _lies_in(facts.path, self._agnostic)
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each use of the API that no test for CUDA guards."""
-        uses = [(node, api) for node, api in _uses(block) if api in API]
-        if not uses:
+        if not self._is_agnostic(block.facts):
             return
+        uses = [(node, api) for node, api in _uses(block) if api in API]
         exempt = self._guarded(block) | _replaced(block)
         annotations = _below(block, cst.Annotation)
         called = {node.func for node in block.nodes() if isinstance(node, cst.Call)}
@@ -270,14 +281,19 @@ def run_on_xpu(device):
         return True if name.rpartition(".")[2].lstrip("_") in self._guards else None
 
 
+def _lies_in(path: str, globs: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatch(path.replace("\\", "/"), f"*{glob}") for glob in globs)
+
+
 def _uses(block: Block) -> Iterator[tuple[CSTNode, str]]:
     """Yields each mention of a dotted name with what it stands for, imports included."""
+    imported = _below(block, cst.ImportAlias)
     for node in block.nodes():
         if isinstance(node, cst.ImportFrom) and node.module is not None:
             if not isinstance(node.names, cst.ImportStar):
                 for alias in node.names:
                     yield alias, f"{dotted(node.module)}.{dotted(alias.name)}"
-        elif isinstance(node, (cst.Name, cst.Attribute)):
+        elif isinstance(node, (cst.Name, cst.Attribute)) and node not in imported:
             name = dotted(node)
             if name is not None:
                 yield node, block.facts.resolve(name)

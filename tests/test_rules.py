@@ -1,0 +1,87 @@
+"""Every rule's own examples, and the laws that hold for all rules."""
+
+from __future__ import annotations
+
+import ast
+
+import pytest
+
+from fmcheck.config import Located, Settings
+from fmcheck.lint.engine import lint_text
+from fmcheck.lint.fix import fixed_source
+from fmcheck.lint.page import rule_page
+from fmcheck.lint.rule import Example, Rule, problems
+from fmcheck.registry import contracts_for, rules
+
+RULES = list(rules().values())
+
+
+def cases(kind: str) -> list:
+    return [
+        pytest.param(rule, example, id=f"{rule.code}-{kind}-{number}")
+        for rule in RULES
+        for number, example in enumerate(getattr(rule, kind), 1)
+    ]
+
+
+def make(rule: type[Rule]) -> Rule:
+    return rule(contracts_for(Located(Settings(), None)))
+
+
+def found(rule: Rule, example: Example, code: str | None = None) -> list:
+    return lint_text((code or example.code).encode(), example.path, [rule])
+
+
+@pytest.mark.parametrize(("rule", "example"), cases("bad"))
+def test_bad_example_is_flagged_where_it_says(rule, example):
+    at = [(finding.span.line, finding.span.column) for finding in found(make(rule), example)]
+
+    assert at == list(example.at)
+
+
+@pytest.mark.parametrize(("rule", "example"), cases("good"))
+def test_good_example_is_left_alone(rule, example):
+    assert found(make(rule), example) == []
+
+
+@pytest.mark.parametrize(("rule", "example"), cases("bad"))
+def test_finding_tells_a_way_out(rule, example):
+    for finding in found(make(rule), example):
+        assert finding.code == rule.code
+        assert finding.help
+
+
+@pytest.mark.parametrize(
+    ("rule", "example"), [case for case in cases("bad") if case.values[1].fixed is not None]
+)
+def test_fix_gives_the_shown_source_which_lints_clean(rule, example):
+    fixed = fixed_source(example.code, found(make(rule), example))
+
+    assert fixed == example.fixed
+    ast.parse(fixed)
+    assert found(make(rule), example, fixed) == []
+
+
+@pytest.mark.parametrize(("rule", "example"), cases("bad") + cases("good"))
+def test_cheap_stages_change_no_finding(rule, example):
+    unfiltered = type(rule.__name__, (rule,), {"needles": (), "suspects": lambda *_: True})
+
+    assert found(make(unfiltered), example) == found(make(rule), example)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_rule_is_declared_whole(rule):
+    assert list(problems(rule)) == []
+    assert rule.code.startswith("FM")
+    assert rule.bad
+    assert rule.good
+    assert all(link.startswith("https://github.com/") for link in rule.seen_in)
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_page_shows_what_why_and_instead(rule):
+    page = rule_page(rule)
+
+    for heading in ("## What it does", "## Why is this bad", "## Example", "## Use instead"):
+        assert heading in page
+    assert rule.bad[0].code.splitlines()[0] in page
