@@ -38,8 +38,11 @@ class Block:
 
     @cached_property
     def module(self) -> libcst.Module:
-        """The block as a libcst module."""
-        tree: libcst.Module = cst.parse_module(self._text)
+        """The block as a libcst module; SyntaxError where `ast` and libcst disagree."""
+        try:
+            tree: libcst.Module = cst.parse_module(self._text)
+        except cst.ParserSyntaxError as err:
+            raise SyntaxError(f"libcst cannot parse this: {err.message}") from err
         return tree
 
     @cached_property

@@ -43,7 +43,6 @@ def lint_text(text: bytes, path: str, rules: Sequence[Rule]) -> list[Finding]:
     try:
         tree = _parse(source)
     except SyntaxError as err:
-        # The parser counts columns from 1, and from 0 for errors of the tokenizer.
         return [_unreadable(path, f"does not parse: {err.msg}", err.lineno or 1, err.offset or 1)]
     except (ValueError, RecursionError, MemoryError) as err:
         return [_unreadable(path, f"does not parse: {str(err) or type(err).__name__}")]
@@ -57,7 +56,11 @@ def _check(rule: Rule, facts: ModuleFacts, lines: Sequence[str]) -> Iterator[Fin
     for node in _scopes(facts.tree, rule.scope):
         if rule.suspects(node, facts):
             first, last = _extent(node, lines)
-            yield from rule.check(Block(facts, lines[first - 1 : last], first))
+            try:
+                yield from rule.check(Block(facts, lines[first - 1 : last], first))
+            except (SyntaxError, RecursionError) as err:
+                why = f"could not be checked for {rule.code}: {err}"
+                yield _unreadable(facts.path, why, first, left_out="this part of the file")
 
 
 def _scopes(tree: ast.Module, scope: Scope) -> Iterator[ast.AST]:
@@ -89,7 +92,9 @@ def _parse(source: str) -> ast.Module:
         return ast.parse(source)
 
 
-def _unreadable(path: str, why: str, line: int = 1, column: int = 1) -> Finding:
+def _unreadable(
+    path: str, why: str, line: int = 1, column: int = 1, left_out: str = "this file"
+) -> Finding:
     column = max(column, 1)
     return Finding(
         path=path,
@@ -97,5 +102,5 @@ def _unreadable(path: str, why: str, line: int = 1, column: int = 1) -> Finding:
         code=UNREADABLE,
         severity=Severity.ERROR,
         message=f"file {why}",
-        help="nothing in this file was checked",
+        help=f"{left_out} was not checked",
     )

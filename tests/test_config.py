@@ -1,0 +1,125 @@
+"""Settings: where they are found, and what is said when they do not fit."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from fmcheck.cli import main
+from fmcheck.config import find_settings, load_settings
+from fmcheck.errors import UsageError
+
+SOURCE = "import torch\nm = torch.get_device_module()\ne = torch.cuda.Event()\n"
+
+
+def write(folder, text, name="pyproject.toml"):
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / name).write_text(text)
+    return folder / name
+
+
+def test_settings_are_found_upwards_from_the_linted_path(tmp_path, capsys, monkeypatch):
+    write(tmp_path / "repo", '[tool.fmcheck]\nignore = ["FM301"]\n')
+    write(tmp_path / "repo" / "src", SOURCE, "a.py")
+    monkeypatch.chdir(tmp_path)
+
+    assert main(["lint", "repo/src"]) == 0
+    assert "no findings" in capsys.readouterr().out
+
+
+def test_a_pyproject_without_our_table_is_passed_over(tmp_path):
+    path = write(tmp_path, '[tool.fmcheck]\nselect = ["FM6"]\n')
+    write(tmp_path / "sub", "[tool.ruff]\n")
+
+    assert find_settings(tmp_path / "sub").origin == path
+
+
+def test_no_settings_anywhere_means_the_defaults(tmp_path):
+    located = find_settings(tmp_path)
+
+    assert located.origin is None
+    assert located.settings.select == ()
+
+
+def test_each_linted_path_has_its_own_settings(tmp_path, capsys, monkeypatch):
+    write(tmp_path / "quiet", '[tool.fmcheck]\nignore = ["ALL"]\n')
+    write(tmp_path / "quiet", SOURCE, "a.py")
+    write(tmp_path / "loud", SOURCE, "a.py")
+    monkeypatch.chdir(tmp_path)
+
+    main(["lint", "--format", "json", "quiet", "loud"])
+
+    assert [entry["path"] for entry in json.loads(capsys.readouterr().out)] == ["loud/a.py"]
+
+
+def test_config_option_wins_and_needs_no_tool_table(tmp_path, capsys):
+    write(tmp_path, '[tool.fmcheck]\nignore = ["ALL"]\n')
+    source = write(tmp_path, SOURCE, "a.py")
+    config = write(tmp_path, 'select = ["FM3"]\n', "ci.toml")
+
+    assert main(["lint", "--config", str(config), str(source)]) == 1
+
+
+def test_select_on_the_command_line_replaces_and_ignore_adds(tmp_path, capsys):
+    write(tmp_path, '[tool.fmcheck]\nselect = ["FM6"]\nignore = ["FM2"]\n')
+    source = write(tmp_path, SOURCE, "a.py")
+
+    assert main(["lint", str(source)]) == 0
+    assert main(["lint", "--select", "FM3", str(source)]) == 1
+    assert main(["lint", "--select", "FM3", "--ignore", "FM301", str(source)]) == 0
+
+
+BAD = {
+    "unknown key": (
+        '[tool.fmcheck]\nselct = ["FM3"]\n',
+        "unknown key `tool.fmcheck.selct`; did you mean `select`?",
+    ),
+    "wrong type": (
+        "[tool.fmcheck]\nselect = 3\n",
+        "key `tool.fmcheck.select`: expected `array`, got `int`",
+    ),
+    "wrong type inside": (
+        "[tool.fmcheck]\nselect = ['FM3', 3]\n",
+        "key `tool.fmcheck.select[1]`: expected `str`, got `int`",
+    ),
+    "not a table": ("[tool]\nfmcheck = 3\n", "key `tool.fmcheck`: expected a table"),
+    "not TOML": ("[tool.fmcheck\n", "is not valid TOML"),
+    "unknown rule": (
+        '[tool.fmcheck]\nselect = ["FM302"]\n',
+        "key `select`: expected a rule code, a family like `FM2`, or `ALL`, got `FM302`; "
+        "did you mean `FM301`?",
+    ),
+    "unknown contract": (
+        '[tool.fmcheck]\ncontracts = ["sglan"]\n',
+        "key `contracts`: expected a path ending in .toml or one of `sglang`, got `sglan`; "
+        "did you mean `sglang`?",
+    ),
+    "missing contract": ('[tool.fmcheck]\ncontracts = ["my.toml"]\n', "my.toml: no such file"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD)
+def test_bad_settings_give_one_error_and_exit_2(tmp_path, capsys, text, message):
+    path = write(tmp_path, text)
+    source = write(tmp_path, SOURCE, "a.py")
+
+    assert main(["lint", str(source)]) == 2
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.count("\n") == 1
+    assert err.startswith(f"fmcheck: {path.parent}")
+    assert message in err
+
+
+def test_missing_config_file_is_named(tmp_path):
+    with pytest.raises(UsageError, match=r"none\.toml: no such file"):
+        load_settings(tmp_path / "none.toml")
+
+
+def test_pyproject_named_by_the_user_must_have_our_table(tmp_path):
+    path = write(tmp_path, "[tool.ruff]\n")
+
+    with pytest.raises(UsageError, match=r"expected a table `\[tool\.fmcheck\]`, found none"):
+        load_settings(path)

@@ -1,0 +1,123 @@
+"""Contract files: the shipped one, and what is said when one does not fit."""
+
+from __future__ import annotations
+
+import pytest
+
+from fmcheck.contract import Contract, load_contract
+from fmcheck.errors import UsageError
+from fmcheck.registry import contract_files
+
+HEAD = '[engine]\nname = "mine"\n'
+RELAY = HEAD + '[[relay]]\nclass = "mine.relay:Relay"\n'
+BUFFER = RELAY + '[[relay.buffer]]\nname = "tokens_buf"\n'
+
+
+def load(tmp_path, text) -> Contract:
+    path = tmp_path / "mine.toml"
+    path.write_text(text)
+    return load_contract(path)
+
+
+@pytest.fixture(scope="module")
+def sglang() -> Contract:
+    return load_contract(contract_files()["sglang"])
+
+
+def names(contract, version) -> set[str]:
+    (relay,) = contract.relay
+    return {buffer.name for buffer in relay.expected_after_init(version)}
+
+
+def test_sglang_contract_follows_the_class_as_it_grew(sglang):
+    (relay,) = sglang.relay
+
+    assert relay.buffer_for("token_ids_buf", "0.5.12.post1")
+    assert relay.buffer_for("token_ids_buf", "0.5.13") is None
+    assert relay.buffer_for("output_tokens_buf", "0.5.12") is None
+    assert names(sglang, "0.5.23") == {"output_tokens_buf", "new_seq_lens_buf"}
+    assert names(sglang, "0.5.12") == set()
+
+
+def test_an_unknown_release_gets_every_buffer(sglang):
+    (relay,) = sglang.relay
+
+    assert relay.buffer_for("token_ids_buf", None)
+    assert relay.buffer_for("output_tokens_buf", None)
+
+
+def test_smallest_contract(tmp_path):
+    contract = load(tmp_path, HEAD)
+
+    assert contract.engine.name == "mine"
+    assert contract.relay == ()
+
+
+def test_buffer_names_may_be_globs(tmp_path):
+    (relay,) = load(tmp_path, RELAY + '[[relay.buffer]]\nname = "*_buf"\n').relay
+
+    assert relay.buffer_for("topk_p_buf", None)
+    assert relay.buffer_for("topk_p", None) is None
+    assert list(relay.expected_after_init(None)) == []
+
+
+@pytest.mark.parametrize(
+    ("valid", "bound"), [("", None), (">= 0", (">=", 0)), ("> 0", (">", 0)), (">= -5", (">=", -5))]
+)
+def test_valid_is_a_bound(tmp_path, valid, bound):
+    (relay,) = load(tmp_path, BUFFER + f'valid = "{valid}"\n').relay
+
+    assert relay.buffer[0].bound == bound
+
+
+BAD = {
+    "unknown table": (HEAD + "[relays]\n", "unknown key `relays`; did you mean `relay`?"),
+    "unknown key in a list": (
+        BUFFER + "poisn = 1\n",
+        "unknown key `relay[0].buffer[0].poisn`",
+    ),
+    "missing key": ("[device]\n", "missing required field `engine`"),
+    "missing key in a list": (RELAY, "key `relay[0]`: object missing required field `buffer`"),
+    "no buffer": (RELAY + "buffer = []\n", "key `relay[0].buffer`: expected at least one buffer"),
+    "wrong type": (
+        RELAY + 'buffer = "tokens"\n',
+        "key `relay[0].buffer`: expected `array`, got `str`",
+    ),
+    "class without module": (
+        BUFFER.replace("mine.relay:Relay", "Relay"),
+        "key `relay[0].class`: expected `module:Class`, got `Relay`",
+    ),
+    "class that is no name": (
+        BUFFER.replace("mine.relay:Relay", "mine.relay:Relay()"),
+        "key `relay[0].class`: expected `module:Class`",
+    ),
+    "releases": (
+        BUFFER + 'releases = "0.5 and up"\n',
+        "key `relay[0].buffer[0].releases`: expected a version range like",
+    ),
+    "engine releases": (
+        HEAD + 'releases = "new"\n',
+        "key `engine.releases`: expected a version range",
+    ),
+    "valid": (
+        BUFFER + 'valid = "positive"\n',
+        "key `relay[0].buffer[0].valid`: expected `>= N` or `> N`, got `positive`",
+    ),
+    "opaque function": (
+        HEAD + '[[opaque]]\nfunctions = ["gather"]\nrows = "indices"\n',
+        "key `opaque[0].functions`: expected `module:function`, got `gather`",
+    ),
+    "not UTF-8": (None, "is not UTF-8"),
+}
+
+
+@pytest.mark.parametrize(("text", "message"), BAD.values(), ids=BAD)
+def test_bad_contract_names_file_key_and_what_fits(tmp_path, text, message):
+    path = tmp_path / "mine.toml"
+    path.write_bytes(b"name = '\xff'" if text is None else text.encode())
+
+    with pytest.raises(UsageError) as caught:
+        load_contract(path)
+
+    assert str(caught.value).startswith(f"{path}: ")
+    assert message in str(caught.value)
