@@ -106,7 +106,7 @@ def _called(hook: str) -> Iterable[tuple[str, Any]]:
     manager = _plugins()
     for implementation in getattr(manager.hook, hook).get_hookimpls():
         try:
-            yield implementation.plugin_name, implementation.function()
+            yield f"plugin `{implementation.plugin_name}`", implementation.function()
         except UsageError:
             raise
         except Exception as err:

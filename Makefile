@@ -1,0 +1,33 @@
+# `make demo` and `make test` set up everything they need in .venv.
+
+PYTHON ?= python3
+VENV := .venv
+BIN := $(VENV)/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check
+
+.PHONY: help demo test check truth benchmarks clean
+
+help:  ## list the targets
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+
+$(VENV)/.ready: pyproject.toml constraints.txt tests/requirements.txt
+	$(PYTHON) -m venv $(VENV)
+	$(PIP) install --quiet -c constraints.txt -e '.[pytest]' torch -r tests/requirements.txt
+	@touch $@
+
+demo: $(VENV)/.ready  ## a lint finding and a watched test run, on the built-in engine
+	@$(BIN)/python -m fixtures.demo
+
+check: $(VENV)/.ready  ## format, lint and types of fmcheck itself
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+test: check  ## the whole test suite
+	$(BIN)/python -m pytest
+
+truth: $(VENV)/.ready  ## expected against given, over released SGLang wheels
+	$(BIN)/python -m tests.truth
+
+clean:  ## remove what the other targets made
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
