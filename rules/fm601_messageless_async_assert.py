@@ -130,12 +130,29 @@ import torch
 
 class Relay:
     def __init__(self):
-        self.guard = torch.compile(self._guard, dynamic=True)
+        self.guard = torch.compile(model=self._guard, dynamic=True)
 
     def _guard(self, values):
+        self._not_stale(values)
+
+    def _not_stale(self, values):
         torch.ops.aten._assert_async.default((values >= 0).all())
 """,
-            at=((8, 9),),
+            at=((11, 9),),
+        ),
+        Example(
+            """\
+import torch
+
+check = torch.compile(lambda values: torch._assert_async(input=values["\\n"] >= 0))
+""",
+            at=((3, 38),),
+            fixed="""\
+import torch
+
+check = torch.compile(lambda values: torch._assert_async(input=values["\\n"] >= 0, \
+assert_msg="lambda: values[\\"\\\\n\\"] >= 0"))
+""",
         ),
     )
     good = (
@@ -146,6 +163,15 @@ import torch
 @torch.compile(dynamic=True)
 def check(values):
     torch._assert_async((values >= 0).all(), "stale row")
+"""
+        ),
+        Example(
+            """\
+import torch
+
+@torch.compile
+def check(*arguments):
+    torch._assert_async(*arguments)
 """
         ),
         Example(
@@ -188,22 +214,29 @@ def check(values):
     def _finding(self, call: libcst.Call, function: FunctionDef | Lambda, block: Block) -> Finding:
         where = function.name.value if isinstance(function, cst.FunctionDef) else "lambda"
         condition = " ".join(block.code(call.args[0].value).split())
+        keyword = "assert_msg=" if call.args[0].keyword else ""
+        name = block.code(call.func)
         text = f"{where}: {condition}".replace("\\", "\\\\").replace('"', '\\"')
         end = block.span(call.args[0].value)
         insert = Span(end.end_line, end.end_column, end.end_line, end.end_column)
+        # An overload named `.default` takes no message: that call is for its author to rewrite.
+        fixable = not name.endswith(".default")
+        instead = name if fixable else f"{name.removesuffix('.default')}.msg"
         return block.finding(
             self,
             call,
             f"async assert without a message in `{where}`, which torch.compile compiles: "
             "the compiler deletes it",
-            help=f'give it a message: `{block.code(call.func)}({condition}, "...")`',
-            edits=(Edit(insert, f', "{text}"'),),
+            help=f'give it a message: `{instead}({condition}, {keyword}"...")`',
+            edits=(Edit(insert, f', {keyword}"{text}"'),) if fixable else (),
         )
 
 
 def _is_messageless(call: libcst.Call, block: Block) -> bool:
     name = dotted(call.func)
-    return name is not None and block.facts.resolve(name) in ASSERTS and len(call.args) == 1
+    if name is None or block.facts.resolve(name) not in ASSERTS:
+        return False
+    return len(call.args) == 1 and not call.args[0].star
 
 
 def _compiled_functions(block: Block) -> list[FunctionDef | Lambda]:
@@ -219,8 +252,8 @@ def _compiled_functions(block: Block) -> list[FunctionDef | Lambda]:
     by_name = {function.name.value: function for function in functions}
     for function in found:  # grows while it is walked: calls of calls
         for call in block.nodes(function):
-            if isinstance(call, cst.Call) and isinstance(call.func, cst.Name):
-                callee = by_name.get(call.func.value)
+            if isinstance(call, cst.Call):
+                callee = by_name.get(_own_name(call.func) or "")
                 if callee is not None and callee not in found:
                     found.append(callee)
     return found
@@ -230,14 +263,27 @@ def _handed_over(block: Block) -> dict[str, CSTNode]:
     """Returns the first arguments of calls of torch.compile, by the name of what they are."""
     handed: dict[str, CSTNode] = {}
     for call in block.nodes():
-        if isinstance(call, cst.Call) and _compiles(call, block) and call.args:
-            argument = call.args[0].value
-            name = dotted(argument)
-            if name and name.count(".") == name.startswith(("self.", "cls.")):
-                handed[name.rpartition(".")[2]] = argument
-            elif isinstance(argument, cst.Lambda):
-                handed[f"<lambda {len(handed)}>"] = argument
+        if isinstance(call, cst.Call) and _compiles(call, block):
+            for number, argument in enumerate(call.args):
+                if (number or argument.keyword) and _keyword(argument) != "model":
+                    continue
+                name = _own_name(argument.value)
+                if name:
+                    handed[name] = argument.value
+                elif isinstance(argument.value, cst.Lambda):
+                    handed[f"<lambda {len(handed)}>"] = argument.value
     return handed
+
+
+def _own_name(node: CSTNode) -> str | None:
+    """Returns the name of a function of this module: `f`, `self.f` or `cls.f`."""
+    name = dotted(node) or ""
+    head, dot, last = name.rpartition(".")
+    return last if not dot or head in ("self", "cls") else None
+
+
+def _keyword(argument: libcst.Arg) -> str:
+    return argument.keyword.value if argument.keyword else ""
 
 
 def _is_decorated(function: FunctionDef, block: Block) -> bool:
@@ -266,9 +312,8 @@ def _is_compile(node: CSTNode, block: Block) -> bool:
 def _keeps_asserts(call: libcst.Call) -> bool:
     """Tells whether this way of compiling runs the function as written."""
     for argument in call.args:
-        keyword = argument.keyword.value if argument.keyword else ""
-        if keyword == "backend" and isinstance(argument.value, cst.SimpleString):
+        if _keyword(argument) == "backend" and isinstance(argument.value, cst.SimpleString):
             return bool(argument.value.evaluated_value == "eager")
-        if keyword == "disable" and isinstance(argument.value, cst.Name):
+        if _keyword(argument) == "disable" and isinstance(argument.value, cst.Name):
             return bool(argument.value.value == "True")
     return False
