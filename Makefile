@@ -16,7 +16,9 @@ $(VENV)/.ready: pyproject.toml constraints.txt tests/requirements.txt
 	@touch $@
 
 demo: $(VENV)/.ready  ## a lint finding and a watched test run, on the built-in engine
-	@$(BIN)/python -m fixtures.demo
+	$(BIN)/fmcheck lint fixtures/demo; test $$? -eq 1
+	$(BIN)/python -m pytest -p fmcheck fixtures/engine; test $$? -eq 1
+	@echo 'As meant: the linter found the planted fault, and only the healthy engine passed.'
 
 check: $(VENV)/.ready  ## format, lint and types of fmcheck itself
 	$(BIN)/ruff format --check .
@@ -28,6 +30,9 @@ test: check  ## the whole test suite
 
 truth: $(VENV)/.ready  ## expected against given, over released SGLang wheels
 	$(BIN)/python -m tests.truth
+
+benchmarks: $(VENV)/.ready  ## ratios: linter, watch, start-up
+	$(BIN)/python -m tests.benchmarks
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
