@@ -4,40 +4,67 @@ from __future__ import annotations
 
 import fnmatch
 import re
-from dataclasses import dataclass
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
-from fmcheck.lint.graph_inputs import Filling, Kind, When
-from fmcheck.lint.lazy import cst
+from fmcheck.lint.graph_slots import declares, slots
 from fmcheck.lint.outline import outlines, outlines_of
+from fmcheck.lint.resets import Functions, Resets, candidates
 from fmcheck.lint.rule import Example, Rule, Scope
 
 if TYPE_CHECKING:
     import ast
     from collections.abc import Iterator, Sequence
 
-    import libcst
-    from libcst import CSTNode
-
-    from fmcheck.contract import Contract, Registry
+    from fmcheck.contract import Contract
     from fmcheck.finding import Finding
     from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
-    from fmcheck.lint.graph_inputs import Write
-    from fmcheck.lint.outline import Outline
+    from fmcheck.lint.graph_inputs import Filling, Write
+    from fmcheck.lint.graph_slots import Slot
+    from fmcheck.lint.resets import Sibling
 
 #: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs.
 IN_PLACE = frozenset({"copy_", "zero_", "fill_"})
-_WRITES = re.compile(rb"\b(copy_|zero_|fill_)\b")
-#: Functions that run before the first replay: what they set, a replay has overwritten since.
-BEFORE_REPLAY = ("__init__", "__post_init__", "*capture*", "*warmup*", "*warm_up*")
+_WORDS = re.compile(rb"\b(copy_|zero_|fill_)\b")
 
 
 class TailNotReset(Rule):
     """A graph input's padded tail keeps what the last replay left there.
 
-    TODO
+    ## What it does
+    Looks for a static buffer that is filled up to the raw size, `buf[:raw_bs].copy_(...)`, and
+    never reset, in a function that resets buffers beside it because the batch is padded. It follows
+    local names, lists of slices that one grouped copy fills, dict keys, and resets in other
+    methods. In a declarative registry it looks at the padding policies of the slots.
+
+    ## Why is this bad
+    A captured graph runs at its captured size. When the batch is smaller, the rows from the raw
+    size on are read as well, and hold what an earlier, larger batch left there. A stale
+    `req_pool_indices` reads and writes another request's cache rows: wrong tokens, with no error,
+    at some batch sizes only. Padded rows are to point at the sink row.
+
+    ## Example
+    ```python
+    if bs != raw_bs:
+        self.seq_lens.fill_(1)
+    self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+    self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+    ```
+
+    ## Use instead
+    ```python
+    if bs != raw_bs:
+        self.seq_lens.fill_(1)
+        self.req_pool_indices.zero_()
+    self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+    self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+    ```
+
+    ## Severity
+    An error for the contract's `graph_inputs.row_indices`, a warning for any other buffer; nothing
+    for those in `tail_may_stay`.
     """
 
     code = "FM201"
@@ -51,8 +78,192 @@ class TailNotReset(Rule):
         "https://github.com/sgl-project/sglang/pull/23037",
         "https://github.com/sgl-project/sglang/pull/24743",
     )
-    bad = ()
-    good = ()
+    bad = (
+        Example(
+            """\
+class Runner:
+    def replay(self, batch, bs, raw_bs):
+        buffers = self.buffers
+        if bs != raw_bs:
+            buffers.seq_lens.fill_(1)
+        buffers.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        buffers.input_ids[:raw_bs].copy_(batch.input_ids)
+        buffers.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+""",
+            at=((8, 9),),
+        ),
+        Example(
+            """\
+class Inputs:
+    def populate(self, batch, raw_bs, raw_tokens, bs):
+        if raw_bs < bs:
+            self.out_cache_loc.zero_()
+        targets = [self.out_cache_loc[:raw_tokens], self.req_pool_indices[:raw_bs]]
+        sources = [batch.out_cache_loc, batch.req_pool_indices]
+        if batch.mrope_positions is not None:
+            targets.append(self.mrope_positions[:, :raw_tokens])
+            sources.append(batch.mrope_positions)
+        grouped_copy(targets, sources)
+""",
+            at=(
+                (5, 53),
+                (8, 28),
+            ),
+        ),
+        Example(
+            """\
+def run(graph, graph_vars, context):
+    rows = context.slots.shape[0]
+    graph_vars["slots"].fill_(-1)
+    graph_vars["slots"][:rows].copy_(context.slots)
+    graph_vars["req_pool_indices"][:rows] = context.req_pool_indices
+    graph.replay()
+""",
+            at=((5, 5),),
+        ),
+        Example(
+            """\
+class Runner:
+    def replay(self, batch):
+        tokens = batch.input_ids.shape[0]
+        bs = self.capture_bs[self.bucket(tokens)]
+        is_padded = bs * self.width != tokens
+        if is_padded:
+            self.positions[tokens:] = 0
+        self.positions[:tokens].copy_(batch.positions)
+        self.out_cache_loc[:tokens].copy_(batch.out_cache_loc)
+""",
+            at=((9, 9),),
+        ),
+        Example(
+            """\
+class Runner:
+    def fill(self, batch, bs, raw_bs):
+        self.seq_lens[:bs].fill_(1)
+        self.req_pool_indices[: raw_bs // 2].zero_()
+        if bs > raw_bs:
+            self.seq_lens_cpu[raw_bs:bs].fill_(1)
+        self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        self.seq_lens_cpu[:raw_bs].copy_(batch.seq_lens_cpu)
+        self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+""",
+            at=((9, 9),),
+        ),
+        Example(
+            """\
+class Runner:
+    def fill(self, batch, bs, raw_bs):
+        if bs != raw_bs:
+            self.reset_inputs()
+        self.buffers["seq_lens"][:raw_bs].copy_(batch.seq_lens)
+        self.buffers["req_pool_indices"][:raw_bs].copy_(batch.req_pool_indices)
+
+    def reset_inputs(self):
+        self.buffers["seq_lens"].fill_(1)
+""",
+            at=((6, 9),),
+        ),
+        Example(
+            """\
+def slots(by_token, by_row, kind):
+    return [
+        GraphSlot("input_ids", by_token, kind, axis="tokens"),
+        GraphSlot("positions", by_token, kind, axis="tokens"),
+        GraphSlot("out_cache_loc", by_token, kind, padding_policy=PaddingPolicy.ZERO),
+        GraphSlot(
+            "req_pool_indices", by_row, kind, axis="bs", padding_policy=PaddingPolicy.KEEP_PAD
+        ),
+    ]
+""",
+            at=(
+                (4, 19),
+                (7, 13),
+            ),
+        ),
+    )
+    good = (
+        Example(
+            """\
+class Runner:
+    def replay(self, batch, bs, raw_bs):
+        buffers = self.buffers
+        if bs != raw_bs:
+            buffers.seq_lens.fill_(1)
+            buffers.req_pool_indices.zero_()
+        buffers.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        buffers.input_ids[:raw_bs].copy_(batch.input_ids)
+        buffers.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+"""
+        ),
+        Example(
+            """\
+class Inputs:
+    def populate(self, batch, raw_bs, raw_tokens, bs):
+        if raw_bs < bs:
+            self.out_cache_loc[raw_tokens:].zero_()
+            self.req_pool_indices[raw_bs:bs] = 0
+        targets = [self.out_cache_loc[:raw_tokens], self.req_pool_indices[:raw_bs]]
+        sources = [batch.out_cache_loc, batch.req_pool_indices]
+        grouped_copy(targets, sources)
+"""
+        ),
+        Example(
+            """\
+def run(graph, graph_vars, context):
+    rows = context.slots.shape[0]
+    for name in ("slots", "req_pool_indices"):
+        graph_vars[name].zero_()
+    graph_vars["slots"][:rows].copy_(context.slots)
+    graph_vars["req_pool_indices"][:rows] = context.req_pool_indices
+    graph.replay()
+"""
+        ),
+        Example(
+            """\
+class Runner:
+    def fill(self, batch, bs, raw_bs):
+        self.seq_lens[:bs].fill_(1)
+        self.req_pool_indices[:bs].zero_()
+        self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+"""
+        ),
+        Example(
+            """\
+class Runner:
+    def fill(self, batch, bs, raw_bs):
+        if bs != raw_bs:
+            self.seq_lens_cpu.fill_(1)
+        self.seq_lens_cpu[:raw_bs].copy_(batch.seq_lens_cpu)
+        self.buffers["req_pool_indices"][:raw_bs].copy_(batch.req_pool_indices)
+
+class Worker:
+    def reset_inputs(self):
+        self.buffers["req_pool_indices"].zero_()
+"""
+        ),
+        Example(
+            """\
+class Pool:
+    def write(self, rows, values):
+        self.req_pool_indices[:rows].copy_(values)
+        self.seq_lens[:rows].copy_(values)
+"""
+        ),
+        Example(
+            """\
+def slots(by_token, by_row, kind, tracks):
+    found = [
+        GraphSlot("input_ids", by_token, kind, axis="tokens"),
+        GraphSlot("positions", by_token, kind, padding_policy=PaddingPolicy.ZERO),
+    ]
+    if tracks:
+        # Nothing pads this axis: no slot on it is ever reset.
+        found.append(GraphSlot("mamba_track_indices", by_row, kind, axis="bs"))
+    return found
+"""
+        ),
+    )
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
         super().__init__(contracts)
@@ -64,25 +275,24 @@ class TailNotReset(Rule):
 
     def concerns(self, text: bytes) -> bool:
         """Asks for whole words, and for the contracts' slot classes."""
-        if super().concerns(text) and _WRITES.search(text):
+        if super().concerns(text) and _WORDS.search(text):
             return True
         return any(name.encode() in text for name in self._registries)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks in which no function fills a buffer while another one is reset."""
-        found = outlines_of(node, facts)
-        return any(_candidates(found)) or any(
-            not one.calls.isdisjoint(self._registries) for one in found
-        )
+        """Clears blocks that make no slot, and fill no buffer where another one is reset."""
+        if any(candidates(outlines_of(node, facts))):
+            return True
+        return declares(node, facts, self._registries)
 
     def check(self, block: Block) -> Iterator[Finding]:
-        """Yields a finding for each buffer that a function fills and nobody resets."""
-        yield from self._stale_slots(block)
-        if not any(one.calls & IN_PLACE for one in outlines(block.facts)):
-            return
-        functions = Functions(block)
-        for filling in functions.candidates():
-            yield from self._stale_tails(filling, Resets(filling, functions))
+        """Yields a finding for each buffer whose padded tail nothing resets."""
+        for part, found in slots(block, self._registries):
+            yield from self._stale_slots(part, found)
+        if any(one.calls & IN_PLACE for one in outlines(block.facts)):
+            functions = Functions(block)
+            for filling in functions.candidates():
+                yield from self._stale_tails(filling, Resets(filling, functions))
 
     def _stale_tails(self, filling: Filling, resets: Resets) -> Iterator[Finding]:
         reported: set[str] = set()
@@ -93,128 +303,53 @@ class TailNotReset(Rule):
             siblings = resets.siblings_of(fill)
             if siblings and not resets.reach(fill):
                 reported.add(leaf)
-                yield self._finding(filling.block, fill, siblings)
+                yield self._stale_tail(filling.block, fill, siblings)
 
-    def _finding(self, block: Block, fill: Write, siblings: Sequence[Write]) -> Finding:
+    def _stale_tail(self, block: Block, fill: Write, siblings: Sequence[Sibling]) -> Finding:
         leaf, stop = fill.region.leaf, fill.region.stop
         assert stop is not None
-        names = list(dict.fromkeys(f"`{one.region.leaf}`" for one in siblings))
-        is_row_index = _fits(leaf, self._row_indices)
-        return block.finding(
+        size = block.code(stop)
+        buffer = block.code(getattr(fill.region.node, "value", fill.region.node))
+        reset = f"{buffer}.zero_()" if fill.in_place else f"{buffer}[{size}:] = ..."
+        finding = block.finding(
             self,
             fill.region.node,
-            f"`{leaf}` is filled up to `{block.code(stop)}` and its padded tail keeps the last "
-            f"replay's values, while {_listed(names)} {'is' if len(names) == 1 else 'are'} reset",
-            help=f"reset it",
-            severity=Severity.ERROR if is_row_index else None,
-            related=[(one.region.node, f"`{one.region.leaf}` is reset here") for one in siblings],
+            f"`{leaf}` is filled up to `{size}` only, and its padded tail keeps what an earlier "
+            f"replay left there: {_listed([one.leaf for one in siblings])} reset, it is not",
+            help=f"reset it beside `{siblings[0].leaf}` (line {siblings[0].span.line}): `{reset}`",
+            severity=self._severity(leaf),
         )
+        related = tuple((one.span, f"`{one.leaf}` is reset here") for one in siblings)
+        return replace(finding, related=related)
 
-    def _stale_slots(self, block: Block) -> Iterator[Finding]:
-        return iter(())
-
-
-class Functions:
-    """The functions of a block, each read by libcst only when it matters."""
-
-    def __init__(self, block: Block) -> None:
-        self._block = block
-        everywhere = outlines(block.facts)
-        self._defined = {one.name for one in everywhere}
-        is_here = range(block.first_line, block.last_line + 1).__contains__
-        self._here = [one for one in everywhere if is_here(one.line)]
-        self._elsewhere = [one for one in everywhere if not is_here(one.line)]
-        self._read: dict[int, Filling] = {}
-
-    def filling(self, outline: Outline) -> Filling:
-        """Returns the function that an outline is about."""
-        if outline.line not in self._read:
-            part = self._block.part(outline.line, outline.end_line)
-            self._read[outline.line] = Filling(part, self._defined)
-        return self._read[outline.line]
-
-    def candidates(self) -> Iterator[Filling]:
-        """Yields the functions that may leave a tail stale."""
-        for outline in _candidates(self._here):
-            yield self.filling(outline)
-
-    def peers(self, filling: Filling, leaf: str) -> Iterator[Filling]:
-        """Yields the block's other functions that may reset `leaf` between two replays."""
-        for outline in self._here:
-            if leaf in outline.resets and not _fits(outline.name, BEFORE_REPLAY):
-                peer = self.filling(outline)
-                if peer is not filling:
-                    yield peer
-
-    def is_reset_elsewhere(self, leaf: str) -> bool:
-        """Tells whether the module resets `leaf` outside this block, on behalf of others."""
-        return any(
-            leaf in outline.resets - outline.fills
-            for outline in self._elsewhere
-            if not _fits(outline.name, BEFORE_REPLAY)
-        )
-
-
-class Resets:
-    """The resets that are in force when one function fills its buffers."""
-
-    def __init__(self, filling: Filling, functions: Functions) -> None:
-        self._filling = filling
-        self._functions = functions
-
-    def reach(self, fill: Write) -> bool:
-        """Tells whether anything resets the buffer that `fill` fills."""
-        leaf = fill.region.leaf
-        return (
-            any(reset.region.may_be(fill.region) for reset in self._filling.resets)
-            or any(self._by_peers(leaf))
-            or self._functions.is_reset_elsewhere(leaf)
-        )
-
-    def _by_peers(self, leaf: str) -> Iterator[Write]:
-        """Yields the resets of `leaf` in other functions of the block, made for this one."""
-        for peer in self._functions.peers(self._filling, leaf):
-            is_linked = peer.name in self._filling.calls or self._filling.name in peer.calls
-            if is_linked or all(fill.region.leaf != leaf for fill in peer.fills):
-                for reset in peer.resets:
-                    is_reset = reset.kind is Kind.CONSTANT or reset.region.is_tail
-                    if is_reset and reset.region.leaf == leaf:
-                        yield reset
-
-    def siblings_of(self, fill: Write) -> Sequence[Write]:
-        """Returns the resets of other buffers that show that a padded tail is read."""
-        found = {
-            reset.region.leaf: reset
-            for reset in reversed(self._filling.resets)
-            if reset.region.leaf not in ("", fill.region.leaf) and self._shows_padding(reset)
-        }
-        if self._filling.compares_sizes:
-            for other in self._filling.fills:
-                leaf = other.region.leaf
-                if leaf != fill.region.leaf and leaf not in found:
-                    found.update({leaf: reset for reset in self._by_peers(leaf)})
-        return sorted(found.values(), key=lambda reset: reset.order)
-
-    def _shows_padding(self, reset: Write) -> bool:
-        """Tells whether a reset of this function is there because of the padding."""
-        if reset.kind is not Kind.CONSTANT:
-            return False
-        when = self._filling.when(reset)
-        return when is When.PADDED or (
-            when is When.ALWAYS
-            and any(
-                reset.region.may_be(fill.region) and fill.order > reset.order
-                for fill in self._filling.fills
+    def _stale_slots(self, block: Block, found: Sequence[Slot]) -> Iterator[Finding]:
+        for slot in found:
+            leaf = slot.name.rpartition(".")[2]
+            siblings = [one for one in found if one.axis == slot.axis and one.is_reset]
+            is_wanted = _fits(leaf, self._row_indices) or (
+                # A registry whose slots are never reset is not padded on this axis.
+                bool(siblings) and _fits(leaf, self._index_like)
             )
+            if slot.is_stale and is_wanted and not _fits(leaf, self._may_stay):
+                yield self._stale_slot(block, slot, siblings)
+
+    def _stale_slot(self, block: Block, slot: Slot, siblings: Sequence[Slot]) -> Finding:
+        policy = f"`{slot.policy}`" if slot.is_explicit else f"the default policy, `{slot.policy}`"
+        argument = slot.registry.policy_argument
+        written = next((one for one in siblings if one.is_explicit), None)
+        return block.finding(
+            self,
+            slot.node,
+            f"the slot `{slot.name}` has {policy}: its padded tail keeps what an earlier replay "
+            "left there",
+            help=f"name a policy that resets the tail: `{argument}=...`"
+            + (f", as `{written.name}` does with `{written.policy}`" if written else ""),
+            severity=self._severity(slot.name.rpartition(".")[2]),
+            related=[(one.node, f"`{one.name}` has `{one.policy}`") for one in siblings],
         )
 
-
-def _candidates(found: Sequence[Outline]) -> Iterator[Outline]:
-    """Yields the functions that fill a buffer where they or their peers reset one."""
-    by_peers = {leaf for one in found for leaf in one.resets}
-    for one in found:
-        if one.fills and (one.resets or not one.fills.isdisjoint(by_peers)):
-            yield one
+    def _severity(self, leaf: str) -> Severity:
+        return Severity.ERROR if _fits(leaf, self._row_indices) else self.severity
 
 
 def _fits(name: str, globs: Sequence[str]) -> bool:
@@ -222,6 +357,10 @@ def _fits(name: str, globs: Sequence[str]) -> bool:
 
 
 def _listed(names: Sequence[str]) -> str:
-    if len(names) > 3:
-        names = [*names[:3], f"{len(names) - 3} more"]
-    return " and ".join(filter(None, [", ".join(names[:-1]), names[-1]]))
+    """Returns "`a`, `b` and 2 more are", or "`a` is"."""
+    quoted = [f"`{name}`" for name in names]
+    if len(quoted) > 3:
+        quoted = [*quoted[:3], f"{len(names) - 3} more"]
+    if len(quoted) == 1:
+        return f"{quoted[0]} is"
+    return f"{', '.join(quoted[:-1])} and {quoted[-1]} are"

@@ -69,9 +69,8 @@ class Region:
 
     def may_be(self, other: Region) -> bool:
         """Tells whether this buffer may be the other, or hold it, if one function names both."""
-        if self.path.endswith(ANY) and other.path.startswith(self.path[: -len(ANY)]):
-            return True
-        if other.path.startswith((f"{self.path}{ANY}", f"{self.path}.")):
+        holder = self.path.removesuffix(ANY)
+        if other.path.startswith((f"{holder}.", f"{holder}{ANY}")):
             return True
         if self.leaf != other.leaf:
             return False
@@ -206,9 +205,7 @@ class Names:
         for one in slices:
             start = None if _is_zero(one.lower) else one.lower
             if start is not None or one.upper is not None:
-                return [
-                    replace(region, node=node, start=start, stop=one.upper) for region in base
-                ]
+                return [replace(region, node=node, start=start, stop=one.upper) for region in base]
         return [replace(one, node=node) for one in base]
 
     def _keys(self, index: CSTNode) -> Sequence[str]:
@@ -225,9 +222,7 @@ class Names:
                 self.elements(binding.value) or () if binding.is_element else [binding.value]
             )
         ]
-        return [
-            str(one.evaluated_value) for one in elements if isinstance(one, cst.SimpleString)
-        ]
+        return [str(one.evaluated_value) for one in elements if isinstance(one, cst.SimpleString)]
 
     def _called(self, call: libcst.Call, seen: frozenset[str]) -> Sequence[Region]:
         if isinstance(call.func, cst.Name) and call.func.value == "getattr" and len(call.args) > 1:

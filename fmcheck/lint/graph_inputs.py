@@ -12,7 +12,7 @@ from fmcheck.lint.buffers import ANY, Names, Region, squeezed
 from fmcheck.lint.lazy import cst
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Sequence
 
     import libcst
     from libcst import CSTNode
@@ -51,12 +51,14 @@ Tests: TypeAlias = "tuple[tuple[CSTNode, bool], ...]"
 class Write:
     """One write to a region.
 
-    `tests` are the conditions that it stands under and whether each held; `order` counts the
-    writes of the function; `in_place` tells a tensor's own method from an assignment.
+    `site` is what is written to, as the write names it. `tests` are the conditions that it stands
+    under and whether each held; `order` counts the writes of the function; `in_place` tells a
+    tensor's own method from an assignment.
     """
 
     region: Region
     kind: Kind
+    site: CSTNode
     order: int
     tests: Tests
     in_place: bool
@@ -138,8 +140,9 @@ class Sizes:
 class Filling:
     """One function's writes to buffers, and the calls by which others write for it.
 
-    `block` holds the function alone. A nested function belongs to the one that holds it. `defined` are the functions of the module:
-    what those reset is read there, and not guessed from their names.
+    `block` holds the function alone. A nested function belongs to the one that holds it. `defined`
+    are the functions of the module: what those reset is read there, and not guessed from their
+    names.
     """
 
     def __init__(self, block: Block, defined: Collection[str]) -> None:
@@ -156,13 +159,13 @@ class Filling:
         self.sizes = Sizes(self._names, block, self.writes)
         self.compares_sizes = self._learn()
         for fill in self.writes:
-            stop = fill.region.stop
-            if fill.kind is Kind.COPY and fill.region.is_head and self._is_reset_before(fill):
-                if stop is not None and not self.sizes.is_padded(stop):
-                    self.sizes.learn_raw(stop)
+            stop = fill.region.stop if self._is_reset_before(fill) else None
+            if stop is not None and not self.sizes.is_padded(stop):
+                self.sizes.learn_raw(stop)
 
     def _is_reset_before(self, fill: Write) -> bool:
-        return any(
+        """Tells whether all of a buffer is made one value, and then a head of it is copied to."""
+        return (fill.kind is Kind.COPY and fill.region.is_head) and any(
             write.kind is Kind.CONSTANT
             and write.region.is_whole
             and write.order < fill.order
@@ -194,10 +197,11 @@ class Filling:
 
     def _covers_tail(self, write: Write) -> bool:
         region = write.region
-        if region.is_tail:
-            return not self.sizes.is_padded(region.start)
         if region.is_whole:
             return True
+        # `buf[1:n]` starts at the front, as `buf[:n]` does.
+        if region.is_tail and not (isinstance(region.start, cst.Integer) and region.stop):
+            return not self.sizes.is_padded(region.start)
         if self.sizes.is_padded(region.stop):
             return True
         is_known = self.sizes.is_raw(region.stop) or isinstance(region.stop, cst.Integer)
@@ -270,7 +274,9 @@ class Filling:
         nodes = list(walk(self.function.body))
         tests = [node for node in nodes if isinstance(node, cst.Comparison)]
         tests += [node.test for node in nodes if isinstance(node, (cst.If, cst.IfExp))]
-        return any([self.sizes.compare(self._pair(test)) for test in tests])
+        # Each comparison teaches something, so none is skipped.
+        learned = [self.sizes.compare(self._pair(test)) for test in tests]
+        return any(learned)
 
     # From here on: gathering the writes.
 
@@ -318,16 +324,25 @@ class Filling:
                     for target in node.targets:
                         self._assignment(target.target, node.value)
 
-    def _write(self, regions: Iterable[Region], kind: Kind, *, in_place: bool = True) -> None:
-        for region in regions:
-            self.writes.append(Write(region, kind, len(self.writes), self._tests, in_place))
+    def _write(
+        self,
+        site: CSTNode,
+        kind: Kind,
+        regions: Iterable[Region] | None = None,
+        *,
+        in_place: bool = True,
+    ) -> None:
+        """Notes a write to `regions`, by default to those that `site` names."""
+        for region in self._names.regions(site) if regions is None else regions:
+            order = len(self.writes)
+            self.writes.append(Write(region, kind, site, order, self._tests, in_place))
 
     def _assignment(self, target: CSTNode, value: CSTNode) -> None:
         if isinstance(target, cst.Attribute):
-            self._write(self._names.regions(target), Kind.REBOUND, in_place=False)
+            self._write(target, Kind.REBOUND, in_place=False)
         elif isinstance(target, cst.Subscript):
             kind = Kind.CONSTANT if _is_constant(value) else Kind.COPY
-            self._write(self._names.regions(target), kind, in_place=False)
+            self._write(target, kind, in_place=False)
 
     def _call(self, call: libcst.Call) -> None:
         func = call.func
@@ -336,11 +351,11 @@ class Filling:
         receiver = func.value if isinstance(func, cst.Attribute) else None
         for arg in call.args:
             if arg.keyword is not None and arg.keyword.value == "out":
-                self._write(self._names.regions(arg.value), Kind.COPY)
+                self._write(arg.value, Kind.COPY)
         if receiver is not None and word in RESETS:
-            self._write(self._names.regions(receiver), Kind.CONSTANT)
+            self._write(receiver, Kind.CONSTANT)
         elif receiver is not None and word == "copy_":
-            self._write(self._names.regions(receiver), Kind.COPY)
+            self._write(receiver, Kind.COPY)
         elif "copy" in word and call.args:
             self._grouped(call.args[0].value, Kind.COPY)
         elif "foreach_" in word and any(reset in word for reset in ("zero", "fill")) and call.args:
@@ -351,7 +366,7 @@ class Filling:
     def _grouped(self, listed: CSTNode, kind: Kind) -> None:
         """Notes one call that writes all tensors of a list."""
         for element in self._names.elements(listed) or ():
-            self._write(self._names.regions(element), kind)
+            self._write(element, kind)
 
     def _helper(self, call: libcst.Call, word: str, receiver: CSTNode | None) -> None:
         """Notes a call of a function that is not seen here and that, by its name, resets."""
@@ -363,12 +378,12 @@ class Filling:
         if receiver is not None and self.block.code(receiver) != "super()":
             handed.append(receiver)
         elif receiver is not None:
-            self._write([Region(f"self{ANY}", "", call)], Kind.CONSTANT)
+            self._write(call, Kind.CONSTANT, [Region(f"self{ANY}", "", call)])
         for one in handed:
             for element in self._names.elements(one) or [one]:
                 regions = self._names.regions(element)
-                self._write(regions, Kind.CONSTANT)
-                self._write([region.element(call) for region in regions], Kind.CONSTANT)
+                held = [region.element(call) for region in regions]
+                self._write(call, Kind.CONSTANT, [*regions, *held])
 
 
 def _own(names: set[str]) -> set[str]:

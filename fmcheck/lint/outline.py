@@ -35,6 +35,11 @@ class Outline:
     resets: set[str] = field(default_factory=set)
     calls: set[str] = field(default_factory=set)
 
+    @property
+    def resets_any(self) -> bool:
+        """Tells whether it may reset buffers that it does not name, as in a loop over fields."""
+        return not self.resets.isdisjoint(("getattr", "values", "items"))
+
 
 @lru_cache(maxsize=1)
 def outlines(facts: ModuleFacts) -> Sequence[Outline]:
@@ -89,7 +94,7 @@ _MUTE = frozenset({ast.Name, ast.Constant, ast.Load, ast.Store, ast.Pass, ast.ar
 
 
 def _telling(function: ast.AST) -> Iterator[ast.AST]:
-    """Yields the nodes below a function; `ast.walk`, which looks at each name, takes twice as long."""
+    """Yields a function's nodes in half the time that `ast.walk` takes over each name."""
     stack = [function]
     while stack:
         node = stack.pop()
@@ -137,9 +142,8 @@ def _cut(node: ast.expr) -> set[str]:
     """Returns the names of what is cut to a length in an expression, views of it included."""
     found: set[str] = set()
     for inner in ast.walk(node):
-        if isinstance(inner, ast.Slice) and inner.upper is not None:
-            found |= _leaves(node)
-        elif isinstance(inner, ast.Attribute) and inner.attr == "narrow":
+        is_narrow = isinstance(inner, ast.Attribute) and inner.attr == "narrow"
+        if is_narrow or (isinstance(inner, ast.Slice) and inner.upper is not None):
             found |= _leaves(node)
     return found
 
