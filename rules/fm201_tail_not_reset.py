@@ -298,7 +298,7 @@ def slots(by_token, by_row, kind, tracks):
         reported: set[str] = set()
         for fill in filling.fills:
             leaf = fill.region.leaf
-            if leaf in reported or _fits(leaf, self._may_stay):
+            if leaf in reported or _fits(leaf, self._may_stay) or resets.functions.is_list(fill):
                 continue
             siblings = resets.siblings_of(fill)
             if siblings and not resets.reach(fill):

@@ -196,6 +196,13 @@ def test_what_is_no_static_buffer_is_left_alone(fill: str) -> None:
     assert stale(replay(SIBLING + fill)) == []
 
 
+def test_python_list_is_no_graph_input() -> None:
+    fill = SIBLING + "self.lens_cpu[:raw_bs] = batch.lens_cpu"
+    made = "    def __init__(self):\n        self.lens_cpu = [{}] * 8\n"
+    assert stale(replay(fill)) == ["lens_cpu"]
+    assert stale(replay(fill) + made.format(1)) == []
+
+
 def test_buffers_handed_to_a_function_are_watched() -> None:
     source = """
         def fill(req_pool_indices, seq_lens, rows, lens, raw_bs, bs):

@@ -25,7 +25,8 @@ class Outline:
     """What one function, nested ones included, may do to the buffers whose names are listed.
 
     `line` is that of the `def`, `end_line` the last; `fills` are copies cut to a length, `resets`
-    set one value, `calls` are the names of what it calls.
+    set one value, `calls` are the names of what it calls, `lists` the attributes that it makes
+    Python lists.
     """
 
     name: str
@@ -34,6 +35,7 @@ class Outline:
     fills: set[str] = field(default_factory=set)
     resets: set[str] = field(default_factory=set)
     calls: set[str] = field(default_factory=set)
+    lists: set[str] = field(default_factory=set)
 
     @property
     def resets_any(self) -> bool:
@@ -77,6 +79,8 @@ def _outline(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Outline:
         elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value:
             for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
                 _note_store(target, found)
+                if isinstance(target, ast.Attribute) and _is_list(node.value):
+                    found.lists.add(target.attr)
                 _stand(target, node.value, stands_for)
         elif isinstance(node, (ast.For, ast.comprehension)):
             _stand(node.target, node.iter, stands_for)
@@ -136,6 +140,12 @@ def _note_store(target: ast.expr, found: Outline) -> None:
             found.fills |= _leaves(target.value)
         if slices and (any(one.lower for one in slices) or not any(one.upper for one in slices)):
             found.resets |= _leaves(target.value)
+
+
+def _is_list(value: ast.expr) -> bool:
+    if isinstance(value, ast.BinOp):
+        return _is_list(value.left) or _is_list(value.right)
+    return isinstance(value, (ast.List, ast.ListComp))
 
 
 def _cut(node: ast.expr) -> set[str]:

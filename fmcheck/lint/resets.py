@@ -39,6 +39,7 @@ class Functions:
         is_here = range(block.first_line, block.last_line + 1).__contains__
         self._here = [one for one in everywhere if is_here(one.line)]
         self._elsewhere = [one for one in everywhere if not is_here(one.line)]
+        self._lists = {name for one in everywhere for name in one.lists}
         self._read: dict[int, Filling] = {}
 
     def filling(self, outline: Outline) -> Filling:
@@ -52,6 +53,10 @@ class Functions:
         """Yields the functions that may leave a tail stale."""
         for outline in candidates(self._here):
             yield self.filling(outline)
+
+    def is_list(self, fill: Write) -> bool:
+        """Tells whether the buffer is a Python list: no graph reads one."""
+        return not fill.in_place and fill.region.leaf in self._lists
 
     def peers(self, filling: Filling, leaf: str) -> Iterator[Filling]:
         """Yields the block's other functions that may reset `leaf` between two replays."""
@@ -76,7 +81,7 @@ class Resets:
 
     def __init__(self, filling: Filling, functions: Functions) -> None:
         self._filling = filling
-        self._functions = functions
+        self.functions = functions
 
     def reach(self, fill: Write) -> bool:
         """Tells whether anything resets the buffer that `fill` fills."""
@@ -84,13 +89,13 @@ class Resets:
         return (
             any(reset.region.may_be(fill.region) for reset in self._filling.resets)
             or any(self._by_peers(fill))
-            or self._functions.is_reset_elsewhere(leaf)
+            or self.functions.is_reset_elsewhere(leaf)
         )
 
     def _by_peers(self, fill: Write) -> Iterator[tuple[Filling, Write]]:
         """Yields the resets of a filled buffer in other functions, made for this one."""
         leaf = fill.region.leaf
-        for peer in self._functions.peers(self._filling, leaf):
+        for peer in self.functions.peers(self._filling, leaf):
             is_linked = peer.name in self._filling.calls or self._filling.name in peer.calls
             if is_linked or all(other.region.leaf != leaf for other in peer.fills):
                 for reset in filter(_is_reset, peer.resets):
