@@ -22,7 +22,7 @@ from fmcheck.lint.graph_inputs import Filling, When
 from fmcheck.lint.outline import outlines
 from fmcheck.registry import contracts_for, rules
 from tests import truth
-from tests.corpus import CorpusError, wheel_source
+from tests.corpus import wheel_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -99,7 +99,10 @@ def test_reset_in_the_else_of_equal_sizes_shows_padding() -> None:
     assert stale(replay(body)) == ["req_pool_indices"]
 
 
-@pytest.mark.parametrize("test", ["self.has_lora", "raw_bs > bs", "bs >= raw_bs", "raw_bs > 0"])
+@pytest.mark.parametrize(
+    "test",
+    ["self.has_lora", "raw_bs > bs", "bs < raw_bs", "bs >= raw_bs", "raw_bs > 0", "0 != raw_bs"],
+)
 def test_reset_behind_any_other_test_shows_nothing(test: str) -> None:
     assert stale(replay(f"if {test}:\n    self.seq_lens.fill_(1)\n" + FILL)) == []
 
@@ -121,6 +124,31 @@ def test_size_derived_from_the_raw_one_is_raw() -> None:
 
 def test_fill_up_to_the_padded_size_is_whole() -> None:
     body = SIBLING + "tokens = bs * self.width\nself.positions[:tokens].copy_(batch.positions)"
+    assert stale(replay(body)) == []
+
+
+def test_size_that_is_padded_up_from_the_raw_one_is_not_raw() -> None:
+    body = "bs = (raw_bs + 7) // 8 * 8\n" + SIBLING + "self.rows[:bs].copy_(batch.rows)"
+    assert stale(replay(body, "self, batch, raw_bs")) == []
+
+
+def test_copy_up_to_the_padded_size_does_not_hide_which_size_is_raw() -> None:
+    body = SIBLING + "self.seq_lens_cpu[:bs].copy_(batch.padded_lens)\n" + FILL
+    assert stale(replay(body)) == ["req_pool_indices"]
+
+
+def test_width_that_two_sizes_share_makes_neither_raw() -> None:
+    body = """
+        if bs * self.width != raw_bs * self.width:
+            self.seq_lens.fill_(1)
+        self.seq_lens[: raw_bs * self.width].copy_(batch.seq_lens)
+        self.pages[: batch.pages * self.width].copy_(batch.pages)
+    """
+    assert stale(replay(body)) == []
+
+
+def test_rebinding_in_the_padding_branch_shows_nothing() -> None:
+    body = "if bs != raw_bs:\n    batch.seq_lens = self.seq_lens[:bs]\n" + FILL
     assert stale(replay(body)) == []
 
 
@@ -201,6 +229,8 @@ def test_python_list_is_no_graph_input() -> None:
     made = "    def __init__(self):\n        self.lens_cpu = [{}] * 8\n"
     assert stale(replay(fill)) == ["lens_cpu"]
     assert stale(replay(fill) + made.format(1)) == []
+    in_place = SIBLING + "self.lens_cpu[:raw_bs].copy_(batch.lens_cpu)"
+    assert stale(replay(in_place) + made.format(1)) == ["lens_cpu"]
 
 
 def test_buffers_handed_to_a_function_are_watched() -> None:
@@ -323,6 +353,33 @@ def test_reset_in_a_method_that_is_called_counts_whatever_else_it_does() -> None
     assert stale(replay(SIBLING + "self.prepare(batch, bs, raw_bs)\n" + FILL) + other) == []
 
 
+def test_reset_of_every_field_in_another_method_counts() -> None:
+    other = """
+    def reset(self):
+        for field in fields(self):
+            getattr(self, field.name).zero_()
+"""
+    assert stale(replay(SIBLING + FILL) + other) == []
+
+
+def test_call_of_a_method_that_resets_every_field_counts() -> None:
+    held = """
+class Held:
+    def reset(self):
+        for buffer in vars(self).values():
+            buffer.zero_()
+"""
+    body = SIBLING + "held = self.held\nheld.reset()\nheld.rows[:raw_bs].copy_(batch.rows)"
+    assert stale(replay(body) + held) == []
+    assert stale(replay(body) + held.replace("vars(self).values()", "()")) == ["rows"]
+
+
+def test_sibling_reset_in_another_method_without_a_comparison_shows_nothing() -> None:
+    body = "self.seq_lens[:raw_bs].copy_(batch.seq_lens)\n" + FILL
+    other = "    def reset_inputs(self):\n        self.seq_lens.fill_(1)\n"
+    assert stale(replay(body) + other) == []
+
+
 def test_sibling_reset_in_another_method_shows_padding() -> None:
     body = """
         if bs != raw_bs:
@@ -337,6 +394,11 @@ def test_sibling_reset_in_another_method_shows_padding() -> None:
 def test_reset_by_another_class_of_the_module_counts() -> None:
     worker = "class Worker:\n    def step(self):\n        self.held['req_pool_indices'].zero_()\n"
     assert stale(replay(SIBLING + FILL) + worker) == []
+
+
+def test_reset_when_another_class_is_made_does_not_count() -> None:
+    worker = "class Worker:\n    def __init__(self):\n        self.req_pool_indices.zero_()\n"
+    assert stale(replay(SIBLING + FILL) + worker) == ["req_pool_indices"]
 
 
 def test_reset_by_a_subclass_counts() -> None:
@@ -377,7 +439,11 @@ def test_finding_names_the_size_the_siblings_and_the_way_out() -> None:
     assert [(span.line, text) for span, text in found.related] == [(4, "`seq_lens` is reset here")]
 
 
-def test_module_without_a_tensors_own_writes_holds_host_arrays() -> None:
+def test_module_without_a_tensors_own_writes_holds_host_arrays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Also where the needles are not asked.
+    monkeypatch.setattr(type(rule()), "concerns", lambda self, text: True)
     body = "if bs != raw_bs:\n    self.seq_lens[raw_bs:] = 1\nself.positions[:raw_bs] = batch.rows"
     assert stale(replay(body)) == []
     assert stale(replay(body + "\nself.out_cache_loc.zero_()")) == ["positions"]
@@ -510,12 +576,16 @@ def test_outline_leaves_no_fill_and_no_reset_out() -> None:
             self.lens[n:] = 1
             for held in (self.a, self.b):
                 held.zero_()
+            torch._foreach_zero_([self.d])
             to = [self.c[:n]]
+            to.append(self.e[:n])
             grouped_copy(to)
+            torch.add(1, 2, out=self.f[:n])
+            self.g.narrow(0, 0, n).copy_(0)
     """
     (found,) = outlines(ModuleFacts(ast.parse(textwrap.dedent(source)), "x.py"))
-    assert {"rows", "c"} <= found.fills
-    assert {"lens", "a", "b"} <= found.resets
+    assert {"rows", "c", "e", "f", "g"} <= found.fills
+    assert {"lens", "a", "b", "d"} <= found.resets
 
 
 # Released wheels. These fetch what is not in the cache; see tests/corpus.py.
@@ -572,16 +642,6 @@ def test_stages_clear_nothing_that_libcst_would_flag(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr("fmcheck.lint.resets.candidates", iter)
     assert staged
     assert [finding for path in files for finding in lint_file(path, [rule()])] == staged
-
-
-def test_wheel_that_cannot_be_had_says_what_was_needed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("FMCHECK_CACHE", str(tmp_path))
-    monkeypatch.setenv("PIP_NO_INDEX", "1")
-    with pytest.raises(CorpusError, match=r"needed the wheel of sglang==0\.0\.0"):
-        wheel_source("sglang", "0.0.0")
-    assert not (tmp_path / "wheels/sglang-0.0.0").exists()
 
 
 def test_rule_that_is_not_there_flags_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

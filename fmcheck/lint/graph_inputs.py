@@ -84,16 +84,17 @@ class Sizes:
         """Learns from two compared sizes; tells whether they are a raw and a padded one."""
         for of in (self._mentioned, self._atoms):
             for raw, padded in pair:
-                knows = _own(of(raw)) & self._copied and not _own(of(padded)) & self._copied
-                if knows and _is_size(padded):
+                is_raw = bool(_own(of(raw)) & self._copied)
+                is_either = bool(_own(of(padded)) & self._copied)
+                if is_raw and _is_size(padded) and (not is_either or self._says_raw(raw, padded)):
                     self.padded |= _own(self._mentioned(padded))
                     self.learn_raw(raw)
                     return True
         return False
 
-    def is_copied(self, size: CSTNode) -> bool:
-        """Tells whether a copy is cut to this size."""
-        return self.text(size) in self._copied
+    def _says_raw(self, raw: CSTNode, padded: CSTNode) -> bool:
+        """Tells two sizes apart by their names, where copies are cut to both."""
+        return "raw" in self.text(raw) and "raw" not in self.text(padded)
 
     def learn_raw(self, size: CSTNode) -> None:
         """Takes `size`, and what it is computed from or by, for raw."""
@@ -111,8 +112,7 @@ class Sizes:
 
     def is_padded(self, size: CSTNode | None) -> bool:
         """Tells whether `size` is a padded size, as far as is known."""
-        padded = self.padded - self.raw
-        return size is not None and bool(self._atoms(size) & padded)
+        return size is not None and bool(self._atoms(size) & self.padded)
 
     def _mentioned(self, size: CSTNode | None) -> set[str]:
         """Returns the names and dotted names in an arithmetic expression."""
@@ -159,16 +159,15 @@ class Filling:
         self.sizes = Sizes(self._names, block, self.writes)
         self.compares_sizes = self._learn()
         for fill in self.writes:
-            stop = fill.region.stop if self._is_reset_before(fill) else None
+            stop = fill.region.stop if self._is_reset(fill) else None
             if stop is not None and not self.sizes.is_padded(stop):
                 self.sizes.learn_raw(stop)
 
-    def _is_reset_before(self, fill: Write) -> bool:
-        """Tells whether all of a buffer is made one value, and then a head of it is copied to."""
+    def _is_reset(self, fill: Write) -> bool:
+        """Tells whether a buffer whose head is copied to is also made one value as a whole."""
         return (fill.kind is Kind.COPY and fill.region.is_head) and any(
             write.kind is Kind.CONSTANT
             and write.region.is_whole
-            and write.order < fill.order
             and write.region.may_be(fill.region)
             for write in self.writes
         )
@@ -252,9 +251,7 @@ class Filling:
             return [(node.right, node.left)]
         if isinstance(node, cst.Name):
             values = self._names.values(node.value)
-            is_difference = len(values) == 1 and isinstance(values[0], cst.BinaryOperation)
-            # What a copy is cut to is a size, even where it was computed as a difference.
-            if is_difference and not self.sizes.is_copied(node):
+            if len(values) == 1 and isinstance(values[0], cst.BinaryOperation):
                 return self._pair(values[0])
         if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
             return ()
@@ -388,7 +385,7 @@ class Filling:
 
 def _own(names: set[str]) -> set[str]:
     """Leaves out the attributes of `self`: a width per request is neither raw nor padded."""
-    return {name for name in names if not name.startswith("self.") and name.isascii()}
+    return {name for name in names if not name.startswith("self.")}
 
 
 def _is_size(node: CSTNode) -> bool:
