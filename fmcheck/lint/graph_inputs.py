@@ -106,7 +106,7 @@ class Sizes:
 
     def is_raw(self, size: CSTNode | None) -> bool:
         """Tells whether `size` is a raw size, as far as is known."""
-        if size is None or self.is_padded(size):
+        if size is None:
             return False
         return bool(({self.text(size)} | self._atoms(size)) & self.raw)
 
@@ -157,10 +157,10 @@ class Filling:
         self._tests: Tests = ()
         self._statements(function.body)
         self.sizes = Sizes(self._names, block, self.writes)
-        self.compares_sizes = self._learn()
+        self._learn()
         for fill in self.writes:
             stop = fill.region.stop if self._is_reset(fill) else None
-            if stop is not None and not self.sizes.is_padded(stop):
+            if stop is not None:
                 self.sizes.learn_raw(stop)
 
     def _is_reset(self, fill: Write) -> bool:
@@ -266,14 +266,13 @@ class Filling:
             return [(left, right)]
         return [(right, left)] if isinstance(operator, cst.GreaterThan) else ()
 
-    def _learn(self) -> bool:
-        """Reads the function's comparisons; tells whether one is of raw and padded."""
+    def _learn(self) -> None:
+        """Reads the function's comparisons for what they say about raw and padded sizes."""
         nodes = list(walk(self.function.body))
         tests = [node for node in nodes if isinstance(node, cst.Comparison)]
         tests += [node.test for node in nodes if isinstance(node, (cst.If, cst.IfExp))]
-        # Each comparison teaches something, so none is skipped.
-        learned = [self.sizes.compare(self._pair(test)) for test in tests]
-        return any(learned)
+        for test in tests:
+            self.sizes.compare(self._pair(test))
 
     # From here on: gathering the writes.
 

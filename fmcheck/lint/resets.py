@@ -110,13 +110,12 @@ class Resets:
             if leaf not in ("", fill.region.leaf) and self._shows_padding(reset):
                 span = self._filling.block.span(reset.site)
                 found.setdefault(leaf, Sibling(leaf, span))
-        if self._filling.compares_sizes:
-            for other in self._filling.fills:
-                leaf = other.region.leaf
-                if leaf == fill.region.leaf or leaf in found:
-                    continue
-                for peer, reset in self._by_peers(other):
-                    found.setdefault(leaf, Sibling(leaf, peer.block.span(reset.site)))
+        for other in self._filling.fills:
+            leaf = other.region.leaf
+            if leaf == fill.region.leaf or leaf in found:
+                continue
+            for peer, reset in self._by_peers(other):
+                found.setdefault(leaf, Sibling(leaf, peer.block.span(reset.site)))
         return sorted(found.values(), key=lambda sibling: sibling.span)
 
     def _shows_padding(self, reset: Write) -> bool:
