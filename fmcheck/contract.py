@@ -125,23 +125,31 @@ class Registry(_Part, frozen=True, kw_only=True):
     """A declarative registry of graph inputs: the slot class and its padding policies.
 
     `stale_policies` keep whatever the last replay left in the padded tail; a slot that names no
-    policy has `default_policy`.
+    policy has `default_policy`. Slots of one axis are padded together; a slot that names none is on
+    `default_axis`. A slot that is given one of `computed_by` is written whole on each replay.
     """
 
     slot_class: str
+    name_argument: str = "name"
     policy_argument: str = "padding_policy"
     default_policy: str
     stale_policies: tuple[str, ...]
+    axis_argument: str = "axis"
+    default_axis: str = ""
+    computed_by: tuple[str, ...] = ()
 
 
 class GraphInputs(_Part, frozen=True, kw_only=True):
     """The static buffers of graph runners.
 
     `row_indices` name the buffers whose padded rows must point at the sink row: a stale tail there
-    reads another request's rows. `tail_may_stay` name those whose padded tail is harmless.
+    reads another request's rows. `index_like` name further buffers whose values are used as
+    indices (positions, cache slots) or choose rows (masks). `tail_may_stay` name those whose
+    padded tail is harmless, whatever the rest says. All are names or globs.
     """
 
     row_indices: tuple[str, ...] = ()
+    index_like: tuple[str, ...] = ()
     tail_may_stay: tuple[str, ...] = ()
     registry: tuple[Registry, ...] = ()
 
@@ -198,6 +206,8 @@ def _check(contract: Contract, where: str) -> None:
         for inner, buffer in enumerate(relay.buffer):
             _check_releases(buffer.releases, where, f"{key}.buffer[{inner}].releases")
             _check_valid(buffer.valid, where, f"{key}.buffer[{inner}].valid")
+    for number, registry in enumerate(contract.graph_inputs.registry):
+        _check_registry(registry, where, f"graph_inputs.registry[{number}]")
     for number, opaque in enumerate(contract.opaque):
         for function in opaque.functions:
             _check_reference(function, where, f"opaque[{number}].functions", "module:function")
@@ -208,6 +218,15 @@ def _check_reference(text: str, where: str, key: str, shape: str) -> None:
     dotted = [*module.split("."), *name.split(".")]
     if not colon or not all(part.isidentifier() for part in dotted):
         raise UsageError(where, f"key `{key}`: expected `{shape}`, got `{text}`")
+
+
+def _check_registry(registry: Registry, where: str, key: str) -> None:
+    for field in ("slot_class", "name_argument", "policy_argument", "axis_argument"):
+        value = getattr(registry, field)
+        if not value.isidentifier():
+            raise UsageError(where, f"key `{key}.{field}`: expected a name, got `{value}`")
+    if not registry.stale_policies:
+        raise UsageError(where, f"key `{key}.stale_policies`: expected at least one, got none")
 
 
 def _check_releases(text: str, where: str, key: str) -> None:

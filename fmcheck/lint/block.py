@@ -27,6 +27,8 @@ class Block:
 
     def __init__(self, facts: ModuleFacts, lines: Sequence[str], first_line: int) -> None:
         self.facts = facts
+        self._lines = lines
+        self.first_line = first_line
         nested = bool(lines) and lines[0][:1].isspace()
         self._text = "".join(["if True:\n", *lines] if nested else lines)
         self._shift = first_line - (2 if nested else 1)
@@ -35,6 +37,16 @@ class Block:
     def path(self) -> str:
         """The file's path, as findings name it."""
         return self.facts.path
+
+    @property
+    def last_line(self) -> int:
+        """The block's last line in the file."""
+        return self.first_line + len(self._lines) - 1
+
+    def part(self, first_line: int, last_line: int) -> Block:
+        """Returns a smaller block: whole statements of this one, by their lines in the file."""
+        start = first_line - self.first_line
+        return Block(self.facts, self._lines[start : last_line - self.first_line + 1], first_line)
 
     @cached_property
     def module(self) -> libcst.Module:

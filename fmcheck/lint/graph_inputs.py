@@ -1,0 +1,399 @@
+"""Graph inputs: how a function fills and resets a graph runner's static buffers, and for whom."""
+
+from __future__ import annotations
+
+import enum
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fmcheck.lint.block import walk
+from fmcheck.lint.buffers import ANY, Names, Region, squeezed
+from fmcheck.lint.lazy import cst
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Sequence
+
+    import libcst
+    from libcst import CSTNode
+
+    from fmcheck.lint.block import Block
+
+#: Methods of a tensor that set all of it to one value; `fill` is numpy's.
+RESETS = frozenset({"zero_", "fill_", "fill"})
+#: Parts of the name of a function that resets what it is handed.
+RESET_WORDS = ("zero", "reset", "clear", "scrub")
+
+
+class Kind(enum.Enum):
+    """What a write puts into a buffer."""
+
+    COPY = "a copy"
+    CONSTANT = "one value"
+    REBOUND = "another tensor"
+
+
+class When(enum.Enum):
+    """For which batches a write is reached."""
+
+    ALWAYS = "always"
+    PADDED = "when padded"
+    UNPADDED = "when not padded"
+    SOMETIMES = "sometimes"
+
+
+#: What may be (raw, padded) in a comparison: both orders of `a != b`, one of `a < b`.
+Pair: TypeAlias = "Sequence[tuple[CSTNode, CSTNode]]"
+Tests: TypeAlias = "tuple[tuple[CSTNode, bool], ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write to a region.
+
+    `site` is what is written to, as the write names it. `tests` are the conditions that it stands
+    under and whether each held; `order` counts the writes of the function; `in_place` tells a
+    tensor's own method from an assignment.
+    """
+
+    region: Region
+    kind: Kind
+    site: CSTNode
+    order: int
+    tests: Tests
+    in_place: bool
+
+
+class Sizes:
+    """Which expressions of a function are raw sizes, and which are padded ones.
+
+    A comparison says so: of `bs != raw_bs`, the side that copies are cut to is raw.
+    """
+
+    def __init__(self, names: Names, block: Block, writes: Sequence[Write]) -> None:
+        self._names = names
+        self._block = block
+        self.raw: set[str] = set()
+        self.padded: set[str] = set()
+        self._copied: set[str] = set()
+        for write in writes:
+            if write.kind is Kind.COPY and write.region.is_head:
+                self._copied |= self._atoms(write.region.stop)
+
+    def compare(self, pair: Pair) -> bool:
+        """Learns from two compared sizes; tells whether they are a raw and a padded one."""
+        for of in (self._mentioned, self._atoms):
+            for raw, padded in pair:
+                is_raw = bool(_own(of(raw)) & self._copied)
+                is_either = bool(_own(of(padded)) & self._copied)
+                if is_raw and _is_size(padded) and (not is_either or self._says_raw(raw, padded)):
+                    self.padded |= _own(self._mentioned(padded))
+                    self.learn_raw(raw)
+                    return True
+        return False
+
+    def _says_raw(self, raw: CSTNode, padded: CSTNode) -> bool:
+        """Tells two sizes apart by their names, where copies are cut to both."""
+        return "raw" in self.text(raw) and "raw" not in self.text(padded)
+
+    def learn_raw(self, size: CSTNode) -> None:
+        """Takes `size`, and what it is computed from or by, for raw."""
+        self.raw |= _own(self._atoms(size)) | {self.text(size)}
+
+    def text(self, size: CSTNode) -> str:
+        """Returns the text of an expression, without white space."""
+        return squeezed(self._block.code(size))
+
+    def is_raw(self, size: CSTNode | None) -> bool:
+        """Tells whether `size` is a raw size, as far as is known."""
+        if size is None:
+            return False
+        return bool(({self.text(size)} | self._atoms(size)) & self.raw)
+
+    def is_padded(self, size: CSTNode | None) -> bool:
+        """Tells whether `size` is a padded size, as far as is known."""
+        return size is not None and bool(self._atoms(size) & self.padded)
+
+    def _mentioned(self, size: CSTNode | None) -> set[str]:
+        """Returns the names and dotted names in an arithmetic expression."""
+        if isinstance(size, cst.BinaryOperation):
+            # `a - b` is as much a raw size as `a` is, and says nothing about `b`.
+            is_difference = isinstance(size.operator, cst.Subtract)
+            right = set() if is_difference else self._mentioned(size.right)
+            return self._mentioned(size.left) | right
+        if isinstance(size, cst.IfExp):
+            return self._mentioned(size.body) | self._mentioned(size.orelse)
+        if isinstance(size, (cst.Name, cst.Attribute, cst.Subscript, cst.Call)):
+            return {self.text(size)}
+        return set()
+
+    def _atoms(self, size: CSTNode | None, seen: frozenset[str] = frozenset()) -> set[str]:
+        """Returns what an expression mentions, and what the names in it were computed from."""
+        found = set(self._mentioned(size))
+        for name in found - seen:
+            for value in self._names.values(name):
+                if isinstance(value, (cst.BinaryOperation, cst.IfExp, cst.Name, cst.Attribute)):
+                    found |= self._atoms(value, seen | found)
+        return found
+
+
+class Filling:
+    """One function's writes to buffers, and the calls by which others write for it.
+
+    `block` holds the function alone. A nested function belongs to the one that holds it. `defined`
+    are the functions of the module: what those reset is read there, and not guessed from their
+    names.
+    """
+
+    def __init__(self, block: Block, defined: Collection[str]) -> None:
+        function = next(node for node in block.nodes() if isinstance(node, cst.FunctionDef))
+        self.function = function
+        self.block = block
+        self.name = function.name.value
+        self._names = Names(function, block)
+        self._defined = defined
+        self.writes: list[Write] = []
+        self.calls: set[str] = set()
+        self._tests: Tests = ()
+        self._statements(function.body)
+        self.sizes = Sizes(self._names, block, self.writes)
+        self._learn()
+        for fill in self.writes:
+            stop = fill.region.stop if self._is_reset(fill) else None
+            if stop is not None:
+                self.sizes.learn_raw(stop)
+
+    def _is_reset(self, fill: Write) -> bool:
+        """Tells whether a buffer whose head is copied to is also made one value as a whole."""
+        return (fill.kind is Kind.COPY and fill.region.is_head) and any(
+            write.kind is Kind.CONSTANT
+            and write.region.is_whole
+            and write.region.may_be(fill.region)
+            for write in self.writes
+        )
+
+    @cached_property
+    def fills(self) -> Sequence[Write]:
+        """The copies that reach up to the raw size only."""
+        return [
+            write
+            for write in self.writes
+            if write.kind is Kind.COPY
+            and write.region.leaf
+            and write.region.is_head
+            and self.sizes.is_raw(write.region.stop)
+            and self.when(write) is not When.UNPADDED
+        ]
+
+    @cached_property
+    def resets(self) -> Sequence[Write]:
+        """The writes that leave nothing stale in a padded tail."""
+        return [
+            write
+            for write in self.writes
+            if self._covers_tail(write) and self.when(write) is not When.UNPADDED
+        ]
+
+    def _covers_tail(self, write: Write) -> bool:
+        region = write.region
+        if region.is_whole:
+            return True
+        # `buf[1:n]` starts at the front, as `buf[:n]` does.
+        if region.is_tail and not (isinstance(region.start, cst.Integer) and region.stop):
+            return not self.sizes.is_padded(region.start)
+        if self.sizes.is_padded(region.stop):
+            return True
+        is_known = self.sizes.is_raw(region.stop) or isinstance(region.stop, cst.Integer)
+        return write.kind is Kind.CONSTANT and not is_known
+
+    def when(self, write: Write) -> When:
+        """Returns for which batches a write of this function is reached."""
+        held = {self._reached(test, outcome) for test, outcome in write.tests}
+        for one in (When.UNPADDED, When.PADDED, When.SOMETIMES):
+            if one in held:
+                return one
+        return When.ALWAYS
+
+    def _reached(self, test: CSTNode, outcome: bool) -> When:
+        """Returns which batches see `test` come out as `outcome`."""
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            return self._reached(test.expression, not outcome)
+        if isinstance(test, cst.BooleanOperation):
+            sides = {self._reached(side, outcome) for side in (test.left, test.right)}
+            if len(sides) == 1:
+                return sides.pop()
+            # Both sides hold for an `and` that is true, both fail for an `or` that is false.
+            if isinstance(test.operator, cst.And) is outcome:
+                known = sides & {When.PADDED, When.UNPADDED}
+                return known.pop() if len(known) == 1 else When.SOMETIMES
+            return When.SOMETIMES
+        if isinstance(test, cst.Name):
+            values = self._names.values(test.value)
+            if len(values) == 1 and not isinstance(values[0], cst.Name):
+                return self._reached(values[0], outcome)
+        if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+            operator, right = test.comparisons[0].operator, test.comparisons[0].comparator
+            if isinstance(right, cst.Name) and right.value == "None":
+                # A buffer that is not there needs no reset.
+                is_there = isinstance(operator, cst.IsNot) is outcome
+                return When.ALWAYS if is_there else When.SOMETIMES
+            outcome = outcome is not isinstance(operator, cst.Equal)
+        if not self.sizes.compare(self._pair(test)):
+            return When.SOMETIMES
+        return When.PADDED if outcome else When.UNPADDED
+
+    def _pair(self, node: CSTNode) -> Pair:
+        """Returns what may be (raw, padded) in a comparison or a difference, or nothing.
+
+        No order for `raw > x` and `raw <= x`: those ask whether the batch fits.
+        """
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Subtract):
+            return [(node.right, node.left)]
+        if isinstance(node, cst.Name):
+            values = self._names.values(node.value)
+            if len(values) == 1 and isinstance(values[0], cst.BinaryOperation):
+                return self._pair(values[0])
+        if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
+            return ()
+        left, right = node.left, node.comparisons[0].comparator
+        operator = node.comparisons[0].operator
+        if isinstance(right, cst.Integer):
+            # `padding > 0`
+            return self._pair(left) if isinstance(left, (cst.Name, cst.BinaryOperation)) else ()
+        if isinstance(operator, (cst.Equal, cst.NotEqual)):
+            return [(left, right), (right, left)]
+        if isinstance(operator, cst.LessThan):
+            return [(left, right)]
+        return [(right, left)] if isinstance(operator, cst.GreaterThan) else ()
+
+    def _learn(self) -> None:
+        """Reads the function's comparisons for what they say about raw and padded sizes."""
+        nodes = list(walk(self.function.body))
+        tests = [node for node in nodes if isinstance(node, cst.Comparison)]
+        tests += [node.test for node in nodes if isinstance(node, (cst.If, cst.IfExp))]
+        for test in tests:
+            self.sizes.compare(self._pair(test))
+
+    # From here on: gathering the writes.
+
+    def _statements(self, suite: CSTNode) -> None:
+        for statement in getattr(suite, "body", ()):
+            self._statement(statement)
+
+    def _statement(self, node: CSTNode) -> None:
+        if isinstance(node, cst.If):
+            self._branches(node)
+            return
+        parts = [getattr(node, name, None) for name in ("test", "iter", "items", "subject")]
+        for part in parts:
+            if part is not None:
+                self._expressions(part)
+        bodies = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
+        bodies += [*getattr(node, "handlers", ()), *getattr(node, "cases", ())]
+        if isinstance(node, cst.BaseSmallStatement):
+            self._expressions(node)
+        elif isinstance(node, (cst.SimpleStatementLine, cst.BaseSuite)):
+            self._statements(node)
+        else:
+            for body in bodies:
+                if body is not None:
+                    self._statement(body)
+
+    def _branches(self, node: libcst.If) -> None:
+        outer = self._tests
+        self._expressions(node.test)
+        self._tests = (*outer, (node.test, True))
+        self._statements(node.body)
+        self._tests = (*outer, (node.test, False))
+        if isinstance(node.orelse, cst.If):
+            self._branches(node.orelse)
+        elif node.orelse is not None:
+            self._statements(node.orelse.body)
+        self._tests = outer
+
+    def _expressions(self, root: Any) -> None:
+        for part in root if isinstance(root, (list, tuple)) else [root]:
+            for node in walk(part):
+                if isinstance(node, cst.Call):
+                    self._call(node)
+                elif isinstance(node, cst.Assign):
+                    for target in node.targets:
+                        self._assignment(target.target, node.value)
+
+    def _write(
+        self,
+        site: CSTNode,
+        kind: Kind,
+        regions: Iterable[Region] | None = None,
+        *,
+        in_place: bool = True,
+    ) -> None:
+        """Notes a write to `regions`, by default to those that `site` names."""
+        for region in self._names.regions(site) if regions is None else regions:
+            order = len(self.writes)
+            self.writes.append(Write(region, kind, site, order, self._tests, in_place))
+
+    def _assignment(self, target: CSTNode, value: CSTNode) -> None:
+        if isinstance(target, cst.Attribute):
+            self._write(target, Kind.REBOUND, in_place=False)
+        elif isinstance(target, cst.Subscript):
+            kind = Kind.CONSTANT if _is_constant(value) else Kind.COPY
+            self._write(target, kind, in_place=False)
+
+    def _call(self, call: libcst.Call) -> None:
+        func = call.func
+        name = func.attr if isinstance(func, cst.Attribute) else func
+        word = name.value if isinstance(name, cst.Name) else ""
+        receiver = func.value if isinstance(func, cst.Attribute) else None
+        for arg in call.args:
+            if arg.keyword is not None and arg.keyword.value == "out":
+                self._write(arg.value, Kind.COPY)
+        if receiver is not None and word in RESETS:
+            self._write(receiver, Kind.CONSTANT)
+        elif receiver is not None and word == "copy_":
+            self._write(receiver, Kind.COPY)
+        elif "copy" in word and call.args:
+            self._grouped(call.args[0].value, Kind.COPY)
+        elif "foreach_" in word and any(reset in word for reset in ("zero", "fill")) and call.args:
+            self._grouped(call.args[0].value, Kind.CONSTANT)
+        else:
+            self._helper(call, word, receiver)
+
+    def _grouped(self, listed: CSTNode, kind: Kind) -> None:
+        """Notes one call that writes all tensors of a list."""
+        for element in self._names.elements(listed) or ():
+            self._write(element, kind)
+
+    def _helper(self, call: libcst.Call, word: str, receiver: CSTNode | None) -> None:
+        """Notes a call of a function that is not seen here and that, by its name, resets."""
+        if receiver is None or self.block.code(receiver) in ("self", "cls", "super()"):
+            self.calls.add(word)
+        if word in self._defined or not any(part in word for part in RESET_WORDS):
+            return
+        handed: list[CSTNode] = [arg.value for arg in call.args]
+        if receiver is not None and self.block.code(receiver) != "super()":
+            handed.append(receiver)
+        elif receiver is not None:
+            self._write(call, Kind.CONSTANT, [Region(f"self{ANY}", "", call)])
+        for one in handed:
+            for element in self._names.elements(one) or [one]:
+                regions = self._names.regions(element)
+                held = [region.element(call) for region in regions]
+                self._write(call, Kind.CONSTANT, [*regions, *held])
+
+
+def _own(names: set[str]) -> set[str]:
+    """Leaves out the attributes of `self`: a width per request is neither raw nor padded."""
+    return {name for name in names if not name.startswith("self.")}
+
+
+def _is_size(node: CSTNode) -> bool:
+    return isinstance(node, (cst.Name, cst.Attribute, cst.BinaryOperation, cst.Subscript, cst.Call))
+
+
+def _is_constant(node: CSTNode) -> bool:
+    if isinstance(node, cst.UnaryOperation):
+        return _is_constant(node.expression)
+    return isinstance(node, (cst.Integer, cst.Float)) or (
+        isinstance(node, cst.Name) and node.value in ("True", "False")
+    )

@@ -1,0 +1,126 @@
+"""Graph slots: graph inputs that are declared in a registry, each with a padding policy."""
+
+from __future__ import annotations
+
+import ast
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import dotted
+from fmcheck.lint.outline import outlines, outlines_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import libcst
+    from libcst import CSTNode
+
+    from fmcheck.contract import Registry
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+
+
+@dataclass(frozen=True, slots=True)
+class Slot:
+    """One declared graph input.
+
+    `node` is its name in the source. `policy` is None where it is not written out; `is_explicit`
+    tells that the call names one, `is_computed` that something else writes all of the buffer on
+    each replay.
+    """
+
+    node: CSTNode
+    name: str
+    axis: str
+    policy: str | None
+    is_explicit: bool
+    is_computed: bool
+    registry: Registry
+
+    @property
+    def is_stale(self) -> bool:
+        """Tells whether the padded tail keeps what the last replay left there."""
+        return not self.is_computed and self.policy in self.registry.stale_policies
+
+    @property
+    def is_reset(self) -> bool:
+        """Tells whether the policy resets the padded tail."""
+        return self.policy is not None and self.policy not in self.registry.stale_policies
+
+
+def declares(node: ast.AST, facts: ModuleFacts, registries: Mapping[str, Registry]) -> bool:
+    """Tells whether a top-level statement makes a slot."""
+    names = _local_names(facts, registries)
+    if any(names.keys() & one.calls for one in outlines_of(node, facts)):
+        return True
+    return not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and any(
+        isinstance(inner, ast.Call)
+        and getattr(inner.func, "attr", getattr(inner.func, "id", "")) in names
+        for inner in ast.walk(node)
+    )
+
+
+def slots(block: Block, registries: Mapping[str, Registry]) -> Iterator[tuple[Block, list[Slot]]]:
+    """Yields the slots of each function of a block, with the function's own block."""
+    names = _local_names(block.facts, registries)
+    here = range(block.first_line, block.last_line + 1)
+    inside = [one for one in outlines(block.facts) if one.line in here]
+    parts = [block.part(one.line, one.end_line) for one in inside if names.keys() & one.calls]
+    for part in parts or ([] if inside else [block]):
+        calls = [node for node in part.nodes() if isinstance(node, cst.Call)]
+        found = [_slot(call, names[word]) for call in calls if (word := _called(call)) in names]
+        yield part, [slot for slot in found if slot is not None]
+
+
+def _called(call: libcst.Call) -> str:
+    return (dotted(call.func) or "").rpartition(".")[2]
+
+
+def _local_names(facts: ModuleFacts, registries: Mapping[str, Registry]) -> dict[str, Registry]:
+    """Returns the slot classes by the names that they have in this module."""
+    names = dict(registries)
+    for statement in facts.tree.body:
+        if isinstance(statement, ast.ImportFrom):
+            for alias in statement.names:
+                if alias.asname and alias.name in registries:
+                    names[alias.asname] = registries[alias.name]
+    return names
+
+
+def _slot(call: libcst.Call, registry: Registry) -> Slot | None:
+    """Reads a slot off the call that makes it; None if its name or arguments are not literal."""
+    given = {arg.keyword.value: arg.value for arg in call.args if arg.keyword is not None}
+    positional = [arg.value for arg in call.args if arg.keyword is None]
+    if any(arg.star for arg in call.args):
+        return None
+    name = given.get(registry.name_argument, positional[0] if positional else None)
+    axis = given.get(registry.axis_argument)
+    if not isinstance(name, cst.SimpleString) or not isinstance(name.evaluated_value, str):
+        return None
+    return Slot(
+        name,
+        name.evaluated_value,
+        _text(axis) if axis is not None else registry.default_axis,
+        _policy(given.get(registry.policy_argument), positional, registry),
+        registry.policy_argument in given,
+        any(argument in given for argument in registry.computed_by),
+        registry,
+    )
+
+
+def _policy(given: CSTNode | None, positional: Sequence[CSTNode], registry: Registry) -> str | None:
+    if given is not None:
+        name = dotted(given)
+        return name.rpartition(".")[2] if name and "." in name else None
+    # A policy may stand without its keyword, for all that is known here.
+    named = [(dotted(value) or "").rpartition(".")[2] for value in positional]
+    if any(name.isupper() for name in named):
+        return next(name for name in named if name.isupper())
+    return registry.default_policy
+
+
+def _text(node: CSTNode) -> str:
+    if isinstance(node, cst.SimpleString):
+        return str(node.evaluated_value)
+    return dotted(node) or ""

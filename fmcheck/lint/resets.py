@@ -1,0 +1,149 @@
+"""Resets: which of a block's functions reset a buffer, and for which function they do."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.graph_inputs import Filling, Kind, When
+from fmcheck.lint.outline import outlines
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from fmcheck.finding import Span
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.graph_inputs import Write
+    from fmcheck.lint.outline import Outline
+
+#: Functions that run before the first replay: what they set, a replay has overwritten since.
+BEFORE_REPLAY = ("__init__", "__post_init__", "*capture*", "*warmup*", "*warm_up*")
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """Another buffer of the same fill, and where it is reset for the padding."""
+
+    leaf: str
+    span: Span
+
+
+class Functions:
+    """The functions of a block, each read by libcst only when it matters."""
+
+    def __init__(self, block: Block) -> None:
+        self._block = block
+        everywhere = outlines(block.facts)
+        self._defined = {one.name for one in everywhere if not one.resets_any}
+        is_here = range(block.first_line, block.last_line + 1).__contains__
+        self._here = [one for one in everywhere if is_here(one.line)]
+        self._elsewhere = [one for one in everywhere if not is_here(one.line)]
+        self._lists = {name for one in everywhere for name in one.lists}
+        self._read: dict[int, Filling] = {}
+
+    def filling(self, outline: Outline) -> Filling:
+        """Returns the function that an outline is about."""
+        if outline.line not in self._read:
+            part = self._block.part(outline.line, outline.end_line)
+            self._read[outline.line] = Filling(part, self._defined)
+        return self._read[outline.line]
+
+    def candidates(self) -> Iterator[Filling]:
+        """Yields the functions that may leave a tail stale."""
+        for outline in candidates(self._here):
+            yield self.filling(outline)
+
+    def is_list(self, fill: Write) -> bool:
+        """Tells whether the buffer is a Python list: no graph reads one."""
+        return not fill.in_place and fill.region.leaf in self._lists
+
+    def peers(self, filling: Filling, leaf: str) -> Iterator[Filling]:
+        """Yields the block's other functions that may reset `leaf` between two replays."""
+        for outline in self._here:
+            may_reset = leaf in outline.resets or outline.resets_any
+            if may_reset and not _fits(outline.name, BEFORE_REPLAY):
+                peer = self.filling(outline)
+                if peer is not filling:
+                    yield peer
+
+    def is_reset_elsewhere(self, leaf: str) -> bool:
+        """Tells whether the module resets `leaf` outside this block, on behalf of others."""
+        return any(
+            leaf in outline.resets - outline.fills
+            for outline in self._elsewhere
+            if not _fits(outline.name, BEFORE_REPLAY)
+        )
+
+
+class Resets:
+    """The resets that are in force when one function fills its buffers."""
+
+    def __init__(self, filling: Filling, functions: Functions) -> None:
+        self._filling = filling
+        self.functions = functions
+
+    def reach(self, fill: Write) -> bool:
+        """Tells whether anything resets the buffer that `fill` fills."""
+        leaf = fill.region.leaf
+        return (
+            any(reset.region.may_be(fill.region) for reset in self._filling.resets)
+            or any(self._by_peers(fill))
+            or self.functions.is_reset_elsewhere(leaf)
+        )
+
+    def _by_peers(self, fill: Write) -> Iterator[tuple[Filling, Write]]:
+        """Yields the resets of a filled buffer in other functions, made for this one."""
+        leaf = fill.region.leaf
+        for peer in self.functions.peers(self._filling, leaf):
+            is_linked = peer.name in self._filling.calls or self._filling.name in peer.calls
+            if is_linked or all(other.region.leaf != leaf for other in peer.fills):
+                for reset in filter(_is_reset, peer.resets):
+                    if reset.region.leaf == leaf or reset.region.may_be(fill.region):
+                        yield peer, reset
+
+    def siblings_of(self, fill: Write) -> Sequence[Sibling]:
+        """Returns the resets of other buffers that show that a padded tail is read."""
+        found: dict[str, Sibling] = {}
+        for reset in self._filling.resets:
+            leaf = reset.region.leaf
+            if leaf not in ("", fill.region.leaf) and self._shows_padding(reset):
+                span = self._filling.block.span(reset.site)
+                found.setdefault(leaf, Sibling(leaf, span))
+        for other in self._filling.fills:
+            leaf = other.region.leaf
+            if leaf == fill.region.leaf or leaf in found:
+                continue
+            for peer, reset in self._by_peers(other):
+                found.setdefault(leaf, Sibling(leaf, peer.block.span(reset.site)))
+        return sorted(found.values(), key=lambda sibling: sibling.span)
+
+    def _shows_padding(self, reset: Write) -> bool:
+        """Tells whether a reset of this function is there because of the padding."""
+        if not _is_reset(reset):
+            return False
+        when = self._filling.when(reset)
+        return when is When.PADDED or (
+            when is When.ALWAYS
+            and any(
+                reset.region.may_be(fill.region) and fill.order > reset.order
+                for fill in self._filling.fills
+            )
+        )
+
+
+def candidates(found: Sequence[Outline]) -> Iterator[Outline]:
+    """Yields the functions that fill a buffer where they or their peers reset one."""
+    by_peers = {leaf for one in found for leaf in one.resets}
+    for one in found:
+        if one.fills and (one.resets or not one.fills.isdisjoint(by_peers)):
+            yield one
+
+
+def _is_reset(write: Write) -> bool:
+    """Tells a reset from a copy that happens to be as long as the buffer."""
+    return write.kind is Kind.CONSTANT or write.region.is_tail
+
+
+def _fits(name: str, globs: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)

@@ -1,0 +1,366 @@
+"""FM201: a graph input's padded tail keeps what the last replay left there."""
+
+from __future__ import annotations
+
+import fnmatch
+import re
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+from fmcheck.lint.graph_slots import declares, slots
+from fmcheck.lint.outline import outlines, outlines_of
+from fmcheck.lint.resets import Functions, Resets, candidates
+from fmcheck.lint.rule import Example, Rule, Scope
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterator, Sequence
+
+    from fmcheck.contract import Contract
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.graph_inputs import Filling, Write
+    from fmcheck.lint.graph_slots import Slot
+    from fmcheck.lint.resets import Sibling
+
+#: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs.
+IN_PLACE = frozenset({"copy_", "zero_", "fill_"})
+_WORDS = re.compile(rb"\b(copy_|zero_|fill_)\b")
+
+
+class TailNotReset(Rule):
+    """A graph input's padded tail keeps what the last replay left there.
+
+    ## What it does
+    Looks for a static buffer that is filled up to the raw size, `buf[:raw_bs].copy_(...)`, and
+    never reset, in a function that resets buffers beside it because the batch is padded. It follows
+    local names, lists of slices that one grouped copy fills, dict keys, and resets in other
+    methods. In a declarative registry it looks at the padding policies of the slots.
+
+    ## Why is this bad
+    A captured graph runs at its captured size. When the batch is smaller, the rows from the raw
+    size on are read as well, and hold what an earlier, larger batch left there. A stale
+    `req_pool_indices` reads and writes another request's cache rows: wrong tokens, with no error,
+    at some batch sizes only. Padded rows are to point at the sink row.
+
+    ## Example
+    ```python
+    if bs != raw_bs:
+        self.seq_lens.fill_(1)
+    self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+    self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+    ```
+
+    ## Use instead
+    ```python
+    if bs != raw_bs:
+        self.seq_lens.fill_(1)
+        self.req_pool_indices.zero_()
+    self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+    self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+    ```
+
+    ## Severity
+    An error for the contract's `graph_inputs.row_indices`, a warning for any other buffer; nothing
+    for those in `tail_may_stay`.
+    """
+
+    code = "FM201"
+    name = "tail-not-reset"
+    severity = Severity.WARNING
+    scope = Scope.CLASS
+    needles = ((b"copy_", b"zero_", b"fill_"),)
+    seen_in = (
+        "https://github.com/sgl-project/sglang/pull/26292",
+        "https://github.com/sgl-project/sglang/pull/24401",
+        "https://github.com/sgl-project/sglang/pull/23037",
+        "https://github.com/sgl-project/sglang/pull/24743",
+    )
+    bad = (
+        Example(
+            """\
+class Runner:
+    def replay(self, batch, bs, raw_bs):
+        buffers = self.buffers
+        if bs != raw_bs:
+            buffers.seq_lens.fill_(1)
+        buffers.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        buffers.input_ids[:raw_bs].copy_(batch.input_ids)
+        buffers.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+""",
+            at=((8, 9),),
+        ),
+        Example(
+            """\
+class Inputs:
+    def populate(self, batch, raw_bs, raw_tokens, bs):
+        if raw_bs < bs:
+            self.out_cache_loc.zero_()
+        targets = [self.out_cache_loc[:raw_tokens], self.req_pool_indices[:raw_bs]]
+        sources = [batch.out_cache_loc, batch.req_pool_indices]
+        if batch.mrope_positions is not None:
+            targets.append(self.mrope_positions[:, :raw_tokens])
+            sources.append(batch.mrope_positions)
+        grouped_copy(targets, sources)
+""",
+            at=(
+                (5, 53),
+                (8, 28),
+            ),
+        ),
+        Example(
+            """\
+def run(graph, graph_vars, context):
+    rows = context.slots.shape[0]
+    graph_vars["slots"].fill_(-1)
+    graph_vars["slots"][:rows].copy_(context.slots)
+    graph_vars["req_pool_indices"][:rows] = context.req_pool_indices
+    graph.replay()
+""",
+            at=((5, 5),),
+        ),
+        Example(
+            """\
+class Runner:
+    def replay(self, batch):
+        tokens = batch.input_ids.shape[0]
+        bs = self.capture_bs[self.bucket(tokens)]
+        is_padded = bs * self.width != tokens
+        if is_padded:
+            self.positions[tokens:] = 0
+        self.positions[:tokens].copy_(batch.positions)
+        self.out_cache_loc[:tokens].copy_(batch.out_cache_loc)
+""",
+            at=((9, 9),),
+        ),
+        Example(
+            """\
+class Runner:
+    def fill(self, batch, bs, raw_bs):
+        self.seq_lens[:bs].fill_(1)
+        self.req_pool_indices[: raw_bs // 2].zero_()
+        if bs > raw_bs:
+            self.seq_lens_cpu[raw_bs:bs].fill_(1)
+        self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        self.seq_lens_cpu[:raw_bs].copy_(batch.seq_lens_cpu)
+        self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+""",
+            at=((9, 9),),
+        ),
+        Example(
+            """\
+class Runner:
+    def fill(self, batch, bs, raw_bs):
+        if bs != raw_bs:
+            self.reset_inputs()
+        self.buffers["seq_lens"][:raw_bs].copy_(batch.seq_lens)
+        self.buffers["req_pool_indices"][:raw_bs].copy_(batch.req_pool_indices)
+
+    def reset_inputs(self):
+        self.buffers["seq_lens"].fill_(1)
+""",
+            at=((6, 9),),
+        ),
+        Example(
+            """\
+def slots(by_token, by_row, kind):
+    return [
+        GraphSlot("input_ids", by_token, kind, axis="tokens"),
+        GraphSlot("positions", by_token, kind, axis="tokens"),
+        GraphSlot("out_cache_loc", by_token, kind, padding_policy=PaddingPolicy.ZERO),
+        GraphSlot(
+            "req_pool_indices", by_row, kind, axis="bs", padding_policy=PaddingPolicy.KEEP_PAD
+        ),
+    ]
+""",
+            at=(
+                (4, 19),
+                (7, 13),
+            ),
+        ),
+    )
+    good = (
+        Example(
+            """\
+class Runner:
+    def replay(self, batch, bs, raw_bs):
+        buffers = self.buffers
+        if bs != raw_bs:
+            buffers.seq_lens.fill_(1)
+            buffers.req_pool_indices.zero_()
+        buffers.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        buffers.input_ids[:raw_bs].copy_(batch.input_ids)
+        buffers.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+"""
+        ),
+        Example(
+            """\
+class Inputs:
+    def populate(self, batch, raw_bs, raw_tokens, bs):
+        if raw_bs < bs:
+            self.out_cache_loc[raw_tokens:].zero_()
+            self.req_pool_indices[raw_bs:bs] = 0
+        targets = [self.out_cache_loc[:raw_tokens], self.req_pool_indices[:raw_bs]]
+        sources = [batch.out_cache_loc, batch.req_pool_indices]
+        grouped_copy(targets, sources)
+"""
+        ),
+        Example(
+            """\
+def run(graph, graph_vars, context):
+    rows = context.slots.shape[0]
+    for name in ("slots", "req_pool_indices"):
+        graph_vars[name].zero_()
+    graph_vars["slots"][:rows].copy_(context.slots)
+    graph_vars["req_pool_indices"][:rows] = context.req_pool_indices
+    graph.replay()
+"""
+        ),
+        Example(
+            """\
+class Runner:
+    def fill(self, batch, bs, raw_bs):
+        self.seq_lens[:bs].fill_(1)
+        self.req_pool_indices[:bs].zero_()
+        self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+"""
+        ),
+        Example(
+            """\
+class Runner:
+    def fill(self, batch, bs, raw_bs):
+        if bs != raw_bs:
+            self.seq_lens_cpu.fill_(1)
+        self.seq_lens_cpu[:raw_bs].copy_(batch.seq_lens_cpu)
+        self.buffers["req_pool_indices"][:raw_bs].copy_(batch.req_pool_indices)
+
+class Worker:
+    def reset_inputs(self):
+        self.buffers["req_pool_indices"].zero_()
+"""
+        ),
+        Example(
+            """\
+class Pool:
+    def write(self, rows, values):
+        self.req_pool_indices[:rows].copy_(values)
+        self.seq_lens[:rows].copy_(values)
+"""
+        ),
+        Example(
+            """\
+def slots(by_token, by_row, kind, tracks):
+    found = [
+        GraphSlot("input_ids", by_token, kind, axis="tokens"),
+        GraphSlot("positions", by_token, kind, padding_policy=PaddingPolicy.ZERO),
+    ]
+    if tracks:
+        # Nothing pads this axis: no slot on it is ever reset.
+        found.append(GraphSlot("mamba_track_indices", by_row, kind, axis="bs"))
+    return found
+"""
+        ),
+    )
+
+    def __init__(self, contracts: Sequence[Contract]) -> None:
+        super().__init__(contracts)
+        inputs = [one.graph_inputs for one in contracts]
+        self._row_indices = [glob for one in inputs for glob in one.row_indices]
+        self._index_like = [glob for one in inputs for glob in one.index_like]
+        self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
+        self._registries = {part.slot_class: part for one in inputs for part in one.registry}
+
+    def concerns(self, text: bytes) -> bool:
+        """Asks for whole words, and for the contracts' slot classes."""
+        if super().concerns(text) and _WORDS.search(text):
+            return True
+        return any(name.encode() in text for name in self._registries)
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears blocks that make no slot, and fill no buffer where another one is reset."""
+        if any(candidates(outlines_of(node, facts))):
+            return True
+        return declares(node, facts, self._registries)
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each buffer whose padded tail nothing resets."""
+        for part, found in slots(block, self._registries):
+            yield from self._stale_slots(part, found)
+        if any(one.calls & IN_PLACE for one in outlines(block.facts)):
+            functions = Functions(block)
+            for filling in functions.candidates():
+                yield from self._stale_tails(filling, Resets(filling, functions))
+
+    def _stale_tails(self, filling: Filling, resets: Resets) -> Iterator[Finding]:
+        reported: set[str] = set()
+        for fill in filling.fills:
+            leaf = fill.region.leaf
+            if leaf in reported or _fits(leaf, self._may_stay) or resets.functions.is_list(fill):
+                continue
+            siblings = resets.siblings_of(fill)
+            if siblings and not resets.reach(fill):
+                reported.add(leaf)
+                yield self._stale_tail(filling.block, fill, siblings)
+
+    def _stale_tail(self, block: Block, fill: Write, siblings: Sequence[Sibling]) -> Finding:
+        leaf, stop = fill.region.leaf, fill.region.stop
+        assert stop is not None
+        size = block.code(stop)
+        buffer = block.code(getattr(fill.region.node, "value", fill.region.node))
+        reset = f"{buffer}.zero_()" if fill.in_place else f"{buffer}[{size}:] = ..."
+        finding = block.finding(
+            self,
+            fill.region.node,
+            f"`{leaf}` is filled up to `{size}` only, and its padded tail keeps what an earlier "
+            f"replay left there: {_listed([one.leaf for one in siblings])} reset, it is not",
+            help=f"reset it beside `{siblings[0].leaf}` (line {siblings[0].span.line}): `{reset}`",
+            severity=self._severity(leaf),
+        )
+        related = tuple((one.span, f"`{one.leaf}` is reset here") for one in siblings)
+        return replace(finding, related=related)
+
+    def _stale_slots(self, block: Block, found: Sequence[Slot]) -> Iterator[Finding]:
+        for slot in found:
+            leaf = slot.name.rpartition(".")[2]
+            siblings = [one for one in found if one.axis == slot.axis and one.is_reset]
+            is_wanted = _fits(leaf, self._row_indices) or (
+                # A registry whose slots are never reset is not padded on this axis.
+                bool(siblings) and _fits(leaf, self._index_like)
+            )
+            if slot.is_stale and is_wanted and not _fits(leaf, self._may_stay):
+                yield self._stale_slot(block, slot, siblings)
+
+    def _stale_slot(self, block: Block, slot: Slot, siblings: Sequence[Slot]) -> Finding:
+        policy = f"`{slot.policy}`" if slot.is_explicit else f"the default policy, `{slot.policy}`"
+        argument = slot.registry.policy_argument
+        written = next((one for one in siblings if one.is_explicit), None)
+        return block.finding(
+            self,
+            slot.node,
+            f"the slot `{slot.name}` has {policy}: its padded tail keeps what an earlier replay "
+            "left there",
+            help=f"name a policy that resets the tail: `{argument}=...`"
+            + (f", as `{written.name}` does with `{written.policy}`" if written else ""),
+            severity=self._severity(slot.name.rpartition(".")[2]),
+            related=[(one.node, f"`{one.name}` has `{one.policy}`") for one in siblings],
+        )
+
+    def _severity(self, leaf: str) -> Severity:
+        return Severity.ERROR if _fits(leaf, self._row_indices) else self.severity
+
+
+def _fits(name: str, globs: Sequence[str]) -> bool:
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+
+
+def _listed(names: Sequence[str]) -> str:
+    """Returns "`a`, `b` and 2 more are", or "`a` is"."""
+    quoted = [f"`{name}`" for name in names]
+    if len(quoted) > 3:
+        quoted = [*quoted[:3], f"{len(names) - 3} more"]
+    if len(quoted) == 1:
+        return f"{quoted[0]} is"
+    return f"{', '.join(quoted[:-1])} and {quoted[-1]} are"

@@ -1,0 +1,651 @@
+"""FM201: which buffers of a runner it calls stale, in source of ours and in released wheels."""
+
+from __future__ import annotations
+
+import ast
+import re
+import textwrap
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fmcheck.config import find_settings
+from fmcheck.contract import Contract, GraphInputs, Registry, load_contract
+from fmcheck.errors import UsageError
+from fmcheck.finding import Severity
+from fmcheck.lint.block import Block
+from fmcheck.lint.engine import lint_file, lint_text
+from fmcheck.lint.facts import ModuleFacts
+from fmcheck.lint.files import python_files
+from fmcheck.lint.graph_inputs import Filling, When
+from fmcheck.lint.outline import outlines
+from fmcheck.registry import contracts_for, rules
+from tests import truth
+from tests.corpus import wheel_source
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.rule import Rule
+
+
+@cache
+def rule() -> Rule:
+    here = truth.DATA
+    return rules()["FM201"](contracts_for(find_settings(here)))
+
+
+def lint(source: str) -> list[Finding]:
+    return lint_text(textwrap.dedent(source).encode(), "runner.py", [rule()])
+
+
+def stale(source: str) -> list[str]:
+    """The buffers that are called stale, in the order of their lines."""
+    return [re.findall(r"`(.+?)`", finding.message)[0] for finding in lint(source)]
+
+
+def replay(body: str, signature: str = "self, batch, bs, raw_bs") -> str:
+    """A runner whose replay has this body, and whose `seq_lens` are reset and filled."""
+    lines = textwrap.indent(textwrap.dedent(body).strip("\n"), " " * 8)
+    return f"class Runner:\n    def replay({signature}):\n{lines}\n"
+
+
+SIBLING = """
+if bs != raw_bs:
+    self.seq_lens.fill_(1)
+self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+"""
+FILL = "self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)\n"
+
+# What shows that the batch is padded.
+
+
+def test_fill_without_a_sibling_that_is_reset_is_left_alone() -> None:
+    assert stale(replay("self.seq_lens[:raw_bs].copy_(batch.seq_lens)\n" + FILL)) == []
+
+
+@pytest.mark.parametrize(
+    "test",
+    [
+        "bs != raw_bs",
+        "raw_bs != bs",
+        "bs > raw_bs",
+        "raw_bs < bs",
+        "not bs == raw_bs",
+        "bs * self.width != raw_bs * self.width",
+        "bs - raw_bs",
+        "bs - raw_bs > 0",
+        "bs != raw_bs and self.is_padded_backend",
+    ],
+)
+def test_reset_behind_a_comparison_of_sizes_shows_padding(test: str) -> None:
+    # `seq_lens` itself is never filled here: the comparison alone shows what it is reset for.
+    body = f"if {test}:\n    self.seq_lens.fill_(1)\n" + FILL
+    assert stale(replay(body)) == ["req_pool_indices"]
+
+
+@pytest.mark.parametrize(
+    "flag", ["is_padded = bs != raw_bs", "is_padded = bs - raw_bs", "is_padded: bool = bs > raw_bs"]
+)
+def test_reset_behind_a_named_flag_shows_padding(flag: str) -> None:
+    body = f"{flag}\nif is_padded:\n    self.seq_lens.fill_(1)\n" + FILL
+    assert stale(replay(body)) == ["req_pool_indices"]
+
+
+def test_reset_in_the_else_of_equal_sizes_shows_padding() -> None:
+    body = "if bs == raw_bs:\n    pass\nelse:\n    self.seq_lens.fill_(1)\n" + FILL
+    assert stale(replay(body)) == ["req_pool_indices"]
+
+
+@pytest.mark.parametrize(
+    "test",
+    ["self.has_lora", "raw_bs > bs", "bs < raw_bs", "bs >= raw_bs", "raw_bs > 0", "0 != raw_bs"],
+)
+def test_reset_behind_any_other_test_shows_nothing(test: str) -> None:
+    assert stale(replay(f"if {test}:\n    self.seq_lens.fill_(1)\n" + FILL)) == []
+
+
+def test_reset_of_all_before_the_fill_of_a_head_shows_padding() -> None:
+    body = "self.seq_lens.zero_()\nself.seq_lens[:raw_bs].copy_(batch.seq_lens)\n" + FILL
+    assert stale(replay(body)) == ["req_pool_indices"]
+
+
+def test_reset_of_all_after_the_fill_shows_nothing() -> None:
+    body = "self.seq_lens[:raw_bs].copy_(batch.seq_lens)\nself.seq_lens.zero_()\n" + FILL
+    assert stale(replay(body)) == []
+
+
+def test_size_derived_from_the_raw_one_is_raw() -> None:
+    body = SIBLING + "tokens = raw_bs * self.width\nself.positions[:tokens].copy_(batch.positions)"
+    assert stale(replay(body)) == ["positions"]
+
+
+def test_fill_up_to_the_padded_size_is_whole() -> None:
+    body = SIBLING + "tokens = bs * self.width\nself.positions[:tokens].copy_(batch.positions)"
+    assert stale(replay(body)) == []
+
+
+def test_size_that_is_padded_up_from_the_raw_one_is_not_raw() -> None:
+    body = "bs = (raw_bs + 7) // 8 * 8\n" + SIBLING + "self.rows[:bs].copy_(batch.rows)"
+    assert stale(replay(body, "self, batch, raw_bs")) == []
+
+
+def test_copy_up_to_the_padded_size_does_not_hide_which_size_is_raw() -> None:
+    body = SIBLING + "self.seq_lens_cpu[:bs].copy_(batch.padded_lens)\n" + FILL
+    assert stale(replay(body)) == ["req_pool_indices"]
+
+
+def test_width_that_two_sizes_share_makes_neither_raw() -> None:
+    body = """
+        self.seq_lens.fill_(1)
+        self.seq_lens[: raw_bs * self.width].copy_(batch.seq_lens)
+        self.pages[: batch.pages * self.width].copy_(batch.pages)
+    """
+    assert stale(replay(body)) == []
+
+
+def test_rebinding_in_the_padding_branch_shows_nothing() -> None:
+    body = "if bs != raw_bs:\n    batch.seq_lens = self.seq_lens[:bs]\n" + FILL
+    body += "if self.flag:\n    self.scratch.zero_()\n"
+    assert stale(replay(body)) == []
+
+
+def test_fill_up_to_an_unrelated_size_is_left_alone() -> None:
+    body = SIBLING + "self.positions[: batch.pages].copy_(batch.positions)"
+    assert stale(replay(body)) == []
+
+
+def test_difference_says_nothing_about_what_is_taken_away() -> None:
+    body = """
+        left = self.length - gone
+        for end in self.ends:
+            if end - gone > 0:
+                self.visible[left:] = False
+        self.keys[:left].copy_(self.keys[gone:])
+    """
+    assert stale(replay(body, "self, gone")) == []
+
+
+def test_fill_for_unpadded_batches_only_leaves_no_tail() -> None:
+    body = SIBLING + "if bs == raw_bs:\n    " + FILL + "else:\n    self.pad(batch)"
+    assert stale(replay(body)) == []
+
+
+# How buffers are named.
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        "rows = self.req_pool_indices\nrows[:raw_bs].copy_(batch.rows)",
+        "held = self.held\nheld.req_pool_indices[:raw_bs].copy_(batch.rows)",
+        "held = self.a if self.flag else self.b\nheld.req_pool_indices[:raw_bs].copy_(batch.rows)",
+        "held = self.take()\nheld.req_pool_indices[:raw_bs].copy_(batch.rows)",
+        "rows = self.req_pool_indices[:raw_bs]\nrows.copy_(batch.rows)",
+        "self.held['req_pool_indices'][:raw_bs].copy_(batch.rows)",
+        "self.held.get('req_pool_indices')[:raw_bs].copy_(batch.rows)",
+        "getattr(self.held, 'req_pool_indices')[:raw_bs].copy_(batch.rows)",
+        "self.req_pool_indices.gpu[:raw_bs].copy_(batch.rows)",
+        "self.req_pool_indices.view(-1)[:raw_bs].copy_(batch.rows)",
+        "self.req_pool_indices.narrow(0, 0, raw_bs).copy_(batch.rows)",
+        "self.req_pool_indices[0:raw_bs].copy_(batch.rows)",
+        "self.req_pool_indices[..., :raw_bs].copy_(batch.rows)",
+        "self.req_pool_indices[:, :raw_bs] = batch.rows",
+        "torch.add(batch.rows, 1, out=self.req_pool_indices[:raw_bs])",
+        "torch._foreach_copy_([self.req_pool_indices[:raw_bs]], [batch.rows])",
+        "to = []\nto.append(self.req_pool_indices[:raw_bs])\ngrouped_copy(to, [batch.rows])",
+        "to = []\nto += [self.req_pool_indices[:raw_bs]]\ngrouped_copy(to, [batch.rows])",
+        "to = []\nto.extend([self.req_pool_indices[:raw_bs]])\ngrouped_copy(to, [batch.rows])",
+        "to = [self.req_pool_indices[:raw_bs]]\n"
+        "for target, source in zip(to, [batch.rows]):\n    target.copy_(source)",
+        "pairs = [(self.req_pool_indices[:raw_bs], batch.rows)]\n"
+        "for target, source in pairs:\n    target.copy_(source)",
+        "def fill():\n    self.req_pool_indices[:raw_bs].copy_(batch.rows)\nfill()",
+        "with self.stream:\n    for _ in (0,):\n"
+        "        self.req_pool_indices[:raw_bs].copy_(batch.rows)",
+    ],
+)
+def test_fill_is_seen_however_the_buffer_is_named(fill: str) -> None:
+    assert stale(replay(SIBLING + fill)) == ["req_pool_indices"]
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        "rows = torch.zeros(bs)\nrows[:raw_bs].copy_(batch.rows)",
+        "to = [self.req_pool_indices[:raw_bs]]\nreturn torch.cat(to)",
+        "return self.req_pool_indices[:raw_bs]",
+        "rows = [batch.rows]\nself.req_pool_indices[:raw_bs].clone().copy_(batch.rows)",
+    ],
+)
+def test_what_is_no_static_buffer_is_left_alone(fill: str) -> None:
+    assert stale(replay(SIBLING + fill)) == []
+
+
+def test_python_list_is_no_graph_input() -> None:
+    fill = SIBLING + "self.lens_cpu[:raw_bs] = batch.lens_cpu"
+    made = "    def __init__(self):\n        self.lens_cpu = [{}] * 8\n"
+    assert stale(replay(fill)) == ["lens_cpu"]
+    assert stale(replay(fill) + made.format(1)) == []
+    in_place = SIBLING + "self.lens_cpu[:raw_bs].copy_(batch.lens_cpu)"
+    assert stale(replay(in_place) + made.format(1)) == ["lens_cpu"]
+
+
+def test_buffers_handed_to_a_function_are_watched() -> None:
+    source = """
+        def fill(req_pool_indices, seq_lens, rows, lens, raw_bs, bs):
+            if raw_bs < bs:
+                seq_lens[raw_bs:].fill_(1)
+            seq_lens[:raw_bs].copy_(lens)
+            req_pool_indices[:raw_bs].copy_(rows)
+    """
+    assert stale(source) == ["req_pool_indices"]
+
+
+# What counts as a reset.
+
+
+@pytest.mark.parametrize(
+    "reset",
+    [
+        "self.req_pool_indices.zero_()",
+        "self.req_pool_indices.fill_(0)",
+        "self.req_pool_indices[:] = 0",
+        "self.req_pool_indices[...] = 0",
+        "self.req_pool_indices[raw_bs:] = 0",
+        "self.req_pool_indices[1:].zero_()",
+        "self.req_pool_indices[raw_bs:bs] = batch.sink_rows",
+        "self.req_pool_indices[raw_bs:bs].zero_()",
+        "self.req_pool_indices[:bs].zero_()",
+        "self.req_pool_indices[:bs] = batch.padded_rows",
+        "self.req_pool_indices = torch.zeros_like(batch.rows)",
+        "rows = self.req_pool_indices\nrows.zero_()",
+        "for rows in (self.positions, self.req_pool_indices):\n    rows.zero_()",
+        "for name in ('positions', 'req_pool_indices'):\n    getattr(self, name).zero_()",
+        "for name in fields(self):\n    getattr(self, name).zero_()",
+        "torch._foreach_zero_([self.positions, self.req_pool_indices])",
+        "stale = [self.positions]\nstale.append(self.req_pool_indices)\n"
+        "torch._foreach_zero_(stale)",
+        "if self.req_pool_indices is not None:\n    self.req_pool_indices.zero_()",
+        "if bs != raw_bs:\n    self.req_pool_indices.zero_()",
+        "if bs == raw_bs:\n    pass\nelse:\n    self.req_pool_indices.zero_()",
+        "reset_tail(self.req_pool_indices, raw_bs)",
+        "scrub([self.positions, self.req_pool_indices])",
+        "super().reset_inputs()",
+        "def reset():\n    self.req_pool_indices.zero_()\nreset()",
+    ],
+)
+def test_reset_makes_the_tail_clean(reset: str) -> None:
+    assert stale(replay(SIBLING + reset + "\n" + FILL)) == []
+
+
+@pytest.mark.parametrize(
+    "reset",
+    [
+        "self.req_pool_indices[:raw_bs].zero_()",
+        "self.req_pool_indices[: raw_bs // 2].zero_()",
+        "self.req_pool_indices[:1].zero_()",
+        "self.req_pool_indices[bs:].zero_()",
+        "self.req_pool_indices[1:raw_bs].zero_()",
+        "self.positions.zero_()",
+        "batch.req_pool_indices.zero_()",
+        "self.req_pool_indices_cpu.zero_()",
+        "self.other['req_pool_indices'].zero_()",
+        "if bs == raw_bs:\n    self.req_pool_indices.zero_()",
+        "if not bs != raw_bs:\n    self.req_pool_indices.zero_()",
+        "self.req_pool_indices.clone()",
+        "print(self.req_pool_indices)",
+    ],
+)
+def test_what_looks_like_a_reset_and_misses_the_tail_does_not_count(reset: str) -> None:
+    assert stale(replay(SIBLING + reset + "\n" + FILL)) == ["req_pool_indices"]
+
+
+def test_reset_loop_over_a_container_reaches_what_it_holds() -> None:
+    body = """
+        if bs != raw_bs:
+            self.seq_lens.fill_(1)
+            for held in self.inputs.values():
+                held.zero_()
+        self.inputs['req_pool_indices'][:raw_bs].copy_(batch.rows)
+    """
+    assert stale(replay(body)) == []
+
+
+# Resets in other functions.
+
+
+OTHER = """
+    def {name}(self):
+        self.req_pool_indices.zero_()
+"""
+
+
+@pytest.mark.parametrize("name", ["reset_inputs", "before_step", "init_replay_state"])
+def test_reset_in_another_method_counts(name: str) -> None:
+    assert stale(replay(SIBLING + FILL) + OTHER.format(name=name)) == []
+
+
+@pytest.mark.parametrize("name", ["__init__", "capture_one", "warmup"])
+def test_reset_before_the_first_replay_does_not_count(name: str) -> None:
+    assert stale(replay(SIBLING + FILL) + OTHER.format(name=name)) == ["req_pool_indices"]
+
+
+def test_reset_that_another_method_makes_for_its_own_fill_does_not_count() -> None:
+    other = """
+    def replay_other(self, batch, bs, raw_bs):
+        if bs != raw_bs:
+            self.req_pool_indices.zero_()
+        self.req_pool_indices[:raw_bs].copy_(batch.rows)
+"""
+    assert stale(replay(SIBLING + FILL) + other) == ["req_pool_indices"]
+
+
+def test_reset_in_a_method_that_is_called_counts_whatever_else_it_does() -> None:
+    other = """
+    def prepare(self, batch, bs, raw_bs):
+        if bs != raw_bs:
+            self.req_pool_indices.zero_()
+        self.req_pool_indices[:raw_bs].copy_(batch.rows)
+"""
+    assert stale(replay(SIBLING + "self.prepare(batch, bs, raw_bs)\n" + FILL) + other) == []
+
+
+def test_reset_of_every_field_in_another_method_counts() -> None:
+    other = """
+    def reset(self):
+        for field in fields(self):
+            getattr(self, field.name).zero_()
+"""
+    assert stale(replay(SIBLING + FILL) + other) == []
+
+
+def test_call_of_a_method_that_resets_every_field_counts() -> None:
+    held = """
+class Held:
+    def reset(self):
+        for buffer in vars(self).values():
+            buffer.zero_()
+"""
+    body = SIBLING + "held = self.held\nheld.reset()\nheld.rows[:raw_bs].copy_(batch.rows)"
+    assert stale(replay(body) + held) == []
+    assert stale(replay(body) + held.replace("vars(self).values()", "()")) == ["rows"]
+
+
+def test_sibling_reset_in_another_method_without_a_comparison_shows_nothing() -> None:
+    body = "self.seq_lens[:raw_bs].copy_(batch.seq_lens)\n" + FILL
+    other = "    def reset_inputs(self):\n        self.seq_lens.fill_(1)\n"
+    assert stale(replay(body) + other) == []
+
+
+def test_sibling_reset_in_another_method_shows_padding() -> None:
+    body = """
+        if bs != raw_bs:
+            self.reset_inputs()
+        self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        self.req_pool_indices[:raw_bs].copy_(batch.rows)
+    """
+    other = "    def reset_inputs(self):\n        self.seq_lens.fill_(1)\n"
+    assert stale(replay(body) + other) == ["req_pool_indices"]
+
+
+def test_reset_by_another_class_of_the_module_counts() -> None:
+    worker = "class Worker:\n    def step(self):\n        self.held['req_pool_indices'].zero_()\n"
+    assert stale(replay(SIBLING + FILL) + worker) == []
+
+
+def test_reset_when_another_class_is_made_does_not_count() -> None:
+    worker = "class Worker:\n    def __init__(self):\n        self.req_pool_indices.zero_()\n"
+    assert stale(replay(SIBLING + FILL) + worker) == ["req_pool_indices"]
+
+
+def test_reset_by_a_subclass_counts() -> None:
+    child = (
+        "class Padded(Runner):\n    def replay(self, batch, bs, raw_bs):\n"
+        "        self.req_pool_indices.zero_()\n        super().replay(batch, bs, raw_bs)\n"
+    )
+    assert stale(replay(SIBLING + FILL) + child) == []
+
+
+def test_reset_by_a_class_that_fills_its_own_buffer_does_not_count() -> None:
+    twin = replay(SIBLING + "self.req_pool_indices.zero_()\n" + FILL).replace("Runner", "Twin")
+    assert stale(replay(SIBLING + FILL) + twin) == ["req_pool_indices"]
+
+
+# Which buffers matter, and how much.
+
+
+def test_buffer_whose_tail_may_stay_is_left_alone() -> None:
+    assert stale(replay(SIBLING + "self.input_ids[:raw_bs].copy_(batch.input_ids)")) == []
+
+
+def test_row_index_is_an_error_and_any_other_buffer_a_warning() -> None:
+    found = lint(replay(SIBLING + FILL + "self.topk_p[:raw_bs].copy_(batch.topk_p)"))
+    assert [one.severity for one in found] == [Severity.ERROR, Severity.WARNING]
+
+
+def test_buffer_is_reported_once_a_function_where_it_is_filled_first() -> None:
+    found = lint(replay(SIBLING + FILL + FILL))
+    assert [(one.span.line, one.span.column) for one in found] == [(6, 9)]
+
+
+def test_finding_names_the_size_the_siblings_and_the_way_out() -> None:
+    (found,) = lint(replay("if bs != raw_bs:\n    self.seq_lens.zero_()\n" + FILL))
+    assert "`raw_bs`" in found.message
+    assert "`seq_lens` is reset" in found.message
+    assert "`self.req_pool_indices.zero_()`" in found.help
+    assert [(span.line, text) for span, text in found.related] == [(4, "`seq_lens` is reset here")]
+
+
+def test_module_without_a_tensors_own_writes_holds_host_arrays(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    # Also where the needles are not asked.
+    monkeypatch.setattr(type(rule()), "concerns", lambda self, text: True)
+    body = "if bs != raw_bs:\n    self.seq_lens[raw_bs:] = 1\nself.positions[:raw_bs] = batch.rows"
+    assert stale(replay(body)) == []
+    assert stale(replay(body + "\nself.out_cache_loc.zero_()")) == ["positions"]
+
+
+# Declared slots.
+
+
+def slot(name: str, rest: str = "") -> str:
+    return f"GraphSlot({name!r}, shape, kind{rest}),"
+
+
+ZERO = ", padding_policy=PaddingPolicy.ZERO"
+
+
+@pytest.mark.parametrize(
+    ("slots", "expected"),
+    [
+        ([slot("positions"), slot("seq_lens", ZERO)], ["positions"]),
+        ([slot("nested.positions"), slot("seq_lens", ZERO)], ["nested.positions"]),
+        ([slot("positions"), slot("seq_lens")], []),
+        ([slot("positions", ', axis="bs"'), slot("seq_lens", ZERO)], []),
+        ([slot("positions", ', axis="tokens"'), slot("seq_lens", ZERO)], ["positions"]),
+        ([slot("positions", ", padding_policy=PaddingPolicy.KEEP_PAD"), slot("x", ZERO)],
+         ["positions"]),
+        ([slot("positions", ", padding_policy=policy"), slot("seq_lens", ZERO)], []),
+        ([slot("positions", ', "tokens", None, PaddingPolicy.ZERO'), slot("x", ZERO)], []),
+        ([slot("positions", ", post_fill=compute"), slot("seq_lens", ZERO)], []),
+        ([slot("positions", ", **more"), slot("seq_lens", ZERO)], []),
+        ([slot("input_ids"), slot("seq_lens", ZERO)], []),
+        ([slot("encoder_lens"), slot("seq_lens", ZERO)], []),
+        ([slot("req_pool_indices")], ["req_pool_indices"]),
+    ],
+)  # fmt: skip
+def test_slot_with_a_policy_that_keeps_the_tail(slots: list[str], expected: list[str]) -> None:
+    source = "def build(shape, kind):\n    return [\n" + "\n".join(slots) + "\n]\n"
+    assert stale(source) == expected
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        "SLOTS = [GraphSlot('req_pool_indices', shape, kind)]",
+        "from registry import GraphSlot as S\nSLOTS = [S('req_pool_indices', shape, kind)]",
+        "import registry\nSLOTS = [registry.GraphSlot(name='req_pool_indices')]",
+    ],
+)
+def test_slot_is_seen_wherever_it_is_made(source: str) -> None:
+    assert stale(source) == ["req_pool_indices"]
+
+
+def test_slot_class_is_the_contracts() -> None:
+    inputs = GraphInputs(
+        row_indices=("rows",),
+        registry=(Registry(slot_class="Input", default_policy="KEEP", stale_policies=("KEEP",)),),
+    )
+    own = type(rule())([Contract(engine=rule().contracts[0].engine, graph_inputs=inputs)])
+    assert [one.code for one in lint_text(b"INPUTS = [Input('rows')]\n", "x.py", [own])] == [
+        "FM201"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "wanted"),
+    [
+        ("slot_class", '"a.B"', "registry[0].slot_class"),
+        ("stale_policies", "[]", "registry[0].stale_policies"),
+        ("axis_argument", '""', "registry[0].axis_argument"),
+    ],
+)
+def test_registry_that_means_nothing_is_refused(
+    tmp_path: Path, key: str, value: str, wanted: str
+) -> None:
+    table = {"slot_class": '"Slot"', "default_policy": '"KEEP"', "stale_policies": '["KEEP"]'}
+    table[key] = value
+    path = tmp_path / "contract.toml"
+    registry = "\n".join(f"{name} = {text}" for name, text in table.items())
+    path.write_text(f'[engine]\nname = "x"\n[[graph_inputs.registry]]\n{registry}\n')
+    with pytest.raises(UsageError, match=re.escape(wanted)):
+        load_contract(path)
+
+
+# The facts underneath.
+
+
+def filling(source: str) -> Filling:
+    lines = textwrap.dedent(source).strip("\n").splitlines(keepends=True)
+    facts = ModuleFacts(ast.parse("".join(lines)), "x.py")
+    return Filling(Block(facts, lines, 1), defined=())
+
+
+def test_when_a_write_is_reached() -> None:
+    found = filling("""
+        def replay(self, batch, bs, raw_bs):
+            self.a.zero_()
+            if bs != raw_bs:
+                self.b.zero_()
+            else:
+                self.c.zero_()
+            if self.flag:
+                self.d.zero_()
+            if self.e is not None:
+                self.e.zero_()
+            self.rows[:raw_bs].copy_(batch.rows)
+    """)
+    reached = {write.region.leaf: found.when(write) for write in found.writes}
+    assert reached == {
+        "a": When.ALWAYS,
+        "b": When.PADDED,
+        "c": When.UNPADDED,
+        "d": When.SOMETIMES,
+        "e": When.ALWAYS,
+        "rows": When.ALWAYS,
+    }
+
+
+def test_part_of_a_block_keeps_its_places_in_the_file() -> None:
+    source = "class A:\n    def f(self):\n        pass\n\n    def g(self):\n        return self.x\n"
+    facts = ModuleFacts(ast.parse(source), "x.py")
+    part = Block(facts, source.splitlines(keepends=True), 1).part(5, 6)
+    (found,) = [node for node in part.nodes() if part.code(node) == "self.x"]
+    assert (part.span(found).line, part.span(found).column) == (6, 16)
+
+
+def test_outline_leaves_no_fill_and_no_reset_out() -> None:
+    source = """
+        def f(self, n):
+            rows = self.rows
+            rows[:n].copy_(0)
+            self.lens[n:] = 1
+            for held in (self.a, self.b):
+                held.zero_()
+            torch._foreach_zero_([self.d])
+            to = [self.c[:n]]
+            to.append(self.e[:n])
+            grouped_copy(to)
+            torch.add(1, 2, out=self.f[:n])
+            self.g.narrow(0, 0, n).copy_(0)
+    """
+    (found,) = outlines(ModuleFacts(ast.parse(textwrap.dedent(source)), "x.py"))
+    assert {"rows", "c", "e", "f", "g"} <= found.fills
+    assert {"lens", "a", "b", "d"} <= found.resets
+
+
+# Released wheels. These fetch what is not in the cache; see tests/corpus.py.
+
+
+@cache
+def wheel_findings(version: str) -> list[tuple[str, int, str]]:
+    """The file, line and buffer of each finding on a release of sglang."""
+    root = wheel_source("sglang", version)
+    return [
+        (
+            str(path.relative_to(root / "sglang/srt")),
+            finding.span.line,
+            re.findall(r"`(.+?)`", finding.message)[0],
+        )
+        for path in python_files([root / "sglang/srt"])
+        for finding in lint_file(path, [rule()])
+    ]
+
+
+def row_indices(version: str) -> list[tuple[str, int]]:
+    return [
+        (file, line) for file, line, leaf in wheel_findings(version) if leaf == "req_pool_indices"
+    ]
+
+
+def test_the_runners_that_upstream_fixed_by_hand_are_found_in_0_5_12() -> None:
+    assert {
+        ("model_executor/cuda_graph_runner.py", 313),
+        ("model_executor/cpu_graph_runner.py", 790),
+        ("speculative/eagle_draft_extend_cuda_graph_runner.py", 486),
+        ("speculative/frozen_kv_mtp_cuda_graph_runner.py", 355),
+    } <= set(row_indices("0.5.12"))
+
+
+def test_only_the_runner_that_upstream_missed_is_found_in_0_5_13() -> None:
+    missed = "speculative/multi_layer_eagle_draft_extend_cuda_graph_runner.py"
+    assert row_indices("0.5.13") == [(missed, 516)]
+
+
+def test_truth_holds_for_fm201() -> None:
+    expected = [line for line in truth.lines() if line.code == "FM201"]
+    flagged, clean = truth.shares(list(truth.verdicts(expected)))
+    assert flagged >= truth.LEAST_FLAGGED
+    assert clean <= truth.MOST_CLEAN
+
+
+def test_stages_clear_nothing_that_libcst_would_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = wheel_source("sglang", "0.5.13") / "sglang/srt/speculative"
+    files = list(python_files([folder]))
+    staged = [finding for path in files for finding in lint_file(path, [rule()])]
+    monkeypatch.setattr(type(rule()), "concerns", lambda self, text: True)
+    monkeypatch.setattr(type(rule()), "suspects", lambda self, node, facts: True)
+    monkeypatch.setattr("fmcheck.lint.resets.candidates", iter)
+    assert staged
+    assert [finding for path in files for finding in lint_file(path, [rule()])] == staged
+
+
+def test_rule_that_is_not_there_flags_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(truth, "rules", dict)
+    given = list(truth.verdicts(truth.lines()))
+    assert {one.given for one in given} == {"rule not there"}
+    assert truth.shares(given) == (0.0, 0.0)
