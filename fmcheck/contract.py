@@ -144,12 +144,14 @@ class GraphInputs(_Part, frozen=True, kw_only=True):
 
     `row_indices` name the buffers whose padded rows must point at the sink row: a stale tail there
     reads another request's rows. `index_like` name further buffers whose values are used as
-    indices (positions, cache slots) or choose rows (masks). `tail_may_stay` name those whose
-    padded tail is harmless, whatever the rest says. All are names or globs.
+    indices (positions, cache slots) or choose rows (masks). `tail_is_discarded` name those that
+    padded rows compute from, for results that nobody keeps; `tail_may_stay` those whose padded
+    tail is harmless, whatever the rest says. All are names or globs.
     """
 
     row_indices: tuple[str, ...] = ()
     index_like: tuple[str, ...] = ()
+    tail_is_discarded: tuple[str, ...] = ()
     tail_may_stay: tuple[str, ...] = ()
     registry: tuple[Registry, ...] = ()
 

@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 #: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs.
 IN_PLACE = frozenset({"copy_", "zero_", "fill_"})
+#: How many of the buffers that are reset a finding shows.
+SHOWN = 3
 _WORDS = re.compile(rb"\b(copy_|zero_|fill_)\b")
 
 
@@ -63,8 +65,8 @@ class TailNotReset(Rule):
     ```
 
     ## Severity
-    An error for the contract's `graph_inputs.row_indices`, a warning for any other buffer; nothing
-    for those in `tail_may_stay`.
+    An error for the contract's `graph_inputs.row_indices`, a note for its `tail_is_discarded`,
+    a warning for any other buffer; nothing for those in `tail_may_stay`.
     """
 
     code = "FM201"
@@ -270,6 +272,7 @@ def slots(by_token, by_row, kind, tracks):
         inputs = [one.graph_inputs for one in contracts]
         self._row_indices = [glob for one in inputs for glob in one.row_indices]
         self._index_like = [glob for one in inputs for glob in one.index_like]
+        self._discarded = [glob for one in inputs for glob in one.tail_is_discarded]
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
         self._registries = {part.slot_class: part for one in inputs for part in one.registry}
 
@@ -311,15 +314,22 @@ def slots(by_token, by_row, kind, tracks):
         size = block.code(stop)
         buffer = block.code(getattr(fill.region.node, "value", fill.region.node))
         reset = f"{buffer}.zero_()" if fill.in_place else f"{buffer}[{size}:] = ..."
+        severity = self._severity(leaf)
+        unless = (
+            "; if nothing reads its padded rows, name it in the contract's `tail_may_stay`"
+            if severity is Severity.NOTE
+            else ""
+        )
         finding = block.finding(
             self,
             fill.region.node,
             f"`{leaf}` is filled up to `{size}` only, and its padded tail keeps what an earlier "
             f"replay left there: {_listed([one.leaf for one in siblings])} reset, it is not",
-            help=f"reset it beside `{siblings[0].leaf}` (line {siblings[0].span.line}): `{reset}`",
-            severity=self._severity(leaf),
+            help=f"reset it beside `{siblings[0].leaf}` (line {siblings[0].span.line}): `{reset}`"
+            + unless,
+            severity=severity,
         )
-        related = tuple((one.span, f"`{one.leaf}` is reset here") for one in siblings)
+        related = tuple((one.span, f"`{one.leaf}` is reset here") for one in siblings[:SHOWN])
         return replace(finding, related=related)
 
     def _stale_slots(self, block: Block, found: Sequence[Slot]) -> Iterator[Finding]:
@@ -345,11 +355,13 @@ def slots(by_token, by_row, kind, tracks):
             help=f"name a policy that resets the tail: `{argument}=...`"
             + (f", as `{written.name}` does with `{written.policy}`" if written else ""),
             severity=self._severity(slot.name.rpartition(".")[2]),
-            related=[(one.node, f"`{one.name}` has `{one.policy}`") for one in siblings],
+            related=[(one.node, f"`{one.name}` has `{one.policy}`") for one in siblings[:SHOWN]],
         )
 
     def _severity(self, leaf: str) -> Severity:
-        return Severity.ERROR if _fits(leaf, self._row_indices) else self.severity
+        if _fits(leaf, self._row_indices):
+            return Severity.ERROR
+        return Severity.NOTE if _fits(leaf, self._discarded) else self.severity
 
 
 def _fits(name: str, globs: Sequence[str]) -> bool:
@@ -359,8 +371,8 @@ def _fits(name: str, globs: Sequence[str]) -> bool:
 def _listed(names: Sequence[str]) -> str:
     """Returns "`a`, `b` and 2 more are", or "`a` is"."""
     quoted = [f"`{name}`" for name in names]
-    if len(quoted) > 3:
-        quoted = [*quoted[:3], f"{len(names) - 3} more"]
+    if len(quoted) > SHOWN:
+        quoted = [*quoted[:SHOWN], f"{len(names) - SHOWN} more"]
     if len(quoted) == 1:
         return f"{quoted[0]} is"
     return f"{', '.join(quoted[:-1])} and {quoted[-1]} are"

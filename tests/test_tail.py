@@ -421,9 +421,18 @@ def test_buffer_whose_tail_may_stay_is_left_alone() -> None:
     assert stale(replay(SIBLING + "self.input_ids[:raw_bs].copy_(batch.input_ids)")) == []
 
 
-def test_row_index_is_an_error_and_any_other_buffer_a_warning() -> None:
-    found = lint(replay(SIBLING + FILL + "self.topk_p[:raw_bs].copy_(batch.topk_p)"))
-    assert [one.severity for one in found] == [Severity.ERROR, Severity.WARNING]
+def test_severity_follows_what_a_stale_tail_does() -> None:
+    others = "".join(f"self.{name}[:raw_bs].copy_(batch.{name})\n" for name in ("lens", "topk_p"))
+    found = lint(replay(SIBLING + FILL + others))
+    assert [one.severity for one in found] == [Severity.ERROR, Severity.WARNING, Severity.NOTE]
+    assert ["tail_may_stay" in one.help for one in found] == [False, False, True]
+
+
+def test_no_more_than_three_siblings_are_shown() -> None:
+    siblings = "".join(f"self.buffer_{number}.zero_()\n" for number in range(5))
+    (found,) = lint(replay(f"if bs != raw_bs:\n{textwrap.indent(siblings, '    ')}" + FILL))
+    assert "`buffer_0`, `buffer_1`, `buffer_2` and 2 more are reset" in found.message
+    assert len(found.related) == 3
 
 
 def test_buffer_is_reported_once_a_function_where_it_is_filled_first() -> None:

@@ -18,7 +18,7 @@ FMCHECK = (sys.executable, "-m", "fmcheck", "lint")
 
 def ratios(scratch: Path) -> Iterator[Ratio]:
     """Yields whole-process CPU seconds, side by side."""
-    tree = str(corpus.source("sglang", "0.5.23"))
+    tree = str(corpus.wheel_source("sglang", "0.5.23"))
     one_file = scratch / "one.py"
     one_file.write_text("x = 1\n")
     yield Ratio(
