@@ -94,7 +94,7 @@ def plain(value: Any) -> Any:
 def _window_of_view(view: torch.Tensor, buffer: RelayBuffer) -> Window:
     base: torch.Tensor = buffer.base
     size = view.element_size()
-    offset = view.storage_offset() - base.storage_offset() * base.element_size() // size
+    offset = int(view.storage_offset()) - int(base.storage_offset()) * base.element_size() // size
     row_stride = int(base.stride(0)) * base.element_size() // size
     return window_of(view.shape, view.stride(), offset, row_stride, memory_of(view), whole=False)
 
