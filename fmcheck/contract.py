@@ -78,12 +78,13 @@ class Relay(_Part, frozen=True, kw_only=True):
     `sink_rows` are rows that padded batch entries point at: nobody owns them, and reading them
     is never a fault. `peeks` are methods whose gathers do not consume; `consumes_at_return` are
     methods that go on reading after the gather, whose rows are consumed when they return. A method
-    that a release lacks is passed over.
+    that a release lacks is passed over. A healthy run may never make an `optional` relay.
     """
 
     class_: str = msgspec.field(name="class")
     buffer: tuple[Buffer, ...]
     releases: str = ""
+    optional: bool = False
     sink_rows: tuple[int, ...] = (0,)
     peeks: tuple[str, ...] = ()
     consumes_at_return: tuple[str, ...] = ()

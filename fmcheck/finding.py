@@ -68,7 +68,7 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One touch of a row: `verb` is `gather`, `write` or `invalidation`."""
+    """One touch of a row: `verb` is `gather` or `write`."""
 
     verb: str
     site: Site
@@ -131,8 +131,8 @@ class Counts:
 class Coverage:
     """What the watch of one or more processes reached, and why it could not reach more.
 
-    `imported` and `touched` hold declared relay classes; `problems` are complete sentences, each
-    of which fails the session.
+    `imported` and `touched` hold declared relay classes, `imported` without the optional ones;
+    `problems` are complete sentences, each of which fails the session.
     """
 
     counts: Counts = Counts()

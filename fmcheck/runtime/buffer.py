@@ -128,11 +128,10 @@ class RelayBuffer:
             if rows.size == 0:
                 return
             retired = self._rows_of_poison(window, expression, rows)
-            if retired is None:
-                self.ledger.stash(rows, site)
-            else:
+            if retired is not None:
                 self.ledger.invalidate(retired, site)
-                self.ledger.stash(np.setdiff1d(rows % len(self.ledger), retired), site)
+                rows = np.setdiff1d(rows % len(self.ledger), retired)
+            self.ledger.stash(rows, site)
             for waiting in self._put_off:
                 waiting.rows = np.setdiff1d(waiting.rows, rows % len(self.ledger))
 

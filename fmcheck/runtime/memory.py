@@ -51,7 +51,9 @@ class DeviceMemory:
 
     def read(self, expression: Any) -> npt.NDArray[Any]:
         """Returns a copy of the elements."""
-        found: npt.NDArray[Any] = self._bits[self._on_device(expression)].cpu().numpy()
+        found: npt.NDArray[Any] = (
+            self._bits[self._on_device(expression)].to("cpu", copy=True).numpy()
+        )
         return found
 
     def write(self, expression: Any, bits: Any) -> None:

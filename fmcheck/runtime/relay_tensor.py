@@ -182,11 +182,10 @@ def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
     tensor = _picked_from(name, func, args, kwargs)
     if type(tensor) is not RelayTensor:
         return _read(func, args, kwargs)
-    if kwargs.get("out") is not None:
-        rest = {key: value for key, value in kwargs.items() if key != "out"}
-        return torch.Tensor.copy_(kwargs["out"], _gather(func, args, rest))
     result = func(*plain(args), **plain(kwargs))
-    return _gathered(tensor, _PICKS[name](func, tensor._plain, args, kwargs), result)
+    _gathered(tensor, _PICKS[name](func, tensor._plain, args, kwargs), result)
+    out = kwargs.get("out")
+    return result if out is None else _written_to(out, result, [])
 
 
 def _gathered(tensor: RelayTensor, expression: Any, result: Any) -> Any:

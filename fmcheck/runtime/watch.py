@@ -91,7 +91,7 @@ class Watch:
 
     def _take_relay(self, relay: RelayHold, module: ModuleType) -> Iterator[Undo]:
         yield from relay.take(module)
-        if relay.class_ is not None:
+        if relay.class_ is not None and not relay.relay.optional:
             self._imported.append(relay.name)
 
     def _after_import(self, name: str, take: Callable[[ModuleType], Iterator[Undo]]) -> None:
