@@ -8,11 +8,11 @@ instead.
 from __future__ import annotations
 
 import functools
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import ModuleType
 
     Undo = Callable[[], None]
 
@@ -97,12 +97,12 @@ def reaches_relay(value: Any) -> bool:
     seen: set[int] = set()
     front = [value]
     for _ in range(_DEPTH):
-        if any(isinstance(item, RelayTensor) for item in front):
+        if any(type(item) is RelayTensor for item in front):
             return True
         fresh = [item for item in front if id(item) not in seen]
         seen.update(id(item) for item in fresh)
         front = [inner for item in fresh for inner in _inside(item)]
-    return any(isinstance(item, RelayTensor) for item in front)
+    return any(type(item) is RelayTensor for item in front)
 
 
 def _inside(value: Any) -> Iterator[Any]:
@@ -113,7 +113,7 @@ def _inside(value: Any) -> Iterator[Any]:
         yield from value
     elif callable(value) and hasattr(value, "__code__"):
         yield from _names_of(value)
-    elif not isinstance(value, (str, bytes, int, float, type)):
+    elif not isinstance(value, (str, bytes, int, float, type, ModuleType)):
         yield from getattr(value, "__dict__", {}).values()
         yield getattr(value, "__self__", None)
 
