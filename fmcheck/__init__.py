@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING
 
+TYPE_CHECKING = False  # as typing has it, without the import
 if TYPE_CHECKING:
     from fmcheck.errors import FmcheckWarning as FmcheckWarning
     from fmcheck.errors import ViolationError as ViolationError

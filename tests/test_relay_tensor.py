@@ -121,6 +121,8 @@ def test_the_sink_row_is_never_a_finding_and_stays_readable(line: Subject) -> No
     line.buf[0] = 9
     assert line.buf[torch.tensor([0])].tolist() == [9]
     assert line.buf[torch.tensor([0])].tolist() == [9]
+    line.buf[0] = -1
+    line.buf[torch.tensor([0])]
     assert line.codes == []
 
 
@@ -434,6 +436,31 @@ def test_a_buffer_that_is_not_contiguous_is_watched() -> None:
     subject.buf[ROWS]
     (violation,) = subject.found
     assert violation.rows == (2, 3)
+
+
+def test_a_gather_through_another_dtype_takes_whole_rows(line: Subject) -> None:
+    line.stashed()
+    line.buf.view(torch.int32)[torch.tensor([4, 6])]
+    assert (line.consumed, line.codes) == ([2, 3], [])
+    line.buf[ROWS]
+    assert line.codes == ["FR102"]
+
+
+@pytest.mark.parametrize("touch", [lambda b: b[ROWS], lambda b: b.__setitem__(ROWS, 1)])
+def test_the_ledger_changes_under_the_lock(
+    touch: Callable[[Any], Any], line: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = []
+    for name in ("stash", "consume"):
+        change = getattr(line.buf._relay.ledger, name)
+
+        def watched(*args: Any, change: Any = change) -> None:
+            held.append(line.tally.lock._is_owned())  # type: ignore[attr-defined]
+            change(*args)
+
+        monkeypatch.setattr(line.buf._relay.ledger, name, watched)
+    touch(line.buf)
+    assert held == [True]
 
 
 def test_threads_share_a_buffer() -> None:
