@@ -136,6 +136,7 @@ class _Session:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Watches the set-up, fixtures included."""
+        self.outside += self.watch.drain()
         return (yield from self._phase(item, "setup"))
 
     @pytest.hookimpl(wrapper=True)
