@@ -363,14 +363,9 @@ def test_a_relay_that_nobody_used_is_told(project: Project) -> None:
 
 
 @pytest.mark.parametrize(
-    ("file", "old", "new", "message"),
+    ("old", "new", "message"),
     [
-        (
-            "toy.toml",
-            "FutureMap",
-            "FutureMapp",
-            "*no class `FutureMapp`; did you mean `FutureMap`?",
-        ),
+        ("FutureMap", "FutureMapp", "*no class `FutureMapp`; did you mean `FutureMap`?"),
         ("tokens_buf", "token_buf", "*`token_buf`: `__init__` did not make it*"),
     ],
 )
