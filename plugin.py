@@ -1,1 +1,271 @@
-"""The pytest plugin."""
+"""The pytest plugin: options, hooks and reporting. What is checked, and how, is `fmcheck.runtime`.
+
+Nothing heavy is imported before a watch is asked for: pytest loads this file in every project of
+an environment that fmcheck is installed in.
+"""
+
+from __future__ import annotations
+
+if __name__ != "fmcheck.plugin":
+    raise ImportError("this file is the module fmcheck.plugin; load it with `pytest -p fmcheck`")
+
+import os
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import pytest
+
+from fmcheck.errors import FmcheckWarning, UsageError, ViolationError, nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Generator, Iterable
+
+    from fmcheck.finding import Coverage, Violation
+    from fmcheck.runtime.watch import Watch
+
+MODES = ("fail", "warn", "off")
+_VARIABLE = "FMCHECK_MODE"
+_WORKER_KEY = "fmcheck"
+
+
+class ViolationFailed(pytest.fail.Exception, ViolationError):  # type: ignore[name-defined,misc]  # noqa: N818
+    """Fails the phase of a test in which a violation was found."""
+
+    def __init__(self, text: str) -> None:
+        pytest.fail.Exception.__init__(self, text, pytrace=False)
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Registers the options, which do nothing by themselves."""
+    group = parser.getgroup("fmcheck", "stale data in relay buffers")
+    group.addoption(
+        "--fmcheck",
+        metavar="MODE",
+        dest="fmcheck_mode",
+        help=f"what a violation does: {', '.join(MODES)} (fail, if fmcheck is loaded by -p)",
+    )
+    group.addoption(
+        "--fmcheck-config",
+        metavar="FILE",
+        dest="fmcheck_config",
+        help="settings (default: [tool.fmcheck] of the nearest pyproject.toml)",
+    )
+    parser.addini("fmcheck_mode", "what a violation of fmcheck does, unless --fmcheck says it")
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    """Starts the watch before a conftest can import an engine."""
+    _start(early_config)
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Starts the watch where the earlier hook was missed, as for a conftest's `pytest_plugins`."""
+    _start(config)
+
+
+def pytest_unconfigure(config: pytest.Config) -> None:
+    """Lets go of the engine."""
+    session = config.stash.get(_SESSION, None)
+    if session is not None:
+        session.watch.stop()
+
+
+def _start(config: pytest.Config) -> None:
+    if _SESSION in config.stash:
+        return
+    mode = _mode(config)
+    if mode in ("", "off"):
+        return
+    try:
+        watch = _watch(config)
+    except UsageError as err:
+        raise pytest.UsageError(f"fmcheck: {err}") from None
+    config.stash[_SESSION] = session = _Session(config, watch, mode)
+    config.pluginmanager.register(session, "fmcheck-session")
+    watch.start()
+
+
+def _mode(config: pytest.Config) -> str:
+    """Returns the mode that the flag, the environment, the ini file or `-p fmcheck` asks for."""
+    known = config.known_args_namespace
+    asked = (
+        ("--fmcheck", getattr(known, "fmcheck_mode", None)),
+        (_VARIABLE, os.environ.get(_VARIABLE)),
+        ("fmcheck_mode", config.getini("fmcheck_mode")),
+    )
+    for where, mode in asked:
+        if mode:
+            if mode not in MODES:
+                raise pytest.UsageError(
+                    f"fmcheck: {where}: expected one of {', '.join(MODES)}, got `{mode}`"
+                    f"{nearest(mode, MODES)}"
+                )
+            return str(mode)
+    by_name = {"fmcheck", "fmcheck.plugin"}.intersection(known.plugins or ())
+    return "fail" if by_name else ""
+
+
+def _watch(config: pytest.Config) -> Watch:
+    from fmcheck.config import find_settings, load_settings
+    from fmcheck.registry import contracts_for
+    from fmcheck.runtime.watch import Watch
+
+    named = getattr(config.known_args_namespace, "fmcheck_config", None)
+    located = load_settings(Path(named)) if named else find_settings(config.rootpath)
+    return Watch(contracts_for(located))
+
+
+class _Session:
+    """The hooks of a run that is watched."""
+
+    def __init__(self, config: pytest.Config, watch: Watch, mode: str) -> None:
+        from fmcheck.finding import Coverage
+
+        self.config = config
+        self.watch = watch
+        self.mode = mode
+        self.outside: list[Violation] = []
+        self.of_workers: Coverage = Coverage()
+        self.silent_workers: list[str] = []
+
+    # --- one test ---
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Watches the set-up, fixtures included."""
+        self.outside += self.watch.drain()
+        return (yield from self._phase(item, "setup"))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Watches the test."""
+        return (yield from self._phase(item, "call"))
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_teardown(self, item: pytest.Item) -> Generator[None, Any, Any]:
+        """Watches the tear-down, fixtures included."""
+        return (yield from self._phase(item, "teardown"))
+
+    def _phase(self, item: pytest.Item, when: str) -> Generator[None, Any, Any]:
+        self.watch.enter(item.nodeid)
+        try:
+            result = yield
+        except pytest.skip.Exception:
+            self._fail(item, when)  # a skip after the fact would hide what was found
+            raise
+        except Exception as err:
+            self._tell_beside(err, item, when)
+            raise
+        finally:
+            self.watch.enter("")
+        self._fail(item, when)
+        return result
+
+    def _fail(self, item: pytest.Item, when: str) -> None:
+        found = self.watch.drain()
+        if not found:
+            return
+        self._keep(found, item)
+        text = self._render(found)
+        if self.mode == "warn":
+            warnings.warn(FmcheckWarning(f"\n{text}"), stacklevel=2)
+        else:
+            raise ViolationFailed(text)
+
+    def _tell_beside(self, err: Exception, item: pytest.Item, when: str) -> None:
+        """Leaves a test its own failure, and adds what was found to it."""
+        found = self.watch.drain()
+        if not found:
+            return
+        self._keep(found, item)
+        item.add_report_section(when, "fmcheck", self._render(found))
+        if hasattr(err, "add_note"):  # from Python 3.11 on
+            from fmcheck.report.violation import headline
+
+            err.add_note("\n".join(headline(violation) for violation in found))
+
+    def _keep(self, found: Iterable[Violation], item: pytest.Item) -> None:
+        from fmcheck.report.violation import headline
+
+        item.user_properties += [("fmcheck", headline(violation)) for violation in found]
+
+    # --- the session ---
+
+    def pytest_report_header(self) -> str:
+        """Says what is on, and what it does not reach."""
+        names = ", ".join(contract.engine.name for contract in self.watch.contracts)
+        return (
+            f"fmcheck: mode {self.mode}, contracts: {names} "
+            "(this process only: child processes of a test are not watched)"
+        )
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session) -> None:
+        """Fails a run in which something was found outside of the tests, or not reached."""
+        self.outside += self.watch.drain()
+        workeroutput = getattr(self.config, "workeroutput", None)
+        if workeroutput is not None:  # an xdist worker
+            workeroutput[_WORKER_KEY] = self._for_controller()
+            return
+        found = self.outside and self.mode == "fail"
+        problems = self._coverage().problems
+        if (found or problems or self.silent_workers) and session.exitstatus in (
+            pytest.ExitCode.OK,
+            pytest.ExitCode.NO_TESTS_COLLECTED,
+        ):
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Says how much was checked, always."""
+        if hasattr(self.config, "workerinput"):
+            return
+        from fmcheck.report.violation import closing_line, gaps
+
+        coverage = self._coverage()
+        terminalreporter.section("fmcheck")
+        if self.outside:
+            terminalreporter.line("found outside of any test:", red=True)
+            terminalreporter.line(self._render(self.outside))
+        for problem in coverage.problems:
+            terminalreporter.line(f"fmcheck error: {problem}", red=True)
+        for worker in self.silent_workers:
+            terminalreporter.line(f"fmcheck error: worker {worker} gave no counts", red=True)
+        for gap in gaps(coverage):
+            terminalreporter.line(f"fmcheck: {gap}", yellow=True)
+        terminalreporter.line(closing_line(coverage))
+
+    @pytest.hookimpl(optionalhook=True)
+    def pytest_testnodedown(self, node: Any, error: object) -> None:
+        """Adds what an xdist worker checked."""
+        output = getattr(node, "workeroutput", None) or {}
+        told = output.get(_WORKER_KEY)
+        if told is None:
+            self.silent_workers.append(node.gateway.id)
+            return
+        import msgspec
+
+        from fmcheck.finding import Coverage, Violation
+
+        coverage, outside = msgspec.json.decode(told, type=tuple[Coverage, list[Violation]])
+        self.of_workers += coverage
+        self.outside += outside
+
+    def _for_controller(self) -> str:
+        import msgspec
+
+        return msgspec.json.encode((self.watch.coverage(), self.outside)).decode()
+
+    def _coverage(self) -> Coverage:
+        return self.watch.coverage() + self.of_workers
+
+    def _render(self, found: Iterable[Violation]) -> str:
+        from fmcheck.report.violation import render
+
+        root = self.config.rootpath
+        return "\n\n".join(render(violation, root) for violation in found)
+
+
+_SESSION = pytest.StashKey[_Session]()

@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import os
 
+TYPE_CHECKING = False  # as typing has it, without the import
+if TYPE_CHECKING:
+    from fmcheck.errors import FmcheckWarning as FmcheckWarning
+    from fmcheck.errors import ViolationError as ViolationError
+
 __version__ = "0.1.0"
 
 # A wheel carries rules/ and plugin.py in here; a source tree keeps them beside this package.
@@ -13,3 +18,12 @@ if not os.path.exists(os.path.join(__path__[0], "plugin.py")):
 # `pytest -p fmcheck` imports this package, then loads what is listed here.
 # Nothing else belongs at this level: engine processes import fmcheck too.
 pytest_plugins = ("fmcheck.plugin",)
+
+
+def __getattr__(name: str) -> object:
+    """Imports the public names when they are first asked for."""
+    if name in ("FmcheckWarning", "ViolationError"):
+        from fmcheck import errors
+
+        return getattr(errors, name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -76,12 +76,18 @@ class Relay(_Part, frozen=True, kw_only=True):
     """A relay class, `module:Class`, and its buffers.
 
     `sink_rows` are rows that padded batch entries point at: nobody owns them, and reading them
-    is never a fault.
+    is never a fault. `peeks` are methods whose gathers do not consume; `consumes_at_return` are
+    methods that go on reading after the gather, whose rows are consumed when they return. A method
+    that a release lacks is passed over. A healthy run may never make an `optional` relay.
     """
 
     class_: str = msgspec.field(name="class")
     buffer: tuple[Buffer, ...]
+    releases: str = ""
+    optional: bool = False
     sink_rows: tuple[int, ...] = (0,)
+    peeks: tuple[str, ...] = ()
+    consumes_at_return: tuple[str, ...] = ()
 
     @property
     def module(self) -> str:
@@ -203,6 +209,7 @@ def _check(contract: Contract, where: str) -> None:
     for number, relay in enumerate(contract.relay):
         key = f"relay[{number}]"
         _check_reference(relay.class_, where, f"{key}.class", "module:Class")
+        _check_releases(relay.releases, where, f"{key}.releases")
         if not relay.buffer:
             raise UsageError(where, f"key `{key}.buffer`: expected at least one buffer, got none")
         for inner, buffer in enumerate(relay.buffer):

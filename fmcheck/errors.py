@@ -21,6 +21,14 @@ class UsageError(Exception):
         self.message = message
 
 
+class ViolationError(AssertionError):
+    """A relay buffer was read when it held nothing to read: what a failed test raises."""
+
+
+class FmcheckWarning(UserWarning):
+    """A violation in mode `warn`."""
+
+
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns "; did you mean `x`?" for the known name nearest to `name`, or "" if none is near."""
     matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 
 
 class Severity(str, enum.Enum):
@@ -64,3 +64,92 @@ class Site:
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line} in {self.function}"
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One touch of a row: `verb` is `gather` or `write`."""
+
+    verb: str
+    site: Site
+
+
+@dataclass(frozen=True, slots=True)
+class Violation:
+    """A gather that got what nobody may use, at one site from one buffer.
+
+    `rows` and `values` run side by side and hold the first few; `row_count` is how many there were.
+    `last_write` and `last_read` tell the story of the first row. `count` is how often it happened.
+    """
+
+    code: str
+    name: str
+    buffer: str
+    rows: tuple[int, ...]
+    row_count: int
+    values: tuple[str, ...]
+    access: Access
+    last_write: Access | None
+    last_read: Access | None
+    test: str
+    device: str
+    pid: int
+    count: int = 1
+
+    @property
+    def key(self) -> tuple[str, str, Site]:
+        """What makes two violations the same one: check, buffer and code site."""
+        return (self.code, self.buffer, self.access.site)
+
+    def seen_again(self) -> Violation:
+        """Returns this violation with a count that is one higher."""
+        return replace(self, count=self.count + 1)
+
+
+@dataclass(frozen=True, slots=True)
+class Counts:
+    """What a run checked, in calls: how many writes, gathers and peeks of how many buffers.
+
+    `unchecked` are calls made while a stream was capturing; `unseen_writes` are rows that held a
+    value which no write that we saw had put there.
+    """
+
+    buffers: int = 0
+    writes: int = 0
+    gathers: int = 0
+    peeks: int = 0
+    unchecked: int = 0
+    unseen_writes: int = 0
+
+    def __add__(self, other: Counts) -> Counts:
+        return Counts(
+            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(Counts))
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """What the watch of one or more processes reached, and why it could not reach more.
+
+    `imported` and `touched` hold declared relay classes, `imported` without the optional ones;
+    `problems` are complete sentences, each of which fails the session.
+    """
+
+    counts: Counts = Counts()
+    violations: int = 0
+    imported: tuple[str, ...] = ()
+    touched: tuple[str, ...] = ()
+    problems: tuple[str, ...] = ()
+
+    def __add__(self, other: Coverage) -> Coverage:
+        return Coverage(
+            counts=self.counts + other.counts,
+            violations=self.violations + other.violations,
+            imported=_union(self.imported, other.imported),
+            touched=_union(self.touched, other.touched),
+            problems=_union(self.problems, other.problems),
+        )
+
+
+def _union(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((*first, *second)))

@@ -1,0 +1,86 @@
+"""Adoption: a tensor that becomes a relay buffer is poisoned and replaced by an alias."""
+
+from __future__ import annotations
+
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fmcheck.runtime import relay_tensor
+
+if TYPE_CHECKING:
+    from fmcheck.contract import Buffer, Relay
+    from fmcheck.runtime.buffer import RelayBuffer
+    from fmcheck.runtime.tally import Tally
+
+# By address; a buffer keeps its storage alive, so no address is used twice while it is in here.
+_by_storage: weakref.WeakValueDictionary[tuple[Tally, str, int], RelayBuffer] = (
+    weakref.WeakValueDictionary()
+)
+
+
+def adopt(
+    tensor: Any, name: str, buffer: Buffer, relay: Relay, tally: Tally, fresh: bool
+) -> torch.Tensor:
+    """Returns the alias for a tensor assigned to a declared buffer.
+
+    A storage that is watched already keeps its state, whichever attribute it goes by. A fresh
+    buffer is poisoned whole; one that replaces another keeps its values.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"expected a tensor, got {type(tensor).__name__}")
+    if type(tensor) is relay_tensor.RelayTensor and tensor._relay.tally is tally:
+        return tensor
+    tensor = relay_tensor.plain(tensor)
+    if tensor.device.type == "meta" or type(tensor) is not torch.Tensor:
+        return _refused(tensor)
+    if tensor.dim() == 0:
+        raise ValueError("a tensor without dimensions has no rows")
+    key = (tally, str(tensor.device), tensor.untyped_storage().data_ptr())
+    known = _by_storage.get(key)
+    if known is not None and _lies_in(tensor, known.base):
+        return relay_tensor.alias(tensor, known, _window_if_whole(tensor, known))
+    made = relay_tensor.relay_tensor(
+        tensor,
+        f"{relay.qualname}.{name}",
+        relay.class_,
+        tally,
+        buffer.bound,
+        relay.sink_rows,
+    )
+    if fresh:
+        made._relay.lay_poison()
+    else:
+        made._relay.adopt_values()
+    tally.buffers += 1
+    if tensor.numel():
+        _by_storage[key] = made._relay
+    return made
+
+
+def _refused(tensor: torch.Tensor) -> torch.Tensor:
+    """Leaves a tensor that has no memory of its own to watch, as under a fake mode."""
+    if tensor.device.type == "meta" or "Fake" in type(tensor).__name__:
+        return tensor
+    raise TypeError(f"expected a plain tensor, got {type(tensor).__name__}")
+
+
+def _lies_in(tensor: torch.Tensor, base: torch.Tensor) -> bool:
+    if tensor.dtype != base.dtype:
+        return False
+    start, end = _span(tensor)
+    first, last = _span(base)
+    return first <= start and end <= last
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    reach = sum((n - 1) * int(s) for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    start = int(tensor.storage_offset())
+    return start, start + reach
+
+
+def _window_if_whole(tensor: torch.Tensor, known: RelayBuffer) -> Any:
+    base = known.base
+    same = tensor.shape == base.shape and tensor.stride() == base.stride()
+    return known.whole if same and tensor.storage_offset() == base.storage_offset() else None

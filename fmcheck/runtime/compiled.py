@@ -1,0 +1,131 @@
+"""Compiled functions: how `torch.compile` is kept from reading a relay buffer out of our sight.
+
+Handed a relay tensor, Dynamo breaks the graph and calls it eagerly. Where no break is allowed
+(`fullgraph=True`) the call fails while it is traced, before anything ran, and is made eagerly
+instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Undo = Callable[[], None]
+
+_DEPTH = 4
+
+
+def teach_dynamo(dynamo: ModuleType) -> Undo:
+    """Makes Dynamo break the graph at relay tensors and leave this package's code alone."""
+    from fmcheck.runtime import relay_tensor
+
+    kind = relay_tensor.RelayTensor
+    untraced = getattr(dynamo.config, "nontraceable_tensor_subclasses", None)
+    if untraced is not None:
+        untraced.add(kind)
+    original = kind.__dict__["__torch_function__"]
+    disabled = dynamo.disable(original.__func__)
+    _set_torch_function(kind, classmethod(disabled))
+
+    def undo() -> None:
+        # The subclass stays untraced: tensors of it may outlive the session.
+        _set_torch_function(kind, original)
+
+    return undo
+
+
+def _set_torch_function(kind: type, function: Any) -> None:
+    kind.__torch_function__ = function  # type: ignore[attr-defined]
+
+
+def watch_compile(torch: ModuleType) -> Undo:
+    """Wraps `torch.compile`, so that what it compiles without graph breaks stays watched."""
+    original = torch.compile
+
+    @functools.wraps(original)
+    def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        made = original(model, *args, **kwargs)
+        if not kwargs.get("fullgraph"):
+            return made
+        if model is None:  # a decorator, still waiting for its function
+            return lambda function: eager_at_relays(made(function))
+        return eager_at_relays(made)
+
+    torch.compile = compile  # type: ignore[attr-defined]
+
+    def undo() -> None:
+        torch.compile = original  # type: ignore[attr-defined]
+
+    return undo
+
+
+def eager_at_relays(compiled: Any) -> Any:
+    """Returns `compiled`, run eagerly once it was seen to fail at a relay tensor."""
+    import torch
+
+    if isinstance(compiled, torch.nn.Module):
+        compiled.forward = eager_at_relays(compiled.forward)
+        return compiled
+    eager = False
+
+    @functools.wraps(compiled)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal eager
+        if torch.compiler.is_compiling():
+            return compiled(*args, **kwargs)
+        if not eager:
+            try:
+                return compiled(*args, **kwargs)
+            except torch._dynamo.exc.Unsupported:
+                if not reaches_relay((compiled, args, kwargs)):
+                    raise
+                eager = True
+        with torch.compiler.set_stance("force_eager"):
+            return compiled(*args, **kwargs)
+
+    return call
+
+
+def reaches_relay(value: Any) -> bool:
+    """Tells whether a relay tensor can be reached from a call: its arguments, or the function's."""
+    from fmcheck.runtime.relay_tensor import RelayTensor
+
+    seen: set[int] = set()
+    front = [value]
+    for _ in range(_DEPTH):
+        if any(type(item) is RelayTensor for item in front):
+            return True
+        fresh = [item for item in front if id(item) not in seen]
+        seen.update(id(item) for item in fresh)
+        front = [inner for item in fresh for inner in _inside(item)]
+    return any(type(item) is RelayTensor for item in front)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """Yields what a container, an object or a function holds."""
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from value
+    elif callable(value) and hasattr(value, "__code__"):
+        yield from _names_of(value)
+    elif not isinstance(value, (str, bytes, int, float, type, ModuleType)):
+        yield from getattr(value, "__dict__", {}).values()
+        yield getattr(value, "__self__", None)
+
+
+def _names_of(function: Any) -> Iterator[Any]:
+    yield getattr(function, "_torchdynamo_orig_callable", None)
+    yield getattr(function, "__wrapped__", None)
+    yield getattr(function, "__self__", None)
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    for name in function.__code__.co_names:
+        yield function.__globals__.get(name) if hasattr(function, "__globals__") else None

@@ -1,0 +1,225 @@
+"""Holds: how a session takes hold of what a contract names, and lets go of it again.
+
+Nothing here raises into an engine's import: what goes wrong is kept as a problem.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from fmcheck.contract import Buffer, Contract, Opaque, Relay, applies
+from fmcheck.errors import nearest
+from fmcheck.runtime.scope import Scope, scoped
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from fmcheck.runtime.tally import Tally
+
+    Undo = Callable[[], None]
+
+
+@dataclass(eq=False)
+class RelayHold:
+    """One declared relay class: what was made of it, and what could not be reached."""
+
+    contract: Contract
+    relay: Relay
+    tally: Tally
+    version: str | None = None
+    class_: type | None = None
+    instances: int = 0
+    made: set[str] = field(default_factory=set)
+    problems: list[str] = field(default_factory=list)
+    _known: dict[str, Buffer | None] = field(default_factory=dict)
+
+    @property
+    def name(self) -> str:
+        """The class as the contract writes it."""
+        return self.relay.class_
+
+    def take(self, module: ModuleType) -> Iterator[Undo]:
+        """Takes hold of the class in a module that was just imported, yielding how to let go."""
+        self.version = installed_version(self.contract)
+        if not applies(self.relay.releases, self.version):
+            return
+        found = _attribute(module, self.relay.qualname)
+        if not isinstance(found, type):
+            self._problem(
+                f"the module has no class `{self.relay.qualname}`"
+                f"{nearest(self.relay.qualname, _classes(module))}"
+            )
+            return
+        self.class_ = found
+        yield _patch(found, "__setattr__", self._watch_setattr(found.__setattr__))
+        yield _patch(found, "__init__", self._watch_init(found.__init__))  # type: ignore[misc]
+        for names, kind in (
+            (self.relay.peeks, Scope.PEEK),
+            (self.relay.consumes_at_return, Scope.AT_RETURN),
+        ):
+            for name in names:
+                method = found.__dict__.get(name)
+                if callable(method):
+                    yield _patch(found, name, scoped(method, kind))
+
+    def close(self) -> None:
+        """Looks at the end of a session for what went by unseen."""
+        if self.class_ is None:
+            return
+        now = _attribute(sys.modules.get(self.relay.module), self.relay.qualname)
+        if isinstance(now, type) and now is not self.class_:
+            self._problem(
+                "the class was replaced after it was taken hold of (by importlib.reload?), so that "
+                "instances of the new one were not watched"
+            )
+        if not self.instances:
+            return
+        for buffer in self.relay.expected_after_init(self.version):
+            if buffer.name not in self.made:
+                self._problem(
+                    f"buffer `{buffer.name}`: `__init__` did not make it"
+                    f"{nearest(buffer.name, self._tensors_seen)}"
+                )
+
+    @property
+    def _tensors_seen(self) -> tuple[str, ...]:
+        return tuple(self._known)
+
+    def _watch_setattr(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def __setattr__(instance: Any, name: str, value: Any) -> None:  # noqa: N807
+            if name in self._known:
+                buffer = self._known[name]
+            else:
+                buffer = self._known[name] = self.relay.buffer_for(name, self.version)
+            if buffer is not None and self.tally.active and hasattr(value, "untyped_storage"):
+                value = self._adopt(instance, name, buffer, value)
+            original(instance, name, value)
+
+        return __setattr__
+
+    def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        @functools.wraps(original)
+        def __init__(instance: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            original(instance, *args, **kwargs)
+            if self.tally.active:
+                self.instances += 1
+                self._adopt_the_rest(instance)
+
+        return __init__
+
+    def _adopt_the_rest(self, instance: Any) -> None:
+        """Takes hold of buffers that were set past `__setattr__`, as frozen data classes do."""
+        for name, value in list(getattr(instance, "__dict__", {}).items()):
+            buffer = self.relay.buffer_for(name, self.version)
+            if buffer is None or not hasattr(value, "untyped_storage"):
+                continue
+            adopted = self._adopt(None, name, buffer, value)
+            if adopted is not value:
+                instance.__dict__[name] = adopted
+
+    def _adopt(self, instance: Any, name: str, buffer: Buffer, value: Any) -> Any:
+        """Returns the alias that is to stand in the tensor's place."""
+        from fmcheck.runtime import adoption
+
+        self.made.add(buffer.name)
+        try:
+            before = getattr(instance, name, None)
+            fresh = not hasattr(before, "untyped_storage")
+            return adoption.adopt(value, name, buffer, self.relay, self.tally, fresh)
+        except Exception as err:
+            self._problem(f"buffer `{name}`: could not be taken hold of: {err!r}")
+            return value
+
+    def _problem(self, text: str) -> None:
+        release = f" (installed: {self.version})" if self.version else ""
+        where = f"contract `{self.contract.engine.name}`, relay `{self.relay.class_}`{release}"
+        sentence = f"{where}: {text}"
+        if sentence not in self.problems:
+            self.problems.append(sentence)
+
+
+@dataclass(eq=False)
+class OpaqueHold:
+    """One declared kernel function."""
+
+    contract: Contract
+    opaque: Opaque
+    reference: str
+    problems: list[str] = field(default_factory=list)
+
+    @property
+    def module(self) -> str:
+        """The module that defines the function."""
+        return self.reference.partition(":")[0]
+
+    def take(self, module: ModuleType) -> Iterator[Undo]:
+        """Takes hold of the function wherever it is bound, yielding how to let go."""
+        from fmcheck.runtime.opaque import missing_parameters, opaque_call
+
+        where = f"contract `{self.contract.engine.name}`, opaque `{self.reference}`"
+        name = self.reference.partition(":")[2]
+        function = _attribute(module, name)
+        if not callable(function):
+            self.problems.append(
+                f"{where}: the module has no such function{nearest(name, vars(module))}"
+            )
+            return
+        missing = missing_parameters(function, self.opaque)
+        self.problems += [f"{where}: {sentence}" for sentence in missing]
+        if missing:
+            return
+        watched = opaque_call(function, self.opaque)
+        rebind(function, watched)
+        yield lambda: rebind(watched, function)
+
+
+def rebind(old: Any, new: Any) -> None:
+    """Puts `new` wherever a loaded module has a global name bound to `old`."""
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if not isinstance(names, dict):
+            continue
+        for name, value in list(names.items()):
+            if value is old:
+                names[name] = new
+
+
+def installed_version(contract: Contract) -> str | None:
+    """Returns the installed release of the engine, None where there is no telling."""
+    if not contract.engine.distribution:
+        return None
+    try:
+        return metadata.version(contract.engine.distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def _patch(class_: type, name: str, value: Any) -> Undo:
+    """Sets an attribute of a class; returns what puts the old one back."""
+    own = class_.__dict__.get(name)
+    setattr(class_, name, value)
+
+    def undo() -> None:
+        if own is None:
+            delattr(class_, name)
+        else:
+            setattr(class_, name, own)
+
+    return undo
+
+
+def _attribute(module: ModuleType | None, dotted: str) -> Any:
+    found: Any = module
+    for part in dotted.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def _classes(module: ModuleType) -> list[str]:
+    return [name for name, value in vars(module).items() if isinstance(value, type)]

@@ -1,0 +1,481 @@
+"""The relay tensor: an alias of a relay buffer that sees each call of torch on it.
+
+It only translates: a call becomes a gather, a write or a peek of rows, made on the plain tensor
+underneath and then told to the `RelayBuffer`. Results of reads are plain tensors; views stay
+relay tensors, so that a write through them is seen.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fmcheck.runtime import rows
+from fmcheck.runtime.buffer import RelayBuffer, Window, window_of
+from fmcheck.runtime.memory import memory_of
+from fmcheck.runtime.poison import poison_for
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping, Sequence
+
+    from fmcheck.runtime.tally import Tally
+
+    Call = Callable[..., Any]
+    Arguments = Sequence[Any]
+    Options = Mapping[str, Any]
+
+
+class RelayTensor(torch.Tensor):
+    """A tensor over the storage of a relay buffer, or over a part of it."""
+
+    _relay: RelayBuffer
+    _plain: torch.Tensor
+    _window: Window | None
+
+    @classmethod
+    def __torch_function__(
+        cls, func: Call, types: Any, args: Arguments = (), kwargs: Options | None = None
+    ) -> Any:
+        """Makes the call on the plain tensors and tells the buffers what it did."""
+        translate = _translations.get(func)
+        if translate is None:
+            translate = _translations[func] = _translation_of(func)
+        return translate(func, args, kwargs or {})
+
+
+def relay_tensor(
+    tensor: torch.Tensor,
+    name: str,
+    relay: str,
+    tally: Tally,
+    bound: tuple[str, int] | None = None,
+    sink_rows: Sequence[int] = (0,),
+) -> RelayTensor:
+    """Takes hold of a plain tensor that has become a relay buffer. Its values stay."""
+    dtype = str(tensor.dtype).removeprefix("torch.")
+    row_stride = int(tensor.stride(0))
+    whole = window_of(tensor.shape, tensor.stride(), 0, row_stride, memory_of(tensor), whole=True)
+    buffer = RelayBuffer(
+        name, relay, whole, poison_for(dtype, bound), sink_rows, tally, str(tensor.device)
+    )
+    buffer.base = tensor
+    return alias(tensor, buffer, whole)
+
+
+def alias(plain: torch.Tensor, buffer: RelayBuffer, window: Window | None = None) -> RelayTensor:
+    """Returns a relay tensor over `plain`, which lies in the storage of `buffer`."""
+    made = plain.as_subclass(RelayTensor)
+    made._relay = buffer
+    made._plain = plain
+    made._window = window
+    return made
+
+
+def window(tensor: RelayTensor) -> Window:
+    """Returns what a relay tensor shows of its buffer."""
+    if tensor._window is None:
+        tensor._window = _window_of_view(tensor._plain, tensor._relay)
+    return tensor._window
+
+
+def plain(value: Any) -> Any:
+    """Returns `value` with each relay tensor in it replaced by the plain one underneath."""
+    if isinstance(value, RelayTensor):
+        return value._plain
+    if type(value) in (list, tuple):
+        return type(value)(plain(item) for item in value)
+    if type(value) is dict:
+        return {key: plain(item) for key, item in value.items()}
+    return value
+
+
+def _window_of_view(view: torch.Tensor, buffer: RelayBuffer) -> Window:
+    base: torch.Tensor = buffer.base
+    size = view.element_size()
+    offset = int(view.storage_offset()) - int(base.storage_offset()) * base.element_size() // size
+    row_stride = int(base.stride(0)) * base.element_size() // size
+    return window_of(view.shape, view.stride(), offset, row_stride, memory_of(view), whole=False)
+
+
+# --- what a call does -------------------------------------------------------------------------
+
+
+def _pass(func: Call, args: Arguments, kwargs: Options) -> Any:
+    """A call that only asks for metadata."""
+    with torch._C.DisableTorchFunctionSubclass():
+        return func(*args, **kwargs)
+
+
+def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
+    """Any other call: a peek if it brings values, a view if it shares the storage."""
+    result = func(*plain(args), **plain(kwargs))
+    readers = list(_relay_tensors((args, kwargs)))
+    out = kwargs.get("out")
+    if out is not None:
+        return _written_to(out, result, readers)
+    viewed = _as_view(result, readers)
+    if viewed is result and _brings_values(func, result):
+        for reader in readers:
+            reader._relay.peek()
+    return viewed
+
+
+def _written_to(out: Any, result: Any, readers: Sequence[RelayTensor]) -> Any:
+    targets = list(_relay_tensors(out))
+    for reader in readers:
+        if not any(reader is target for target in targets):
+            reader._relay.peek()
+    for target in targets:
+        _enter_write(target, rows.EVERYTHING)
+    return out if isinstance(out, torch.Tensor) else result
+
+
+def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
+    """A call that changes its first argument in place, or each tensor of it if that is a list."""
+    result = func(*plain(args), **plain(kwargs))
+    target = args[0] if args else kwargs.get("self", kwargs.get("input"))
+    written = list(_relay_tensors(target))
+    expression = _picked(func, args, kwargs, written)
+    for tensor in written:
+        _enter_write(tensor, expression)
+    for reader in _relay_tensors((args[1:], kwargs)):
+        reader._relay.peek()
+    if func is torch.Tensor.__setitem__:
+        return None
+    return target if isinstance(target, torch.Tensor) else result
+
+
+def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
+    tensor, index = args
+    if type(tensor) is not RelayTensor:
+        return _read(func, args, kwargs)
+    if type(index) is torch.Tensor and index.dim() > 0:
+        result = tensor._plain[index]
+        shown = tensor._window or window(tensor)
+        if shown.whole or rows.selects_rows(_host(index), shown.rows.ndim, shown.dims):
+            _enter_gather(tensor, _host(index))
+        else:
+            tensor._relay.peek()
+        return result
+    result = tensor._plain[plain(index)]
+    if _shares_storage(result, tensor._plain):
+        return alias(result, tensor._relay)
+    return _gathered(tensor, _host(index), result)
+
+
+def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
+    tensor, index, value = args
+    if type(tensor) is not RelayTensor:
+        _write(func, args, kwargs)
+        return
+    tensor._plain[plain(index)] = plain(value)
+    _enter_write(tensor, _host(index))
+    for reader in _relay_tensors(value):
+        reader._relay.peek()
+
+
+def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
+    """A call that picks elements by an index and is no subscript."""
+    name = _name(func)
+    tensor = _picked_from(name, func, args, kwargs)
+    if type(tensor) is not RelayTensor:
+        return _read(func, args, kwargs)
+    result = func(*plain(args), **plain(kwargs))
+    _gathered(tensor, _PICKS[name](func, tensor._plain, args, kwargs), result)
+    out = kwargs.get("out")
+    return result if out is None else _written_to(out, result, [])
+
+
+def _gathered(tensor: RelayTensor, expression: Any, result: Any) -> Any:
+    if rows.selects_rows(expression, tensor._plain.dim(), window(tensor).dims):
+        _enter_gather(tensor, expression)
+    else:
+        tensor._relay.peek()
+    return result
+
+
+def _reshape_in_place(func: Call, args: Arguments, kwargs: Options) -> Any:
+    """A call that changes what the tensor object shows, not the elements."""
+    tensor = args[0]
+    with torch._C.DisableTorchFunctionSubclass():
+        result = func(tensor, *plain(args[1:]), **plain(kwargs))
+        if type(tensor) is not RelayTensor:
+            return result
+        tensor._plain = tensor.as_subclass(torch.Tensor)
+        tensor._window = None
+        if not _shares_storage(tensor._plain, tensor._relay.base):
+            _move(tensor)
+    return tensor if result is not None else None
+
+
+def _move(tensor: RelayTensor) -> None:
+    """Follows a tensor that was given another storage, by `set_` or by assigning `data`."""
+    left = tensor._relay
+    moved = relay_tensor(
+        tensor._plain, left.name, left.relay, left.tally, left.poison.bound, left.sink_rows
+    )
+    moved._relay.adopt_values()
+    tensor._relay, tensor._window = moved._relay, moved._window
+
+
+def _property(func: Call, args: Arguments, kwargs: Options) -> Any:
+    """A property of the tensor: metadata, or a view such as `data` and `T`."""
+    result = func(*plain(args), **kwargs)
+    return _as_view(result, args[:1]) if isinstance(result, torch.Tensor) else result
+
+
+def _iterate(func: Call, args: Arguments, kwargs: Options) -> Any:
+    return iter(_read(torch.Tensor.unbind, args, kwargs))
+
+
+# --- which elements ---------------------------------------------------------------------------
+
+
+def _by_dim(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
+    dim, index = _argument(args, kwargs, 1, "dim"), _argument(args, kwargs, 2, "index")
+    return rows.along(dim, _host(index), tensor.dim())
+
+
+def _by_element(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
+    dim, index = _argument(args, kwargs, 1, "dim"), _argument(args, kwargs, 2, "index")
+    return rows.elementwise(dim, _host(index))
+
+
+def _by_element_along(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
+    index, dim = _host(_argument(args, kwargs, 1, "indices")), _argument(args, kwargs, 2, "dim")
+    if dim is None:
+        return rows.flat(index.reshape(-1), tensor.shape)
+    return rows.along_dim(dim, index, tensor.shape)
+
+
+def _by_place(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
+    return rows.flat(_host(_argument(args, kwargs, 1, "index")), tensor.shape)
+
+
+def _by_mask(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
+    return rows.masked(_host(_argument(args, kwargs, 1, "mask")), tensor.shape)
+
+
+def _by_indices(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
+    indices = _argument(args, kwargs, 1, "indices")
+    return tuple(slice(None) if index is None else _host(index) for index in indices)
+
+
+def _by_subscript(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
+    return _host(args[1])
+
+
+def _by_row(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
+    position = 0 if func is torch.nn.functional.embedding else 1
+    names = ("input", "indices")
+    return (_host(_argument(args, kwargs, position, *names)),)
+
+
+_PICKS: dict[str, Callable[[Call, torch.Tensor, Arguments, Options], Any]] = {
+    "index_select": _by_dim,
+    "gather": _by_element,
+    "take": _by_place,
+    "take_along_dim": _by_element_along,
+    "masked_select": _by_mask,
+    "embedding": _by_row,
+    "index": _by_indices,
+    "_unsafe_index": _by_indices,
+}
+_WRITES: dict[str, Callable[[Call, torch.Tensor, Arguments, Options], Any]] = {
+    "__setitem__": _by_subscript,
+    "index_put_": _by_indices,
+    "_index_put_impl_": _by_indices,
+    "index_copy_": _by_dim,
+    "index_fill_": _by_dim,
+    "index_add_": _by_dim,
+    "index_reduce_": _by_dim,
+    "scatter_": _by_element,
+    "scatter_add_": _by_element,
+    "scatter_reduce_": _by_element,
+    "masked_fill_": _by_mask,
+    "masked_scatter_": _by_mask,
+    "put_": _by_place,
+}
+_AUGMENTED = frozenset(
+    f"__i{name}__"
+    for name in (
+        *("add", "sub", "mul", "truediv", "floordiv", "div", "mod", "pow"),
+        *("and", "or", "xor", "lshift", "rshift"),
+    )
+)
+_RESHAPING = frozenset(
+    {
+        *("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"),
+        *("resize_", "resize_as_", "set_", "requires_grad_", "detach_", "share_memory_"),
+        "__set__",
+    }
+)
+_METADATA = frozenset(
+    {
+        *("size", "dim", "ndimension", "stride", "numel", "nelement", "__len__", "element_size"),
+        *("storage_offset", "data_ptr", "untyped_storage", "is_contiguous", "get_device"),
+        *("is_floating_point", "is_complex", "is_signed", "__hash__", "is_pinned", "type"),
+        *("is_shared", "dim_order", "has_names", "is_inference", "record_stream", "_is_view"),
+    }
+)
+# What a call that returns no tensor tells of the values.
+_SCALARS = frozenset(
+    {
+        *("item", "tolist", "numpy", "__array__", "__bool__", "__int__", "__float__", "__index__"),
+        *("__complex__", "__repr__", "__format__", "__contains__", "equal", "allclose"),
+        *("__reduce_ex__", "__dlpack__", "is_nonzero", "is_set_to", "_local_scalar_dense"),
+    }
+)
+
+
+def _translation_of(func: Call) -> Callable[[Call, Arguments, Options], Any]:
+    name = _name(func)
+    if name == "__getitem__":
+        return _getitem
+    if name == "__setitem__":
+        return _setitem
+    if name == "__iter__":
+        return _iterate
+    if name == "__get__":
+        return _property
+    if name in _PICKS:
+        return _gather
+    if name in _RESHAPING:
+        return _reshape_in_place
+    if name in _METADATA:
+        return _pass
+    if name in _AUGMENTED or (name.endswith("_") and not name.endswith("__")):
+        return _write
+    return _read
+
+
+def _name(func: Call) -> str:
+    """Returns the function's name, without the overload of an operator of `torch.ops`."""
+    return getattr(func, "__name__", "").partition(".")[0]
+
+
+def _picked_from(name: str, func: Call, args: Arguments, kwargs: Options) -> Any:
+    if name != "embedding":
+        return args[0] if args else kwargs.get("input", kwargs.get("self"))
+    position = 1 if func is torch.nn.functional.embedding else 0
+    return _argument(args, kwargs, position, "weight")
+
+
+def _picked(func: Call, args: Arguments, kwargs: Options, written: Sequence[RelayTensor]) -> Any:
+    """Returns the elements that a write in place reaches."""
+    pick = _WRITES.get(_name(func))
+    if pick is None or len(written) != 1:
+        return rows.EVERYTHING
+    return pick(func, written[0]._plain, args, kwargs)
+
+
+def _argument(args: Arguments, kwargs: Options, position: int, *names: str) -> Any:
+    if position < len(args):
+        return args[position]
+    return next((kwargs[name] for name in names if name in kwargs), None)
+
+
+def _host(index: Any) -> Any:
+    """Returns an index expression of torch as one of NumPy."""
+    if isinstance(index, torch.Tensor):
+        index = plain(index)
+        if index.dtype == torch.uint8:  # torch takes bytes for a mask
+            index = index.bool()
+        return index.detach().cpu().numpy()
+    if isinstance(index, tuple):
+        return tuple(_host(item) for item in index)
+    if isinstance(index, (list, range)):
+        return np.asarray([_host(item) for item in index], dtype=None if len(index) else np.int64)
+    return index
+
+
+# --- telling the buffer -----------------------------------------------------------------------
+
+
+def enter_gather(tensor: Any, index: Any) -> None:
+    """Tells of a gather that torch did not make. What is no relay tensor is passed over."""
+    if type(tensor) is RelayTensor and index is not None:
+        _enter_gather(tensor, _host(index))
+
+
+def enter_write(tensor: Any, index: Any) -> None:
+    """Tells of a write that torch did not make. What is no relay tensor is passed over."""
+    if type(tensor) is RelayTensor and index is not None:
+        _enter_write(tensor, _host(index))
+
+
+def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
+    buffer = tensor._relay
+    if _is_capturing(tensor._plain):
+        buffer.tally.unchecked += 1
+        return
+    buffer.gather(*_within(tensor, expression), buffer.tally.sites.here())
+
+
+def _enter_write(tensor: RelayTensor, expression: Any) -> None:
+    buffer = tensor._relay
+    if _is_capturing(tensor._plain):
+        buffer.tally.unchecked += 1
+        return
+    buffer.stash(*_within(tensor, expression), buffer.tally.sites.here())
+
+
+def _within(tensor: RelayTensor, expression: Any) -> tuple[Window, Any]:
+    """Returns the window and the elements in it.
+
+    A view as a wider or narrower dtype has no elements in common with the buffer: whole rows then.
+    """
+    shown = tensor._window or window(tensor)
+    buffer = tensor._relay
+    if not shown.whole and tensor._plain.element_size() != buffer.base.element_size():
+        return buffer.whole, np.unique(shown.touched(expression))
+    return shown, expression
+
+
+def _is_capturing(tensor: torch.Tensor) -> bool:
+    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
+
+
+def _relay_tensors(value: Any) -> Any:
+    if isinstance(value, RelayTensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _relay_tensors(item)
+    elif isinstance(value, dict):
+        yield from _relay_tensors(list(value.values()))
+
+
+def _as_view(result: Any, sources: Sequence[RelayTensor]) -> Any:
+    """Returns a result that shares a relay's storage as a relay tensor, any other as it is."""
+    if isinstance(result, torch.Tensor):
+        for source in sources:
+            if _shares_storage(result, source._plain):
+                return source if result is source._plain else alias(result, source._relay)
+        return result
+    if type(result) in (tuple, list) and any(isinstance(item, torch.Tensor) for item in result):
+        views = [_as_view(item, sources) for item in result]
+        same = all(view is item for view, item in zip(views, result, strict=True))
+        return result if same else type(result)(views)
+    return result
+
+
+def _shares_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
+    return bool(
+        one.device == other.device
+        and one.layout == torch.strided
+        and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
+    )
+
+
+def _brings_values(func: Call, result: Any) -> bool:
+    if isinstance(result, torch.Tensor):
+        return True
+    if isinstance(result, (tuple, list)) and any(isinstance(i, torch.Tensor) for i in result):
+        return True
+    return _name(func) in _SCALARS
+
+
+_translations: dict[Call, Callable[[Call, Arguments, Options], Any]] = {}

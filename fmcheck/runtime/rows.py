@@ -1,0 +1,112 @@
+"""Rows: which rows of a relay buffer an index expression touches, seen through any view of it.
+
+Index expressions are NumPy's. Each way that torch has of picking elements is turned into one, so
+that rows, values and poison are all found by the same expression.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+EVERYTHING = Ellipsis
+
+
+def row_map(
+    shape: Sequence[int], strides: Sequence[int], offset: int, row_stride: int
+) -> npt.NDArray[np.int64]:
+    """Returns the row of each element of a view.
+
+    Strides and offset are in elements, counted from the buffer's first. A dimension along which
+    the row never changes has stride 0 in the map, so the map of a whole buffer costs one number a
+    row.
+    """
+    row_stride = max(row_stride, 1)
+    inner = [
+        (size - 1) * stride
+        for size, stride in zip(shape, strides, strict=True)
+        if stride % row_stride and size
+    ]
+    crosses = offset % row_stride + sum(inner) >= row_stride
+    places = np.asarray(offset, np.int64)
+    for dim, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        if crosses or not stride % row_stride:
+            steps = np.arange(size, dtype=np.int64) * stride
+            places = places + steps.reshape((-1,) + (1,) * (len(shape) - dim - 1))
+    return np.broadcast_to(places // row_stride, tuple(shape))
+
+
+def row_dims(rows: npt.NDArray[np.int64]) -> frozenset[int]:
+    """Returns the dimensions of a row map along which the row changes."""
+    return frozenset(dim for dim in range(rows.ndim) if rows.shape[dim] > 1 and rows.strides[dim])
+
+
+def selects_rows(expression: Any, ndim: int, dims: frozenset[int]) -> bool:
+    """Tells whether an advanced index in `expression` picks among rows: then it is a gather.
+
+    `buf[rows]` and `buf[rows, :2]` pick rows; `buf[2:5, columns]` reads a slice of them. A view of
+    a single row has none to pick from.
+    """
+    items = expression if isinstance(expression, tuple) else (expression,)
+    consumed = sum(_dims_of(item) for item in items)
+    dim = 0
+    for item in items:
+        if item is Ellipsis:
+            dim += ndim - consumed
+            continue
+        width = _dims_of(item)
+        advanced = not isinstance(item, (int, np.integer, slice, type(None)))
+        if advanced and not dims.isdisjoint(range(dim, dim + width)):
+            return True
+        dim += width
+    return False
+
+
+def _dims_of(item: Any) -> int:
+    """Returns how many dimensions of the indexed array one item of the index uses up."""
+    if item is None or item is Ellipsis or isinstance(item, (bool, np.bool_)):
+        return 0
+    if isinstance(item, np.ndarray) and item.dtype == bool:
+        return item.ndim
+    if isinstance(item, list) and item and isinstance(item[0], bool):
+        return 1
+    return 1
+
+
+def along(dim: int, index: Any, ndim: int) -> Any:
+    """The elements that `index_select`, `index_copy_` and their kind touch."""
+    dim %= max(ndim, 1)
+    return (slice(None),) * dim + (np.atleast_1d(index),)
+
+
+def elementwise(dim: int, index: npt.NDArray[Any]) -> Any:
+    """The elements that `gather` and `scatter_` touch: one for each entry of `index`."""
+    places = list(np.ogrid[tuple(slice(size) for size in index.shape)])
+    if places:
+        places[dim % index.ndim] = index
+    return tuple(places) if places else (index,)
+
+
+def along_dim(dim: int, index: npt.NDArray[Any], shape: Sequence[int]) -> Any:
+    """The elements that `take_along_dim` touches: `index` broadcasts against the rest."""
+    dim %= len(shape)
+    rest = [*shape]
+    rest[dim] = index.shape[dim]
+    return elementwise(dim, np.broadcast_to(index, np.broadcast_shapes(index.shape, tuple(rest))))
+
+
+def flat(index: npt.NDArray[Any], shape: Sequence[int]) -> Any:
+    """The elements that `take` and `put_` touch: the buffer counted through as one line."""
+    total = int(np.prod(shape))
+    return np.unravel_index(np.where(index < 0, index + total, index), tuple(shape))
+
+
+def masked(mask: npt.NDArray[np.bool_], shape: Sequence[int]) -> Any:
+    """The elements that `masked_select` and `masked_fill_` touch."""
+    return np.broadcast_to(mask, tuple(shape))

@@ -1,0 +1,56 @@
+"""The tally: what one session has counted and found, shared by all its relay buffers."""
+
+from __future__ import annotations
+
+import threading
+from dataclasses import dataclass, field
+
+from fmcheck.finding import Counts, Violation
+from fmcheck.runtime.site import Sites
+
+
+@dataclass(eq=False)
+class Tally:
+    """Counts and violations of a session, behind one lock.
+
+    `fresh` holds the violations since it was last emptied, `all` those of the whole session.
+    `test` names what is running now, `touched` the relay classes whose buffers were used.
+    """
+
+    active: bool = True
+    test: str = ""
+    touched: set[str] = field(default_factory=set)
+    buffers: int = 0
+    writes: int = 0
+    gathers: int = 0
+    peeks: int = 0
+    unchecked: int = 0
+    unseen_writes: int = 0
+    sites: Sites = field(default_factory=Sites)
+    fresh: dict[object, Violation] = field(default_factory=dict)
+    all: dict[object, Violation] = field(default_factory=dict)
+    lock: threading.RLock = field(default_factory=threading.RLock)
+
+    def report(self, violation: Violation) -> None:
+        """Keeps a violation; the same one again only raises its count."""
+        for kept in (self.fresh, self.all):
+            known = kept.get(violation.key)
+            kept[violation.key] = violation if known is None else known.seen_again()
+
+    def drain(self) -> tuple[Violation, ...]:
+        """Returns the violations since the last call."""
+        with self.lock:
+            found = tuple(self.fresh.values())
+            self.fresh.clear()
+        return found
+
+    def counts(self) -> Counts:
+        """Returns the counts so far."""
+        return Counts(
+            self.buffers,
+            self.writes,
+            self.gathers,
+            self.peeks,
+            self.unchecked,
+            self.unseen_writes,
+        )

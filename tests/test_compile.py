@@ -1,0 +1,226 @@
+"""Functions that torch.compile made and that are handed a relay buffer: they work, and are seen."""
+
+from __future__ import annotations
+
+import sys
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fmcheck.contract import Buffer, Contract, Engine, Relay
+from fmcheck.runtime.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+ROWS = torch.tensor([1, 2])
+BACKENDS = ["eager", "aot_eager", "inductor"]
+
+
+class FutureMap:
+    def __init__(self) -> None:
+        self.buf: Any = torch.zeros(8, dtype=torch.int64)
+
+    def take(self, rows: torch.Tensor) -> torch.Tensor:
+        taken: torch.Tensor = self.buf[rows] * 2
+        return taken
+
+
+@pytest.fixture(autouse=True)
+def watch() -> Iterator[Watch]:
+    relay = Relay(class_=f"{__name__}:FutureMap", buffer=(Buffer(name="buf", valid=">= 0"),))
+    torch._dynamo.reset()
+    watch = Watch([Contract(engine=Engine(name="toy"), relay=(relay,))])
+    assert __name__ in sys.modules
+    watch.start()
+    assert watch.coverage().problems == ()
+    yield watch
+    watch.stop()
+
+
+@pytest.fixture
+def fm() -> FutureMap:
+    made = FutureMap()
+    made.buf[ROWS] = 5
+    return made
+
+
+def codes(watch: Watch) -> list[str]:
+    return [violation.code for violation in watch.drain()]
+
+
+def take(buf: Any, rows: torch.Tensor) -> torch.Tensor:
+    taken: torch.Tensor = buf[rows] * 2
+    return taken
+
+
+def take_of(holder: Any, rows: torch.Tensor) -> torch.Tensor:
+    return take(holder.buf, rows)
+
+
+def take_in_dict(holder: dict[str, Any], rows: torch.Tensor) -> torch.Tensor:
+    return take(holder["deep"].buf, rows)
+
+
+CALLS: dict[str, tuple[Callable[..., Any], Callable[[FutureMap], Any]]] = {
+    "argument": (take, lambda fm: fm.buf),
+    "attribute": (take_of, lambda fm: fm),
+    "method": (FutureMap.take, lambda fm: fm),
+    "in a dict": (take_in_dict, lambda fm: {"deep": SimpleNamespace(buf=fm.buf)}),
+}
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("backend", BACKENDS)
+@pytest.mark.parametrize("call", CALLS)
+def test_a_compiled_gather_is_seen(
+    watch: Watch, fm: FutureMap, call: str, backend: str, fullgraph: bool
+) -> None:
+    function, argument = CALLS[call]
+    compiled: Any = torch.compile(function, backend=backend, fullgraph=fullgraph)
+    assert compiled(argument(fm), ROWS).tolist() == [10, 10]
+    assert codes(watch) == []
+    compiled(argument(fm), ROWS)
+    assert codes(watch) == ["FR102"]
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("options", [{}, {"dynamic": True}])
+def test_a_decorated_function_is_seen(
+    watch: Watch, fm: FutureMap, options: dict[str, Any], fullgraph: bool
+) -> None:
+    @torch.compile(backend="aot_eager", fullgraph=fullgraph, **options)
+    def compiled(buf: Any, rows: torch.Tensor) -> torch.Tensor:
+        return take(buf, rows)
+
+    assert compiled.__name__ == "compiled"
+    assert compiled(fm.buf, ROWS).tolist() == [10, 10]
+    compiled(fm.buf, ROWS)
+    assert codes(watch) == ["FR102"]
+
+
+def test_a_bare_decorator_is_seen(watch: Watch, fm: FutureMap) -> None:
+    @torch.compile
+    def compiled(buf: Any, rows: torch.Tensor) -> torch.Tensor:
+        return take(buf, rows)
+
+    assert compiled(fm.buf, ROWS).tolist() == [10, 10]
+    compiled(fm.buf, ROWS)
+    assert codes(watch) == ["FR102"]
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_compiled_module_is_seen(watch: Watch, fm: FutureMap, fullgraph: bool) -> None:
+    class Taker(torch.nn.Module):
+        def forward(self, buf: Any, rows: torch.Tensor) -> torch.Tensor:
+            return take(buf, rows)
+
+    compiled = torch.compile(Taker(), backend="aot_eager", fullgraph=fullgraph)
+    assert compiled(fm.buf, ROWS).tolist() == [10, 10]
+    compiled(fm.buf, ROWS)
+    assert codes(watch) == ["FR102"]
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_compiled_guard_is_an_invalidation(watch: Watch, fm: FutureMap, fullgraph: bool) -> None:
+    @torch.compile(dynamic=True, fullgraph=fullgraph)
+    def guard(values: torch.Tensor, buf: Any, rows: torch.Tensor) -> None:
+        torch._assert_async((values >= 0).all())
+        buf[rows] = -1
+
+    for token in range(3):
+        fm.buf[ROWS] = token
+        guard(fm.buf[ROWS], fm.buf, ROWS)
+    assert codes(watch) == []
+    fm.buf[ROWS]
+    assert codes(watch) == ["FR102"]
+
+
+OPERATIONS: dict[str, Callable[[Any], Any]] = {
+    "gather": lambda b: b.index_select(0, ROWS),
+    "torch.gather": lambda b: torch.gather(b, 0, ROWS),
+    "take": lambda b: torch.take(b, ROWS),
+    "embedding": lambda b: torch.nn.functional.embedding(ROWS, b.view(-1, 1)),
+    "slice": lambda b: b[1:3][torch.tensor([0, 1])],
+    "mask": lambda b: b[torch.arange(8) < 3],
+}
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("name", OPERATIONS)
+def test_no_gather_slips_through_a_compiler(
+    watch: Watch, fm: FutureMap, name: str, fullgraph: bool
+) -> None:
+    compiled: Any = torch.compile(OPERATIONS[name], backend="aot_eager", fullgraph=fullgraph)
+    for _ in range(2):
+        result = compiled(fm.buf)
+        assert type(result) is torch.Tensor
+    assert codes(watch) == ["FR102"]
+
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "fill_": lambda b: b.fill_(3),
+    "copy_": lambda b: b.copy_(torch.full((8,), 3)),
+    "slice": lambda b: b[:].fill_(3),
+    "out=": lambda b: torch.add(torch.full((8,), 1), 2, out=b),
+    "augmented": lambda b: b.mul_(0).add_(3),
+}
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+@pytest.mark.parametrize("name", WRITES)
+def test_no_write_slips_through_a_compiler(
+    watch: Watch, fm: FutureMap, name: str, fullgraph: bool
+) -> None:
+    torch.compile(WRITES[name], backend="aot_eager", fullgraph=fullgraph)(fm.buf)
+    every = torch.arange(1, 8)
+    assert fm.buf[every].tolist() == [3] * 7
+    assert (codes(watch), watch.coverage().counts.unseen_writes) == ([], 0)
+
+
+def test_peeks_in_a_compiled_function_keep_working(fm: FutureMap) -> None:
+    @torch.compile(backend="aot_eager")
+    def look(buf: Any) -> Any:
+        return buf.sum() + buf.shape[0], buf.clone(), buf + 1
+
+    total, cloned, _ = look(fm.buf)
+    assert (int(total), type(cloned)) == (0 + 10 - 5 + 8, torch.Tensor)
+
+
+def test_a_function_without_relays_stays_compiled() -> None:
+    traced = []
+
+    def count(graph: torch.fx.GraphModule, inputs: object) -> Any:
+        traced.append(graph)
+        return graph.forward
+
+    compiled: Any = torch.compile(take, backend=count, fullgraph=True)
+    assert compiled(torch.arange(8), ROWS).tolist() == [2, 4]
+    assert len(traced) == 1
+
+
+def test_a_graph_break_of_the_engines_own_is_still_an_error() -> None:
+    @torch.compile(backend="eager", fullgraph=True)
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        torch._dynamo.graph_break()
+        return x
+
+    with pytest.raises(torch._dynamo.exc.Unsupported):
+        broken(torch.ones(1))
+
+
+def test_our_own_code_is_not_compiled(fm: FutureMap) -> None:
+    traced = []
+
+    def count(graph: torch.fx.GraphModule, inputs: object) -> Any:
+        traced.append(graph)
+        return graph.forward
+
+    compiled: Any = torch.compile(take, backend=count)
+    compiled(fm.buf, ROWS)
+    (graph,) = traced
+    assert [node.target.__name__ for node in graph.graph.nodes if node.op == "call_function"] == [
+        "mul"
+    ]

@@ -1,0 +1,405 @@
+"""Taking hold of what a contract names, where it stands and when it is imported, and letting go."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib
+import sys
+import textwrap
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fmcheck.contract import Contract, load_contract
+from fmcheck.runtime.relay_tensor import RelayTensor
+from fmcheck.runtime.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+    from types import ModuleType
+
+ROWS = torch.tensor([1, 2])
+
+ENGINE = """
+    import torch
+
+    class FutureMap:
+        def __init__(self, size=8):
+            self.tokens_buf = torch.zeros(size, dtype=torch.int64)
+            self.extras_buf = None
+
+        def stash(self, rows, tokens):
+            self.tokens_buf[rows] = tokens
+
+        def make_extras(self):
+            self.extras_buf = torch.zeros(8, 2)
+
+        def look(self, rows):
+            return self.tokens_buf[rows]
+
+        def take_late(self, rows):
+            gathered = self.tokens_buf[rows]
+            return gathered, self.tokens_buf.cpu().clone()[rows]
+
+        def take_and_stash(self, rows):
+            tokens = self.tokens_buf[rows]
+            self.tokens_buf[rows[:1]] = tokens[:1] + 1
+
+    def kernel(rows, tokens_buf, extras_buf=None):
+        assert type(tokens_buf) is torch.Tensor
+        return tokens_buf.detach().clone()[rows]
+
+    def fill(rows, tokens_buf):
+        tokens_buf[rows] = 5
+"""
+CONTRACT = """
+    [engine]
+    name = "toy"
+
+    [[relay]]
+    class = "MODULE:FutureMap"
+    peeks = ["look", "no_such_method"]
+    consumes_at_return = ["take_late", "take_and_stash"]
+
+    [[relay.buffer]]
+    name = "tokens_buf"
+    valid = ">= 0"
+
+    [[relay.buffer]]
+    name = "extras_*"
+    lazy = true
+
+    [[opaque]]
+    functions = ["MODULE:kernel"]
+    rows = "rows"
+    reads = ["tokens_buf", "extras_buf"]
+
+    [[opaque]]
+    functions = ["MODULE:fill"]
+    rows = "rows"
+    writes = ["tokens_buf"]
+"""
+
+Engine = tuple["ModuleType", Watch]
+
+
+class Bench:
+    """Engines written for one test, and the watches over them."""
+
+    def __init__(self, folder: Path, name: str) -> None:
+        self.folder, self.name = folder, name
+        self.watches: list[Watch] = []
+
+    def write(self, source: str = ENGINE, module: str = "") -> None:
+        (self.folder / f"{module or self.name}.py").write_text(textwrap.dedent(source))
+        importlib.invalidate_caches()
+
+    def contract(self, text: str = CONTRACT) -> Contract:
+        path = self.folder / "contract.toml"
+        path.write_text(textwrap.dedent(text).replace("MODULE", self.name))
+        return load_contract(path)
+
+    def watch(self, text: str = CONTRACT) -> Watch:
+        watch = Watch([self.contract(text)])
+        self.watches.append(watch)
+        watch.start()
+        return watch
+
+    def engine(self, text: str = CONTRACT, source: str = ENGINE) -> tuple[Any, Watch]:
+        self.write(source)
+        watch = self.watch(text)
+        return importlib.import_module(self.name), watch
+
+
+@pytest.fixture
+def bench(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[Bench]:
+    monkeypatch.syspath_prepend(tmp_path)
+    name = "engine_" + "".join(c if c.isalnum() else "_" for c in request.node.name)
+    made = Bench(tmp_path, name)
+    yield made
+    for watch in made.watches:
+        watch.stop()
+    for module in [m for m in sys.modules if m.startswith(name)]:
+        del sys.modules[module]
+
+
+def codes(watch: Watch) -> list[str]:
+    return [violation.code for violation in watch.drain()]
+
+
+def test_a_buffer_is_watched_from_the_import_on(bench: Bench) -> None:
+    engine, watch = bench.engine()
+    fm = engine.FutureMap()
+    assert type(fm.tokens_buf) is RelayTensor
+    assert fm.tokens_buf.tolist() == [0, *[-1] * 7]
+    fm.tokens_buf[ROWS]
+    (violation,) = watch.drain()
+    assert (violation.code, violation.buffer) == ("FR101", "FutureMap.tokens_buf")
+
+
+def test_an_engine_that_is_imported_already_is_watched(bench: Bench) -> None:
+    bench.write()
+    engine = importlib.import_module(bench.name)
+    before = engine.FutureMap()
+    watch = bench.watch()
+    assert before.tokens_buf[ROWS].tolist() == [0, 0]
+    before.tokens_buf = torch.full((8,), 5)
+    assert before.tokens_buf[ROWS].tolist() == [5, 5]
+    engine.FutureMap().tokens_buf[ROWS]
+    assert codes(watch) == ["FR101"]
+
+
+def test_a_buffer_made_later_is_poisoned_then(bench: Bench) -> None:
+    engine, watch = bench.engine()
+    fm = engine.FutureMap()
+    fm.make_extras()
+    assert fm.extras_buf[1:].isnan().all()
+    assert watch.coverage().counts.buffers == 2
+
+
+def test_assigning_the_same_storage_again_keeps_the_state(bench: Bench) -> None:
+    engine, watch = bench.engine()
+    fm = engine.FutureMap()
+    storage = torch.zeros(8, dtype=torch.int64)
+    fm.tokens_buf = storage
+    fm.stash(ROWS, 5)
+    fm.tokens_buf[ROWS]
+    fm.tokens_buf = storage
+    fm.tokens_buf[ROWS]
+    assert codes(watch) == ["FR102"]
+
+
+def test_a_buffer_that_replaces_another_keeps_its_values(bench: Bench) -> None:
+    engine, watch = bench.engine()
+    fm = engine.FutureMap()
+    fm.tokens_buf = torch.tensor([0, 7, -1, 7])
+    assert fm.tokens_buf[torch.tensor([1, 3])].tolist() == [7, 7]
+    assert codes(watch) == []
+    fm.tokens_buf[torch.tensor([2])]
+    assert codes(watch) == ["FR101"]
+
+
+def test_two_instances_may_share_a_buffer(bench: Bench) -> None:
+    engine, watch = bench.engine()
+    one, other = engine.FutureMap(), engine.FutureMap()
+    other.tokens_buf = one.tokens_buf
+    one.stash(ROWS, 5)
+    assert other.tokens_buf[ROWS].tolist() == [5, 5]
+    assert codes(watch) == []
+    one.tokens_buf[ROWS]
+    assert codes(watch) == ["FR102"]
+
+
+SET_ASIDE = {
+    "data class": """
+        import dataclasses, torch
+        make = lambda: torch.zeros(8).long()
+        @dataclasses.dataclass
+        class FutureMap:
+            tokens_buf: torch.Tensor = dataclasses.field(default_factory=make)
+    """,
+    "frozen": """
+        import dataclasses, torch
+        make = lambda: torch.zeros(8).long()
+        @dataclasses.dataclass(frozen=True)
+        class FutureMap:
+            tokens_buf: torch.Tensor = dataclasses.field(default_factory=make)
+    """,
+    "inherited setattr": """
+        import torch
+        class Base:
+            def __setattr__(self, name, value):
+                object.__setattr__(self, name, value)
+        class FutureMap(Base):
+            def __init__(self):
+                self.tokens_buf = torch.zeros(8).long()
+    """,
+    "subclass": """
+        import torch
+        class FutureMap:
+            def __init__(self):
+                self.tokens_buf = torch.zeros(8).long()
+        class Sub(FutureMap):
+            def __init__(self):
+                super().__init__()
+                self.mine = 1
+    """,
+    "module": """
+        import torch
+        class FutureMap(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.tokens_buf = torch.zeros(8).long()
+    """,
+    "past setattr": """
+        import torch
+        class FutureMap:
+            def __init__(self):
+                self.__dict__["tokens_buf"] = torch.zeros(8).long()
+    """,
+}
+RELAY_ONLY = CONTRACT[: CONTRACT.index("[[opaque]]")]
+
+
+@pytest.mark.parametrize("kind", SET_ASIDE)
+def test_every_way_of_setting_an_attribute_is_seen(bench: Bench, kind: str) -> None:
+    engine, watch = bench.engine(RELAY_ONLY, SET_ASIDE[kind])
+    fm = getattr(engine, "Sub", engine.FutureMap)()
+    fm.tokens_buf[ROWS]
+    assert codes(watch) == ["FR101"]
+    assert watch.coverage().problems == ()
+
+
+def test_a_peeking_method_consumes_nothing_and_is_still_judged(bench: Bench) -> None:
+    engine, watch = bench.engine()
+    fm = engine.FutureMap()
+    fm.stash(ROWS, 5)
+    assert fm.look(ROWS).tolist() == fm.look(ROWS).tolist() == [5, 5]
+    assert fm.tokens_buf[ROWS].tolist() == [5, 5]
+    assert codes(watch) == []
+    fm.look(ROWS)
+    assert codes(watch) == ["FR102"]
+
+
+def test_a_method_may_read_on_until_it_returns(bench: Bench) -> None:
+    engine, watch = bench.engine()
+    fm = engine.FutureMap()
+    fm.stash(ROWS, 5)
+    gathered, mirrored = fm.take_late(ROWS)
+    assert gathered.tolist() == mirrored.tolist() == [5, 5]
+    assert codes(watch) == []
+    fm.take_late(ROWS)
+    assert codes(watch) == ["FR102"]
+
+
+def test_what_is_written_before_the_return_is_not_consumed(bench: Bench) -> None:
+    engine, watch = bench.engine()
+    fm = engine.FutureMap()
+    fm.stash(ROWS, 5)
+    fm.take_and_stash(ROWS)
+    assert fm.tokens_buf[ROWS[:1]].tolist() == [6]
+    assert codes(watch) == []
+    fm.tokens_buf[ROWS[1:]]
+    assert codes(watch) == ["FR102"]
+
+
+def test_an_opaque_kernel_gathers(bench: Bench) -> None:
+    engine, watch = bench.engine()
+    fm = engine.FutureMap()
+    fm.make_extras()
+    fm.stash(ROWS, 5)
+    fm.extras_buf[ROWS] = 1.0
+    assert engine.kernel(ROWS, fm.tokens_buf, extras_buf=fm.extras_buf).tolist() == [5, 5]
+    assert codes(watch) == []
+    engine.kernel(tokens_buf=fm.tokens_buf, rows=ROWS)
+    (violation,) = watch.drain()
+    assert (violation.code, violation.buffer) == ("FR102", "FutureMap.tokens_buf")
+    assert violation.access.site.path == __file__
+
+
+def test_an_opaque_kernel_writes(bench: Bench) -> None:
+    engine, watch = bench.engine()
+    fm = engine.FutureMap()
+    engine.fill(ROWS, fm.tokens_buf)
+    assert fm.tokens_buf[ROWS].tolist() == [5, 5]
+    assert (codes(watch), watch.coverage().counts.unseen_writes) == ([], 0)
+
+
+def test_a_kernel_is_taken_hold_of_where_it_was_imported_to(bench: Bench) -> None:
+    bench.write()
+    bench.write(f"from {bench.name} import kernel", module=f"{bench.name}_user")
+    user = importlib.import_module(f"{bench.name}_user")
+    engine = sys.modules[bench.name]
+    original = engine.kernel
+    watch = bench.watch()
+    assert user.kernel is engine.kernel is not original
+    watch.stop()
+    assert user.kernel is engine.kernel is original
+
+
+# --- letting go ---
+
+
+def test_stopping_puts_everything_back(bench: Bench) -> None:
+    bench.write()
+    engine: Any = importlib.import_module(bench.name)
+    before = {**vars(engine)}, {**vars(engine.FutureMap)}, torch.compile
+    watch = bench.watch()
+    assert "__setattr__" in vars(engine.FutureMap)
+    assert torch.compile is not before[2]
+    watch.stop()
+    assert ({**vars(engine)}, {**vars(engine.FutureMap)}, torch.compile) == before
+
+
+def test_an_import_after_the_end_is_left_alone(bench: Bench) -> None:
+    bench.write()
+    bench.watch().stop()
+    engine: Any = importlib.import_module(bench.name)
+    assert type(engine.FutureMap().tokens_buf) is torch.Tensor
+    assert "__setattr__" not in vars(engine.FutureMap)
+
+
+# --- what cannot be taken hold of ---
+
+
+def renamed(old: str, new: str) -> Callable[[str], str]:
+    return lambda text: text.replace(old, new)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (renamed("FutureMap:", "FutureMaps:"), "no class `FutureMap`; did you mean `FutureMaps`?"),
+        (renamed("self.tokens_buf", "self.token_buf"), "`__init__` did not make it; did you mean"),
+        (
+            renamed("kernel(rows", "kernel(row"),
+            "parameter `rows`, which it lacks; did you mean `row`",
+        ),
+        (renamed("def kernel", "def kernels"), "no such function; did you mean `kernels`?"),
+    ],
+)
+def test_what_an_engine_renamed_is_a_problem_and_no_crash(
+    bench: Bench, change: Callable[[str], str], message: str
+) -> None:
+    engine, watch = bench.engine(source=change(ENGINE))
+    if hasattr(engine, "FutureMap"):
+        engine.FutureMap()
+    assert [problem for problem in watch.coverage().problems if message in problem]
+
+
+def test_a_class_that_was_replaced_is_a_problem(bench: Bench) -> None:
+    engine, watch = bench.engine()
+    assert watch.coverage().problems == ()
+    importlib.reload(engine)
+    (problem, *_) = watch.coverage().problems
+    assert "was replaced" in problem
+
+
+def test_a_relay_of_another_release_is_passed_over(bench: Bench) -> None:
+    text = CONTRACT.replace('name = "toy"', 'name = "toy"\ndistribution = "torch"')
+    text = text.replace('peeks = ["look"', 'releases = "<0.1"\npeeks = ["look"')
+    engine, watch = bench.engine(text)
+    assert type(engine.FutureMap().tokens_buf) is torch.Tensor
+    assert watch.coverage().problems == ()
+
+
+def test_a_tensor_without_rows_is_a_problem(bench: Bench) -> None:
+    engine, watch = bench.engine(
+        source=ENGINE.replace("torch.zeros(size, dtype", "torch.tensor(0, dtype")
+    )
+    engine.FutureMap()
+    (problem,) = watch.coverage().problems
+    assert "no rows" in problem
+
+
+def test_coverage_tells_what_was_imported_and_what_was_touched(bench: Bench) -> None:
+    engine, watch = bench.engine()
+    relay = f"{bench.name}:FutureMap"
+    assert (watch.coverage().imported, watch.coverage().touched) == ((relay,), ())
+    engine.FutureMap().stash(ROWS, 5)
+    assert watch.coverage().touched == (relay,)
+    assert dataclasses.asdict(watch.coverage().counts)["writes"] == 1

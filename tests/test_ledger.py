@@ -1,0 +1,78 @@
+"""The life of a row, without a tensor in sight."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from fmcheck.runtime.ledger import NOWHERE, Ledger, State
+
+ROWS = np.array([1, 3])
+
+
+@pytest.fixture
+def ledger() -> Ledger:
+    return Ledger(5)
+
+
+def states(ledger: Ledger) -> list[State]:
+    return [State(state) for state in ledger.state]
+
+
+def test_a_new_row_is_empty_and_has_no_story(ledger: Ledger) -> None:
+    assert states(ledger) == [State.EMPTY] * 5
+    assert ledger.last_write(1) == ledger.last_read(1) == NOWHERE
+
+
+def test_a_written_row_is_live(ledger: Ledger) -> None:
+    ledger.stash(ROWS, 7)
+    assert states(ledger) == [State.EMPTY, State.LIVE, State.EMPTY, State.LIVE, State.EMPTY]
+    assert ledger.last_write(3) == 7
+    assert ledger.last_write(2) == NOWHERE
+
+
+@pytest.mark.parametrize("all_live", [False, True])
+def test_a_gathered_row_is_consumed(ledger: Ledger, all_live: bool) -> None:
+    ledger.stash(ROWS, 7)
+    ledger.consume(ROWS, 8, all_live)
+    assert states(ledger)[1] is State.CONSUMED
+    assert (ledger.last_write(1), ledger.last_read(1)) == (7, 8)
+
+
+def test_an_empty_row_stays_empty_when_it_is_gathered(ledger: Ledger) -> None:
+    ledger.consume(ROWS, 8)
+    assert states(ledger)[1] is State.EMPTY
+    assert ledger.last_read(1) == 8
+
+
+def test_a_consumed_row_is_live_again_once_it_is_written(ledger: Ledger) -> None:
+    ledger.stash(ROWS, 7)
+    ledger.consume(ROWS, 8)
+    ledger.stash(ROWS, 9)
+    assert ledger.is_live(ROWS).all()
+
+
+def test_an_invalidated_row_is_consumed(ledger: Ledger) -> None:
+    ledger.stash(ROWS, 7)
+    ledger.invalidate(ROWS, 9)
+    assert states(ledger)[1] is State.CONSUMED
+    assert (ledger.last_write(1), ledger.last_read(1)) == (7, 9)
+
+
+def test_an_invalidation_leaves_empty_and_consumed_rows_as_they_are(ledger: Ledger) -> None:
+    ledger.stash(np.array([1]), 7)
+    ledger.consume(np.array([1]), 8)
+    ledger.invalidate(ROWS, 9)
+    assert states(ledger)[1] is State.CONSUMED
+    assert states(ledger)[3] is State.EMPTY
+    assert (ledger.last_read(1), ledger.last_read(3)) == (8, NOWHERE)
+
+
+def test_rows_may_be_negative_and_repeat(ledger: Ledger) -> None:
+    ledger.stash(np.array([-1, 4, -1]), 7)
+    assert states(ledger)[4] is State.LIVE
+
+
+def test_an_adopted_buffer_is_live_where_it_has_values(ledger: Ledger) -> None:
+    ledger.adopt(np.array([True, False, True, True, True]))
+    assert ledger.is_empty(np.arange(5)).tolist() == [False, True, False, False, False]

@@ -1,0 +1,474 @@
+"""The pytest plugin as a user meets it: each run is a process of its own."""
+
+from __future__ import annotations
+
+import os
+import textwrap
+import xml.etree.ElementTree as ElementTree
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+pytest_plugins = ("pytester",)
+REPOSITORY = Path(__file__).parent.parent
+
+ENGINE = """
+    import torch
+
+    ROWS = torch.tensor([1, 2])
+
+    class FutureMap:
+        def __init__(self):
+            self.tokens_buf = torch.zeros(8, dtype=torch.int64)
+
+        def stash(self, rows, tokens):
+            self.tokens_buf[rows] = tokens
+
+        def gather(self, rows):
+            return self.tokens_buf[rows]
+
+    def healthy():
+        fm = FutureMap()
+        fm.stash(ROWS, 5)
+        return fm.gather(ROWS)
+
+    def stale():
+        fm = FutureMap()
+        fm.stash(ROWS, 5)
+        fm.gather(ROWS)
+        return fm.gather(ROWS)
+"""
+CONTRACT = """
+    [engine]
+    name = "toy"
+
+    [[relay]]
+    class = "toy_engine:FutureMap"
+
+    [[relay.buffer]]
+    name = "tokens_buf"
+    valid = ">= 0"
+"""
+SETTINGS = """
+    [tool.fmcheck]
+    contracts = ["toy.toml"]
+"""
+HEALTHY = """
+    import toy_engine
+
+    def test_it():
+        assert toy_engine.healthy().tolist() == [5, 5]
+"""
+STALE = """
+    import toy_engine
+
+    def test_it():
+        toy_engine.stale()
+"""
+
+
+class Project:
+    """A project with a small engine, its contract and one test file."""
+
+    def __init__(self, pytester: pytest.Pytester) -> None:
+        self.pytester = pytester
+        self.write("toy_engine.py", ENGINE)
+        self.write("toy.toml", CONTRACT)
+        self.write("pyproject.toml", SETTINGS)
+
+    def write(self, name: str, text: str) -> None:
+        (self.pytester.path / name).write_text(textwrap.dedent(text))
+
+    def change(self, name: str, old: str, new: str) -> None:
+        path = self.pytester.path / name
+        text = path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+
+    def run(self, test: str, *arguments: str, load: bool = True) -> pytest.RunResult:
+        self.write("test_engine.py", test)
+        loaded = ("-p", "fmcheck") if load else ()
+        return self.pytester.runpytest_subprocess(*loaded, *arguments)
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> Iterator[Project]:
+    for name in ("FMCHECK_MODE", "PYTEST_ADDOPTS"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(REPOSITORY), str(pytester.path)]))
+    return Project(pytester)
+
+
+CLOSING = "fmcheck: 1 buffer, 1 write, {} gather*, 0 peeks checked; {} violation*"
+
+# --- on and off ---
+
+
+def test_a_healthy_test_passes_and_says_how_much_was_checked(project: Project) -> None:
+    result = project.run(HEALTHY)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["fmcheck: mode fail, contracts: toy (*child processes*"])
+    result.stdout.fnmatch_lines([CLOSING.format(1, 0)])
+    assert result.ret == 0
+
+
+def test_a_violation_fails_the_test_and_is_told_in_full(project: Project) -> None:
+    result = project.run(STALE)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "FMCHECK: FR102 double-read in FutureMap.tokens_buf rows 1, 2",
+            "  gather      toy_engine.py:14 in FutureMap.gather",
+            "    values    -1, -1",
+            "  last write  toy_engine.py:11 in FutureMap.stash",
+            "  last read   toy_engine.py:14 in FutureMap.gather",
+            "  test        test_engine.py::test_it",
+            "fmcheck violation: rule=FR102 buf=FutureMap.tokens_buf rows=1,2 row_count=2 "
+            "site=toy_engine.py:14 count=1 device=cpu pid=*",
+            CLOSING.format(2, 1),
+        ]
+    )
+
+
+@pytest.mark.parametrize(
+    ("flag", "environment", "ini", "load", "failed"),
+    [
+        (None, None, None, True, True),
+        (None, None, None, False, False),
+        ("fail", None, None, False, True),
+        (None, "fail", None, False, True),
+        (None, None, "fail", False, False),
+        (None, None, "off", True, False),
+        (None, "fail", "off", True, True),
+        ("off", "fail", "fail", True, False),
+    ],
+)
+def test_flag_beats_environment_beats_ini_beats_p(
+    project: Project,
+    monkeypatch: pytest.MonkeyPatch,
+    flag: str | None,
+    environment: str | None,
+    ini: str | None,
+    load: bool,
+    failed: bool,
+) -> None:
+    if environment:
+        monkeypatch.setenv("FMCHECK_MODE", environment)
+    if not load:
+        register(project)
+        failed = failed or ini == "fail"
+    arguments = [f"--fmcheck={flag}"] if flag else []
+    arguments += ["-o", f"fmcheck_mode={ini}"] if ini else []
+    result = project.run(STALE, *arguments, load=load)
+    result.assert_outcomes(failed=int(failed), passed=int(not failed))
+    assert ("fmcheck:" in result.stdout.str()) is failed
+
+
+def register(project: Project) -> None:
+    """Makes fmcheck look installed, so that pytest loads it by its entry point."""
+    folder = project.pytester.path / "fmcheck-0.1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: fmcheck\nVersion: 0.1.0\n")
+    (folder / "entry_points.txt").write_text("[pytest11]\nfmcheck = fmcheck\n")
+
+
+def test_merely_installed_it_patches_nothing_and_imports_nothing_heavy(project: Project) -> None:
+    register(project)
+    result = project.run(
+        """
+        import sys
+
+        def test_it(request):
+            assert request.config.pluginmanager.hasplugin("fmcheck")
+            assert not {"torch", "numpy", "libcst", "wrapt"} & set(sys.modules)
+            import toy_engine, torch
+            assert type(toy_engine.FutureMap().tokens_buf) is torch.Tensor
+            assert "__setattr__" not in vars(toy_engine.FutureMap)
+        """,
+        "--strict-config",
+        load=False,
+    )
+    result.assert_outcomes(passed=1)
+    assert "fmcheck:" not in result.stdout.str()
+
+
+def test_p_no_switches_it_off(project: Project) -> None:
+    register(project)
+    result = project.run(STALE, "-p", "no:fmcheck", load=False)
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("where", ["environment", "ini"])
+def test_addopts_switch_it_on(
+    project: Project, monkeypatch: pytest.MonkeyPatch, where: str
+) -> None:
+    if where == "environment":
+        monkeypatch.setenv("PYTEST_ADDOPTS", "-p fmcheck")
+    else:
+        project.write("pytest.ini", "[pytest]\naddopts = -p fmcheck\n")
+    project.run(STALE, load=False).assert_outcomes(failed=1)
+
+
+def test_a_conftest_may_import_the_engine(project: Project) -> None:
+    project.write("conftest.py", "import toy_engine")
+    project.run(STALE).assert_outcomes(failed=1)
+
+
+# --- what a violation does ---
+
+
+def test_mode_warn_warns(project: Project) -> None:
+    result = project.run(STALE, "--fmcheck=warn")
+    result.assert_outcomes(passed=1, warnings=1)
+    result.stdout.fnmatch_lines(["*FmcheckWarning*", CLOSING.format(2, 1)])
+    assert result.ret == 0
+
+
+def test_a_warning_can_be_turned_into_an_error(project: Project) -> None:
+    result = project.run(STALE, "--fmcheck=warn", "-W", "error::fmcheck.FmcheckWarning")
+    result.assert_outcomes(failed=1)
+
+
+def test_xfail_strict_can_ask_for_the_violation(project: Project) -> None:
+    result = project.run(
+        """
+        import fmcheck, pytest, toy_engine
+
+        @pytest.mark.xfail(raises=fmcheck.ViolationError, strict=True)
+        def test_stale():
+            toy_engine.stale()
+
+        @pytest.mark.xfail(raises=fmcheck.ViolationError, strict=True)
+        def test_healthy():
+            toy_engine.healthy()
+        """
+    )
+    result.assert_outcomes(xfailed=1, failed=1)
+
+
+def test_a_test_keeps_its_own_failure(project: Project) -> None:
+    result = project.run(
+        """
+        import toy_engine
+
+        def test_it():
+            toy_engine.stale()
+            raise ValueError("my own")
+        """
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "E*ValueError: my own",
+            "E*FMCHECK: FR102*",
+            "*Captured fmcheck call*",
+            "FMCHECK: FR102*",
+        ]
+    )
+
+
+def test_a_skip_does_not_hide_a_violation(project: Project) -> None:
+    result = project.run(
+        """
+        import pytest, toy_engine
+
+        def test_it():
+            toy_engine.stale()
+            pytest.skip("never mind")
+        """
+    )
+    result.assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "outcomes"),
+    [
+        ("toy_engine.stale()", "", {"errors": 1}),
+        ("", "toy_engine.stale()", {"passed": 1, "errors": 1}),
+    ],
+)
+def test_a_fixture_fails_its_own_phase(
+    project: Project, before: str, after: str, outcomes: dict[str, int]
+) -> None:
+    result = project.run(
+        f"""
+        import pytest, toy_engine
+
+        @pytest.fixture
+        def engine():
+            {before or "pass"}
+            yield
+            {after or "pass"}
+
+        def test_it(engine):
+            pass
+        """
+    )
+    result.assert_outcomes(**outcomes)
+
+
+def test_a_parametrised_test_is_named_in_full_and_each_fails(project: Project) -> None:
+    result = project.run(
+        """
+        import pytest, toy_engine
+
+        @pytest.mark.parametrize("size", [1, 2])
+        def test_it(size):
+            toy_engine.stale()
+        """
+    )
+    result.assert_outcomes(failed=2)
+    result.stdout.fnmatch_lines(["  test        test_engine.py::test_it[[]2[]]"])
+    result.stdout.fnmatch_lines(["*; 1 violation"])
+
+
+@pytest.mark.parametrize("test", [HEALTHY, "def test_it():\n    pass\n"])
+def test_a_violation_outside_of_any_test_fails_the_session(project: Project, test: str) -> None:
+    project.write("conftest.py", "import toy_engine\ntoy_engine.stale()\n")
+    result = project.run(test)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["found outside of any test:", "FMCHECK: FR102*"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_junit_has_the_violation(project: Project) -> None:
+    project.run(STALE, "--junitxml=out.xml")
+    case = ElementTree.parse(project.pytester.path / "out.xml").find(".//testcase")
+    assert case is not None
+    failure, told = case.find("failure"), case.find("./properties/property[@name='fmcheck']")
+    assert failure is not None
+    assert "FR102" in (failure.text or "")
+    assert told is not None
+    assert told.get("value") == "FMCHECK: FR102 double-read in FutureMap.tokens_buf rows 1, 2"
+
+
+# --- what was not checked ---
+
+
+def test_a_run_that_imports_no_relay_says_so(project: Project) -> None:
+    result = project.run("def test_it():\n    pass\n")
+    result.stdout.fnmatch_lines(
+        ["fmcheck: no declared relay was imported: nothing was checked", "fmcheck: 0 buffers, *"]
+    )
+    assert result.ret == 0
+
+
+def test_a_relay_that_nobody_used_is_told(project: Project) -> None:
+    result = project.run("import toy_engine\n\ndef test_it():\n    toy_engine.FutureMap()\n")
+    result.stdout.fnmatch_lines(["fmcheck: declared relay toy_engine:FutureMap was imported, but*"])
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("FutureMap", "FutureMapp", "*no class `FutureMapp`; did you mean `FutureMap`?"),
+        ("tokens_buf", "token_buf", "*`token_buf`: `__init__` did not make it*"),
+    ],
+)
+def test_what_cannot_be_taken_hold_of_fails_the_session(
+    project: Project, old: str, new: str, message: str
+) -> None:
+    project.change("toy.toml", old, new)
+    result = project.run(HEALTHY)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines([f"fmcheck error: {message}"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_reloaded_engine_fails_the_session(project: Project) -> None:
+    result = project.run(
+        """
+        import importlib, toy_engine
+
+        def test_it():
+            importlib.reload(toy_engine).stale()
+        """
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["fmcheck error: *was replaced*reload*"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+# --- bad input ---
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--fmcheck=fial",), "*--fmcheck: expected one of fail, warn, off, got `fial`; did you*"),
+        (("-o", "fmcheck_mode=loud"), "*fmcheck_mode: expected one of*got `loud`*"),
+        (("--fmcheck-config=none.toml",), "*none.toml*"),
+        (("--fmcheck-config=bad.toml",), "*bad.toml*contract*did you mean `contracts`*"),
+    ],
+)
+def test_bad_options_are_usage_errors(
+    project: Project, arguments: tuple[str, ...], message: str
+) -> None:
+    project.write("bad.toml", "contract = []")
+    result = project.run(HEALTHY, *arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+
+
+def test_settings_may_be_named(project: Project) -> None:
+    (project.pytester.path / "pyproject.toml").unlink()
+    project.write("mine.toml", 'contracts = ["toy.toml"]')
+    project.run(STALE, "--fmcheck-config=mine.toml").assert_outcomes(failed=1)
+
+
+@pytest.mark.parametrize("package", ["numpy", "wrapt"])
+def test_a_missing_package_is_named(project: Project, package: str) -> None:
+    project.write(f"{package}.py", "raise ImportError('gone')")
+    result = project.run("def test_it():\n    pass\n")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"*needs {package}: pip install 'fmcheck[[]pytest[]]'*"])
+
+
+# --- xdist ---
+
+
+def test_workers_report_to_the_controller(project: Project) -> None:
+    pytest.importorskip("xdist")
+    project.write(
+        "test_more.py", "import toy_engine\n\ndef test_more():\n    toy_engine.healthy()\n"
+    )
+    result = project.run(STALE, "-n", "2")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(
+        ["fmcheck: 2 buffers, 2 writes, 3 gathers, 0 peeks checked; 1 violation"]
+    )
+
+
+def test_a_problem_of_a_worker_fails_the_session(project: Project) -> None:
+    pytest.importorskip("xdist")
+    project.change("toy.toml", "FutureMap", "FutureMapp")
+    result = project.run(HEALTHY, "-n", "1")
+    result.stdout.fnmatch_lines(["fmcheck error: *no class*"])
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+
+
+def test_a_worker_that_died_is_told(project: Project) -> None:
+    pytest.importorskip("xdist")
+    result = project.run("import os\n\ndef test_it():\n    os._exit(3)\n", "-n", "1")
+    result.stdout.fnmatch_lines(["fmcheck error: worker gw0 gave no counts"])
+
+
+# --- the fixture engine ---
+
+
+@pytest.mark.parametrize(("load", "failed"), [(True, 2), (False, 0)])
+def test_the_fixture_engine_shows_what_it_is_for(project: Project, load: bool, failed: int) -> None:
+    engine = REPOSITORY / "fixtures" / "engine"
+    loaded = ("-p", "fmcheck") if load else ()
+    result = project.pytester.runpytest_subprocess(
+        *loaded, "-p", "no:cacheprovider", "-v", str(engine)
+    )
+    result.assert_outcomes(passed=3 - failed, failed=failed)
+    if load:
+        result.stdout.fnmatch_lines(["*test_healthy PASSED*"])
+        result.stdout.fnmatch_lines(["FMCHECK: FR102*", "  gather*future_map.py:*"])
+        result.stdout.fnmatch_lines(["FMCHECK: FR101*", "  gather*future_map.py:*"])

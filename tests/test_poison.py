@@ -1,0 +1,90 @@
+"""Which bits mean that there is nothing to read."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fmcheck.runtime.memory import DeviceMemory, HostMemory, memory_of
+from fmcheck.runtime.poison import poison_for
+
+WITH_NAN = ["float64", "float32", "float16", "bfloat16"]
+
+
+@pytest.mark.parametrize("dtype", WITH_NAN)
+def test_the_poison_of_a_float_is_a_nan_of_our_own(dtype: str) -> None:
+    tensor = torch.zeros(2, dtype=getattr(torch, dtype))
+    memory, poison = memory_of(tensor), poison_for(dtype, None)
+    memory.write(0, poison.bits)
+    tensor[1] = float("nan")
+    assert tensor.isnan().tolist() == [True, True]
+    assert poison.is_poison(memory.read(...)).tolist() == [True, False]
+    assert poison.certain
+
+
+@pytest.mark.parametrize("dtype", ["int8", "int16", "int32", "int64"])
+def test_the_poison_of_a_signed_integer_is_minus_one(dtype: str) -> None:
+    tensor = torch.zeros(2, dtype=getattr(torch, dtype))
+    memory_of(tensor).write(0, poison_for(dtype, (">=", 0)).bits)
+    assert tensor.tolist() == [-1, 0]
+
+
+def test_minus_one_is_a_verdict_only_where_it_is_no_value() -> None:
+    assert poison_for("int64", (">=", 0)).certain
+    assert not poison_for("int64", (">=", -1)).certain
+    assert not poison_for("int64", None).certain
+
+
+@pytest.mark.parametrize("dtype", ["uint8", "bool", "float8_e5m2", "complex64"])
+def test_other_dtypes_have_none(dtype: str) -> None:
+    assert poison_for(dtype, None).bits is None
+
+
+@pytest.mark.parametrize(
+    ("bound", "live", "expected"),
+    [
+        ((">=", 0), True, [True, False, False, True]),
+        ((">", 0), True, [True, True, False, True]),
+        (None, True, [False, False, False, False]),
+        (None, False, [True, False, False, False]),
+    ],
+)
+def test_suspects_among_integers(
+    bound: tuple[str, int] | None, live: bool, expected: list[bool]
+) -> None:
+    bits = np.array([-1, 0, 5, -7])
+    suspects = poison_for("int64", bound).suspects(bits, np.full(4, live))
+    assert suspects.tolist() == expected
+
+
+def test_without_a_poison_the_ledger_has_the_verdict() -> None:
+    bits = np.array([1, 1, 0], np.int8)
+    suspects = poison_for("uint8", (">", 0)).suspects(bits, np.array([True, False, True]))
+    assert suspects.tolist() == [False, True, True]
+
+
+def test_a_float_is_judged_by_its_bound_too() -> None:
+    tensor = torch.tensor([0.5, -0.5], dtype=torch.bfloat16)
+    poison = poison_for("bfloat16", (">=", 0))
+    assert poison.values(memory_of(tensor).read(...)).tolist() == [0.5, -0.5]
+    assert poison.suspects(memory_of(tensor).read(...), np.full(2, True)).tolist() == [False, True]
+
+
+@pytest.mark.parametrize("kind", [HostMemory, DeviceMemory])
+def test_memory_is_read_and_written_in_place(kind: type[HostMemory] | type[DeviceMemory]) -> None:
+    tensor = torch.arange(6).reshape(3, 2)
+    memory = kind(tensor)
+    rows = np.array([2, 0])
+    assert memory.read(rows).tolist() == [[4, 5], [0, 1]]
+    memory.write((rows, np.array([1, 1])), 9)
+    memory.write(slice(1, 2), np.array([[7, 8]]))
+    assert tensor.tolist() == [[0, 9], [7, 8], [4, 9]]
+
+
+@pytest.mark.parametrize("kind", [HostMemory, DeviceMemory])
+def test_what_was_read_is_a_copy(kind: type[HostMemory] | type[DeviceMemory]) -> None:
+    tensor = torch.arange(3)
+    found = kind(tensor).read(slice(0, 1))
+    tensor.fill_(9)
+    assert found.tolist() == [0]

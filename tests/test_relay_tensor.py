@@ -1,0 +1,481 @@
+"""What the alias makes of each call of torch: a gather, a write, a peek or nothing."""
+
+from __future__ import annotations
+
+import copy
+import threading
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from fmcheck.runtime import relay_tensor as rt
+from fmcheck.runtime.ledger import State
+from fmcheck.runtime.relay_tensor import RelayTensor, relay_tensor
+from fmcheck.runtime.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fmcheck.finding import Violation
+
+ROWS = torch.tensor([2, 3])
+VALID = (">=", 0)
+TEST_FILE = __file__
+
+
+class Subject:
+    """A watched buffer and the session that watches it."""
+
+    def __init__(self, tensor: torch.Tensor, bound: tuple[str, int] | None = VALID) -> None:
+        self.plain = tensor
+        self.tally = Tally()
+        self.buf: Any = relay_tensor(tensor, "Map.buf", "engine:Map", self.tally, bound)
+        self.buf._relay.lay_poison()
+
+    def stashed(self) -> Subject:
+        self.buf[1:] = torch.ones(())
+        return self
+
+    @property
+    def live(self) -> list[int]:
+        return np.flatnonzero(self.buf._relay.ledger.state == State.LIVE).tolist()
+
+    @property
+    def consumed(self) -> list[int]:
+        return np.flatnonzero(self.buf._relay.ledger.state == State.CONSUMED).tolist()
+
+    @property
+    def found(self) -> list[Violation]:
+        return list(self.tally.drain())
+
+    @property
+    def codes(self) -> list[str]:
+        return [violation.code for violation in self.found]
+
+
+@pytest.fixture
+def line() -> Subject:
+    return Subject(torch.arange(8))
+
+
+@pytest.fixture
+def table() -> Subject:
+    return Subject(torch.arange(24.0).reshape(8, 3), None)
+
+
+# --- the table of the design ---
+
+
+def test_a_gather_of_an_unwritten_row_is_a_read_before_write(line: Subject) -> None:
+    line.buf[ROWS]
+    (violation,) = line.found
+    assert (violation.code, violation.rows, violation.values) == ("FR101", (2, 3), ("-1", "-1"))
+    assert violation.last_write is None
+
+
+def test_a_second_gather_is_a_double_read_and_names_three_sites(line: Subject) -> None:
+    line.buf[ROWS] = 5
+    line.buf[ROWS]
+    line.buf[ROWS]
+    (violation,) = line.found
+    assert (violation.code, violation.name, violation.rows) == ("FR102", "double-read", (2, 3))
+    assert violation.last_write is not None
+    assert violation.last_read is not None
+    sites = [violation.last_write.site, violation.last_read.site, violation.access.site]
+    assert {site.path for site in sites} == {TEST_FILE}
+    assert [site.line - sites[0].line for site in sites] == [0, 1, 2]
+
+
+def test_write_and_gather_may_alternate_for_ever(line: Subject) -> None:
+    for token in range(5):
+        line.buf[ROWS] = token
+        assert line.buf[ROWS].tolist() == [token, token]
+    assert line.codes == []
+
+
+def test_only_the_rows_at_fault_are_named(line: Subject) -> None:
+    line.buf[ROWS] = 5
+    line.buf[torch.tensor([3, 2, 6])]
+    (violation,) = line.found
+    assert violation.rows == (6,)
+
+
+def test_rows_of_two_faults_are_two_violations(line: Subject) -> None:
+    line.buf[ROWS] = 5
+    line.buf[ROWS]
+    line.buf[torch.tensor([2, 7])]
+    assert sorted(line.codes) == ["FR101", "FR102"]
+
+
+def test_an_invalid_value_is_told_from_stale_data(line: Subject) -> None:
+    line.buf[ROWS] = torch.tensor([4, -7])
+    line.buf[ROWS]
+    (violation,) = line.found
+    assert (violation.code, violation.rows, violation.values) == ("FR105", (3,), ("-7",))
+
+
+def test_the_sink_row_is_never_a_finding_and_stays_readable(line: Subject) -> None:
+    assert line.buf[torch.tensor([0, 0])].tolist() == [0, 0]
+    line.buf[0] = 9
+    assert line.buf[torch.tensor([0])].tolist() == [9]
+    assert line.buf[torch.tensor([0])].tolist() == [9]
+    line.buf[0] = -1
+    line.buf[torch.tensor([0])]
+    assert line.codes == []
+
+
+def test_a_row_twice_in_one_gather_is_no_double_read(line: Subject) -> None:
+    line.buf[ROWS] = 5
+    line.buf[torch.tensor([2, 2, 3])]
+    assert line.codes == []
+
+
+def test_writing_the_poison_invalidates_and_is_no_finding(line: Subject) -> None:
+    line.buf[ROWS] = 5
+    line.buf[ROWS] = -1
+    assert (line.live, line.consumed, line.codes) == ([], [2, 3], [])
+    line.buf[ROWS]
+    assert line.codes == ["FR102"]
+
+
+def test_one_violation_seen_often_is_one_with_a_count(line: Subject) -> None:
+    for _ in range(3):
+        line.buf[ROWS]
+    (violation,) = line.found
+    assert violation.count == 3
+
+
+def test_a_partly_written_row_of_floats_was_not_written(table: Subject) -> None:
+    table.buf[2, :2] = 1.0
+    table.buf[torch.tensor([2])]
+    assert table.codes == ["FR101"]
+
+
+def test_a_row_written_out_of_sight_is_counted_and_no_finding(line: Subject) -> None:
+    line.plain[2:4] = 5
+    line.buf[ROWS]
+    assert (line.codes, line.tally.unseen_writes) == ([], 2)
+    line.buf[ROWS]
+    assert line.codes == ["FR102"]
+
+
+@pytest.mark.parametrize("dtype", [torch.uint8, torch.bool])
+def test_without_a_poison_the_ledger_accuses(dtype: torch.dtype) -> None:
+    subject = Subject(torch.zeros(8, dtype=dtype), None)
+    subject.buf[ROWS]
+    subject.buf[ROWS] = 1
+    subject.buf[ROWS]
+    subject.buf[ROWS]
+    assert subject.codes == ["FR101", "FR102"]
+
+
+def test_minus_one_may_be_a_value_where_nothing_is_declared() -> None:
+    subject = Subject(torch.zeros(8, dtype=torch.int32), None)
+    subject.buf[ROWS] = -1
+    subject.buf[ROWS]
+    assert subject.codes == []
+    subject.buf[ROWS]
+    assert subject.codes == ["FR102"]
+
+
+# --- gathers ---
+
+GATHERS: dict[str, Callable[[Any], Any]] = {
+    "tensor": lambda b: b[torch.tensor([2, 3])],
+    "int32": lambda b: b[torch.tensor([2, 3], dtype=torch.int32)],
+    "negative": lambda b: b[torch.tensor([-6, -5])],
+    "list": lambda b: b[[2, 3]],
+    "array": lambda b: b[np.array([2, 3])],
+    "two dimensions": lambda b: b[torch.tensor([[2], [3]])],
+    "mask": lambda b: b[(torch.arange(8) // 2 == 1)],
+    "bytes": lambda b: b[(torch.arange(8) // 2 == 1).to(torch.uint8)],
+    "tuple": lambda b: b[(torch.tensor([2, 3]),)],
+    "ellipsis": lambda b: b[torch.tensor([2, 3]), ...],
+    "new axis": lambda b: b[None, torch.tensor([2, 3])],
+    "index_select": lambda b: b.index_select(0, torch.tensor([2, 3])),
+    "torch.index_select": lambda b: torch.index_select(b, dim=0, index=torch.tensor([2, 3])),
+    "aten.index": lambda b: torch.ops.aten.index.Tensor(b, [torch.tensor([2, 3])]),
+    "aten.index_select": lambda b: torch.ops.aten.index_select.default(b, 0, torch.tensor([2, 3])),
+    "through a slice": lambda b: b[1:6][torch.tensor([1, 2])],
+    "through a view": lambda b: b.view(4, -1)[torch.tensor([1])],
+    "out=": lambda b: torch.index_select(
+        b, 0, torch.tensor([2, 3]), out=torch.empty(0, dtype=b.dtype)
+    ),
+}
+ROW_GATHERS = {
+    **GATHERS,
+    "embedding": lambda b: torch.nn.functional.embedding(torch.tensor([2, 3]), b),
+    "torch.embedding": lambda b: torch.embedding(b, torch.tensor([2, 3])),
+    "columns": lambda b: b[torch.tensor([2, 3]), 1],
+    "both": lambda b: b[torch.tensor([2, 3]), torch.tensor([0, 2])],
+    "some columns": lambda b: b[torch.tensor([2, 3]), :2],
+    "gather": lambda b: b.gather(0, torch.tensor([[2, 2, 2], [3, 3, 3]])),
+    "take": lambda b: b.take(torch.tensor([7, 9])),
+    "take_along_dim": lambda b: b.take_along_dim(torch.tensor([[2], [3]]), 0),
+    "masked_select": lambda b: b.masked_select((torch.arange(8) // 2 == 1)[:, None]),
+    "flat": lambda b: b.view(-1)[torch.tensor([6, 11])],
+}
+del ROW_GATHERS["through a view"]
+
+
+@pytest.mark.parametrize("name", GATHERS)
+def test_gathers_of_numbers(name: str, line: Subject) -> None:
+    line.stashed()
+    expected = GATHERS[name](line.plain.clone())
+    result = GATHERS[name](line.buf)
+    assert type(result) is torch.Tensor
+    assert result.tolist() == expected.tolist()
+    assert (line.consumed, line.codes) == ([2, 3], [])
+    GATHERS[name](line.buf)
+    assert line.codes == ["FR102"]
+
+
+@pytest.mark.parametrize("name", ROW_GATHERS)
+def test_gathers_of_rows(name: str, table: Subject) -> None:
+    table.stashed()
+    before = table.plain.clone()
+    expected = ROW_GATHERS[name](before)
+    result = ROW_GATHERS[name](table.buf)
+    assert result.tolist() == expected.tolist()
+    assert (table.consumed, table.codes) == ([2, 3], [])
+    ROW_GATHERS[name](table.buf)
+    assert table.codes == ["FR102"]
+
+
+def test_poison_is_put_on_the_very_elements_that_were_gathered(table: Subject) -> None:
+    table.stashed()
+    table.buf[ROWS, 1]
+    assert table.plain[2].isnan().tolist() == [False, True, False]
+    table.buf[ROWS, 2]
+    assert table.codes == []
+
+
+def test_an_empty_gather_takes_nothing(line: Subject) -> None:
+    assert line.buf[torch.tensor([], dtype=torch.int64)].shape == (0,)
+    assert line.buf[[]].shape == (0,)
+    assert (line.consumed, line.codes) == ([], [])
+
+
+def test_a_gather_out_of_range_is_torchs_own_error(line: Subject) -> None:
+    with pytest.raises(IndexError):
+        line.buf[torch.tensor([99])]
+    assert line.tally.gathers == 0
+
+
+def test_other_relays_are_no_part_of_a_gather(line: Subject) -> None:
+    other = Subject(torch.arange(8)).stashed()
+    torch.arange(8)[other.buf]
+    assert (other.consumed, other.tally.peeks) == ([], 1)
+
+
+# --- peeks ---
+
+PEEKS: dict[str, Callable[[Any], Any]] = {
+    "clone": lambda b: b.clone(),
+    "cpu": lambda b: b.cpu() + 0,
+    "to": lambda b: b.to(torch.float64),
+    "sum": lambda b: b.sum(),
+    "repr": repr,
+    "item": lambda b: b[3].item(),
+    "int": lambda b: int(b[3]),
+    "tolist": lambda b: b.tolist(),
+    "numpy": lambda b: b.numpy(),
+    "eq": lambda b: b == 1,
+    "arithmetic": lambda b: 1 + b,
+    "copied from": lambda b: torch.zeros(8, dtype=b.dtype).copy_(b),
+    "assigned from": lambda b: torch.zeros(8, dtype=b.dtype).__setitem__(slice(None), b),
+    "stack": lambda b: torch.stack([b, b]),
+    "where": lambda b: torch.where(torch.tensor(True), b, 0),
+    "deepcopy": copy.deepcopy,
+    "equal": lambda b: torch.equal(b, torch.zeros(8)),
+    "slice": lambda b: b[2:5] + 1,
+    "one": lambda b: b[torch.tensor(3)] + 1,
+}
+
+
+@pytest.mark.parametrize("name", PEEKS)
+def test_peeks_consume_nothing_and_find_nothing(name: str, line: Subject) -> None:
+    line.buf[ROWS] = 5
+    PEEKS[name](line.buf)
+    assert (line.live, line.codes, line.tally.gathers) == ([2, 3], [], 0)
+    assert line.tally.peeks >= 1
+
+
+def test_metadata_counts_as_nothing(line: Subject) -> None:
+    buf = line.buf
+    assert (buf.shape, buf.dtype, buf.device.type) == ((8,), torch.int64, "cpu")
+    assert (buf.dim(), len(buf), buf.numel(), buf.stride(), buf.is_contiguous()) == (
+        *(1, 8, 8, (1,)),
+        True,
+    )
+    assert buf.data_ptr() == line.plain.data_ptr()
+    assert (line.tally.peeks, line.tally.writes, line.tally.gathers) == (0, 0, 0)
+
+
+def test_a_column_of_all_rows_is_a_peek(table: Subject) -> None:
+    table.buf[:, torch.tensor([1])]
+    assert (table.codes, table.tally.gathers) == ([], 0)
+
+
+# --- writes ---
+
+WRITES: dict[str, Callable[[Any], Any]] = {
+    "tensor": lambda b: b.__setitem__(torch.tensor([2, 3]), 1),
+    "slice": lambda b: b.__setitem__(slice(2, 4), 1),
+    "mask": lambda b: b.__setitem__((torch.arange(8) // 2 == 1), 1),
+    "list": lambda b: b.__setitem__([2, -5], 1),
+    "view copy_": lambda b: b[2:4].copy_(torch.ones_like(rt.plain(b)[2:4])),
+    "view [...]": lambda b: b[2:4].__setitem__(..., 1),
+    "view of a view": lambda b: b[1:6][1:3].fill_(1),
+    "index_put_": lambda b: b.index_put_((torch.tensor([2, 3]),), torch.ones((), dtype=b.dtype)),
+    "index_fill_": lambda b: b.index_fill_(0, torch.tensor([2, 3]), 1),
+    "index_copy_": lambda b: b.index_copy_(
+        0, torch.tensor([2, 3]), torch.ones_like(rt.plain(b)[:2])
+    ),
+    "narrow zero_": lambda b: b.narrow(0, 2, 2).zero_(),
+    "split": lambda b: b.split(2)[1].zero_(),
+    "out=": lambda b: torch.add(torch.ones_like(rt.plain(b)[:2]), 1, out=torch.narrow(b, 0, 2, 2)),
+    "_foreach_copy_": lambda b: torch._foreach_copy_([b[2:4]], [torch.ones_like(rt.plain(b)[:2])]),
+    "aten.index_put_": lambda b: torch.ops.aten.index_put_.default(
+        b, [torch.tensor([2, 3])], torch.ones((), dtype=b.dtype)
+    ),
+    "aten.copy_": lambda b: torch.ops.aten.copy_.default(b[2:4], torch.ones_like(rt.plain(b)[:2])),
+    "recast": lambda b: b[2:4].view(torch.int8).zero_(),
+}
+# Added to a NaN of ours, a number leaves it what it is: these rows are written only as integers.
+NUMBER_WRITES = {
+    "augmented": lambda b: b[2:4].__iadd__(5),
+    "index_add_": lambda b: b.index_add_(0, torch.tensor([2, 3]), torch.ones_like(rt.plain(b)[:2])),
+    "int": lambda b: (b.__setitem__(2, 1), b.__setitem__(3, 1)),
+    "scatter_": lambda b: b.scatter_(0, torch.tensor([2, 3]), 1),
+    "scatter_add_": lambda b: b.scatter_add_(0, torch.tensor([2, 3]), torch.tensor([2, 2])),
+    "masked_fill_": lambda b: b.masked_fill_((torch.arange(8) // 2 == 1), 1),
+    "put_": lambda b: b.put_(torch.tensor([2, -5]), torch.tensor([1, 1])),
+}
+
+
+@pytest.mark.parametrize("name", [*WRITES, *NUMBER_WRITES])
+def test_writes_of_numbers(name: str, line: Subject) -> None:
+    {**WRITES, **NUMBER_WRITES}[name](line.buf)
+    assert (line.live, line.codes, line.tally.gathers) == ([2, 3], [], 0)
+
+
+@pytest.mark.parametrize("name", WRITES)
+def test_writes_of_rows(name: str, table: Subject) -> None:
+    WRITES[name](table.buf)
+    assert (table.live, table.codes) == ([2, 3], [])
+
+
+@pytest.mark.parametrize(
+    "write",
+    [
+        lambda b: b.fill_(1),
+        lambda b: b.zero_(),
+        lambda b: b.copy_(torch.zeros(8)),
+        lambda b: torch.add(torch.zeros(8, dtype=torch.int64), 1, out=b),
+        lambda b: b.random_(5),
+        lambda b: b.data.fill_(1),
+    ],
+)
+def test_writes_of_the_whole_buffer(write: Callable[[Any], Any], line: Subject) -> None:
+    write(line.buf)
+    assert line.live == [*range(8)]
+
+
+def test_a_write_in_place_returns_the_buffer_itself(line: Subject) -> None:
+    assert line.buf.fill_(1) is line.buf
+    buf = line.buf
+    buf += 1
+    assert buf is line.buf
+
+
+def test_a_stash_from_another_relay_peeks_at_it(line: Subject) -> None:
+    other = Subject(torch.arange(8))
+    line.buf[2:4] = other.buf[4:6]
+    assert other.tally.peeks == 1
+
+
+def test_views_stay_watched_and_values_do_not(line: Subject) -> None:
+    buf = line.buf
+    for view in (buf[2:5], buf[3], buf.view(2, 4), buf.data, buf.detach(), buf.split(4)[0]):
+        assert type(view) is RelayTensor
+    for value in (buf.clone(), buf + 1, buf[ROWS], buf.float()):
+        assert type(value) is torch.Tensor
+
+
+def test_a_tensor_that_is_given_another_storage_is_followed(line: Subject) -> None:
+    line.buf.data = torch.tensor([-1, 5, 6, -1])
+    assert line.live == [1, 2]
+    line.buf[torch.tensor([3])]
+    assert line.codes == ["FR101"]
+
+
+def test_nothing_is_checked_any_more_after_the_session(line: Subject) -> None:
+    line.tally.active = False
+    assert line.buf[ROWS].tolist() == [-1, -1]
+    line.buf[ROWS] = 4
+    assert line.buf[ROWS].tolist() == [4, 4]
+    assert line.codes == []
+
+
+def test_inference_mode_is_no_obstacle() -> None:
+    with torch.inference_mode():
+        subject = Subject(torch.zeros(8, dtype=torch.int64))
+        subject.buf[ROWS] = 5
+        assert subject.buf[ROWS].tolist() == [5, 5]
+        subject.buf[ROWS]
+    assert subject.codes == ["FR102"]
+
+
+def test_a_buffer_that_is_not_contiguous_is_watched() -> None:
+    subject = Subject(torch.arange(32).reshape(4, 8).T)
+    subject.buf[ROWS] = torch.ones(4, dtype=torch.int64)
+    assert subject.buf[ROWS].tolist() == [[1] * 4] * 2
+    subject.buf[ROWS]
+    (violation,) = subject.found
+    assert violation.rows == (2, 3)
+
+
+def test_a_gather_through_another_dtype_takes_whole_rows(line: Subject) -> None:
+    line.stashed()
+    line.buf.view(torch.int32)[torch.tensor([4, 6])]
+    assert (line.consumed, line.codes) == ([2, 3], [])
+    line.buf[ROWS]
+    assert line.codes == ["FR102"]
+
+
+@pytest.mark.parametrize("touch", [lambda b: b[ROWS], lambda b: b.__setitem__(ROWS, 1)])
+def test_the_ledger_changes_under_the_lock(
+    touch: Callable[[Any], Any], line: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = []
+    for name in ("stash", "consume"):
+        change = getattr(line.buf._relay.ledger, name)
+
+        def watched(*args: Any, change: Any = change) -> None:
+            held.append(line.tally.lock._is_owned())  # type: ignore[attr-defined]
+            change(*args)
+
+        monkeypatch.setattr(line.buf._relay.ledger, name, watched)
+    touch(line.buf)
+    assert held == [True]
+
+
+def test_threads_share_a_buffer() -> None:
+    subject = Subject(torch.zeros(65, dtype=torch.int64))
+
+    def work(first: int) -> None:
+        rows = torch.arange(first, first + 8)
+        for _ in range(200):
+            subject.buf[rows] = 1
+            subject.buf[rows]
+
+    threads = [threading.Thread(target=work, args=(1 + 8 * n,)) for n in range(4)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert subject.codes == []
+    assert (subject.tally.writes, subject.tally.gathers) == (800, 800)
