@@ -25,7 +25,8 @@ if TYPE_CHECKING:
     from fmcheck.lint.graph_slots import Slot
     from fmcheck.lint.resets import Sibling
 
-#: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs.
+#: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
+#: unless it fills a buffer that the contract names.
 IN_PLACE = frozenset({"copy_", "zero_", "fill_"})
 #: How many of the buffers that are reset a finding shows.
 SHOWN = 3
@@ -277,10 +278,10 @@ def slots(by_token, by_row, kind, tracks):
         self._registries = {part.slot_class: part for one in inputs for part in one.registry}
 
     def concerns(self, text: bytes) -> bool:
-        """Asks for whole words, and for the contracts' slot classes."""
+        """Asks for whole words, for the contracts' row indices and for their slot classes."""
         if super().concerns(text) and _WORDS.search(text):
             return True
-        return any(name.encode() in text for name in self._registries)
+        return any(name.encode() in text for name in (*self._row_indices, *self._registries))
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that make no slot, and fill no buffer where another one is reset."""
@@ -292,15 +293,19 @@ def slots(by_token, by_row, kind, tracks):
         """Yields a finding for each buffer whose padded tail nothing resets."""
         for part, found in slots(block, self._registries):
             yield from self._stale_slots(part, found)
-        if any(one.calls & IN_PLACE for one in outlines(block.facts)):
-            functions = Functions(block)
-            for filling in functions.candidates():
-                yield from self._stale_tails(filling, Resets(filling, functions))
+        has_tensors = any(one.calls & IN_PLACE for one in outlines(block.facts))
+        functions = Functions(block)
+        for filling in functions.candidates():
+            yield from self._stale_tails(filling, Resets(filling, functions), has_tensors)
 
-    def _stale_tails(self, filling: Filling, resets: Resets) -> Iterator[Finding]:
+    def _stale_tails(
+        self, filling: Filling, resets: Resets, has_tensors: bool
+    ) -> Iterator[Finding]:
         reported: set[str] = set()
         for fill in filling.fills:
             leaf = fill.region.leaf
+            if not has_tensors and not _fits(leaf, self._row_indices):
+                continue
             if leaf in reported or _fits(leaf, self._may_stay) or resets.functions.is_list(fill):
                 continue
             siblings = resets.siblings_of(fill)

@@ -414,6 +414,38 @@ def test_reset_by_a_class_that_fills_its_own_buffer_does_not_count() -> None:
     assert stale(replay(SIBLING + FILL) + twin) == ["req_pool_indices"]
 
 
+SLICES = """
+self.seq_lens[:raw_bs] = batch.seq_lens
+self.{name}[:raw_bs] = batch.{name}
+if bs > raw_bs:
+    self.seq_lens[raw_bs:bs] = 1
+"""
+
+
+@pytest.mark.parametrize(("name", "found"), [("req_pool_indices", 1), ("block_ids", 0)])
+def test_module_of_slice_assignments_alone_is_judged_for_row_indices(name: str, found: int) -> None:
+    assert len(stale(replay(SLICES.format(name=name)))) == found
+
+
+def test_reset_method_of_a_class_that_fills_its_own_buffer_does_not_count() -> None:
+    twin = (
+        "class Twin:\n    def reset(self):\n        self.req_pool_indices.zero_()\n"
+        "    def load(self, batch, bs, raw_bs):\n        self.reset()\n"
+        "        self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)\n"
+    )
+    assert stale(replay(SIBLING + FILL) + twin) == ["req_pool_indices"]
+
+
+def test_inherited_reset_method_that_is_called_counts() -> None:
+    base = (
+        "class Base:\n    def reset(self):\n        self.req_pool_indices.zero_()\n"
+        "    def load(self, batch, bs, raw_bs):\n        self.reset()\n"
+        "        self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)\n"
+    )
+    child = replay("self.reset()\n" + SIBLING + FILL).replace("Runner", "Runner(Base)")
+    assert stale(base + child) == []
+
+
 # Which buffers matter, and how much.
 
 

@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fmcheck.lint.block import walk
-from fmcheck.lint.buffers import ANY, Names, Region, squeezed
+from fmcheck.lint.buffers import ANY, Names, Region
 from fmcheck.lint.lazy import cst
+from fmcheck.lint.sizes import Sizes
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.lint.block import Block
+    from fmcheck.lint.sizes import Pair
 
 #: Methods of a tensor that set all of it to one value; `fill` is numpy's.
 RESETS = frozenset({"zero_", "fill_", "fill"})
@@ -42,8 +44,6 @@ class When(enum.Enum):
     SOMETIMES = "sometimes"
 
 
-#: What may be (raw, padded) in a comparison: both orders of `a != b`, one of `a < b`.
-Pair: TypeAlias = "Sequence[tuple[CSTNode, CSTNode]]"
 Tests: TypeAlias = "tuple[tuple[CSTNode, bool], ...]"
 
 
@@ -62,79 +62,6 @@ class Write:
     order: int
     tests: Tests
     in_place: bool
-
-
-class Sizes:
-    """Which expressions of a function are raw sizes, and which are padded ones.
-
-    A comparison says so: of `bs != raw_bs`, the side that copies are cut to is raw.
-    """
-
-    def __init__(self, names: Names, block: Block, writes: Sequence[Write]) -> None:
-        self._names = names
-        self._block = block
-        self.raw: set[str] = set()
-        self.padded: set[str] = set()
-        self._copied: set[str] = set()
-        for write in writes:
-            if write.kind is Kind.COPY and write.region.is_head:
-                self._copied |= self._atoms(write.region.stop)
-
-    def compare(self, pair: Pair) -> bool:
-        """Learns from two compared sizes; tells whether they are a raw and a padded one."""
-        for of in (self._mentioned, self._atoms):
-            for raw, padded in pair:
-                is_raw = bool(_own(of(raw)) & self._copied)
-                is_either = bool(_own(of(padded)) & self._copied)
-                if is_raw and _is_size(padded) and (not is_either or self._says_raw(raw, padded)):
-                    self.padded |= _own(self._mentioned(padded))
-                    self.learn_raw(raw)
-                    return True
-        return False
-
-    def _says_raw(self, raw: CSTNode, padded: CSTNode) -> bool:
-        """Tells two sizes apart by their names, where copies are cut to both."""
-        return "raw" in self.text(raw) and "raw" not in self.text(padded)
-
-    def learn_raw(self, size: CSTNode) -> None:
-        """Takes `size`, and what it is computed from or by, for raw."""
-        self.raw |= _own(self._atoms(size)) | {self.text(size)}
-
-    def text(self, size: CSTNode) -> str:
-        """Returns the text of an expression, without white space."""
-        return squeezed(self._block.code(size))
-
-    def is_raw(self, size: CSTNode | None) -> bool:
-        """Tells whether `size` is a raw size, as far as is known."""
-        if size is None:
-            return False
-        return bool(({self.text(size)} | self._atoms(size)) & self.raw)
-
-    def is_padded(self, size: CSTNode | None) -> bool:
-        """Tells whether `size` is a padded size, as far as is known."""
-        return size is not None and bool(self._atoms(size) & self.padded)
-
-    def _mentioned(self, size: CSTNode | None) -> set[str]:
-        """Returns the names and dotted names in an arithmetic expression."""
-        if isinstance(size, cst.BinaryOperation):
-            # `a - b` is as much a raw size as `a` is, and says nothing about `b`.
-            is_difference = isinstance(size.operator, cst.Subtract)
-            right = set() if is_difference else self._mentioned(size.right)
-            return self._mentioned(size.left) | right
-        if isinstance(size, cst.IfExp):
-            return self._mentioned(size.body) | self._mentioned(size.orelse)
-        if isinstance(size, (cst.Name, cst.Attribute, cst.Subscript, cst.Call)):
-            return {self.text(size)}
-        return set()
-
-    def _atoms(self, size: CSTNode | None, seen: frozenset[str] = frozenset()) -> set[str]:
-        """Returns what an expression mentions, and what the names in it were computed from."""
-        found = set(self._mentioned(size))
-        for name in found - seen:
-            for value in self._names.values(name):
-                if isinstance(value, (cst.BinaryOperation, cst.IfExp, cst.Name, cst.Attribute)):
-                    found |= self._atoms(value, seen | found)
-        return found
 
 
 class Filling:
@@ -156,7 +83,8 @@ class Filling:
         self.calls: set[str] = set()
         self._tests: Tests = ()
         self._statements(function.body)
-        self.sizes = Sizes(self._names, block, self.writes)
+        copies = [one for one in self.writes if one.kind is Kind.COPY and one.region.is_head]
+        self.sizes = Sizes(self._names, block, [one.region.stop for one in copies])
         self._learn()
         for fill in self.writes:
             stop = fill.region.stop if self._is_reset(fill) else None
@@ -380,15 +308,6 @@ class Filling:
                 regions = self._names.regions(element)
                 held = [region.element(call) for region in regions]
                 self._write(call, Kind.CONSTANT, [*regions, *held])
-
-
-def _own(names: set[str]) -> set[str]:
-    """Leaves out the attributes of `self`: a width per request is neither raw nor padded."""
-    return {name for name in names if not name.startswith("self.")}
-
-
-def _is_size(node: CSTNode) -> bool:
-    return isinstance(node, (cst.Name, cst.Attribute, cst.BinaryOperation, cst.Subscript, cst.Call))
 
 
 def _is_constant(node: CSTNode) -> bool:

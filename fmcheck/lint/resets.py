@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.graph_inputs import Filling, Kind, When
-from fmcheck.lint.outline import outlines
+from fmcheck.lint.outline import outlines, outlines_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from fmcheck.finding import Span
     from fmcheck.lint.block import Block
@@ -67,13 +67,26 @@ class Functions:
                 if peer is not filling:
                     yield peer
 
-    def is_reset_elsewhere(self, leaf: str) -> bool:
-        """Tells whether the module resets `leaf` outside this block, on behalf of others."""
+    def is_reset_elsewhere(self, leaf: str, calls: Collection[str]) -> bool:
+        """Tells whether the module resets `leaf` outside this block, on behalf of others.
+
+        A class that fills such a buffer too resets its own, unless it is called for it.
+        """
         return any(
             leaf in outline.resets - outline.fills
+            and (outline.name in calls or leaf not in self._filled_by_owner(outline))
             for outline in self._elsewhere
             if not _fits(outline.name, BEFORE_REPLAY)
         )
+
+    def _filled_by_owner(self, outline: Outline) -> set[str]:
+        """Returns what is filled in the class that an outline is of."""
+        statement = next(
+            one
+            for one in self._block.facts.tree.body
+            if one.lineno <= outline.line <= (one.end_lineno or one.lineno)
+        )
+        return {leaf for one in outlines_of(statement, self._block.facts) for leaf in one.fills}
 
 
 class Resets:
@@ -89,7 +102,7 @@ class Resets:
         return (
             any(reset.region.may_be(fill.region) for reset in self._filling.resets)
             or any(self._by_peers(fill))
-            or self.functions.is_reset_elsewhere(leaf)
+            or self.functions.is_reset_elsewhere(leaf, self._filling.calls)
         )
 
     def _by_peers(self, fill: Write) -> Iterator[tuple[Filling, Write]]:
