@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, field, fields, replace
 
 
 class Severity(str, enum.Enum):
@@ -56,11 +56,15 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Site:
-    """A line of code that touched a relay buffer: `path:line` in `function`."""
+    """A line of code that touched a relay buffer: `path:line` in `function`.
+
+    `caller` is where that function was called; two sites are the same one whoever called.
+    """
 
     path: str
     line: int
     function: str
+    caller: Site | None = field(default=None, compare=False)
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line} in {self.function}"
@@ -123,7 +127,7 @@ class Counts:
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
-            *(getattr(self, field.name) + getattr(other, field.name) for field in fields(Counts))
+            *(getattr(self, one.name) + getattr(other, one.name) for one in fields(Counts))
         )
 
 

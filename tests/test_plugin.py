@@ -122,10 +122,11 @@ def test_a_violation_fails_the_test_and_is_told_in_full(project: Project) -> Non
     result.stdout.fnmatch_lines(
         [
             "FMCHECK: FR102 double-read in FutureMap.tokens_buf rows 1, 2",
-            "  gather      toy_engine.py:14 in FutureMap.gather",
+            "  gather      toy_engine.py:14 in FutureMap.gather, called at toy_engine.py:25",
             "    values    -1, -1",
-            "  last write  toy_engine.py:11 in FutureMap.stash",
-            "  last read   toy_engine.py:14 in FutureMap.gather",
+            "  last write  toy_engine.py:11 in FutureMap.stash, called at toy_engine.py:23",
+            "  last read   toy_engine.py:14 in FutureMap.gather, called at toy_engine.py:24",
+            "  missing     a write of these rows between the last read and this gather",
             "  test        test_engine.py::test_it",
             "fmcheck violation: rule=FR102 buf=FutureMap.tokens_buf rows=1,2 row_count=2 "
             "site=toy_engine.py:14 count=1 device=cpu pid=*",
@@ -141,7 +142,7 @@ def test_a_violation_fails_the_test_and_is_told_in_full(project: Project) -> Non
         (None, None, None, False, False),
         ("fail", None, None, False, True),
         (None, "fail", None, False, True),
-        (None, None, "fail", False, False),
+        (None, None, "fail", False, True),
         (None, None, "off", True, False),
         (None, "fail", "off", True, True),
         ("off", "fail", "fail", True, False),
@@ -160,7 +161,6 @@ def test_flag_beats_environment_beats_ini_beats_p(
         monkeypatch.setenv("FMCHECK_MODE", environment)
     if not load:
         register(project)
-        failed = failed or ini == "fail"
     arguments = [f"--fmcheck={flag}"] if flag else []
     arguments += ["-o", f"fmcheck_mode={ini}"] if ini else []
     result = project.run(STALE, *arguments, load=load)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
-from sglang_env import STUBS, NoEnvironment, sglang_python
+from tests.sglang_env import STUBS, NoEnvironment, sglang_python
 
 if TYPE_CHECKING:
     from collections.abc import Mapping

@@ -10,6 +10,13 @@ if TYPE_CHECKING:
     from fmcheck.finding import Access, Coverage, Site, Violation
 
 
+MISSING = {
+    "FR101": "a write of these rows before the gather",
+    "FR102": "a write of these rows between the last read and this gather",
+    "FR105": "a write of a value that the contract calls valid",
+}
+
+
 def render(violation: Violation, root: Path) -> str:
     """Returns the whole report of one violation; paths below `root` are shown relative to it."""
     lines = [
@@ -18,6 +25,7 @@ def render(violation: Violation, root: Path) -> str:
         f"    values    {_values(violation)}",
         f"  last write  {_access(violation.last_write, root)}",
         f"  last read   {_access(violation.last_read, root)}",
+        f"  missing     {MISSING[violation.code]}",
         f"  test        {violation.test or 'none: outside of any test'}",
     ]
     if violation.count > 1:
@@ -88,7 +96,10 @@ def short_path(path: str, root: Path) -> str:
 
 
 def _site(site: Site, root: Path) -> str:
-    return f"{short_path(site.path, root)}:{site.line} in {site.function}"
+    text = f"{short_path(site.path, root)}:{site.line} in {site.function}"
+    if site.caller is None:
+        return text
+    return f"{text}, called at {short_path(site.caller.path, root)}:{site.caller.line}"
 
 
 def _access(access: Access | None, root: Path) -> str:
@@ -111,4 +122,4 @@ def _values(violation: Violation) -> str:
 
 
 def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}".replace(",", " ")
+    return f"{number:,} {noun}{'' if number == 1 else 's'}"

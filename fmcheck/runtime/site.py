@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import sys
 import threading
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Site
 
 if TYPE_CHECKING:
-    from types import CodeType
+    from types import CodeType, FrameType
 
 _OWN = str(Path(__file__).parent)
 _UNKNOWN = Site("<unknown>", 0, "<unknown>")
@@ -20,36 +21,58 @@ class Sites:
     """Finds the innermost frame outside of fmcheck and torch, and remembers it by number."""
 
     def __init__(self) -> None:
-        self._outside: dict[CodeType, bool] = {}
-        self._numbers: dict[tuple[CodeType, int], int] = {}
+        self._outside: dict[str, bool] = {}
+        self._numbers: dict[tuple[int, int, int, int], int] = {}
         self._sites: list[Site] = [_UNKNOWN]
+        # Keeps what is known by its id alive, so that no other code gets that id.
+        self._codes: list[CodeType] = []
         self._lock = threading.Lock()
 
     def __getitem__(self, number: int) -> Site:
         return self._sites[number]
 
     def here(self) -> int:
-        """Returns the number of the calling line of engine code."""
-        frame = sys._getframe(1)
+        """Returns the number of the calling line of engine code, and of the line that called it."""
+        frame = self._outward(sys._getframe(1))
+        if frame is None:
+            return 0
+        caller = self._outward(frame.f_back)
+        # By id: code that Dynamo rewrote may hold a slice, and then it has no hash.
+        key = (id(frame.f_code), frame.f_lineno, id(caller and caller.f_code), _line(caller))
+        number = self._numbers.get(key)
+        return self._remember(key, frame, caller) if number is None else number
+
+    def _outward(self, frame: FrameType | None) -> FrameType | None:
+        """Returns the first frame from `frame` outwards that is neither fmcheck's nor torch's."""
         outside = self._outside
         while frame is not None:
-            code = frame.f_code
-            known = outside.get(code)
+            name = frame.f_code.co_filename
+            known = outside.get(name)
             if known is None:
-                known = outside[code] = _is_outside(code.co_filename)
+                known = outside[name] = _is_outside(name)
             if known:
-                key = (code, frame.f_lineno)
-                number = self._numbers.get(key)
-                return self._remember(key) if number is None else number
-            frame = frame.f_back  # type: ignore[assignment]
-        return 0
+                return frame
+            frame = frame.f_back
+        return None
 
-    def _remember(self, key: tuple[CodeType, int]) -> int:
-        code, line = key
-        function = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
+    def _remember(
+        self, key: tuple[int, int, int, int], frame: FrameType, caller: FrameType | None
+    ) -> int:
+        made = replace(_site(frame), caller=None if caller is None else _site(caller))
         with self._lock:
-            self._sites.append(Site(code.co_filename, line, function))
+            self._codes += [one.f_code for one in (frame, caller) if one is not None]
+            self._sites.append(made)
             return self._numbers.setdefault(key, len(self._sites) - 1)
+
+
+def _line(frame: FrameType | None) -> int:
+    return 0 if frame is None else frame.f_lineno
+
+
+def _site(frame: FrameType) -> Site:
+    code = frame.f_code
+    function = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
+    return Site(code.co_filename, frame.f_lineno, function)
 
 
 def _is_outside(filename: str) -> bool:
