@@ -32,6 +32,9 @@ _WORKER_KEY = "fmcheck"
 class ViolationFailed(pytest.fail.Exception, ViolationError):  # type: ignore[name-defined,misc]  # noqa: N818
     """Fails the phase of a test in which a violation was found."""
 
+    # As pytest's own outcomes do it: the short summary then begins with what was found.
+    __module__ = "builtins"
+
     def __init__(self, text: str) -> None:
         pytest.fail.Exception.__init__(self, text, pytrace=False)
 
