@@ -23,7 +23,7 @@ def wheel_source(package: str, version: str) -> Path:
     Raises:
         CorpusError: if the wheel is neither in the cache nor to be downloaded.
     """
-    folder = _cache() / "wheels" / f"{package}-{version}"
+    folder = cache_folder() / "wheels" / f"{package}-{version}"
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
@@ -35,7 +35,8 @@ def wheel_source(package: str, version: str) -> Path:
     return folder
 
 
-def _cache() -> Path:
+def cache_folder() -> Path:
+    """Returns where tests keep what they fetched."""
     named = os.environ.get("FMCHECK_CACHE")
     return Path(named) if named else Path.home() / ".cache" / "fmcheck"
 

@@ -1,6 +1,6 @@
 """An environment with one unmodified release of SGLang, in which its FutureMap runs on CPU.
 
-Run by itself (`python tests/sglang_env.py 0.5.23`) it makes the environment and prints its python.
+Run by itself (`python -m tests.sglang_env 0.5.23`) it makes the environment and prints its python.
 Environments are kept in `$FMCHECK_CACHE` (default: ~/.cache/fmcheck), outside of the tree.
 """
 
@@ -14,6 +14,8 @@ import subprocess
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from tests.corpus import cache_folder
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -30,18 +32,13 @@ class NoEnvironment(Exception):  # noqa: N818
     """An environment could not be made: what was run, what it said, what to do."""
 
 
-def cache() -> Path:
-    """Returns where environments are kept."""
-    return Path(os.environ.get("FMCHECK_CACHE") or Path.home() / ".cache" / "fmcheck")
-
-
 def sglang_python(version: str) -> Path:
     """Returns the python of an environment with this release, made if there is none.
 
     Raises:
         NoEnvironment: if it cannot be made. Nothing half-made is ever returned.
     """
-    folder = cache() / "env" / f"relay-{version}"
+    folder = cache_folder() / "env" / f"relay-{version}"
     python = folder / "bin" / "python"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder.with_suffix(folder.suffix + ".lock")):
@@ -72,7 +69,7 @@ def _run(version: str, *command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         raise NoEnvironment(
-            f"could not make the environment for sglang {version} in {cache()}\n"
+            f"could not make the environment for sglang {version} in {cache_folder()}\n"
             f"  command: {' '.join(command)}\n"
             f"  exit status: {done.returncode}\n"
             f"{done.stdout[-2000:]}{done.stderr[-2000:]}\n"
