@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
+
 from tests.sglang_env import STUBS, NoEnvironment, sglang_python
 
 if TYPE_CHECKING:
