@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fmcheck.contract import Buffer, Contract, Engine, Relay
+from fmcheck.contract import Buffer, Contract, Engine, Opaque, Relay
+from fmcheck.runtime.opaque import opaque_call
 from fmcheck.runtime.watch import Watch
 
 if TYPE_CHECKING:
@@ -224,3 +225,23 @@ def test_our_own_code_is_not_compiled(fm: FutureMap) -> None:
     assert [node.target.__name__ for node in graph.graph.nodes if node.op == "call_function"] == [
         "mul"
     ]
+
+
+def kernel(rows: torch.Tensor, buf: torch.Tensor) -> torch.Tensor:
+    return buf.index_select(0, rows)
+
+
+@pytest.mark.parametrize("backend", BACKENDS)
+def test_opaque_function_inside_a_compiled_one_is_seen_and_not_traced(
+    watch: Watch, fm: FutureMap, backend: str, recwarn: pytest.WarningsRecorder
+) -> None:
+    watched = opaque_call(
+        kernel, Opaque(functions=(f"{__name__}:kernel",), rows="rows", reads=("buf",))
+    )
+    compiled = torch.compile(lambda rows, buf: watched(rows, buf) * 2, backend=backend)
+
+    assert compiled(ROWS, fm.buf).tolist() == [10, 10]
+    compiled(ROWS, fm.buf)
+
+    assert codes(watch) == ["FR102"]
+    assert [one for one in recwarn if "Dynamo" in str(one.message)] == []

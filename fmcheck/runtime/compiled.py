@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     Undo = Callable[[], None]
 
 _DEPTH = 4
+_TORCH_FUNCTION = "__torch_function__"
 
 
 def teach_dynamo(dynamo: ModuleType) -> Undo:
@@ -27,19 +28,20 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
     untraced = getattr(dynamo.config, "nontraceable_tensor_subclasses", None)
     if untraced is not None:
         untraced.add(kind)
-    original = kind.__dict__["__torch_function__"]
-    disabled = dynamo.disable(original.__func__)
-    _set_torch_function(kind, classmethod(disabled))
+    original = kind.__dict__[_TORCH_FUNCTION]
+    entered = {name: getattr(relay_tensor, name) for name in ("enter_gather", "enter_write")}
+    setattr(kind, _TORCH_FUNCTION, classmethod(dynamo.disable(original.__func__)))
+    for name, function in entered.items():
+        # An opaque function tells of its rows by these, from inside a compiled function too.
+        setattr(relay_tensor, name, dynamo.disable(function))
 
     def undo() -> None:
         # The subclass stays untraced: tensors of it may outlive the session.
-        _set_torch_function(kind, original)
+        setattr(kind, _TORCH_FUNCTION, original)
+        for name, function in entered.items():
+            setattr(relay_tensor, name, function)
 
     return undo
-
-
-def _set_torch_function(kind: type, function: Any) -> None:
-    kind.__torch_function__ = function  # type: ignore[attr-defined]
 
 
 def watch_compile(torch: ModuleType) -> Undo:
