@@ -1,4 +1,4 @@
-"""Benchmark: the fused gather of the speculative extras against the four it replaces.
+"""Benchmark: the fused gather of the extras against the four it replaces; the guard beside it.
 
     python -m tests.benchmarks.fused_gather [--device cuda]
 
@@ -21,6 +21,7 @@ import torch
 
 from fixtures.engine.device import wait_for_device
 from fixtures.engine.gather import compile_gather, gather_single
+from fixtures.engine.guard import assert_nonneg_and_invalidate, compile_check
 
 BATCHES = (1, 8, 32, 256)
 POOL, TOPK, WIDTH = 1024, 8, 256
@@ -65,16 +66,23 @@ def compiled_single(buffers: Buffers) -> Contestant:
     return Contestant("four compiled", gather, made)
 
 
-def fused(buffers: Buffers, device: torch.device) -> Contestant:
-    """The engine's fused gather, and the kernels that its generated code calls."""
+def fused(buffers: Buffers, device: torch.device, *, combined: bool) -> Contestant:
+    """One compiled function of four gathers, and the kernels that its generated code calls.
+
+    `combined` as the engine has it; otherwise the compiler makes a kernel per shape if it likes.
+    """
     from torch._inductor.utils import run_and_get_code
 
     torch._dynamo.reset()
-    function = compile_gather(gather_single, "inductor")
-    rows = rows_of(5, device)
-    _, codes = run_and_get_code(function, rows, *buffers)
+    function: Gather
+    if combined:
+        function = compile_gather(gather_single, "inductor")
+    else:
+        function = torch.compile(gather_single, dynamic=True)
+    _, codes = run_and_get_code(function, rows_of(5, device), *buffers)
     calls = "\n".join(code[code.index("def call(") :] for code in codes)
-    return Contestant("fused", function, len(re.findall(r"cpp_fused\w*\(|\.run\(", calls)))
+    made = len(re.findall(r"cpp_fused\w*\(|\.run\(", calls))
+    return Contestant("fused" if combined else "compiled whole", function, made)
 
 
 def launches(gather: Gather, rows: torch.Tensor, buffers: Buffers) -> int:
@@ -115,35 +123,71 @@ def same(one: Gather, other: Gather, rows: torch.Tensor, buffers: Buffers) -> bo
     return all(a is b is None or torch.equal(a, b) for a, b in pairs)
 
 
+def compare_gathers(device: torch.device, *, hidden: bool) -> bool:
+    """Prints launches and times; tells whether all gathers return the same."""
+    buffers = relay(device, hidden=hidden)
+    contestants = [
+        Contestant("four single", gather_single, None),
+        compiled_single(buffers),
+        fused(buffers, device, combined=False),
+        fused(buffers, device, combined=True),
+    ]
+    print(f"{device}, torch {torch.__version__}, {'with' if hidden else 'no'} hidden states")
+    good = True
+    for contestant in contestants:
+        good &= same(contestant.gather, gather_single, rows_of(7, device), buffers)
+        count = launches(contestant.gather, rows_of(7, device), buffers)
+        kernels = "none, eager" if contestant.generated is None else str(contestant.generated)
+        what = "operators dispatched" if device.type == "cpu" else "kernels launched"
+        print(f"  {contestant.name:14} {what}: {count}, kernels generated: {kernels}")
+    for batch in BATCHES:
+        times = microseconds(contestants, rows_of(batch, device), buffers)
+        told = ", ".join(
+            f"{contestant.name} {took:.1f} us"
+            for contestant, took in zip(contestants, times, strict=True)
+        )
+        print(f"  batch {batch:4}: {told}; fused / single {times[-1] / times[0]:.2f}")
+    return good
+
+
+def compare_guards(device: torch.device) -> None:
+    """Prints launches and times of the guard, eager and compiled."""
+    buffer = torch.zeros(POOL, dtype=torch.int64, device=device)
+    check = assert_nonneg_and_invalidate
+
+    def guarded(check: Gather) -> Gather:
+        def call(rows: torch.Tensor) -> None:
+            check(torch.ones_like(rows), buffer, rows)
+
+        return call
+
+    compiled = compile_check(check, "inductor")
+    contestants = [
+        Contestant("eager", guarded(check), None),
+        Contestant("compiled", guarded(compiled), None),
+    ]
+    compiled(rows_of(5, device), buffer, rows_of(5, device))
+    print(f"guard, {device}")
+    if device.type != "cpu":
+        made = launches(lambda rows: torch.ones_like(rows), rows_of(7, device), ())
+        for contestant in contestants:
+            count = launches(contestant.gather, rows_of(7, device), ()) - made
+            print(f"  {contestant.name:14} kernels launched: {count}")
+    for batch in BATCHES:
+        eager, fast = microseconds(contestants, rows_of(batch, device), ())
+        ratio = fast / eager
+        print(f"  batch {batch:4}: eager {eager:.1f} us, compiled {fast:.1f} us; ratio {ratio:.2f}")
+
+
 def main() -> int:
     """Prints the figures; 1 if the gathers differ."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--device", default="cpu", type=torch.device)
     device = options.parse_args().device
     torch.set_num_threads(1)
-    good = True
-    for hidden in (True, False):
-        buffers = relay(device, hidden=hidden)
-        contestants = [
-            Contestant("four single", gather_single, None),
-            compiled_single(buffers),
-            fused(buffers, device),
-        ]
-        print(f"{device}, torch {torch.__version__}, {'with' if hidden else 'no'} hidden states")
-        for contestant in contestants:
-            good &= same(contestant.gather, gather_single, rows_of(7, device), buffers)
-            count = launches(contestant.gather, rows_of(7, device), buffers)
-            made = contestant.generated
-            kernels = "none, eager" if made is None else str(made)
-            what = "kernels launched" if device.type == "cuda" else "operators dispatched"
-            print(f"  {contestant.name:14} {what}: {count}, kernels generated: {kernels}")
-        for batch in BATCHES:
-            times = microseconds(contestants, rows_of(batch, device), buffers)
-            told = "  ".join(
-                f"{contestant.name} {took:7.1f} us"
-                for contestant, took in zip(contestants, times, strict=True)
-            )
-            print(f"  batch {batch:4}: {told}  fused / single: {times[2] / times[0]:.2f}")
+    good = compare_gathers(device, hidden=True)
+    good &= compare_gathers(device, hidden=False)
+    compare_guards(device)
     print(f"results: {'equal' if good else 'DIFFERENT'}")
     return 0 if good else 1
 
