@@ -4,6 +4,7 @@ from collections import Counter
 
 import hypothesis
 import pytest
+import torch
 
 from fixtures.engine.__main__ import main
 from fixtures.engine.faults import FAULTS
@@ -66,6 +67,14 @@ def test_the_command_shows_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
 def test_the_command_knows_no_other_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--fault", "prefill_forgets_stsh"]) == 2
     assert "did you mean prefill_forgets_stash?" in capsys.readouterr().err
+
+
+def test_the_command_says_that_a_device_is_missing(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    assert main(["--check", "--device", "cuda"]) == 2
+    assert "--device cuda: this torch sees no such device" in capsys.readouterr().err
 
 
 def test_the_table_has_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
