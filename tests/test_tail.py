@@ -427,6 +427,18 @@ def test_module_of_slice_assignments_alone_is_judged_for_row_indices(name: str, 
     assert len(stale(replay(SLICES.format(name=name)))) == found
 
 
+def test_reset_that_was_split_off_compares_the_sizes() -> None:
+    split = (
+        "class Runner:\n    def reset(self, raw_bs, bs):\n        if bs != raw_bs:\n"
+        "            self.seq_lens.fill_(1)\n"
+        "    def fill(self, batch, raw_bs, bs):\n        self.reset(raw_bs, bs)\n"
+        "        self.seq_lens[:raw_bs].copy_(batch.seq_lens)\n"
+        "        self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)\n"
+    )
+    assert stale(split) == ["req_pool_indices"]
+    assert stale(split.replace("self.reset(raw_bs, bs)", "self.tidy(raw_bs, bs)")) == []
+
+
 def test_reset_method_of_a_class_that_fills_its_own_buffer_does_not_count() -> None:
     twin = (
         "class Twin:\n    def reset(self):\n        self.req_pool_indices.zero_()\n"

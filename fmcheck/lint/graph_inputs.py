@@ -85,7 +85,7 @@ class Filling:
         self._statements(function.body)
         copies = [one for one in self.writes if one.kind is Kind.COPY and one.region.is_head]
         self.sizes = Sizes(self._names, block, [one.region.stop for one in copies])
-        self._learn()
+        self.learn(function)
         for fill in self.writes:
             stop = fill.region.stop if self._is_reset(fill) else None
             if stop is not None:
@@ -194,9 +194,9 @@ class Filling:
             return [(left, right)]
         return [(right, left)] if isinstance(operator, cst.GreaterThan) else ()
 
-    def _learn(self) -> None:
-        """Reads the function's comparisons for what they say about raw and padded sizes."""
-        nodes = list(walk(self.function.body))
+    def learn(self, function: libcst.FunctionDef) -> None:
+        """Reads a function's comparisons for what they say about raw and padded sizes."""
+        nodes = list(walk(function.body))
         tests = [node for node in nodes if isinstance(node, cst.Comparison)]
         tests += [node.test for node in nodes if isinstance(node, (cst.If, cst.IfExp))]
         for test in tests:

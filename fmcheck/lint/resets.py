@@ -52,7 +52,12 @@ class Functions:
     def candidates(self) -> Iterator[Filling]:
         """Yields the functions that may leave a tail stale."""
         for outline in candidates(self._here):
-            yield self.filling(outline)
+            filling = self.filling(outline)
+            for other in self._here:
+                if other.name in filling.calls and other.resets:
+                    # A reset that was split off compares the sizes for the one who calls it.
+                    filling.learn(self.filling(other).function)
+            yield filling
 
     def is_list(self, fill: Write) -> bool:
         """Tells whether the buffer is a Python list: no graph reads one."""
