@@ -19,6 +19,7 @@ demo: $(VENV)/.ready  ## a lint finding and a watched test run, on the built-in 
 	$(BIN)/fmcheck lint fixtures/demo; test $$? -eq 1
 	$(BIN)/python -m pytest -p fmcheck fixtures/engine; test $$? -eq 1
 	@echo 'As meant: the linter found the planted fault, and only the healthy engine passed.'
+	@echo 'More to break: $(BIN)/python -m fixtures.engine --faults'
 
 check: $(VENV)/.ready  ## format, lint and types of fmcheck itself
 	$(BIN)/ruff format --check .
@@ -31,8 +32,9 @@ test: check  ## the whole test suite
 truth: $(VENV)/.ready  ## expected against given, over released SGLang wheels
 	$(BIN)/python -m tests.truth
 
-benchmarks: $(VENV)/.ready  ## ratios: linter, watch, start-up
+benchmarks: $(VENV)/.ready  ## ratios: linter, watch, start-up, fused gather
 	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks.fused_gather
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
