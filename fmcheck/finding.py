@@ -5,6 +5,13 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field, fields, replace
 
+#: The run-time checks, by code.
+CHECKS = {
+    "FR101": "read-before-write",
+    "FR102": "double-read",
+    "FR105": "invalid-value",
+}
+
 
 class Severity(str, enum.Enum):
     """How sure and how bad: `note` never fails a run, `warning` and `error` do."""

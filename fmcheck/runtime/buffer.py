@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmcheck.finding import Access, Violation
+from fmcheck.finding import CHECKS, Access, Violation
 from fmcheck.runtime import scope
 from fmcheck.runtime.ledger import NOWHERE, Ledger
 from fmcheck.runtime.rows import EVERYTHING, row_dims, row_map
@@ -23,11 +23,6 @@ if TYPE_CHECKING:
     from fmcheck.runtime.tally import Tally
 
 _SHOWN = 8
-_NAMES = {
-    "FR101": "read-before-write",
-    "FR102": "double-read",
-    "FR105": "invalid-value",
-}
 
 
 @dataclass(eq=False)
@@ -250,7 +245,7 @@ class RelayBuffer:
         self.tally.report(
             Violation(
                 code=code,
-                name=_NAMES[code],
+                name=CHECKS[code],
                 buffer=self.name,
                 rows=tuple(int(row) for row in rows[:_SHOWN]),
                 row_count=len(rows),
