@@ -13,7 +13,7 @@ from fmcheck.errors import UsageError, nearest
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-CLEAN, FOUND, FAILED = 0, 1, 2
+CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 
 EXIT_STATUS = """\
 exit status:
@@ -31,6 +31,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     except UsageError as err:
         print(f"fmcheck: {err}", file=sys.stderr)
         return FAILED
+    except KeyboardInterrupt:
+        print("fmcheck: interrupted", file=sys.stderr)
+        return INTERRUPTED
     except BrokenPipeError:
         # The reader has gone (`| head`): keep Python from complaining when it flushes.
         sys.stdout = None

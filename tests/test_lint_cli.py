@@ -264,6 +264,35 @@ def test_fix_rewrites_and_reports_the_rest(lint, tmp_path):
     assert os.listdir(tmp_path) == ["a.py"]
 
 
+def test_file_that_cannot_be_rewritten_is_named_and_stays(lint, tmp_path, monkeypatch):
+    (tmp_path / "a.py").write_text(DEAD_ASSERT)
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    status, _, err = lint("--fix", "a.py")
+
+    assert (status, err) == (2, "fmcheck: a.py: cannot be rewritten: No space left on device\n")
+    assert (tmp_path / "a.py").read_text() == DEAD_ASSERT
+    assert os.listdir(tmp_path) == ["a.py"]
+
+
+def test_reader_that_goes_away_is_no_traceback(tmp_path):
+    (tmp_path / "a.py").write_text(STRAY_EVENT * 2000)
+
+    done = subprocess.run(
+        f"{sys.executable} -m fmcheck lint a.py | head -n 1",
+        shell=True,
+        cwd=tmp_path,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.stdout.startswith("warning[FM301]")
+    assert done.stderr == ""
+
+
 def test_without_fix_nothing_is_written(lint, tmp_path):
     (tmp_path / "a.py").write_text(DEAD_ASSERT)
 

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import ast
+import errno
 import os
 import tempfile
 from typing import TYPE_CHECKING
 
+from fmcheck.errors import UsageError
 from fmcheck.lint.source import decode, read, split_lines
 
 if TYPE_CHECKING:
@@ -36,13 +38,26 @@ def fix_file(path: Path, findings: Sequence[Finding]) -> bool:
     """Rewrites `path` with the findings' fixes; returns whether anything changed.
 
     Line ends and encoding stay as they are. A result that would not parse is not written.
+
+    Raises:
+        UsageError: if the file cannot be rewritten; it is then as it was.
     """
     text = decode(read(path))
     fixed = fixed_source(text.raw, findings)
-    if fixed == text.raw:
+    if fixed == text.raw or not _parses(fixed):
         return False
-    ast.parse(fixed)
-    _replace(path, text.encode(fixed))
+    try:
+        _replace(path, text.encode(fixed))
+    except OSError as err:
+        raise UsageError(str(path), f"cannot be rewritten: {err.strerror or err}") from err
+    return True
+
+
+def _parses(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except (SyntaxError, ValueError, RecursionError):
+        return False
     return True
 
 
@@ -60,6 +75,8 @@ def _overlap(one: tuple[int, int, str], other: tuple[int, int, str]) -> bool:
 def _replace(path: Path, content: bytes) -> None:
     """Writes beside `path` and renames, so that a reader or a crash sees the old or the new."""
     target = path.resolve()
+    if not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
     handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
     try:
         with os.fdopen(handle, "wb") as file:
