@@ -432,7 +432,6 @@ def test_a_missing_package_is_named(project: Project, package: str) -> None:
 
 
 def test_workers_report_to_the_controller(project: Project) -> None:
-    pytest.importorskip("xdist")
     project.write(
         "test_more.py", "import toy_engine\n\ndef test_more():\n    toy_engine.healthy()\n"
     )
@@ -444,7 +443,6 @@ def test_workers_report_to_the_controller(project: Project) -> None:
 
 
 def test_a_problem_of_a_worker_fails_the_session(project: Project) -> None:
-    pytest.importorskip("xdist")
     project.change("toy.toml", "FutureMap", "FutureMapp")
     result = project.run(HEALTHY, "-n", "1")
     result.stdout.fnmatch_lines(["fmcheck error: *no class*"])
@@ -452,7 +450,6 @@ def test_a_problem_of_a_worker_fails_the_session(project: Project) -> None:
 
 
 def test_a_worker_that_died_is_told(project: Project) -> None:
-    pytest.importorskip("xdist")
     result = project.run("import os\n\ndef test_it():\n    os._exit(3)\n", "-n", "1")
     result.stdout.fnmatch_lines(["fmcheck error: worker gw0 gave no counts"])
 

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fmcheck.runtime import rows
+from fmcheck.runtime import picks, rows
 from fmcheck.runtime.buffer import RelayBuffer, Window, window_of
 from fmcheck.runtime.memory import memory_of
 from fmcheck.runtime.poison import poison_for
@@ -154,15 +154,15 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     if type(index) is torch.Tensor and index.dim() > 0:
         result = tensor._plain[index]
         shown = tensor._window or window(tensor)
-        if shown.whole or rows.selects_rows(_host(index), shown.rows.ndim, shown.dims):
-            _enter_gather(tensor, _host(index))
+        if shown.whole or rows.selects_rows(picks.host(index), shown.rows.ndim, shown.dims):
+            _enter_gather(tensor, picks.host(index))
         else:
             tensor._relay.peek()
         return result
     result = tensor._plain[plain(index)]
     if _shares_storage(result, tensor._plain):
         return alias(result, tensor._relay)
-    return _gathered(tensor, _host(index), result)
+    return _gathered(tensor, picks.host(index), result)
 
 
 def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
@@ -171,19 +171,19 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
         _write(func, args, kwargs)
         return
     tensor._plain[plain(index)] = plain(value)
-    _enter_write(tensor, _host(index))
+    _enter_write(tensor, picks.host(index))
     for reader in _relay_tensors(value):
         reader._relay.peek()
 
 
 def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that picks elements by an index and is no subscript."""
-    name = _name(func)
-    tensor = _picked_from(name, func, args, kwargs)
+    name = picks.name_of(func)
+    tensor = picks.picked_from(name, func, args, kwargs)
     if type(tensor) is not RelayTensor:
         return _read(func, args, kwargs)
     result = func(*plain(args), **plain(kwargs))
-    _gathered(tensor, _PICKS[name](func, tensor._plain, args, kwargs), result)
+    _gathered(tensor, picks.READS[name](func, tensor._plain, args, kwargs), result)
     out = kwargs.get("out")
     return result if out is None else _written_to(out, result, [])
 
@@ -230,74 +230,6 @@ def _iterate(func: Call, args: Arguments, kwargs: Options) -> Any:
     return iter(_read(torch.Tensor.unbind, args, kwargs))
 
 
-# --- which elements ---------------------------------------------------------------------------
-
-
-def _by_dim(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
-    dim, index = _argument(args, kwargs, 1, "dim"), _argument(args, kwargs, 2, "index")
-    return rows.along(dim, _host(index), tensor.dim())
-
-
-def _by_element(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
-    dim, index = _argument(args, kwargs, 1, "dim"), _argument(args, kwargs, 2, "index")
-    return rows.elementwise(dim, _host(index))
-
-
-def _by_element_along(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
-    index, dim = _host(_argument(args, kwargs, 1, "indices")), _argument(args, kwargs, 2, "dim")
-    if dim is None:
-        return rows.flat(index.reshape(-1), tensor.shape)
-    return rows.along_dim(dim, index, tensor.shape)
-
-
-def _by_place(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
-    return rows.flat(_host(_argument(args, kwargs, 1, "index")), tensor.shape)
-
-
-def _by_mask(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
-    return rows.masked(_host(_argument(args, kwargs, 1, "mask")), tensor.shape)
-
-
-def _by_indices(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
-    indices = _argument(args, kwargs, 1, "indices")
-    return tuple(slice(None) if index is None else _host(index) for index in indices)
-
-
-def _by_subscript(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
-    return _host(args[1])
-
-
-def _by_row(func: Call, tensor: torch.Tensor, args: Arguments, kwargs: Options) -> Any:
-    position = 0 if func is torch.nn.functional.embedding else 1
-    names = ("input", "indices")
-    return (_host(_argument(args, kwargs, position, *names)),)
-
-
-_PICKS: dict[str, Callable[[Call, torch.Tensor, Arguments, Options], Any]] = {
-    "index_select": _by_dim,
-    "gather": _by_element,
-    "take": _by_place,
-    "take_along_dim": _by_element_along,
-    "masked_select": _by_mask,
-    "embedding": _by_row,
-    "index": _by_indices,
-    "_unsafe_index": _by_indices,
-}
-_WRITES: dict[str, Callable[[Call, torch.Tensor, Arguments, Options], Any]] = {
-    "__setitem__": _by_subscript,
-    "index_put_": _by_indices,
-    "_index_put_impl_": _by_indices,
-    "index_copy_": _by_dim,
-    "index_fill_": _by_dim,
-    "index_add_": _by_dim,
-    "index_reduce_": _by_dim,
-    "scatter_": _by_element,
-    "scatter_add_": _by_element,
-    "scatter_reduce_": _by_element,
-    "masked_fill_": _by_mask,
-    "masked_scatter_": _by_mask,
-    "put_": _by_place,
-}
 _AUGMENTED = frozenset(
     f"__i{name}__"
     for name in (
@@ -331,7 +263,7 @@ _SCALARS = frozenset(
 
 
 def _translation_of(func: Call) -> Callable[[Call, Arguments, Options], Any]:
-    name = _name(func)
+    name = picks.name_of(func)
     if name == "__getitem__":
         return _getitem
     if name == "__setitem__":
@@ -340,7 +272,7 @@ def _translation_of(func: Call) -> Callable[[Call, Arguments, Options], Any]:
         return _iterate
     if name == "__get__":
         return _property
-    if name in _PICKS:
+    if name in picks.READS:
         return _gather
     if name in _RESHAPING:
         return _reshape_in_place
@@ -351,44 +283,12 @@ def _translation_of(func: Call) -> Callable[[Call, Arguments, Options], Any]:
     return _read
 
 
-def _name(func: Call) -> str:
-    """Returns the function's name, without the overload of an operator of `torch.ops`."""
-    return getattr(func, "__name__", "").partition(".")[0]
-
-
-def _picked_from(name: str, func: Call, args: Arguments, kwargs: Options) -> Any:
-    if name != "embedding":
-        return args[0] if args else kwargs.get("input", kwargs.get("self"))
-    position = 1 if func is torch.nn.functional.embedding else 0
-    return _argument(args, kwargs, position, "weight")
-
-
 def _picked(func: Call, args: Arguments, kwargs: Options, written: Sequence[RelayTensor]) -> Any:
     """Returns the elements that a write in place reaches."""
-    pick = _WRITES.get(_name(func))
+    pick = picks.WRITES.get(picks.name_of(func))
     if pick is None or len(written) != 1:
         return rows.EVERYTHING
     return pick(func, written[0]._plain, args, kwargs)
-
-
-def _argument(args: Arguments, kwargs: Options, position: int, *names: str) -> Any:
-    if position < len(args):
-        return args[position]
-    return next((kwargs[name] for name in names if name in kwargs), None)
-
-
-def _host(index: Any) -> Any:
-    """Returns an index expression of torch as one of NumPy."""
-    if isinstance(index, torch.Tensor):
-        index = plain(index)
-        if index.dtype == torch.uint8:  # torch takes bytes for a mask
-            index = index.bool()
-        return index.detach().cpu().numpy()
-    if isinstance(index, tuple):
-        return tuple(_host(item) for item in index)
-    if isinstance(index, (list, range)):
-        return np.asarray([_host(item) for item in index], dtype=None if len(index) else np.int64)
-    return index
 
 
 # --- telling the buffer -----------------------------------------------------------------------
@@ -397,13 +297,13 @@ def _host(index: Any) -> Any:
 def enter_gather(tensor: Any, index: Any) -> None:
     """Tells of a gather that torch did not make. What is no relay tensor is passed over."""
     if type(tensor) is RelayTensor and index is not None:
-        _enter_gather(tensor, _host(index))
+        _enter_gather(tensor, picks.host(index))
 
 
 def enter_write(tensor: Any, index: Any) -> None:
     """Tells of a write that torch did not make. What is no relay tensor is passed over."""
     if type(tensor) is RelayTensor and index is not None:
-        _enter_write(tensor, _host(index))
+        _enter_write(tensor, picks.host(index))
 
 
 def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
@@ -475,7 +375,7 @@ def _brings_values(func: Call, result: Any) -> bool:
         return True
     if isinstance(result, (tuple, list)) and any(isinstance(i, torch.Tensor) for i in result):
         return True
-    return _name(func) in _SCALARS
+    return picks.name_of(func) in _SCALARS
 
 
 _translations: dict[Call, Callable[[Call, Arguments, Options], Any]] = {}
