@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Edit, Severity, Span
@@ -11,7 +12,7 @@ from fmcheck.lint.rule import Example, Rule, Scope
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import libcst
     from libcst import CSTNode, FunctionDef, Lambda
@@ -34,8 +35,8 @@ class MessagelessAsyncAssert(Rule):
 
     ## What it does
     Looks for `torch._assert_async(condition)` with one argument in a function that this module
-    hands to `torch.compile`, by decorator or by call, and in the module's functions that such a
-    function calls.
+    hands to `torch.compile`, by decorator or by call, through functions of its own that hand on a
+    parameter, and in the module's functions that such a function calls.
 
     ## Why is this bad
     FX knows that `aten._assert_async.msg` has an effect, and does not know it of
@@ -144,6 +145,25 @@ class Relay:
             """\
 import torch
 
+def not_stale(values):
+    torch._assert_async((values >= 0).all())
+
+def fast(check, backend):
+    return torch.compile(check, backend=backend)
+
+class Guard:
+    def pick(self, check):
+        return fast(check, "inductor") if self.on else check
+
+    def tokens(self, values):
+        self.pick(not_stale)(values)
+""",
+            at=((4, 5),),
+        ),
+        Example(
+            """\
+import torch
+
 check = torch.compile(lambda values: torch._assert_async(input=values["\\n"] >= 0))
 """,
             at=((3, 38),),
@@ -156,6 +176,17 @@ assert_msg="lambda: values[\\"\\\\n\\"] >= 0"))
         ),
     )
     good = (
+        Example(
+            """\
+import torch
+
+def check(values):
+    torch._assert_async((values >= 0).all())
+
+def fast(check):
+    return torch.compile(check)
+"""
+        ),
         Example(
             """\
 import torch
@@ -242,7 +273,7 @@ def _is_messageless(call: libcst.Call, block: Block) -> bool:
 def _compiled_functions(block: Block) -> list[FunctionDef | Lambda]:
     """Returns what torch.compile is handed in this module, and what that calls by plain name."""
     functions = [node for node in block.nodes() if isinstance(node, cst.FunctionDef)]
-    handed = _handed_over(block)
+    handed = _handed_over(block, functions)
     found: list[FunctionDef | Lambda] = [
         function
         for function in functions
@@ -259,20 +290,66 @@ def _compiled_functions(block: Block) -> list[FunctionDef | Lambda]:
     return found
 
 
-def _handed_over(block: Block) -> dict[str, CSTNode]:
-    """Returns the first arguments of calls of torch.compile, by the name of what they are."""
+def _handed_over(block: Block, functions: Sequence[FunctionDef]) -> dict[str, CSTNode]:
+    """Returns what torch.compile is handed, by name; a function may hand on its parameters."""
+    calls = [node for node in block.nodes() if isinstance(node, cst.Call)]
+    within: dict[CSTNode, list[FunctionDef]] = {call: [] for call in calls}
+    for function in functions:  # the innermost comes last
+        for node in block.nodes(function):
+            if isinstance(node, cst.Call):
+                within[node].append(function)
+    takers = {function.name.value: Taker(_parameters(function)) for function in functions}
     handed: dict[str, CSTNode] = {}
-    for call in block.nodes():
-        if isinstance(call, cst.Call) and _compiles(call, block):
-            for number, argument in enumerate(call.args):
-                if (number or argument.keyword) and _keyword(argument) != "model":
+    found: set[CSTNode] = set()
+    more = True
+    while more:  # a call of a taker may make its caller one
+        more = False
+        for call in calls:
+            for argument in _compiled_arguments(call, takers, block):
+                if argument in found:
                     continue
-                name = _own_name(argument.value)
-                if name:
-                    handed[name] = argument.value
-                elif isinstance(argument.value, cst.Lambda):
-                    handed[f"<lambda {len(handed)}>"] = argument.value
+                found.add(argument)
+                more = True
+                name = _own_name(argument) or f"<lambda {len(found)}>"
+                owners = [one.name.value for one in within[call] if name in _parameters(one)]
+                if owners:
+                    takers[owners[-1]].compiled.add(name)
+                else:
+                    handed[name] = argument
     return handed
+
+
+@dataclass(slots=True)
+class Taker:
+    """A function by its parameters, and which of them it compiles."""
+
+    parameters: Sequence[str]
+    compiled: set[str] = field(default_factory=set)
+
+    def picked(self, call: libcst.Call) -> Iterator[CSTNode]:
+        """Yields the arguments of a call that this function compiles."""
+        for position, argument in enumerate(call.args):
+            name = _keyword(argument) or "".join(self.parameters[position : position + 1])
+            if name in self.compiled:
+                yield argument.value
+
+
+#: What torch.compile itself compiles.
+COMPILE = Taker(["model"], {"model"})
+
+
+def _compiled_arguments(
+    call: libcst.Call, takers: dict[str, Taker], block: Block
+) -> Iterator[CSTNode]:
+    taker = COMPILE if _compiles(call, block) else takers.get(_own_name(call.func) or "")
+    if taker is not None:
+        yield from taker.picked(call)
+
+
+def _parameters(function: FunctionDef) -> list[str]:
+    """Returns the names of a function's parameters as its caller counts them, without `self`."""
+    names = [one.name.value for one in (*function.params.posonly_params, *function.params.params)]
+    return names[1:] if names[:1] in (["self"], ["cls"]) else names
 
 
 def _own_name(node: CSTNode) -> str | None:
