@@ -176,6 +176,8 @@ def test_folder_without_python_says_that_nothing_was_checked(lint, tmp_path):
 
 
 UNREADABLE = {
+    "syntax error of no rule's concern": b"def f(:\n",
+    "latin-1 of no rule's concern": b"# \xe9\n",
     "syntax error": b"import torch\ntorch.cuda.Event(\n",
     "undeclared latin-1": b"# \xe9\ntorch.cuda.Event\n",
     "unknown encoding": b"# coding: klingon\ntorch.cuda.Event\n",

@@ -1,4 +1,4 @@
-"""Runs rules over files: needles, then `ast`, then libcst, each for what the one before left."""
+"""Runs rules over files: `ast`, then needles, then libcst, each for what the one before left."""
 
 from __future__ import annotations
 
@@ -33,9 +33,6 @@ def lint_file(path: Path, rules: Sequence[Rule]) -> list[Finding]:
 
 def lint_text(text: bytes, path: str, rules: Sequence[Rule]) -> list[Finding]:
     """Returns the findings of a file's bytes, as `path` would be linted."""
-    concerned = [rule for rule in rules if rule.concerns(text)]
-    if not concerned:
-        return []
     try:
         source = decode(text).source
     except (SyntaxError, UnicodeDecodeError, LookupError) as err:
@@ -46,6 +43,10 @@ def lint_text(text: bytes, path: str, rules: Sequence[Rule]) -> list[Finding]:
         return [_unreadable(path, f"does not parse: {err.msg}", err.lineno or 1, err.offset or 1)]
     except (ValueError, RecursionError, MemoryError) as err:
         return [_unreadable(path, f"does not parse: {str(err) or type(err).__name__}")]
+    # Only now: a file that does not parse is told of, whether or not a rule is concerned.
+    concerned = [rule for rule in rules if rule.concerns(text)]
+    if not concerned:
+        return []
     facts = ModuleFacts(tree, path)
     lines = split_lines(source)
     found = [finding for rule in concerned for finding in _check(rule, facts, lines)]
