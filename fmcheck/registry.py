@@ -6,6 +6,7 @@ import importlib
 import inspect
 import pkgutil
 from functools import cache
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -28,8 +29,22 @@ GROUP = "fmcheck"
 def _plugins() -> pluggy.PluginManager:
     manager = pluggy.PluginManager("fmcheck")
     manager.add_hookspecs(hookspecs)
-    manager.load_setuptools_entrypoints(GROUP)
+    for point in metadata.entry_points(group=GROUP):
+        _register(manager, point)
     return manager
+
+
+def _register(manager: pluggy.PluginManager, point: metadata.EntryPoint) -> None:
+    """Registers one entry point's module, by its name; an error says whose it is."""
+    if manager.has_plugin(point.name):
+        return  # found twice on the path, as beside an editable install
+    try:
+        manager.register(point.load(), name=point.name)
+        manager.check_pending()
+    except Exception as err:
+        raise UsageError(
+            f"plugin `{point.name}`", f"`{point.value}` cannot be registered: {err}"
+        ) from err
 
 
 def contract_files() -> Mapping[str, Path]:

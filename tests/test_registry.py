@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import contextlib
+import os
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -112,3 +115,34 @@ def test_a_hook_that_fails_is_named():
         pytest.raises(UsageError, match=r"plugin `acme`: fmcheck_rules failed: .*boom"),
     ):
         registry.rules()
+
+
+@pytest.mark.parametrize(
+    ("source", "message"),
+    [
+        ("import nothing_of_this_name\n", "No module named 'nothing_of_this_name'"),
+        (
+            "from fmcheck.hookspecs import hookimpl\n\n@hookimpl\ndef fmcheck_rulez():\n    pass\n",
+            "unknown hook 'fmcheck_rulez'",
+        ),
+    ],
+    ids=["does not import", "has a hook that is none"],
+)
+def test_an_installed_plugin_that_cannot_be_registered_is_named(tmp_path, source, message):
+    (tmp_path / "acme_hooks.py").write_text(source)
+    folder = tmp_path / "acme-1.0.dist-info"
+    folder.mkdir()
+    (folder / "METADATA").write_text("Metadata-Version: 2.1\nName: acme\nVersion: 1.0\n")
+    (folder / "entry_points.txt").write_text("[fmcheck]\nacme = acme_hooks\n")
+
+    done = subprocess.run(
+        [sys.executable, "-m", "fmcheck", "rules"],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), *sys.path])},
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.returncode == 2
+    assert done.stderr.startswith("fmcheck: plugin `acme`: `acme_hooks` cannot be registered: ")
+    assert message in done.stderr
+    assert "Traceback" not in done.stderr
