@@ -159,7 +159,7 @@ class _Session:
         except pytest.skip.Exception:
             self._fail(item, when)  # a skip after the fact would hide what was found
             raise
-        except Exception as err:
+        except (Exception, pytest.fail.Exception) as err:  # the latter is no Exception
             self._tell_beside(err, item, when)
             raise
         finally:
@@ -178,7 +178,7 @@ class _Session:
         else:
             raise ViolationFailed(text)
 
-    def _tell_beside(self, err: Exception, item: pytest.Item, when: str) -> None:
+    def _tell_beside(self, err: BaseException, item: pytest.Item, when: str) -> None:
         """Leaves a test its own failure, and adds what was found to it."""
         found = self.watch.drain()
         if not found:

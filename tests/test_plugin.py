@@ -271,6 +271,27 @@ def test_a_test_keeps_its_own_failure(project: Project) -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("statement", "outcomes"), [("fail", {"failed": 1}), ("xfail", {"xfailed": 1})]
+)
+def test_a_test_that_fails_by_pytests_own_word_is_told_in_its_call(
+    project: Project, statement: str, outcomes: dict[str, int]
+) -> None:
+    result = project.run(
+        f"""
+        import pytest, toy_engine
+
+        def test_it():
+            toy_engine.stale()
+            pytest.{statement}("my own word")
+        """,
+        "-rxX",
+    )
+    result.assert_outcomes(**outcomes)
+    assert "my own word" in result.stdout.str()
+    assert "1 violation" in result.stdout.str()
+
+
 def test_a_skip_does_not_hide_a_violation(project: Project) -> None:
     result = project.run(
         """
