@@ -164,7 +164,11 @@ class _Session:
             raise
         finally:
             self.watch.enter("")
-        self._fail(item, when)
+        failures = [one for one in _kept(item) if not isinstance(one.value, pytest.skip.Exception)]
+        if failures:
+            self._tell_beside(failures[0].value, item, when)
+        else:
+            self._fail(item, when)
         return result
 
     def _fail(self, item: pytest.Item, when: str) -> None:
@@ -176,6 +180,7 @@ class _Session:
         if self.mode == "warn":
             warnings.warn(FmcheckWarning(f"\n{text}"), stacklevel=2)
         else:
+            _kept(item).clear()  # a skip, which pytest would put in this failure's place
             raise ViolationFailed(text)
 
     def _tell_beside(self, err: BaseException, item: pytest.Item, when: str) -> None:
@@ -269,6 +274,11 @@ class _Session:
 
         root = self.config.rootpath
         return "\n\n".join(render(violation, root) for violation in found)
+
+
+def _kept(item: pytest.Item) -> list[Any]:
+    """Returns how a `unittest.TestCase` ended, which pytest keeps aside and does not raise."""
+    return getattr(item, "_excinfo", None) or []
 
 
 _SESSION = pytest.StashKey[_Session]()

@@ -292,6 +292,47 @@ def test_a_test_that_fails_by_pytests_own_word_is_told_in_its_call(
     assert "1 violation" in result.stdout.str()
 
 
+UNITTEST = """
+    import unittest, toy_engine
+
+    class TestRelay(unittest.TestCase):
+        def test_stale(self):
+            toy_engine.stale()
+            {more}
+"""
+
+
+def test_a_unittest_case_that_skips_or_fails_in_health_is_left_alone(project: Project) -> None:
+    result = project.run(
+        """
+        import unittest
+
+        class TestRelay(unittest.TestCase):
+            def test_skips(self):
+                self.skipTest("no device")
+
+            def test_fails(self):
+                self.fail("my own word")
+
+            def test_passes(self):
+                pass
+        """
+    )
+    result.assert_outcomes(passed=1, failed=1, skipped=1)
+    result.stdout.no_fnmatch_line("*FMCHECK*")
+
+
+@pytest.mark.parametrize(
+    ("more", "own"),
+    [("pass", False), ("self.fail('my own word')", True), ("self.skipTest('my own word')", False)],
+)
+def test_a_unittest_case_fails_and_is_told_of(project: Project, more: str, own: bool) -> None:
+    result = project.run(UNITTEST.format(more=more))
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*FMCHECK: FR102*", "*1 violation*"])
+    assert ("E       AssertionError: my own word" in result.stdout.str()) is own
+
+
 def test_a_skip_does_not_hide_a_violation(project: Project) -> None:
     result = project.run(
         """
