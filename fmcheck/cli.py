@@ -143,7 +143,7 @@ def _list_rules(arguments: argparse.Namespace) -> int:
         marks = " ".join(
             mark
             for mark, holds in (
-                ("fix", any(example.fixed is not None for example in rule.bad)),
+                ("fix", rule.has_fix()),
                 ("off by default", not rule.on_by_default),
             )
             if holds

@@ -298,7 +298,8 @@ def _handed_over(block: Block, functions: Sequence[FunctionDef]) -> dict[str, CS
         for node in block.nodes(function):
             if isinstance(node, cst.Call):
                 within[node].append(function)
-    takers = {function.name.value: Taker(_parameters(function)) for function in functions}
+    parameters = {function: _parameters(function) for function in functions}
+    takers = {function.name.value: Taker(names) for function, names in parameters.items()}
     handed: dict[str, CSTNode] = {}
     found: set[CSTNode] = set()
     more = True
@@ -311,7 +312,7 @@ def _handed_over(block: Block, functions: Sequence[FunctionDef]) -> dict[str, CS
                 found.add(argument)
                 more = True
                 name = _own_name(argument) or f"<lambda {len(found)}>"
-                owners = [one.name.value for one in within[call] if name in _parameters(one)]
+                owners = [one.name.value for one in within[call] if name in parameters[one]]
                 if owners:
                     takers[owners[-1]].compiled.add(name)
                 else:

@@ -19,7 +19,7 @@ def rule_page(rule: type[Rule]) -> str:
 
 def _parts(rule: type[Rule]) -> Iterator[str]:
     yield f"# {rule.code} {rule.name}\n"
-    fix = "has a fix" if any(example.fixed is not None for example in rule.bad) else "has no fix"
+    fix = "has a fix" if rule.has_fix() else "has no fix"
     default = "on by default" if rule.on_by_default else "off by default"
     yield f"{rule.severity.value}, {default}, {fix}\n"
     yield f"{inspect.getdoc(rule)}\n"

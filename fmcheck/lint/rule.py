@@ -67,10 +67,10 @@ class Rule(ABC):
     def __init__(self, contracts: Sequence[Contract]) -> None:
         self.contracts = contracts
 
-    @property
-    def has_fix(self) -> bool:
+    @classmethod
+    def has_fix(cls) -> bool:
         """Tells whether an example shows a fix."""
-        return any(example.fixed is not None for example in self.bad)
+        return any(example.fixed is not None for example in cls.bad)
 
     def concerns(self, text: bytes) -> bool:
         """Tells whether a file with this text may hold a finding, by the needles alone."""
