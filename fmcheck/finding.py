@@ -79,18 +79,38 @@ class Site:
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """One touch of a row: `verb` is `gather` or `write`."""
+    """One touch of a row: `verb` is `gather`, `write`, `fill` or what else the check looks at.
+
+    `step` counts the engine's iterations, None where the contract names no step function; `stream`
+    names the stream that was current; `owner` and `generation` are those of the row at that time.
+    """
 
     verb: str
     site: Site
+    step: int | None = None
+    stream: str = ""
+    owner: str = ""
+    generation: int | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbour:
+    """A row beside the one in question: its state, its value as text, and its owner."""
+
+    row: int
+    state: str
+    value: str
+    owner: str = ""
 
 
 @dataclass(frozen=True, slots=True)
 class Violation:
-    """A gather that got what nobody may use, at one site from one buffer.
+    """What must not be, at one site in one buffer: a gather of what nobody may use, a stale tail.
 
     `rows` and `values` run side by side and hold the first few; `row_count` is how many there were.
-    `last_write` and `last_read` tell the story of the first row. `count` is how often it happened.
+    `last_write` and `last_read` tell the story of the first row, `owner` and `previous_owner` whose
+    it is and was, `neighbours` what stands around it. `expected` says what would have been right,
+    `notes` are further sentences. `count` is how often it happened.
     """
 
     code: str
@@ -106,6 +126,11 @@ class Violation:
     device: str
     pid: int
     count: int = 1
+    owner: str = ""
+    previous_owner: str = ""
+    neighbours: tuple[Neighbour, ...] = ()
+    expected: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def key(self) -> tuple[str, str, Site]:
