@@ -14,7 +14,7 @@ import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from fmcheck.errors import UsageError
-from fmcheck.strict import convert, read_toml
+from fmcheck.strict import convert, parse_toml, read_toml
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -198,8 +198,21 @@ def load_contract(path: Path) -> Contract:
     Raises:
         UsageError: naming the file, the key, what was expected and the nearest known name.
     """
-    contract = convert(read_toml(path), Contract, str(path))
-    _check(contract, str(path))
+    return _checked(read_toml(path), str(path))
+
+
+def parse_contract(text: str, where: str) -> Contract:
+    """Reads and checks the text of a contract file, which errors call `where`.
+
+    Raises:
+        UsageError: as for `load_contract`.
+    """
+    return _checked(parse_toml(text, where), where)
+
+
+def _checked(table: dict[str, Any], where: str) -> Contract:
+    contract = convert(table, Contract, where)
+    _check(contract, where)
     return contract
 
 

@@ -7,6 +7,7 @@ import ast
 import pytest
 
 from fmcheck.config import Located, Settings
+from fmcheck.contract import parse_contract
 from fmcheck.lint.engine import lint_text
 from fmcheck.lint.fix import fixed_source
 from fmcheck.lint.page import rule_page
@@ -24,8 +25,11 @@ def cases(kind: str) -> list:
     ]
 
 
-def make(rule: type[Rule]) -> Rule:
-    return rule(contracts_for(Located(Settings(), None)))
+def make(rule: type[Rule], example: Example) -> Rule:
+    contracts = list(contracts_for(Located(Settings(), None)))
+    if example.contract:
+        contracts.append(parse_contract(example.contract, f"example of {rule.code}"))
+    return rule(contracts)
 
 
 def found(rule: Rule, example: Example, code: str | None = None) -> list:
@@ -34,19 +38,21 @@ def found(rule: Rule, example: Example, code: str | None = None) -> list:
 
 @pytest.mark.parametrize(("rule", "example"), cases("bad"))
 def test_bad_example_is_flagged_where_it_says(rule, example):
-    at = [(finding.span.line, finding.span.column) for finding in found(make(rule), example)]
+    at = [
+        (finding.span.line, finding.span.column) for finding in found(make(rule, example), example)
+    ]
 
     assert at == list(example.at)
 
 
 @pytest.mark.parametrize(("rule", "example"), cases("good"))
 def test_good_example_is_left_alone(rule, example):
-    assert found(make(rule), example) == []
+    assert found(make(rule, example), example) == []
 
 
 @pytest.mark.parametrize(("rule", "example"), cases("bad"))
 def test_finding_tells_a_way_out(rule, example):
-    for finding in found(make(rule), example):
+    for finding in found(make(rule, example), example):
         assert finding.code == rule.code
         assert finding.help
 
@@ -55,18 +61,18 @@ def test_finding_tells_a_way_out(rule, example):
     ("rule", "example"), [case for case in cases("bad") if case.values[1].fixed is not None]
 )
 def test_fix_gives_the_shown_source_which_lints_clean(rule, example):
-    fixed = fixed_source(example.code, found(make(rule), example))
+    fixed = fixed_source(example.code, found(make(rule, example), example))
 
     assert fixed == example.fixed
     ast.parse(fixed)
-    assert found(make(rule), example, fixed) == []
+    assert found(make(rule, example), example, fixed) == []
 
 
 @pytest.mark.parametrize(("rule", "example"), cases("bad") + cases("good"))
 def test_cheap_stages_change_no_finding(rule, example):
     unfiltered = type(rule.__name__, (rule,), {"needles": (), "suspects": lambda *_: True})
 
-    assert found(make(unfiltered), example) == found(make(rule), example)
+    assert found(make(unfiltered, example), example) == found(make(rule, example), example)
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)

@@ -25,6 +25,9 @@ def _parts(rule: type[Rule]) -> Iterator[str]:
     yield f"{inspect.getdoc(rule)}\n"
     yield "## Seen in"
     yield from (f"- {link}" for link in rule.seen_in)
+    if rule.judged:
+        yield "\n## On released trees\n"
+        yield from (f"- {judged}" for judged in rule.judged)
     yield "\n## Flagged, from the rule's own tests\n"
     for example in rule.bad:
         places = ", ".join(f"{line}:{column}" for line, column in example.at)

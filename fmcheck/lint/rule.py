@@ -31,13 +31,27 @@ class Example:
     """A piece of source that a rule must flag at `at`, or leave alone if `at` is empty.
 
     `at` holds (line, column) pairs, both from 1. `fixed` is the source after the rule's fix.
-    `path` is the name under which the source is linted, for rules that look at it.
+    `path` is the name under which the source is linted, for rules that look at it; `contract` is
+    the text of a contract file that stands beside the registered ones.
     """
 
     code: str
     at: tuple[tuple[int, int], ...] = ()
     fixed: str | None = None
     path: str = "example.py"
+    contract: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What became of a rule's findings in a release when somebody read each of them."""
+
+    corpus: str
+    findings: int
+    right: int
+
+    def __str__(self) -> str:
+        return f"{self.corpus}: {self.findings} findings, {self.right} right when read"
 
 
 class Rule(ABC):
@@ -52,6 +66,8 @@ class Rule(ABC):
             Identifiers, never dotted chains: a module may import them under another name.
         seen_in: public pull requests that taught the rule.
         bad, good: examples that the tests run.
+        judged: how precise the rule was on released trees. On by default are only rules of which
+            90 % was right.
     """
 
     code: ClassVar[str]
@@ -62,6 +78,7 @@ class Rule(ABC):
     seen_in: ClassVar[tuple[str, ...]]
     bad: ClassVar[tuple[Example, ...]]
     good: ClassVar[tuple[Example, ...]]
+    judged: ClassVar[tuple[Judged, ...]] = ()
     on_by_default: ClassVar[bool] = True
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
