@@ -7,23 +7,27 @@ from __future__ import annotations
 
 import fnmatch
 import operator
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
 from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from fmcheck.errors import UsageError
+from fmcheck.errors import UsageError, nearest
 from fmcheck.strict import convert, parse_toml, read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
     ">": operator.gt,
 }
+OVERWRITES = ("never", "until gathered", "always")
+HANDS_OUT, TAKES_BACK = "hands out", "takes back"
+_PATH = re.compile(r"[A-Za-z_]\w*(\[\])?(\.[A-Za-z_]\w*(\[\])?)*")
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -46,13 +50,16 @@ class Buffer(_Part, frozen=True, kw_only=True):
     """A relay buffer: an attribute of the relay class that holds a tensor, one row per slot.
 
     `name` may be a glob. `valid` is what a written value satisfies (`>= 0`, `> 0`, or "" for
-    anything). A `lazy` buffer may be made after `__init__`, or never.
+    anything). A `lazy` buffer may be made after `__init__`, or never. `overwrite` says when a
+    value that nobody gathered may be written over: `never`, `always`, or `until gathered`, for a
+    buffer that some modes of the engine fill and nobody reads: from its first gather on, never.
     """
 
     name: str
     releases: str = ""
     valid: str = ""
     lazy: bool = False
+    overwrite: str = "never"
 
     @cached_property
     def is_glob(self) -> bool:
@@ -127,6 +134,36 @@ class Opaque(_Part, frozen=True, kw_only=True):
     writes: tuple[str, ...] = ()
 
 
+class OwnerFunctions(_Part, frozen=True, kw_only=True):
+    """Functions, `module:Class.method` or `module:function`, that give rows to owners or end that.
+
+    `does` is `hands out` or `takes back`. `rows` and `owner` are paths: `return`, a parameter
+    (`self` is one), attributes of it, and `[]` for each item of a sequence, as in `reqs[].rid`.
+    What is handed out is looked up after the call, what is taken back before it: freeing clears
+    attributes. None hands out nothing. `functions` lists alternatives, for functions move between
+    releases; each that exists is watched. `relays` are the classes whose rows these are, all of
+    the contract's if there are none.
+    """
+
+    functions: tuple[str, ...]
+    does: str
+    rows: str
+    owner: str = ""
+    releases: str = ""
+    relays: tuple[str, ...] = ()
+
+    def covers(self, relay: Relay, version: str | None) -> bool:
+        """Tells whether the rows of `relay` are handed out here in this release."""
+        return applies(self.releases, version) and (not self.relays or relay.class_ in self.relays)
+
+
+class StepFunctions(_Part, frozen=True, kw_only=True):
+    """Functions, `module:Class.method` or `module:function`, each call of which begins a step."""
+
+    functions: tuple[str, ...]
+    releases: str = ""
+
+
 class Registry(_Part, frozen=True, kw_only=True):
     """A declarative registry of graph inputs: the slot class and its padding policies.
 
@@ -183,6 +220,8 @@ class Contract(_Part, frozen=True, kw_only=True):
     engine: Engine
     relay: tuple[Relay, ...] = ()
     opaque: tuple[Opaque, ...] = ()
+    owners: tuple[OwnerFunctions, ...] = ()
+    steps: tuple[StepFunctions, ...] = ()
     graph_inputs: GraphInputs = GraphInputs()
     device: Device = Device()
 
@@ -228,11 +267,58 @@ def _check(contract: Contract, where: str) -> None:
         for inner, buffer in enumerate(relay.buffer):
             _check_releases(buffer.releases, where, f"{key}.buffer[{inner}].releases")
             _check_valid(buffer.valid, where, f"{key}.buffer[{inner}].valid")
+            _check_one_of(buffer.overwrite, OVERWRITES, where, f"{key}.buffer[{inner}].overwrite")
     for number, registry in enumerate(contract.graph_inputs.registry):
         _check_registry(registry, where, f"graph_inputs.registry[{number}]")
     for number, opaque in enumerate(contract.opaque):
         for function in opaque.functions:
             _check_reference(function, where, f"opaque[{number}].functions", "module:function")
+    for number, owners in enumerate(contract.owners):
+        _check_owners(owners, contract, where, f"owners[{number}]")
+    for number, steps in enumerate(contract.steps):
+        _check_functions(steps, where, f"steps[{number}]")
+
+
+def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: str) -> None:
+    _check_functions(owners, where, key)
+    _check_one_of(owners.does, (HANDS_OUT, TAKES_BACK), where, f"{key}.does")
+    _check_path(owners.rows, where, f"{key}.rows")
+    if owners.owner:
+        _check_path(owners.owner, where, f"{key}.owner")
+    if owners.does == TAKES_BACK and re.match(r"return\b", owners.rows):
+        raise UsageError(
+            where,
+            f"key `{key}.rows`: expected a parameter, got `{owners.rows}` "
+            "(what is taken back is looked up before the call)",
+        )
+    for relay in owners.relays:
+        _check_one_of(relay, [one.class_ for one in contract.relay], where, f"{key}.relays")
+
+
+def _check_functions(part: OwnerFunctions | StepFunctions, where: str, key: str) -> None:
+    if not part.functions:
+        raise UsageError(where, f"key `{key}.functions`: expected at least one, got none")
+    for function in part.functions:
+        shape = "module:Class.method` or `module:function"
+        _check_reference(function, where, f"{key}.functions", shape)
+    _check_releases(part.releases, where, f"{key}.releases")
+
+
+def _check_one_of(text: str, known: Sequence[str], where: str, key: str) -> None:
+    if text not in known:
+        names = ", ".join(f"`{one}`" for one in known) or "none that is declared"
+        raise UsageError(
+            where, f"key `{key}`: expected one of {names}, got `{text}`{nearest(text, known)}"
+        )
+
+
+def _check_path(text: str, where: str, key: str) -> None:
+    if not _PATH.fullmatch(text):
+        raise UsageError(
+            where,
+            f"key `{key}`: expected a path like `return`, `reqs[].rid` or `self.rows`, "
+            f"got `{text}`",
+        )
 
 
 def _check_reference(text: str, where: str, key: str, shape: str) -> None:

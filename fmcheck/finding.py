@@ -9,6 +9,8 @@ from dataclasses import dataclass, field, fields, replace
 CHECKS = {
     "FR101": "read-before-write",
     "FR102": "double-read",
+    "FR103": "lost-write",
+    "FR104": "stale-owner",
     "FR105": "invalid-value",
 }
 
@@ -168,7 +170,8 @@ class Coverage:
     """What the watch of one or more processes reached, and why it could not reach more.
 
     `imported` and `touched` hold declared relay classes, `imported` without the optional ones;
-    `problems` are complete sentences, each of which fails the session.
+    `problems` are complete sentences, each of which fails the session; `notes` fail nothing and
+    tell what went on out of sight.
     """
 
     counts: Counts = Counts()
@@ -176,6 +179,7 @@ class Coverage:
     imported: tuple[str, ...] = ()
     touched: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
     def __add__(self, other: Coverage) -> Coverage:
         return Coverage(
@@ -184,6 +188,7 @@ class Coverage:
             imported=_union(self.imported, other.imported),
             touched=_union(self.touched, other.touched),
             problems=_union(self.problems, other.problems),
+            notes=_union(self.notes, other.notes),
         )
 
 

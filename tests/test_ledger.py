@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fmcheck.runtime.ledger import NOWHERE, Ledger, State
+from fmcheck.runtime.ledger import NEVER, Ledger, State
 
 ROWS = np.array([1, 3])
 
@@ -21,14 +21,14 @@ def states(ledger: Ledger) -> list[State]:
 
 def test_a_new_row_is_empty_and_has_no_story(ledger: Ledger) -> None:
     assert states(ledger) == [State.EMPTY] * 5
-    assert ledger.last_write(1) == ledger.last_read(1) == NOWHERE
+    assert ledger.last_write(1) == ledger.last_read(1) == (NEVER, 0)
 
 
 def test_a_written_row_is_live(ledger: Ledger) -> None:
     ledger.stash(ROWS, 7)
     assert states(ledger) == [State.EMPTY, State.LIVE, State.EMPTY, State.LIVE, State.EMPTY]
-    assert ledger.last_write(3) == 7
-    assert ledger.last_write(2) == NOWHERE
+    assert ledger.last_write(3) == (7, 0)
+    assert ledger.last_write(2) == (NEVER, 0)
 
 
 @pytest.mark.parametrize("all_live", [False, True])
@@ -36,13 +36,13 @@ def test_a_gathered_row_is_consumed(ledger: Ledger, all_live: bool) -> None:
     ledger.stash(ROWS, 7)
     ledger.consume(ROWS, 8, all_live)
     assert states(ledger)[1] is State.CONSUMED
-    assert (ledger.last_write(1), ledger.last_read(1)) == (7, 8)
+    assert (ledger.last_write(1), ledger.last_read(1)) == ((7, 0), (8, 0))
 
 
 def test_an_empty_row_stays_empty_when_it_is_gathered(ledger: Ledger) -> None:
     ledger.consume(ROWS, 8)
     assert states(ledger)[1] is State.EMPTY
-    assert ledger.last_read(1) == 8
+    assert ledger.last_read(1) == (8, 0)
 
 
 def test_a_consumed_row_is_live_again_once_it_is_written(ledger: Ledger) -> None:
@@ -56,7 +56,7 @@ def test_an_invalidated_row_is_consumed(ledger: Ledger) -> None:
     ledger.stash(ROWS, 7)
     ledger.invalidate(ROWS, 9)
     assert states(ledger)[1] is State.CONSUMED
-    assert (ledger.last_write(1), ledger.last_read(1)) == (7, 9)
+    assert (ledger.last_write(1), ledger.last_read(1)) == ((7, 0), (9, 0))
 
 
 def test_an_invalidation_leaves_empty_and_consumed_rows_as_they_are(ledger: Ledger) -> None:
@@ -65,7 +65,7 @@ def test_an_invalidation_leaves_empty_and_consumed_rows_as_they_are(ledger: Ledg
     ledger.invalidate(ROWS, 9)
     assert states(ledger)[1] is State.CONSUMED
     assert states(ledger)[3] is State.EMPTY
-    assert (ledger.last_read(1), ledger.last_read(3)) == (8, NOWHERE)
+    assert (ledger.last_read(1), ledger.last_read(3)) == ((8, 0), (NEVER, 0))
 
 
 def test_rows_may_be_negative_and_repeat(ledger: Ledger) -> None:

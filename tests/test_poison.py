@@ -9,7 +9,11 @@ import torch
 from fmcheck.runtime.memory import DeviceMemory, HostMemory, memory_of
 from fmcheck.runtime.poison import poison_for
 
-WITH_NAN = ["float64", "float32", "float16", "bfloat16"]
+WITH_NAN = ["float64", "float32", "float16", "bfloat16", "float8_e5m2"]
+WITHOUT = [
+    *("uint8", "uint16", "uint32", "uint64", "bool", "complex64", "complex128"),
+    *("float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2fnuz", "float8_e8m0fnu"),
+]
 
 
 @pytest.mark.parametrize("dtype", WITH_NAN)
@@ -36,7 +40,7 @@ def test_minus_one_is_a_verdict_only_where_it_is_no_value() -> None:
     assert not poison_for("int64", None).certain
 
 
-@pytest.mark.parametrize("dtype", ["uint8", "bool", "float8_e5m2", "complex64"])
+@pytest.mark.parametrize("dtype", WITHOUT)
 def test_other_dtypes_have_none(dtype: str) -> None:
     assert poison_for(dtype, None).bits is None
 

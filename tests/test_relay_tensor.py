@@ -40,7 +40,7 @@ class Subject:
 
     @property
     def live(self) -> list[int]:
-        return np.flatnonzero(self.buf._relay.ledger.state == State.LIVE).tolist()
+        return np.flatnonzero(self.buf._relay.ledger.is_live(slice(None))).tolist()
 
     @property
     def consumed(self) -> list[int]:

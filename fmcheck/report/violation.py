@@ -13,6 +13,8 @@ if TYPE_CHECKING:
 MISSING = {
     "FR101": "a write of these rows before the gather",
     "FR102": "a write of these rows between the last read and this gather",
+    "FR103": "a gather of these rows between the last write and this one",
+    "FR104": "a write of these rows by their new owner before the gather",
     "FR105": "a write of a value that the contract calls valid",
 }
 
@@ -74,7 +76,7 @@ def gaps(coverage: Coverage) -> list[str]:
     """Returns a sentence for each part of the contract that was not put to the test."""
     if not coverage.imported:
         return ["no declared relay was imported: nothing was checked"]
-    return [
+    return [*coverage.notes] + [
         f"declared relay {relay} was imported, but no buffer of it was ever written or gathered: "
         "nothing was checked"
         for relay in coverage.imported

@@ -12,6 +12,7 @@ from fmcheck.runtime import relay_tensor
 if TYPE_CHECKING:
     from fmcheck.contract import Buffer, Relay
     from fmcheck.runtime.buffer import RelayBuffer
+    from fmcheck.runtime.owners import Owners
     from fmcheck.runtime.tally import Tally
 
 # By address; a buffer keeps its storage alive, so no address is used twice while it is in here.
@@ -21,7 +22,13 @@ _by_storage: weakref.WeakValueDictionary[tuple[Tally, str, int], RelayBuffer] = 
 
 
 def adopt(
-    tensor: Any, name: str, buffer: Buffer, relay: Relay, tally: Tally, fresh: bool
+    tensor: Any,
+    name: str,
+    buffer: Buffer,
+    relay: Relay,
+    tally: Tally,
+    fresh: bool,
+    owners: Owners | None = None,
 ) -> torch.Tensor:
     """Returns the alias for a tensor assigned to a declared buffer.
 
@@ -48,6 +55,8 @@ def adopt(
         tally,
         buffer.bound,
         relay.sink_rows,
+        owners,
+        buffer.overwrite,
     )
     if fresh:
         made._relay.lay_poison()

@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmcheck.finding import CHECKS, Access, Violation
-from fmcheck.runtime import scope
-from fmcheck.runtime.ledger import NOWHERE, Ledger
+from fmcheck.runtime import scope, story
+from fmcheck.runtime.ledger import NEVER, Ledger
 from fmcheck.runtime.rows import EVERYTHING, row_dims, row_map
 
 if TYPE_CHECKING:
@@ -19,10 +17,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from fmcheck.runtime.memory import Memory
+    from fmcheck.runtime.owners import Owners
     from fmcheck.runtime.poison import Poison
     from fmcheck.runtime.tally import Tally
-
-_SHOWN = 8
 
 
 @dataclass(eq=False)
@@ -59,13 +56,14 @@ class _PutOff:
     """A gather whose rows are consumed at the end of a scope, unless they are written before."""
 
     rows: npt.NDArray[Any]
-    site: int
+    moment: int
 
 
 class RelayBuffer:
     """One watched buffer. All that happens to it goes through here, under the session's lock.
 
-    `base` is the tensor that was taken hold of; nothing here looks into it.
+    `base` is the tensor that was taken hold of; nothing here looks into it. Without `owners` no
+    row is ever handed out; `overwrite` is the contract's word on writing over unread values.
     """
 
     base: Any
@@ -79,6 +77,8 @@ class RelayBuffer:
         sink_rows: Sequence[int],
         tally: Tally,
         device: str,
+        owners: Owners | None = None,
+        overwrite: str = "never",
     ) -> None:
         self.name = name
         self.relay = relay
@@ -88,6 +88,10 @@ class RelayBuffer:
         self.tally = tally
         self.device = device
         self.sink_rows = sink_rows
+        self.owners = owners
+        self.overwrite = overwrite
+        self.escapes: dict[tuple[str, int], int] = {}
+        self._guards_writes = owners is not None and overwrite == "never"
         self._sink = np.array([row for row in sink_rows if row < len(self.ledger)], np.int64)
         # A slice costs a fraction of an index array, and nearly every sink is one row.
         single = len(self._sink) == 1
@@ -95,6 +99,10 @@ class RelayBuffer:
             slice(int(self._sink[0]), int(self._sink[0]) + 1) if single else self._sink
         )
         self._put_off: list[_PutOff] = []
+        if owners is not None:
+            rows = np.arange(len(self.ledger))
+            self.ledger.generation[:] = [owners.generation(row) for row in rows.tolist()]
+            owners.followers.add(self)
 
     def lay_poison(self) -> None:
         """Fills every row but the sinks with poison: the buffer is new, nobody has written it."""
@@ -112,8 +120,11 @@ class RelayBuffer:
         if self.tally.active:
             self.tally.peeks += 1
 
-    def stash(self, window: Window, expression: Any, site: int) -> None:
-        """A write, after it was made: the rows are live, those that hold only poison are not."""
+    def stash(self, window: Window, expression: Any, site: int, updates: bool = False) -> None:
+        """A write, after it was made: the rows are live, those that hold only poison are not.
+
+        One that `updates` what stood there (`add_`) loses nothing.
+        """
         if not self.tally.active:
             return
         with self.tally.lock:
@@ -122,11 +133,14 @@ class RelayBuffer:
             rows = window.touched(expression)
             if rows.size == 0:
                 return
+            moment = self.tally.moments.now(site, self.device)
             retired = self._rows_of_poison(window, expression, rows)
             if retired is not None:
-                self.ledger.invalidate(retired, site)
+                self.ledger.invalidate(retired, moment)
                 rows = np.setdiff1d(rows % len(self.ledger), retired)
-            self.ledger.stash(rows, site)
+            if self._guards_writes and not updates:
+                self._judge_write(window, expression, rows, moment)
+            self.ledger.stash(rows, moment)
             for waiting in self._put_off:
                 waiting.rows = np.setdiff1d(waiting.rows, rows % len(self.ledger))
 
@@ -135,28 +149,90 @@ class RelayBuffer:
         if not self.tally.active:
             return
         with self.tally.lock:
-            self.tally.gathers += 1
-            self.tally.touched.add(self.relay)
             rows = window.touched(expression)
-            if rows.size == 0:
-                return
-            live = self._judge(window, expression, rows, site)
-            within = scope.current()
-            if within is scope.Scope.PEEK:
-                return
-            if within is scope.Scope.AT_RETURN:
-                waiting = _PutOff(np.unique(rows % len(self.ledger)), site)
-                self._put_off.append(waiting)
-                scope.put_off(lambda: self._consume_now(waiting))
-                return
-            self._poison_over(window, expression)
-            self.ledger.consume(rows, site, live)
+            moment = self.tally.moments.now(site, self.device)
+            live = self._judge(window, expression, rows, moment)
+            self._retire(window, expression, rows, moment, live)
 
-    def _consume_now(self, waiting: _PutOff) -> None:
+    def judge(self, window: Window, expression: Any, site: int) -> None:
+        """A gather that is about to be made: the verdict alone."""
+        if not self.tally.active:
+            return
+        with self.tally.lock:
+            moment = self.tally.moments.now(site, self.device)
+            self._judge(window, expression, window.touched(expression), moment)
+
+    def retire(self, window: Window, expression: Any, site: int) -> None:
+        """A gather that was judged has been made: poison in place of what was gathered."""
+        if not self.tally.active:
+            return
+        with self.tally.lock:
+            moment = self.tally.moments.now(site, self.device)
+            self._retire(window, expression, window.touched(expression), moment, False)
+
+    def hand_out(self, rows: npt.NDArray[np.int64]) -> None:
+        """Rows have new owners: they are empty, with poison over what the old ones left.
+
+        On a device, the poison must not overtake gathers that are still in flight for the old
+        owners; here each gather has been waited for.
+        """
+        if not self.tally.active or self.owners is None:
+            return
+        with self.tally.lock:
+            rows = self._owned(rows)
+            if not rows.size:
+                return
+            generations = [self.owners.generation(row) for row in rows.tolist()]
+            self.ledger.hand_out(rows, generations)
+            self._poison_over(self.whole, rows)
+            for waiting in self._put_off:
+                waiting.rows = np.setdiff1d(waiting.rows, rows)
+
+    def spare(self, rows: npt.NDArray[np.int64]) -> None:
+        """Rows were taken back, or go on to the next chunk: what they hold may be overwritten."""
+        if self.tally.active:
+            with self.tally.lock:
+                self.ledger.spare(self._owned(rows))
+
+    def escape(self, how: str, site: int) -> None:
+        """The buffer's memory was handed to code that goes by no function of torch."""
+        if not self.tally.active:
+            return
+        with self.tally.lock:
+            self.escapes[how, site] = self.escapes.get((how, site), 0) + 1
+            self.tally.note(
+                f"buffer `{self.name}`: `{how}` at {self.tally.sites[site]} let its memory out of "
+                "our sight: name the function under `opaque` in the contract"
+            )
+
+    def _owned(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns those of the rows that this buffer has and that are no sink."""
+        rows = rows[(rows >= 0) & (rows < len(self.ledger))]
+        return rows[~np.isin(rows, self._sink)]
+
+    def _retire(
+        self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int, live: bool
+    ) -> None:
+        if rows.size == 0:
+            return
+        within = scope.current()
+        if within is not None:
+            self.ledger.spare(np.unique(rows % len(self.ledger)))
+        if within is scope.Scope.PEEK:
+            return
+        if within is scope.Scope.AT_RETURN:
+            waiting = _PutOff(np.unique(rows % len(self.ledger)), moment)
+            self._put_off.append(waiting)
+            scope.put_off(lambda: self._retire_now(waiting))
+            return
+        self._poison_over(window, expression)
+        self.ledger.consume(rows, moment, live)
+
+    def _retire_now(self, waiting: _PutOff) -> None:
         with self.tally.lock:
             self._put_off.remove(waiting)
             self._poison_over(self.whole, waiting.rows)
-            self.ledger.consume(waiting.rows, waiting.site)
+            self.ledger.consume(waiting.rows, waiting.moment)
 
     def _poison_over(self, window: Window, expression: Any) -> None:
         if self.poison.bits is None:
@@ -183,16 +259,46 @@ class RelayBuffer:
         retired = whole[_rows_all(self.poison.is_poison(self.whole.memory.read(whole)))]
         return retired if retired.size else None
 
-    def _judge(self, window: Window, expression: Any, rows: npt.NDArray[Any], site: int) -> bool:
+    def _judge_write(
+        self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int
+    ) -> None:
+        """Reports values of this generation that a write went over before anybody gathered them.
+
+        A write of some columns may be the rest of a row, so that only whole rows are judged.
+        """
+        assert self.owners is not None
+        awaited = self.ledger.is_awaited(rows)
+        if not awaited.any() or not self._covers_rows(window, expression, rows):
+            return
+        lost = self._owned(np.unique(rows[awaited] % len(self.ledger)))
+        lost = lost[self.owners.held(lost)]
+        if lost.size:
+            bits = self.whole.memory.read(lost).reshape(len(lost), -1)
+            story.report(self, "FR103", lost, bits[:, 0], moment)
+
+    def _covers_rows(self, window: Window, expression: Any, rows: npt.NDArray[Any]) -> bool:
+        a_row = self.whole.rows[:1].size
+        if a_row == 1:
+            return True
+        if window.whole:
+            return not isinstance(expression, tuple) and getattr(expression, "ndim", 1) <= 1
+        return rows.size == a_row * len(np.unique(rows))
+
+    def _judge(self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int) -> bool:
         """Reports what is wrong with a gather; tells whether the ledger had all rows live."""
+        self.tally.gathers += 1
+        self.tally.touched.add(self.relay)
+        if rows.size == 0:
+            return True
+        self._guards_writes = self.owners is not None and self.overwrite != "always"
         bits = window.memory.read(expression)
         live = self.ledger.is_live(rows)
         bad = self.poison.suspects(bits, _beside(live, bits))
         if bad.any():
-            self._accuse(bits, np.broadcast_to(_beside(rows, bits), bits.shape), bad, site)
+            self._accuse(bits, np.broadcast_to(_beside(rows, bits), bits.shape), bad, moment)
         if live.all():
             return True
-        self._note_unseen(rows[~live], rows, bits, bad)
+        self._note_unseen(rows[~live], rows, bits, bad, moment)
         return False
 
     def _note_unseen(
@@ -201,6 +307,7 @@ class RelayBuffer:
         rows: npt.NDArray[Any],
         bits: npt.NDArray[Any],
         bad: npt.NDArray[np.bool_],
+        moment: int,
     ) -> None:
         """Enters rows that hold a real value although the ledger saw no write of it."""
         if self.poison.bits is None:
@@ -210,14 +317,15 @@ class RelayBuffer:
         unseen = np.setdiff1d(unseen, self._sink)
         if unseen.size:
             self.tally.unseen_writes += int(unseen.size)
-            self.ledger.stash(unseen, NOWHERE)
+            self.tally.note(story.of_unseen_write(self, moment))
+            self.ledger.stash(unseen, NEVER)
 
     def _accuse(
         self,
         bits: npt.NDArray[Any],
         rows: npt.NDArray[Any],
         bad: npt.NDArray[np.bool_],
-        site: int,
+        moment: int,
     ) -> None:
         """Reports the bad elements, one violation for each kind of fault."""
         places = rows[bad] % len(self.ledger)
@@ -228,42 +336,17 @@ class RelayBuffer:
         for code in dict.fromkeys(codes.tolist()):
             chosen = codes == code
             unique, first = np.unique(places[chosen], return_index=True)
-            shown = self.poison.values(np.ascontiguousarray(found[chosen][first[:_SHOWN]]))
-            self._report(code, unique, [_shown(v, self.poison.dtype) for v in shown], site)
+            story.report(self, code, unique, found[chosen][first], moment)
 
     def _codes(self, rows: npt.NDArray[Any], bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
         poisoned = self.poison.is_poison(bits) | (self.poison.bits is None)
         # A NaN of ours in a live row was left there by a write that did not reach all of it.
-        partly = poisoned & self.poison.dtype.startswith(_FLOATS)
+        partly = poisoned & self.poison.is_float
         of_live = np.where(partly, "FR101", "FR105")
-        of_dead = np.where(self.ledger.is_empty(rows), "FR101", "FR102")
+        of_empty = np.where(self.ledger.is_stale(rows), "FR104", "FR101")
+        of_dead = np.where(self.ledger.is_empty(rows), of_empty, "FR102")
         of_dead = np.where(poisoned, of_dead, "FR105")
         return np.where(self.ledger.is_live(rows), of_live, of_dead)
-
-    def _report(self, code: str, rows: npt.NDArray[Any], values: Sequence[str], site: int) -> None:
-        first = int(rows[0])
-        self.tally.report(
-            Violation(
-                code=code,
-                name=CHECKS[code],
-                buffer=self.name,
-                rows=tuple(int(row) for row in rows[:_SHOWN]),
-                row_count=len(rows),
-                values=tuple(values),
-                access=Access("gather", self.tally.sites[site]),
-                last_write=self._access("write", self.ledger.last_write(first)),
-                last_read=self._access("gather", self.ledger.last_read(first)),
-                test=self.tally.test,
-                device=self.device,
-                pid=os.getpid(),
-            )
-        )
-
-    def _access(self, verb: str, site: int) -> Access | None:
-        return None if site == NOWHERE else Access(verb, self.tally.sites[site])
-
-
-_FLOATS = ("float", "bfloat")
 
 
 def window_of(
@@ -286,7 +369,3 @@ def _beside(rows: npt.NDArray[Any], bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
 def _rows_all(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Tells for each row whether all its elements are set."""
     return np.asarray(mask.reshape(len(mask), -1).all(axis=1))
-
-
-def _shown(value: Any, dtype: str) -> str:
-    return f"{value:.6g}" if dtype.startswith(_FLOATS) else str(value)

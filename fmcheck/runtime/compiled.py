@@ -29,7 +29,7 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
     if untraced is not None:
         untraced.add(kind)
     original = kind.__dict__[_TORCH_FUNCTION]
-    entered = {name: getattr(relay_tensor, name) for name in ("enter_gather", "enter_write")}
+    entered = {name: getattr(relay_tensor, name) for name in ("before_call", "after_call")}
     setattr(kind, _TORCH_FUNCTION, classmethod(dynamo.disable(original.__func__)))
     for name, function in entered.items():
         # An opaque function tells of its rows by these, from inside a compiled function too.

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
+    from fmcheck.runtime.owners import Owners
     from fmcheck.runtime.tally import Tally
 
     Undo = Callable[[], None]
@@ -26,11 +27,15 @@ if TYPE_CHECKING:
 
 @dataclass(eq=False)
 class RelayHold:
-    """One declared relay class: what was made of it, and what could not be reached."""
+    """One declared relay class: what was made of it, and what could not be reached.
+
+    `owners` are the rows of the contract's pool, whether or not this release hands them out.
+    """
 
     contract: Contract
     relay: Relay
     tally: Tally
+    owners: Owners
     version: str | None = None
     class_: type | None = None
     instances: int = 0
@@ -48,7 +53,7 @@ class RelayHold:
         self.version = installed_version(self.contract)
         if not applies(self.relay.releases, self.version):
             return
-        found = _attribute(module, self.relay.qualname)
+        found = attribute(module, self.relay.qualname)
         if not isinstance(found, type):
             self._problem(
                 f"the module has no class `{self.relay.qualname}`"
@@ -56,8 +61,8 @@ class RelayHold:
             )
             return
         self.class_ = found
-        yield _patch(found, "__setattr__", self._watch_setattr(found.__setattr__))
-        yield _patch(found, "__init__", self._watch_init(found.__init__))  # type: ignore[misc]
+        yield patch(found, "__setattr__", self._watch_setattr(found.__setattr__))
+        yield patch(found, "__init__", self._watch_init(found.__init__))  # type: ignore[misc]
         for names, kind in (
             (self.relay.peeks, Scope.PEEK),
             (self.relay.consumes_at_return, Scope.AT_RETURN),
@@ -65,13 +70,13 @@ class RelayHold:
             for name in names:
                 method = found.__dict__.get(name)
                 if callable(method):
-                    yield _patch(found, name, scoped(method, kind))
+                    yield patch(found, name, scoped(method, kind))
 
     def close(self) -> None:
         """Looks at the end of a session for what went by unseen."""
         if self.class_ is None:
             return
-        now = _attribute(sys.modules.get(self.relay.module), self.relay.qualname)
+        now = attribute(sys.modules.get(self.relay.module), self.relay.qualname)
         if isinstance(now, type) and now is not self.class_:
             self._problem(
                 "the class was replaced after it was taken hold of (by importlib.reload?), so that "
@@ -131,10 +136,17 @@ class RelayHold:
         try:
             before = getattr(instance, name, None)
             fresh = not hasattr(before, "untyped_storage")
-            return adoption.adopt(value, name, buffer, self.relay, self.tally, fresh)
+            return adoption.adopt(
+                value, name, buffer, self.relay, self.tally, fresh, self._owners()
+            )
         except Exception as err:
             self._problem(f"buffer `{name}`: could not be taken hold of: {err!r}")
             return value
+
+    def _owners(self) -> Owners | None:
+        """Returns the owners if the contract says who hands this relay's rows out."""
+        told = (part.covers(self.relay, self.version) for part in self.contract.owners)
+        return self.owners if any(told) else None
 
     def _problem(self, text: str) -> None:
         release = f" (installed: {self.version})" if self.version else ""
@@ -164,7 +176,7 @@ class OpaqueHold:
 
         where = f"contract `{self.contract.engine.name}`, opaque `{self.reference}`"
         name = self.reference.partition(":")[2]
-        function = _attribute(module, name)
+        function = attribute(module, name)
         if not callable(function):
             self.problems.append(
                 f"{where}: the module has no such function{nearest(name, vars(module))}"
@@ -200,7 +212,7 @@ def installed_version(contract: Contract) -> str | None:
         return None
 
 
-def _patch(class_: type, name: str, value: Any) -> Undo:
+def patch(class_: type, name: str, value: Any) -> Undo:
     """Sets an attribute of a class; returns what puts the old one back."""
     own = class_.__dict__.get(name)
     setattr(class_, name, value)
@@ -214,7 +226,8 @@ def _patch(class_: type, name: str, value: Any) -> Undo:
     return undo
 
 
-def _attribute(module: ModuleType | None, dotted: str) -> Any:
+def attribute(module: ModuleType | None, dotted: str) -> Any:
+    """Returns what a dotted name stands for in a module, None if it has no such thing."""
     found: Any = module
     for part in dotted.split("."):
         found = getattr(found, part, None)

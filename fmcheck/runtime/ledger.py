@@ -1,6 +1,6 @@
 """The ledger: what each row of one relay buffer holds, and who touched it last.
 
-PYTEST_DONT_REWRITE: rows and sites come and go as plain values; no tensor is in sight.
+PYTEST_DONT_REWRITE: rows and moments come and go as plain values; no tensor is in sight.
 """
 
 from __future__ import annotations
@@ -13,43 +13,60 @@ import numpy as np
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-NOWHERE = -1
-"""The site of an access that never happened."""
+NEVER = -1
+"""The moment of an access that was never made."""
+PAST = 1 << 62
+"""The bit of a moment that lies before the row was handed out."""
 
 
 class State(enum.IntEnum):
-    """What a row holds."""
+    """What a row holds. A spared value is a live one that may be overwritten unread."""
 
     EMPTY = 0
     LIVE = 1
     CONSUMED = 2
+    SPARED = 3
+
+    def __str__(self) -> str:
+        return "live" if self is State.SPARED else self.name.lower()
 
 
 # As plain numbers: NumPy takes an enum member apart at each comparison.
-_EMPTY, _LIVE, _CONSUMED = (np.uint8(state) for state in State)
+_EMPTY, _LIVE, _CONSUMED, _SPARED = (np.uint8(state) for state in State)
+_HOLDS_VALUE = np.uint8(1)  # the bit that LIVE and SPARED have, and no other
 
 
 class Ledger:
-    """The state of each row, with the sites (as numbers) of its last write and last read.
+    """The state of each row, its generation, and the moments of its last write and last read.
 
     `rows` is anything that indexes a NumPy array of one dimension: numbers may be negative and
-    may repeat, a mask has one entry a row.
+    may repeat, a mask has one entry a row. A moment is a number that says where, in which step
+    and on which stream.
+
+    An access is not asked for its generation: whatever touched a row since it was handed out
+    belongs to the generation of now, and what came before is set down when it is handed out.
     """
 
     def __init__(self, rows: int) -> None:
         self.state: npt.NDArray[np.uint8] = np.full(rows, State.EMPTY, np.uint8)
-        self._last_write: npt.NDArray[np.int32] = np.full(rows, NOWHERE, np.int32)
-        self._last_read: npt.NDArray[np.int32] = np.full(rows, NOWHERE, np.int32)
+        self.generation: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        self._last_write: npt.NDArray[np.int64] = np.full(rows, NEVER, np.int64)
+        self._last_read: npt.NDArray[np.int64] = np.full(rows, NEVER, np.int64)
+        # Of the past: whether the row's last value was left unread, and the generations of that
+        # value and of the last read.
+        self._left_live: npt.NDArray[np.bool_] = np.zeros(rows, bool)
+        self._written_in: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        self._read_in: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
 
     def __len__(self) -> int:
         return len(self.state)
 
-    def stash(self, rows: Any, site: int) -> None:
+    def stash(self, rows: Any, moment: int) -> None:
         """A value was written: the rows are live, whatever they were."""
         self.state[rows] = _LIVE
-        self._last_write[rows] = site
+        self._last_write[rows] = moment
 
-    def consume(self, rows: Any, site: int, all_live: bool = False) -> None:
+    def consume(self, rows: Any, moment: int, all_live: bool = False) -> None:
         """A gather took the rows. What was empty stays empty: nobody has written it yet.
 
         `all_live` spares a look at the rows where the caller has had it.
@@ -59,30 +76,69 @@ class Ledger:
         else:
             empty = self.state[rows] == _EMPTY
             self.state[rows] = np.where(empty, _EMPTY, _CONSUMED)
-        self._last_read[rows] = site
+        self._last_read[rows] = moment
 
-    def invalidate(self, rows: Any, site: int) -> None:
+    def invalidate(self, rows: Any, moment: int) -> None:
         """The poison itself was written, as an engine's own guard does after a gather."""
-        live = np.unique(np.asarray(rows)[self.state[rows] == _LIVE])
+        live = np.unique(np.asarray(rows)[self.is_live(rows)])
         self.state[live] = _CONSUMED
-        self._last_read[live] = site
+        self._last_read[live] = moment
+
+    def spare(self, rows: Any) -> None:
+        """Nobody waits for the values any more, or somebody saw them: they may be overwritten."""
+        live = np.unique(np.asarray(rows)[self.is_live(rows)])
+        self.state[live] = _SPARED
+
+    def hand_out(self, rows: npt.NDArray[np.int64], generations: Any) -> None:
+        """The rows go to new owners: they are empty, and what they held is of the past."""
+        written = rows[self.state[rows] != _EMPTY]
+        self._left_live[written] = self.is_live(written)
+        for moments, made_in in (
+            (self._last_write, self._written_in),
+            (self._last_read, self._read_in),
+        ):
+            fresh = rows[(moments[rows] & PAST) == 0]  # NEVER has every bit
+            made_in[fresh] = self.generation[fresh]
+            moments[fresh] |= PAST
+        self.generation[rows] = generations
+        self.state[rows] = _EMPTY
 
     def adopt(self, live: npt.NDArray[np.bool_]) -> None:
-        """Takes over a buffer that has values already: `live` tells which rows do."""
-        self.state[:] = np.where(live, State.LIVE, State.EMPTY)
+        """Takes over a buffer that has values already: `live` tells which rows do.
+
+        Who wrote them, and for whom, is not known: they may be overwritten.
+        """
+        self.state[:] = np.where(live, State.SPARED, State.EMPTY)
 
     def is_live(self, rows: Any) -> npt.NDArray[np.bool_]:
         """Tells which of the rows hold a value that nobody has gathered."""
+        return np.asarray((self.state[rows] & _HOLDS_VALUE).view(np.bool_))
+
+    def is_awaited(self, rows: Any) -> npt.NDArray[np.bool_]:
+        """Tells which of the rows hold a value that is lost if it is overwritten now."""
         return np.asarray(self.state[rows] == _LIVE)
 
     def is_empty(self, rows: Any) -> npt.NDArray[np.bool_]:
-        """Tells which of the rows were never written."""
+        """Tells which of the rows were not written since they were handed out."""
         return np.asarray(self.state[rows] == _EMPTY)
 
-    def last_write(self, row: int) -> int:
-        """Returns the site of the row's last write."""
-        return int(self._last_write[row])
+    def is_stale(self, rows: Any) -> npt.NDArray[np.bool_]:
+        """Tells which of the rows are empty over a value that an older owner left unread.
 
-    def last_read(self, row: int) -> int:
-        """Returns the site of the row's last gather."""
-        return int(self._last_read[row])
+        But for the poison, a gather would get that value.
+        """
+        return np.asarray((self.state[rows] == _EMPTY) & self._left_live[rows])
+
+    def last_write(self, row: int) -> tuple[int, int]:
+        """Returns the moment of the row's last write, or NEVER, and its generation."""
+        return self._access(self._last_write[row], self._written_in[row], row)
+
+    def last_read(self, row: int) -> tuple[int, int]:
+        """Returns the moment of the row's last gather, or NEVER, and its generation."""
+        return self._access(self._last_read[row], self._read_in[row], row)
+
+    def _access(self, moment: np.int64, made_in: np.int64, row: int) -> tuple[int, int]:
+        if moment == NEVER:
+            return NEVER, 0
+        past = moment & PAST
+        return int(moment & ~PAST), int(made_in if past else self.generation[row])

@@ -25,11 +25,7 @@ def missing_parameters(function: Callable[..., Any], opaque: Opaque) -> list[str
 
 
 def opaque_call(function: Callable[..., Any], opaque: Opaque) -> Callable[..., Any]:
-    """Returns `function`, which tells the relay buffers what it gathers and writes.
-
-    The rows are judged and retired after the call: the kernel has read by then, and a call that
-    raises has read nothing.
-    """
+    """Returns `function`, which tells the relay buffers what it gathers and writes."""
     from fmcheck.runtime import relay_tensor
 
     signature = inspect.signature(function)
@@ -38,12 +34,12 @@ def opaque_call(function: Callable[..., Any], opaque: Opaque) -> Callable[..., A
     def call(*args: Any, **kwargs: Any) -> Any:
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        result = function(*relay_tensor.plain(args), **relay_tensor.plain(kwargs))
         rows = bound.arguments[opaque.rows]
-        for name in opaque.reads:
-            relay_tensor.enter_gather(bound.arguments[name], rows)
-        for name in opaque.writes:
-            relay_tensor.enter_write(bound.arguments[name], rows)
+        reads = [bound.arguments[name] for name in opaque.reads]
+        writes = [bound.arguments[name] for name in opaque.writes]
+        relay_tensor.before_call(reads, rows)
+        result = function(*relay_tensor.plain(args), **relay_tensor.plain(kwargs))
+        relay_tensor.after_call(reads, writes, rows)
         return result
 
     return call

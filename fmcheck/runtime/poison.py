@@ -18,8 +18,11 @@ _NAN_BITS = {
     "float32": 0x7FCF_C0DE,
     "float16": 0x7EFC,
     "bfloat16": 0x7FDC,
+    # The other float8 kinds have one NaN, or none, and nothing to tell it by.
+    "float8_e5m2": 0x7D,
 }
 _SIGNED = ("int8", "int16", "int32", "int64")
+_COMPLEX = ("complex64", "complex128")
 _UNSIGNED = ("bool", "uint8", "uint16", "uint32", "uint64")
 
 
@@ -36,6 +39,11 @@ class Poison:
     bits: int | None
     certain: bool
     bound: tuple[str, int] | None
+
+    @property
+    def is_float(self) -> bool:
+        """Tells whether the poison is a NaN."""
+        return self.dtype in _NAN_BITS
 
     def is_poison(self, bits: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Tells which elements are poison, bit by bit."""
@@ -69,7 +77,10 @@ class Poison:
         if self.dtype == "bfloat16":  # NumPy has none: it is the upper half of a float32
             wide: npt.NDArray[Any] = bits.view(np.uint16).astype(np.uint32) << 16
             return wide.view(np.float32)
-        if self.dtype in _NAN_BITS or self.dtype in _UNSIGNED:
+        if self.dtype == "float8_e5m2":  # the upper half of a float16
+            half: npt.NDArray[Any] = bits.view(np.uint8).astype(np.uint16) << 8
+            return half.view(np.float16)
+        if self.dtype in _NAN_BITS or self.dtype in _UNSIGNED or self.dtype in _COMPLEX:
             return bits.view(self.dtype)
         return bits
 

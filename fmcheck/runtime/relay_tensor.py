@@ -18,8 +18,9 @@ from fmcheck.runtime.memory import memory_of
 from fmcheck.runtime.poison import poison_for
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from fmcheck.runtime.owners import Owners
     from fmcheck.runtime.tally import Tally
 
     Call = Callable[..., Any]
@@ -52,14 +53,15 @@ def relay_tensor(
     tally: Tally,
     bound: tuple[str, int] | None = None,
     sink_rows: Sequence[int] = (0,),
+    owners: Owners | None = None,
+    overwrite: str = "never",
 ) -> RelayTensor:
     """Takes hold of a plain tensor that has become a relay buffer. Its values stay."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     row_stride = int(tensor.stride(0))
     whole = window_of(tensor.shape, tensor.stride(), 0, row_stride, memory_of(tensor), whole=True)
-    buffer = RelayBuffer(
-        name, relay, whole, poison_for(dtype, bound), sink_rows, tally, str(tensor.device)
-    )
+    poison, device = poison_for(dtype, bound), str(tensor.device)
+    buffer = RelayBuffer(name, relay, whole, poison, sink_rows, tally, device, owners, overwrite)
     buffer.base = tensor
     return alias(tensor, buffer, whole)
 
@@ -108,6 +110,16 @@ def _pass(func: Call, args: Arguments, kwargs: Options) -> Any:
         return func(*args, **kwargs)
 
 
+def _escape(func: Call, args: Arguments, kwargs: Options) -> Any:
+    """A call that hands the memory out: whoever holds it may read and write without torch."""
+    for tensor in _relay_tensors(args[:1]):
+        tally = tensor._relay.tally
+        if not tally.sites.is_torch_calling():
+            tensor._relay.escape(picks.name_of(func), tally.sites.here())
+    inner = _pass if picks.name_of(func) in _METADATA else _read
+    return inner(func, args, kwargs)
+
+
 def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
     """Any other call: a peek if it brings values, a view if it shares the storage."""
     result = func(*plain(args), **plain(kwargs))
@@ -138,8 +150,9 @@ def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
     target = args[0] if args else kwargs.get("self", kwargs.get("input"))
     written = list(_relay_tensors(target))
     expression = _picked(func, args, kwargs, written)
+    updates = picks.name_of(func) in _UPDATING or bool(_accumulates(func, args, kwargs))
     for tensor in written:
-        _enter_write(tensor, expression)
+        _enter_write(tensor, expression, updates)
     for reader in _relay_tensors((args[1:], kwargs)):
         reader._relay.peek()
     if func is torch.Tensor.__setitem__:
@@ -214,7 +227,14 @@ def _move(tensor: RelayTensor) -> None:
     """Follows a tensor that was given another storage, by `set_` or by assigning `data`."""
     left = tensor._relay
     moved = relay_tensor(
-        tensor._plain, left.name, left.relay, left.tally, left.poison.bound, left.sink_rows
+        tensor._plain,
+        left.name,
+        left.relay,
+        left.tally,
+        left.poison.bound,
+        left.sink_rows,
+        left.owners,
+        left.overwrite,
     )
     moved._relay.adopt_values()
     tensor._relay, tensor._window = moved._relay, moved._window
@@ -244,6 +264,16 @@ _RESHAPING = frozenset(
         "__set__",
     }
 )
+# What stands in the rows goes into what these leave there.
+_UPDATING = frozenset(
+    {
+        *_AUGMENTED,
+        *("add_", "sub_", "mul_", "div_", "pow_", "remainder_", "floor_divide_", "lerp_", "neg_"),
+        *("abs_", "clamp_", "clamp_min_", "clamp_max_", "index_add_", "index_reduce_", "sqrt_"),
+        *("scatter_add_", "scatter_reduce_", "exp_", "exp2_", "log_"),
+        *("addcmul_", "addcdiv_", "addmm_", "_foreach_add_", "_foreach_mul_", "round_", "floor_"),
+    }
+)
 _METADATA = frozenset(
     {
         *("size", "dim", "ndimension", "stride", "numel", "nelement", "__len__", "element_size"),
@@ -252,6 +282,7 @@ _METADATA = frozenset(
         *("is_shared", "dim_order", "has_names", "is_inference", "record_stream", "_is_view"),
     }
 )
+_ESCAPES = frozenset({"data_ptr", "untyped_storage", "__dlpack__", "numpy"})
 # What a call that returns no tensor tells of the values.
 _SCALARS = frozenset(
     {
@@ -276,11 +307,19 @@ def _translation_of(func: Call) -> Callable[[Call, Arguments, Options], Any]:
         return _gather
     if name in _RESHAPING:
         return _reshape_in_place
+    if name in _ESCAPES:
+        return _escape
     if name in _METADATA:
         return _pass
     if name in _AUGMENTED or (name.endswith("_") and not name.endswith("__")):
         return _write
     return _read
+
+
+def _accumulates(func: Call, args: Arguments, kwargs: Options) -> Any:
+    if picks.name_of(func) not in ("index_put_", "_index_put_impl_", "put_"):
+        return False
+    return picks.argument(args, kwargs, 3, "accumulate")
 
 
 def _picked(func: Call, args: Arguments, kwargs: Options, written: Sequence[RelayTensor]) -> Any:
@@ -294,32 +333,52 @@ def _picked(func: Call, args: Arguments, kwargs: Options, written: Sequence[Rela
 # --- telling the buffer -----------------------------------------------------------------------
 
 
-def enter_gather(tensor: Any, index: Any) -> None:
-    """Tells of a gather that torch did not make. What is no relay tensor is passed over."""
-    if type(tensor) is RelayTensor and index is not None:
-        _enter_gather(tensor, picks.host(index))
+def before_call(reads: Sequence[Any], index: Any) -> None:
+    """Judges what a kernel out of torch's sight is about to gather.
+
+    Before it, so that a kernel that fails on a bad row is explained. What is no relay tensor is
+    passed over.
+    """
+    for tensor in _told_of(reads, index):
+        _enter(tensor, RelayBuffer.judge, picks.host(index))
 
 
-def enter_write(tensor: Any, index: Any) -> None:
-    """Tells of a write that torch did not make. What is no relay tensor is passed over."""
-    if type(tensor) is RelayTensor and index is not None:
-        _enter_write(tensor, picks.host(index))
+def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
+    """Enters what a kernel has gathered and written. A buffer that is both keeps what it wrote."""
+    written = list(_told_of(writes, index))
+    kept = {tensor._relay for tensor in written}
+    read = list(_told_of(reads, index))
+    for tensor in read:
+        if tensor._relay not in kept:
+            _enter(tensor, RelayBuffer.retire, picks.host(index))
+    updated = {tensor._relay for tensor in read}
+    for tensor in written:
+        _enter_write(tensor, picks.host(index), tensor._relay in updated)
+
+
+def _told_of(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
+    if index is not None:
+        yield from (tensor for tensor in tensors if type(tensor) is RelayTensor)
+
+
+def _enter(tensor: RelayTensor, how: Any, expression: Any) -> None:
+    buffer = tensor._relay
+    if _is_capturing(tensor._plain):
+        buffer.tally.unchecked += 1
+        return
+    how(buffer, *_within(tensor, expression), buffer.tally.sites.here())
 
 
 def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
+    _enter(tensor, RelayBuffer.gather, expression)
+
+
+def _enter_write(tensor: RelayTensor, expression: Any, updates: bool = False) -> None:
     buffer = tensor._relay
     if _is_capturing(tensor._plain):
         buffer.tally.unchecked += 1
         return
-    buffer.gather(*_within(tensor, expression), buffer.tally.sites.here())
-
-
-def _enter_write(tensor: RelayTensor, expression: Any) -> None:
-    buffer = tensor._relay
-    if _is_capturing(tensor._plain):
-        buffer.tally.unchecked += 1
-        return
-    buffer.stash(*_within(tensor, expression), buffer.tally.sites.here())
+    buffer.stash(*_within(tensor, expression), buffer.tally.sites.here(), updates)
 
 
 def _within(tensor: RelayTensor, expression: Any) -> tuple[Window, Any]:

@@ -42,8 +42,15 @@ class Sites:
         number = self._numbers.get(key)
         return self._remember(key, frame, caller) if number is None else number
 
+    def is_torch_calling(self) -> bool:
+        """Tells whether torch itself made the call that came to fmcheck."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+            frame = frame.f_back
+        return frame is not None and frame.f_code.co_filename.startswith(_home_of("torch"))
+
     def _outward(self, frame: FrameType | None) -> FrameType | None:
-        """Returns the first frame from `frame` outwards that is neither fmcheck's nor torch's."""
+        """Returns the first frame from `frame` outwards that is the engine's."""
         outside = self._outside
         while frame is not None:
             name = frame.f_code.co_filename
@@ -76,8 +83,11 @@ def _site(frame: FrameType) -> Site:
 
 
 def _is_outside(filename: str) -> bool:
-    if filename.startswith(_OWN):
-        return False
-    torch = sys.modules.get("torch")
-    home = str(Path(torch.__file__).parent) if torch is not None and torch.__file__ else ""
-    return not (home and filename.startswith(home))
+    """Tells whether a file is neither fmcheck's, nor torch's, nor of the kernel language's."""
+    return not filename.startswith((_OWN, _home_of("torch"), _home_of("triton")))
+
+
+def _home_of(package: str) -> str:
+    """Returns the folder of a loaded package; of one that is not, a name that no file has."""
+    module = sys.modules.get(package)
+    return str(Path(module.__file__).parent) if module and module.__file__ else "\0"

@@ -6,6 +6,7 @@ import threading
 from dataclasses import dataclass, field
 
 from fmcheck.finding import Counts, Violation
+from fmcheck.runtime.moment import Moments
 from fmcheck.runtime.site import Sites
 
 
@@ -14,7 +15,9 @@ class Tally:
     """Counts and violations of a session, behind one lock.
 
     `fresh` holds the violations since it was last emptied, `all` those of the whole session.
-    `test` names what is running now, `touched` the relay classes whose buffers were used.
+    `test` names what is running now, `touched` the relay classes whose buffers were used, and
+    `unwrapped` the opaque functions of the contracts that were never found. `notes` are sentences
+    on what went on out of sight, each with a count.
     """
 
     active: bool = True
@@ -27,6 +30,9 @@ class Tally:
     unchecked: int = 0
     unseen_writes: int = 0
     sites: Sites = field(default_factory=Sites)
+    moments: Moments = field(default_factory=Moments)
+    notes: dict[str, int] = field(default_factory=dict)
+    unwrapped: list[str] = field(default_factory=list)
     fresh: dict[object, Violation] = field(default_factory=dict)
     all: dict[object, Violation] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
@@ -36,6 +42,18 @@ class Tally:
         for kept in (self.fresh, self.all):
             known = kept.get(violation.key)
             kept[violation.key] = violation if known is None else known.seen_again()
+
+    def seen_again(self, key: object) -> bool:
+        """Raises the count of a violation that needs no second telling; False if it needs one."""
+        if key not in self.fresh or key not in self.all:
+            return False
+        for kept in (self.fresh, self.all):
+            kept[key] = kept[key].seen_again()
+        return True
+
+    def note(self, sentence: str) -> None:
+        """Keeps a sentence on coverage; the same one again only raises its count."""
+        self.notes[sentence] = self.notes.get(sentence, 0) + 1
 
     def drain(self) -> tuple[Violation, ...]:
         """Returns the violations since the last call."""

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Violation
+    from fmcheck.runtime.calls import CallHold
     from fmcheck.runtime.hold import OpaqueHold, RelayHold, Undo
     from fmcheck.runtime.tally import Tally
 
@@ -30,15 +31,25 @@ class Watch:
 
     def __init__(self, contracts: Iterable[Contract]) -> None:
         _require(_NEEDED)
+        from fmcheck.runtime.calls import OwnerHold, StepHold
         from fmcheck.runtime.hold import OpaqueHold, RelayHold
+        from fmcheck.runtime.owners import Owners
         from fmcheck.runtime.tally import Tally
 
         self.contracts = tuple(contracts)
         self.tally: Tally = Tally()
         self._relays: list[RelayHold] = []
         self._opaques: list[OpaqueHold] = []
+        self._calls: list[CallHold] = []
         for contract in self.contracts:
-            self._relays += [RelayHold(contract, relay, self.tally) for relay in contract.relay]
+            owners = Owners()
+            self._relays += [
+                RelayHold(contract, relay, self.tally, owners) for relay in contract.relay
+            ]
+            self._calls += [
+                OwnerHold(contract, part, self.tally, owners=owners) for part in contract.owners
+            ]
+            self._calls += [StepHold(contract, part, self.tally) for part in contract.steps]
             self._opaques += [
                 OpaqueHold(contract, opaque, function)
                 for opaque in contract.opaque
@@ -53,7 +64,11 @@ class Watch:
         for relay in self._relays:
             self._after_import(relay.relay.module, functools.partial(self._take_relay, relay))
         for opaque in self._opaques:
-            self._after_import(opaque.module, opaque.take)
+            self.tally.unwrapped.append(opaque.reference)
+            self._after_import(opaque.module, functools.partial(self._take_opaque, opaque))
+        for calls in self._calls:
+            for module in calls.modules:
+                self._after_import(module, calls.take)
         # The imports stand inside: torch is loaded by then, and only then is it wanted.
         self._after_import("torch", _watch_compile)
         self._after_import("torch._dynamo", _teach_dynamo)
@@ -81,18 +96,30 @@ class Watch:
             problems += relay.problems
         for opaque in self._opaques:
             problems += opaque.problems
+        for calls in self._calls:
+            calls.close()
+            problems += calls.problems
         return Coverage(
             counts=self.tally.counts(),
             violations=len(self.tally.all),
             imported=tuple(self._imported),
             touched=tuple(sorted(self.tally.touched)),
             problems=tuple(problems),
+            notes=tuple(
+                sentence if count == 1 else f"{sentence} ({count} times)"
+                for sentence, count in self.tally.notes.items()
+            ),
         )
 
     def _take_relay(self, relay: RelayHold, module: ModuleType) -> Iterator[Undo]:
         yield from relay.take(module)
         if relay.class_ is not None and not relay.relay.optional:
             self._imported.append(relay.name)
+
+    def _take_opaque(self, opaque: OpaqueHold, module: ModuleType) -> Iterator[Undo]:
+        for undo in opaque.take(module):
+            self.tally.unwrapped.remove(opaque.reference)
+            yield undo
 
     def _after_import(self, name: str, take: Callable[[ModuleType], Iterator[Undo]]) -> None:
         import wrapt
