@@ -55,8 +55,16 @@ class Window:
 class _PutOff:
     """A gather whose rows are consumed at the end of a scope, unless they are written before."""
 
+    window: Window
+    expression: Any
     rows: npt.NDArray[Any]
     moment: int
+    written: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def leave_out(self, rows: npt.NDArray[Any]) -> None:
+        """The rows hold something new."""
+        self.written = np.union1d(self.written, np.intersect1d(self.rows, rows))
+        self.rows = np.setdiff1d(self.rows, rows)
 
 
 class RelayBuffer:
@@ -142,7 +150,7 @@ class RelayBuffer:
                 self._judge_write(window, expression, rows, moment)
             self.ledger.stash(rows, moment)
             for waiting in self._put_off:
-                waiting.rows = np.setdiff1d(waiting.rows, rows % len(self.ledger))
+                waiting.leave_out(rows % len(self.ledger))
 
     def gather(self, window: Window, expression: Any, site: int) -> None:
         """A gather, after it was made: the verdict, then poison in place of what was gathered."""
@@ -186,7 +194,7 @@ class RelayBuffer:
             self.ledger.hand_out(rows, generations)
             self._poison_over(self.whole, rows)
             for waiting in self._put_off:
-                waiting.rows = np.setdiff1d(waiting.rows, rows)
+                waiting.leave_out(rows)
 
     def spare(self, rows: npt.NDArray[np.int64]) -> None:
         """Rows were taken back, or go on to the next chunk: what they hold may be overwritten."""
@@ -221,7 +229,8 @@ class RelayBuffer:
         if within is scope.Scope.PEEK:
             return
         if within is scope.Scope.AT_RETURN:
-            waiting = _PutOff(np.unique(rows % len(self.ledger)), moment)
+            gathered = np.unique(rows % len(self.ledger))
+            waiting = _PutOff(window, expression, gathered, moment)
             self._put_off.append(waiting)
             scope.put_off(lambda: self._retire_now(waiting))
             return
@@ -231,7 +240,9 @@ class RelayBuffer:
     def _retire_now(self, waiting: _PutOff) -> None:
         with self.tally.lock:
             self._put_off.remove(waiting)
-            self._poison_over(self.whole, waiting.rows)
+            kept = self.whole.memory.read(waiting.written)
+            self._poison_over(waiting.window, waiting.expression)
+            self.whole.memory.write(waiting.written, kept)
             self.ledger.consume(waiting.rows, waiting.moment)
 
     def _poison_over(self, window: Window, expression: Any) -> None:
@@ -268,21 +279,20 @@ class RelayBuffer:
         """
         assert self.owners is not None
         awaited = self.ledger.is_awaited(rows)
-        if not awaited.any() or not self._covers_rows(window, expression, rows):
+        if not awaited.any():
             return
         lost = self._owned(np.unique(rows[awaited] % len(self.ledger)))
-        lost = lost[self.owners.held(lost)]
+        lost = lost[self.owners.held(lost) & self._is_covered(window, expression)[lost]]
         if lost.size:
             bits = self.whole.memory.read(lost).reshape(len(lost), -1)
             story.report(self, "FR103", lost, bits[:, 0], moment)
 
-    def _covers_rows(self, window: Window, expression: Any, rows: npt.NDArray[Any]) -> bool:
-        a_row = self.whole.rows[:1].size
-        if a_row == 1:
-            return True
-        if window.whole:
-            return not isinstance(expression, tuple) and getattr(expression, "ndim", 1) <= 1
-        return rows.size == a_row * len(np.unique(rows))
+    def _is_covered(self, window: Window, expression: Any) -> npt.NDArray[np.bool_]:
+        """Tells of each row whether an index expression reaches all of its elements."""
+        reached = np.zeros(window.rows.shape, bool)
+        reached[expression] = True
+        counts = np.bincount(window.rows[reached], minlength=len(self.ledger))
+        return np.asarray(counts == self.whole.rows[:1].size)
 
     def _judge(self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int) -> bool:
         """Reports what is wrong with a gather; tells whether the ledger had all rows live."""

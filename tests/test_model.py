@@ -1,0 +1,302 @@
+"""Random programs against a plain model of the table: no disagreement in 100,000 steps."""
+
+from __future__ import annotations
+
+import os
+import random
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from fmcheck.runtime.owners import Owners
+from fmcheck.runtime.relay_tensor import relay_tensor
+from fmcheck.runtime.scope import Scope, scoped
+from fmcheck.runtime.tally import Tally
+from tests.row_model import EMPTY, LIVE, Model, Pool, Said
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Index = Any
+    Call = Callable[[Any], Any]
+
+STEPS = 100_000
+PROGRAM = 200
+ROWS = 8
+NAMES = ("a", "b", "c", "")
+
+
+@dataclass(frozen=True)
+class Kind:
+    """A buffer to make: its inner shape, dtype and contract."""
+
+    inner: tuple[int, ...]
+    dtype: torch.dtype
+    bound: tuple[str, int] | None = None
+    owned: bool = True
+    overwrite: str = "never"
+    sinks: tuple[int, ...] = (0,)
+
+
+KINDS = (
+    Kind((), torch.int64, (">=", 0)),
+    Kind((), torch.int32, (">", 0), overwrite="until gathered"),
+    Kind((), torch.int64, None),
+    Kind((), torch.int16, (">=", 0), overwrite="always"),
+    Kind((), torch.int64, (">=", 0), owned=False),
+    Kind((3,), torch.float32, None),
+    Kind((2,), torch.int64, (">=", 0)),
+    Kind((2, 2), torch.bfloat16, None, sinks=(0, 5)),
+    Kind((3,), torch.float64, (">=", 0), owned=False, sinks=()),
+    Kind((), torch.uint8, None),
+    Kind((2,), torch.uint8, (">", 0)),
+)
+
+
+class Subject:
+    """A watched buffer and its model."""
+
+    def __init__(self, kind: Kind, owners: Owners, pool: Pool) -> None:
+        shape = (ROWS, *kind.inner)
+        self.tally = Tally()
+        mine = owners if kind.owned else None
+        plain = torch.zeros(shape, dtype=kind.dtype)
+        self.kind = kind
+        self.buf: Any = relay_tensor(
+            plain, "Map.buf", "m:Map", self.tally, kind.bound, kind.sinks, mine, kind.overwrite
+        )
+        self.buf._relay.lay_poison()
+        pool_seen = pool if kind.owned else None
+        zeros = torch.zeros(shape, dtype=kind.dtype)
+        self.model = Model(zeros, kind.bound, pool_seen, kind.overwrite, kind.sinks)
+
+    def said(self) -> list[Said]:
+        """What the checker said since it was last asked."""
+        found = [
+            Said(one.code, one.rows, one.owner, one.previous_owner) for one in self.tally.drain()
+        ]
+        return sorted(found, key=lambda one: one.code)
+
+    def agrees(self) -> str:
+        """Returns where checker and model differ, "" if they do not."""
+        relay, model = self.buf._relay, self.model
+        for row, known in enumerate(model.rows):
+            if row in self.kind.sinks:
+                continue
+            live, empty = bool(relay.ledger.is_live(row)), bool(relay.ledger.is_empty(row))
+            if (live, empty) != (known.state == LIVE, known.state == EMPTY):
+                return f"row {row}: {relay.ledger.state[row]}, expected {known.state}"
+        mine = relay.base.reshape(-1).view(torch.uint8)
+        if not torch.equal(mine, model.memory.reshape(-1).view(torch.uint8)):
+            return f"memory: {relay.base}, expected {model.memory}"
+        return ""
+
+
+class Program:
+    """A random program over several buffers that share a pool of rows."""
+
+    def __init__(self, draw: random.Random) -> None:
+        self.owners, self.pool = Owners(), Pool.of(ROWS)
+        kinds = draw.sample(KINDS, 3)
+        self.subjects = [Subject(kind, self.owners, self.pool) for kind in kinds]
+        self.told: list[str] = []
+
+    def step(self, draw: random.Random) -> None:
+        """Makes one call and compares."""
+        act = draw.choice((self.write, self.write, self.gather, self.gather, self.own, self.peek))
+        subject = draw.choice(self.subjects)
+        expected, told = act(subject, draw)
+        self.told.append(told)
+        for one in self.subjects:
+            said = one.said()
+            wanted = expected if one is subject else []
+            assert said == wanted, self.story(f"said {said}, expected {wanted}", one)
+            assert not one.agrees(), self.story(one.agrees(), one)
+
+    def story(self, what: str, subject: Subject) -> str:
+        return "\n".join([*self.told[-12:], f"{subject.kind}", what])
+
+    def own(self, subject: Subject, draw: random.Random) -> tuple[list[Said], str]:
+        rows = [draw.randrange(ROWS) for _ in range(draw.randint(0, 3))]
+        owned = [one.model for one in self.subjects if one.kind.owned]
+        if draw.random() < 0.4:
+            self.owners.take_back(rows)
+            held = [row for row in dict.fromkeys(rows) if self.pool.held[row]]
+            for row in held:
+                self.pool.held[row] = False
+            for model in owned:
+                model.spare(held)
+            return [], f"take back {rows}"
+        names = [draw.choice(NAMES) for _ in rows]
+        self.owners.hand_out(rows, names)
+        fresh, again = [], []
+        for row, name in dict(zip(rows, names, strict=True)).items():
+            known = self.pool.owner(row)
+            if self.pool.held[row] and (name in ("", known) or not known):
+                again.append(row)
+                self.pool.names[row][-1] = known or name
+            else:
+                fresh.append(row)
+                self.pool.names[row].append(name)
+                self.pool.held[row] = True
+        for model in owned:
+            model.new_owners(fresh)
+            model.spare(again)
+        return [], f"hand out {rows} to {names}"
+
+    def write(self, subject: Subject, draw: random.Random) -> tuple[list[Said], str]:
+        told, call, updates = a_write(subject, draw)
+        call(subject.buf)
+        return subject.model.write(call, updates), f"write {told}"
+
+    def gather(self, subject: Subject, draw: random.Random) -> tuple[list[Said], str]:
+        told, call = a_gather(subject, draw)
+        scope = draw.choice((None, None, None, Scope.PEEK, Scope.AT_RETURN))
+        mine = scoped(call, scope)(subject.buf) if scope else call(subject.buf)
+        expected, said = subject.model.gather(call, scope is Scope.PEEK)
+        same = torch.equal(bits_of(mine), bits_of(expected))
+        assert same, self.story(f"{told}: got {mine}, expected {expected}", subject)
+        return said, f"gather {told} {scope}"
+
+    def peek(self, subject: Subject, draw: random.Random) -> tuple[list[Said], str]:
+        draw.choice(PEEKS)(subject.buf)
+        return [], "peek"
+
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.contiguous().reshape(-1).view(torch.uint8)
+
+
+def some_rows(draw: random.Random, *, negative: bool = True) -> list[int]:
+    """Rows with repeats; none, now and then."""
+    low = -ROWS if negative else 0
+    return [draw.randrange(low, ROWS) for _ in range(draw.choice((0, 1, 1, 2, 3, 5)))]
+
+
+def an_index(draw: random.Random) -> Index:
+    rows = some_rows(draw)
+    mask = torch.tensor([draw.random() < 0.3 for _ in range(ROWS)])
+    return draw.choice((torch.tensor(rows, dtype=torch.int64), rows, mask))
+
+
+def value_of(subject: Subject, draw: random.Random) -> int:
+    """Mostly a valid one; a poison or an invalid one now and then."""
+    odd = (0, -1, -7) if subject.kind.dtype.is_signed else (0,)
+    return draw.choice(odd) if draw.random() < 0.15 else draw.randint(1, 9)
+
+
+def a_write(subject: Subject, draw: random.Random) -> tuple[str, Call, bool]:
+    index, value = an_index(draw), value_of(subject, draw)
+    rows = torch.tensor(sorted(set(some_rows(draw, negative=False))), dtype=torch.int64)
+    start, end = sorted((draw.randrange(ROWS), draw.randint(1, ROWS)))
+    inner = subject.kind.inner
+
+    def filled(like: Any, count: int) -> torch.Tensor:
+        return torch.full((count, *inner), value, dtype=like.dtype)
+
+    def put(b: Any) -> None:
+        b.index_put_((rows,), torch.tensor(value, dtype=b.dtype))
+
+    def out(b: Any) -> None:
+        torch.add(filled(b, end - start), 0, out=b[start:end])
+
+    calls: dict[str, Call] = {
+        f"b[{index}] = {value}": lambda b: b.__setitem__(index, value),
+        f"b[{rows}] = tensor": lambda b: b.__setitem__(rows, filled(b, len(rows))),
+        f"b[{start}:{end}] = {value}": lambda b: b.__setitem__(slice(start, end), value),
+        f"b[{start}] = {value}": lambda b: b.__setitem__(start, value),
+        f"index_put_ {rows} {value}": put,
+        f"index_fill_ {rows} {value}": lambda b: b.index_fill_(0, rows, value),
+        f"index_copy_ {rows} {value}": lambda b: b.index_copy_(0, rows, filled(b, len(rows))),
+        f"b[{start}:{end}].copy_ {value}": lambda b: b[start:end].copy_(filled(b, end - start)),
+        f"b[{start}:][...] = {value}": lambda b: b[start:].__setitem__(..., value),
+        f"b.narrow fill_ {value}": lambda b: b.narrow(0, start, end - start).fill_(value),
+        f"out= {start}:{end} {value}": out,
+    }
+    updates: dict[str, Call] = {}
+    if not subject.kind.dtype.is_floating_point:
+        updates = {
+            f"b[{start}:{end}].add_(1)": lambda b: b[start:end].add_(1),
+            f"index_add_ {rows}": lambda b: b.index_add_(
+                0, rows, torch.ones_like(filled(b, len(rows)))
+            ),
+        }
+    if inner:
+        column = draw.randrange(inner[0])
+        calls |= {
+            f"b[{rows}, {column}] = {value}": lambda b: b.__setitem__((rows, column), value),
+            f"b[:, {column}] = {value}": lambda b: b.__setitem__((slice(None), column), value),
+            f"b[{start}:{end}, :1] {value}": lambda b: b[start:end, :1].fill_(value),
+        }
+    told = draw.choice((*calls, *updates))
+    return told, (calls | updates)[told], told in updates
+
+
+def a_gather(subject: Subject, draw: random.Random) -> tuple[str, Call]:
+    index = an_index(draw)
+    rows = torch.tensor(some_rows(draw, negative=False), dtype=torch.int64)
+    start = draw.randrange(ROWS - 2)
+    within = torch.tensor([row % (ROWS - start) for row in rows.tolist()], dtype=torch.int64)
+    inner = subject.kind.inner
+
+    def out(b: Any) -> torch.Tensor:
+        return torch.index_select(b, 0, rows, out=torch.empty(0, dtype=b.dtype))
+
+    def masked(b: Any) -> torch.Tensor:
+        mask = torch.zeros(ROWS, dtype=torch.bool).index_fill_(0, rows, True)
+        return b.masked_select(mask.reshape(-1, *[1] * len(inner)))
+
+    def take(b: Any) -> torch.Tensor:
+        width = b.numel() // ROWS
+        return torch.take(b, rows * width + (width - 1))
+
+    calls: dict[str, Call] = {
+        f"b[{index}]": lambda b: b[index],
+        f"index_select {rows}": lambda b: b.index_select(0, rows),
+        f"index_select {rows} out=": out,
+        f"masked_select {rows}": masked,
+        f"take {rows}": take,
+        f"b[{start}:][{within}]": lambda b: b[start:][within],
+        f"b[{start}:].index_select {within}": lambda b: b[start:].index_select(0, within),
+        f"aten.index {rows}": lambda b: torch.ops.aten.index.Tensor(b, [rows]),
+        f"view {rows}": lambda b: b.view(ROWS, -1)[rows],
+    }
+    if inner:
+        column = draw.randrange(inner[0])
+        calls |= {
+            f"b[{rows}, {column}]": lambda b: b[rows, column],
+            f"b[{rows}, :1]": lambda b: b[rows, :1],
+            f"flat {rows}": lambda b: b.reshape(-1)[rows * (b.numel() // ROWS)],
+        }
+    told = draw.choice(tuple(calls))
+    return told, calls[told]
+
+
+PEEKS: tuple[Call, ...] = (
+    lambda b: b.clone(),
+    lambda b: b[2:5] + 0,
+    lambda b: b.cpu().tolist(),
+    lambda b: b[3].sum(),
+    lambda b: torch.zeros_like(b).copy_(b),
+)
+
+
+def test_random_programs_agree_with_the_model() -> None:
+    seed = int(os.environ.get("FMCHECK_MODEL_SEED", random.SystemRandom().randrange(1 << 32)))
+    print(f"FMCHECK_MODEL_SEED={seed}")
+    draw = random.Random(seed)
+    for _ in range(STEPS // PROGRAM):
+        program = Program(draw)
+        for _ in range(PROGRAM):
+            program.step(draw)
+
+
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@given(st.integers(0, 1 << 32), st.lists(st.integers(0, 1 << 32), max_size=40))
+def test_short_programs_agree_with_the_model(start: int, steps: list[int]) -> None:
+    program = Program(random.Random(start))
+    for step in steps:
+        program.step(random.Random(step))
