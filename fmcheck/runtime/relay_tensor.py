@@ -167,8 +167,9 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     if type(index) is torch.Tensor and index.dim() > 0:
         result = tensor._plain[index]
         shown = tensor._window or window(tensor)
-        if shown.whole or rows.selects_rows(picks.host(index), shown.rows.ndim, shown.dims):
-            _enter_gather(tensor, picks.host(index))
+        expression = picks.host(index)
+        if shown.whole or rows.selects_rows(expression, shown.rows.ndim, shown.dims):
+            _enter_gather(tensor, expression)
         else:
             tensor._relay.peek()
         return result
@@ -182,6 +183,10 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     tensor, index, value = args
     if type(tensor) is not RelayTensor:
         _write(func, args, kwargs)
+        return
+    if type(index) is torch.Tensor is type(value):
+        tensor._plain[index] = value
+        _enter_write(tensor, picks.host(index))
         return
     tensor._plain[plain(index)] = plain(value)
     _enter_write(tensor, picks.host(index))
@@ -330,6 +335,9 @@ def _picked(func: Call, args: Arguments, kwargs: Options, written: Sequence[Rela
     return pick(func, written[0]._plain, args, kwargs)
 
 
+# Whatever tells a buffer was called by a translation, and that by `__torch_function__`.
+_OUR_FRAMES = 2
+
 # --- telling the buffer -----------------------------------------------------------------------
 
 
@@ -363,10 +371,10 @@ def _told_of(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
 
 def _enter(tensor: RelayTensor, how: Any, expression: Any) -> None:
     buffer = tensor._relay
-    if _is_capturing(tensor._plain):
-        buffer.tally.unchecked += 1
+    if buffer.on_cuda and _is_capturing(buffer):
         return
-    how(buffer, *_within(tensor, expression), buffer.tally.sites.here())
+    window, expression = _within(tensor, expression)
+    how(buffer, window, expression, buffer.tally.sites.here(_OUR_FRAMES))
 
 
 def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
@@ -375,10 +383,17 @@ def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
 
 def _enter_write(tensor: RelayTensor, expression: Any, updates: bool = False) -> None:
     buffer = tensor._relay
-    if _is_capturing(tensor._plain):
-        buffer.tally.unchecked += 1
+    if buffer.on_cuda and _is_capturing(buffer):
         return
-    buffer.stash(*_within(tensor, expression), buffer.tally.sites.here(), updates)
+    window, expression = _within(tensor, expression)
+    buffer.stash(window, expression, buffer.tally.sites.here(_OUR_FRAMES), updates)
+
+
+def _is_capturing(buffer: RelayBuffer) -> bool:
+    """Tells whether a graph is being captured, and counts the call that goes unchecked then."""
+    capturing = torch.cuda.is_current_stream_capturing()
+    buffer.tally.unchecked += capturing
+    return capturing
 
 
 def _within(tensor: RelayTensor, expression: Any) -> tuple[Window, Any]:
@@ -387,14 +402,12 @@ def _within(tensor: RelayTensor, expression: Any) -> tuple[Window, Any]:
     A view as a wider or narrower dtype has no elements in common with the buffer: whole rows then.
     """
     shown = tensor._window or window(tensor)
+    if shown.whole:
+        return shown, expression
     buffer = tensor._relay
-    if not shown.whole and tensor._plain.element_size() != buffer.base.element_size():
+    if tensor._plain.element_size() != buffer.base.element_size():
         return buffer.whole, np.unique(shown.touched(expression))
     return shown, expression
-
-
-def _is_capturing(tensor: torch.Tensor) -> bool:
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _relay_tensors(value: Any) -> Any:

@@ -31,9 +31,12 @@ class Sites:
     def __getitem__(self, number: int) -> Site:
         return self._sites[number]
 
-    def here(self) -> int:
-        """Returns the number of the calling line of engine code, and of the line that called it."""
-        frame = self._outward(sys._getframe(1))
+    def here(self, ours: int = 0) -> int:
+        """Returns the number of the calling line of engine code, and of the line that called it.
+
+        The innermost `ours` frames are known to be fmcheck's, which saves looking.
+        """
+        frame = self._outward(sys._getframe(1 + ours))
         if frame is None:
             return 0
         caller = self._outward(frame.f_back)
