@@ -112,12 +112,12 @@ def _pass(func: Call, args: Arguments, kwargs: Options) -> Any:
 
 def _escape(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that hands the memory out: whoever holds it may read and write without torch."""
+    name = picks.name_of(func)
     for tensor in _relay_tensors(args[:1]):
-        tally = tensor._relay.tally
-        if not tally.sites.is_torch_calling():
-            tensor._relay.escape(picks.name_of(func), tally.sites.here())
-    inner = _pass if picks.name_of(func) in _METADATA else _read
-    return inner(func, args, kwargs)
+        sites = tensor._relay.tally.sites
+        if not sites.is_torch_calling(name):
+            tensor._relay.escape(name, sites.here())
+    return (_pass if name in _METADATA else _read)(func, args, kwargs)
 
 
 def _read(func: Call, args: Arguments, kwargs: Options) -> Any:

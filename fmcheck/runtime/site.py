@@ -45,10 +45,16 @@ class Sites:
         number = self._numbers.get(key)
         return self._remember(key, frame, caller) if number is None else number
 
-    def is_torch_calling(self) -> bool:
-        """Tells whether torch itself made the call that came to fmcheck."""
+    def is_torch_calling(self, method: str) -> bool:
+        """Tells whether torch itself called the method that came to fmcheck.
+
+        A method that torch wrote in Python comes by frames of its own.
+        """
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        while frame is not None and (
+            frame.f_code.co_filename.startswith(_OWN)
+            or frame.f_code.co_name in (method, "handle_torch_function")
+        ):
             frame = frame.f_back
         return frame is not None and frame.f_code.co_filename.startswith(_home_of("torch"))
 
