@@ -406,6 +406,23 @@ def test_a_contract_may_allow_writing_over(overwrite: str) -> None:
     assert subject.codes == []
 
 
+def test_what_may_always_be_written_over_may_be_after_a_gather() -> None:
+    subject = Owned("always")
+    for _ in range(2):
+        subject.buf[ROWS] = 5
+        subject.buf[ROWS] = 6
+        subject.buf[ROWS]
+    assert subject.codes == []
+
+
+def test_a_gather_that_peeks_leaves_the_value(line: Subject) -> None:
+    line.buf[ROWS] = 5
+    for _ in range(2):
+        assert scoped(lambda: line.buf[ROWS], Scope.PEEK)().tolist() == [5, 5]
+    assert line.live == [2, 3]
+    assert line.codes == []
+
+
 def test_without_owners_no_write_is_lost(line: Subject) -> None:
     line.buf[ROWS] = 5
     line.buf[ROWS] = 6
@@ -434,8 +451,8 @@ def test_the_sink_row_has_no_owner() -> None:
     subject = Owned()
     subject.owners.hand_out([0], ["a"])
     subject.buf[0] = 5
-    subject.owners.hand_out([0], ["b"])
     subject.buf[0] = 6
+    subject.owners.hand_out([0], ["b"])
     assert subject.buf[torch.tensor([0])].tolist() == [6]
     assert subject.codes == []
 

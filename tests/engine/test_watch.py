@@ -103,8 +103,8 @@ def test_healthy_random_workloads_are_never_accused(watch: Watch, name: str) -> 
     for seed in range(-(-WORKLOADS // len(MODES))):
         draw = random.Random(seed)
         asks = [
-            replace(ask, aborts=draw.choice((None, None, draw.randrange(12))))
-            for ask in random_asks(seed, 5, prompt=16, new=8)
+            replace(ask, aborts=draw.choice((None, None, None, draw.randrange(20))))
+            for ask in random_asks(seed, 5, prompt=10, new=14)
         ]
         retractions += run_on(engine, asks).retractions
     coverage = watch.coverage()
