@@ -85,7 +85,7 @@ def modes() -> dict[str, Settings]:
             found[f"{name}, direct pull"] = replace(small, host_pull="direct")
             found[f"{name}, guard"] = replace(small, guard=Guard.EAGER)
         else:
-            found[f"{name}, mixed"] = replace(small, mixed=True, chunk=12)
+            found[f"{name}, mixed"] = replace(small, mixed=True, chunk=12, pages=8)
             found[f"{name}, cpu runner"] = replace(small, cpu_runner=True, graphs=True)
     return found
 
