@@ -461,7 +461,10 @@ def test_a_reloaded_engine_fails_the_session(project: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--fmcheck=fial",), "*--fmcheck: expected one of fail, warn, off, got `fial`; did you*"),
+        (
+            ("--fmcheck=fial",),
+            "*--fmcheck: expected one of fail, warn, halt, off, got `fial`; did you*",
+        ),
         (("-o", "fmcheck_mode=loud"), "*fmcheck_mode: expected one of*got `loud`*"),
         (("--fmcheck-config=none.toml",), "*none.toml*"),
         (("--fmcheck-config=bad.toml",), "*bad.toml*contract*did you mean `contracts`*"),

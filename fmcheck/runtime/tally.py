@@ -4,9 +4,15 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Counts, Violation
+from fmcheck.runtime.halting import HaltingLock
 from fmcheck.runtime.site import Sites
+from fmcheck.runtime.suppressions import NONE, Suppressions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(eq=False)
@@ -14,7 +20,10 @@ class Tally:
     """Counts and violations of a session, behind one lock.
 
     `fresh` holds the violations since it was last emptied, `all` those of the whole session.
-    `test` names what is running now, `touched` the relay classes whose buffers were used.
+    `test` names what is running now, `touched` the relay classes whose buffers were used. `notes`
+    are sentences on what went on out of sight, each with a count. `pending` are called before
+    violations are handed out: each reports what it has kept on a device. `dead` are sentences on
+    detectors that did not see the fault they were shown, by device in `proved`.
     """
 
     active: bool = True
@@ -27,18 +36,41 @@ class Tally:
     unchecked: int = 0
     unseen_writes: int = 0
     sites: Sites = field(default_factory=Sites)
+    notes: dict[str, int] = field(default_factory=dict)
+    pending: list[Callable[[], None]] = field(default_factory=list)
+    proved: set[str] = field(default_factory=set)
+    dead: list[str] = field(default_factory=list)
+    suppressions: Suppressions = NONE
     fresh: dict[object, Violation] = field(default_factory=dict)
     all: dict[object, Violation] = field(default_factory=dict)
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    lock: Any = field(default_factory=threading.RLock)
 
     def report(self, violation: Violation) -> None:
-        """Keeps a violation; the same one again only raises its count."""
+        """Keeps a violation; the same one again only raises its count.
+
+        Raises:
+            ViolationError: in mode halt, as soon as the lock is free.
+        """
+        if self.suppressions.take(violation):
+            return
         for kept in (self.fresh, self.all):
             known = kept.get(violation.key)
             kept[violation.key] = violation if known is None else known.seen_again()
+        if isinstance(self.lock, HaltingLock):
+            self.lock.halt(violation)
+
+    def note(self, sentence: str) -> None:
+        """Keeps a sentence on coverage; the same one again only raises its count."""
+        self.notes[sentence] = self.notes.get(sentence, 0) + 1
+
+    def collect(self) -> None:
+        """Takes over what was found and is still kept on a device."""
+        for report in self.pending:
+            report()
 
     def drain(self) -> tuple[Violation, ...]:
         """Returns the violations since the last call."""
+        self.collect()
         with self.lock:
             found = tuple(self.fresh.values())
             self.fresh.clear()
