@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import json
 import sys
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fmcheck.errors import UsageError, nearest
 
@@ -25,8 +23,7 @@ exit status:
 """
 
 
-@dataclass(frozen=True, slots=True)
-class Cell:
+class Cell(NamedTuple):
     """One detector in one place: `fires`, `dead` with a reason, `no such device`, or `-`."""
 
     code: str
@@ -82,7 +79,9 @@ def run(arguments: argparse.Namespace) -> int:
         watch.stop()
     dead = [cell for cell in cells if cell.state == "dead"]
     if arguments.json:
-        print(json.dumps([asdict(cell) for cell in cells], indent=2))
+        import json
+
+        print(json.dumps([cell._asdict() for cell in cells], indent=2))
     else:
         _show(cells, [str(place) for place in places])
         print(_closing(cells, dead))

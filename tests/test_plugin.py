@@ -603,9 +603,7 @@ def test_a_dead_detector_stops_the_session(project: Project, workers: tuple[str,
     )
     project.write("test_more.py", HEALTHY)
     result = project.run(HEALTHY, *workers)
-    result.stdout.fnmatch_lines(
-        ["fmcheck error: the detector of FR102 double-read is dead on cpu*"]
-    )
+    result.stdout.fnmatch_lines(["fmcheck error: *FR102 double-read is dead on cpu*"])
     assert result.parseoutcomes().get("passed", 0) <= 1
     assert result.ret != 0
 
