@@ -22,9 +22,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from fmcheck.finding import Coverage, Violation
-    from fmcheck.runtime.watch import Watch
+    from fmcheck.runtime.session import Session
 
-MODES = ("fail", "warn", "off")
+MODES = ("fail", "warn", "halt", "off")
 _VARIABLE = "FMCHECK_MODE"
 _WORKER_KEY = "fmcheck"
 
@@ -44,6 +44,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("fmcheck", "stale data in relay buffers")
     group.addoption(
         "--fmcheck",
+        "--fmcheck-mode",
         metavar="MODE",
         dest="fmcheck_mode",
         help=f"what a violation does: {', '.join(MODES)} (fail, if fmcheck is loaded by -p)",
@@ -83,12 +84,12 @@ def _start(config: pytest.Config) -> None:
     if mode in ("", "off"):
         return
     try:
-        watch = _watch(config)
+        watch = _watch(config, mode)
+        watch.start()
     except UsageError as err:
         raise pytest.UsageError(f"fmcheck: {err}") from None
-    config.stash[_SESSION] = session = _Session(config, watch, mode)
+    config.stash[_SESSION] = session = _Session(config, watch)
     config.pluginmanager.register(session, "fmcheck-session")
-    watch.start()
 
 
 def _mode(config: pytest.Config) -> str:
@@ -111,26 +112,25 @@ def _mode(config: pytest.Config) -> str:
     return "fail" if by_name else ""
 
 
-def _watch(config: pytest.Config) -> Watch:
+def _watch(config: pytest.Config, mode: str) -> Session:
     from fmcheck.config import find_settings, load_settings
-    from fmcheck.registry import contracts_for
-    from fmcheck.runtime.watch import Watch
+    from fmcheck.runtime.session import Session
 
     named = getattr(config.known_args_namespace, "fmcheck_config", None)
     located = load_settings(Path(named)) if named else find_settings(config.rootpath)
-    return Watch(contracts_for(located))
+    return Session(located, mode, who="pytest -p fmcheck")
 
 
 class _Session:
     """The hooks of a run that is watched."""
 
-    def __init__(self, config: pytest.Config, watch: Watch, mode: str) -> None:
+    def __init__(self, config: pytest.Config, watch: Session) -> None:
         from fmcheck.finding import Coverage
 
         self.config = config
         self.watch = watch
-        self.mode = mode
         self.outside: list[Violation] = []
+        self.advice: dict[object, Violation] = {}
         self.of_workers: Coverage = Coverage()
         self.silent_workers: list[str] = []
 
@@ -139,7 +139,7 @@ class _Session:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Watches the set-up, fixtures included."""
-        self.outside += self.watch.drain()
+        self.outside += self._drain()
         return (yield from self._phase(item, "setup"))
 
     @pytest.hookimpl(wrapper=True)
@@ -164,6 +164,7 @@ class _Session:
             raise
         finally:
             self.watch.enter("")
+            self._stop_if_dead(item.session)
         failures = [one for one in _kept(item) if not isinstance(one.value, pytest.skip.Exception)]
         if failures:
             self._tell_beside(failures[0].value, item, when)
@@ -172,12 +173,12 @@ class _Session:
         return result
 
     def _fail(self, item: pytest.Item, when: str) -> None:
-        found = self.watch.drain()
+        found = self._drain()
         if not found:
             return
         self._keep(found, item)
         text = self._render(found)
-        if self.mode == "warn":
+        if self.watch.mode == "warn":
             warnings.warn(FmcheckWarning(f"\n{text}"), stacklevel=2)
         else:
             _kept(item).clear()  # a skip, which pytest would put in this failure's place
@@ -185,7 +186,7 @@ class _Session:
 
     def _tell_beside(self, err: BaseException, item: pytest.Item, when: str) -> None:
         """Leaves a test its own failure, and adds what was found to it."""
-        found = self.watch.drain()
+        found = self._drain()
         if not found:
             return
         self._keep(found, item)
@@ -194,6 +195,21 @@ class _Session:
             from fmcheck.report.violation import headline
 
             err.add_note("\n".join(headline(violation) for violation in found))
+
+    def _drain(self) -> tuple[Violation, ...]:
+        """Returns what was found since the last call, and keeps the advice for the end."""
+        found, advice = self.watch.drain()
+        for one in advice:
+            self._advise(one)
+        return found
+
+    def _advise(self, advice: Violation) -> None:
+        self.advice.setdefault(advice.key, advice)
+
+    def _stop_if_dead(self, session: pytest.Session) -> None:
+        """Stops the session once a detector was seen not to fire: no further test means a thing."""
+        if self.watch.dead:
+            session.shouldfail = f"fmcheck: {self.watch.dead[0]}"
 
     def _keep(self, found: Iterable[Violation], item: pytest.Item) -> None:
         from fmcheck.report.violation import headline
@@ -204,21 +220,21 @@ class _Session:
 
     def pytest_report_header(self) -> str:
         """Says what is on, and what it does not reach."""
-        names = ", ".join(contract.engine.name for contract in self.watch.contracts)
+        names = ", ".join(self.watch.contract_names)
         return (
-            f"fmcheck: mode {self.mode}, contracts: {names} "
+            f"fmcheck: mode {self.watch.mode}, contracts: {names} "
             "(this process only: child processes of a test are not watched)"
         )
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fails a run in which something was found outside of the tests, or not reached."""
-        self.outside += self.watch.drain()
+        self.outside += self._drain()
         workeroutput = getattr(self.config, "workeroutput", None)
         if workeroutput is not None:  # an xdist worker
             workeroutput[_WORKER_KEY] = self._for_controller()
             return
-        found = self.outside and self.mode == "fail"
+        found = self.outside and self.watch.mode != "warn"
         problems = self._coverage().problems
         if (found or problems or self.silent_workers) and session.exitstatus in (
             pytest.ExitCode.OK,
@@ -230,13 +246,16 @@ class _Session:
         """Says how much was checked, always."""
         if hasattr(self.config, "workerinput"):
             return
-        from fmcheck.report.violation import closing_line, gaps
+        from fmcheck.report.closing import closing_line, gaps
 
         coverage = self._coverage()
         terminalreporter.section("fmcheck")
         if self.outside:
             terminalreporter.line("found outside of any test:", red=True)
             terminalreporter.line(self._render(self.outside))
+        if self.advice:
+            terminalreporter.line("told of, and failing nothing:", yellow=True)
+            terminalreporter.line(self._render(self.advice.values()))
         for problem in coverage.problems:
             terminalreporter.line(f"fmcheck error: {problem}", red=True)
         for worker in self.silent_workers:
@@ -257,23 +276,27 @@ class _Session:
 
         from fmcheck.finding import Coverage, Violation
 
-        coverage, outside = msgspec.json.decode(told, type=tuple[Coverage, list[Violation]])
+        coverage, outside, advice = msgspec.json.decode(
+            told, type=tuple[Coverage, list[Violation], list[Violation]]
+        )
         self.of_workers += coverage
         self.outside += outside
+        for one in advice:
+            self._advise(one)
 
     def _for_controller(self) -> str:
         import msgspec
 
-        return msgspec.json.encode((self.watch.coverage(), self.outside)).decode()
+        told = (self.watch.coverage(), self.outside, list(self.advice.values()))
+        return msgspec.json.encode(told).decode()
 
     def _coverage(self) -> Coverage:
         return self.watch.coverage() + self.of_workers
 
     def _render(self, found: Iterable[Violation]) -> str:
-        from fmcheck.report.violation import render
+        from fmcheck.report.violation import render_all
 
-        root = self.config.rootpath
-        return "\n\n".join(render(violation, root) for violation in found)
+        return render_all(found, self.config.rootpath)
 
 
 def _kept(item: pytest.Item) -> list[Any]:

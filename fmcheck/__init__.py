@@ -6,8 +6,11 @@ import os
 
 TYPE_CHECKING = False  # as typing has it, without the import
 if TYPE_CHECKING:
+    from fmcheck.errors import DetectorError as DetectorError
     from fmcheck.errors import FmcheckWarning as FmcheckWarning
     from fmcheck.errors import ViolationError as ViolationError
+    from fmcheck.runtime.session import sync as sync
+    from fmcheck.runtime.session import watch as watch
 
 __version__ = "0.1.0"
 
@@ -22,8 +25,12 @@ pytest_plugins = ("fmcheck.plugin",)
 
 def __getattr__(name: str) -> object:
     """Imports the public names when they are first asked for."""
-    if name in ("FmcheckWarning", "ViolationError"):
+    if name in ("DetectorError", "FmcheckWarning", "ViolationError"):
         from fmcheck import errors
 
         return getattr(errors, name)
+    if name in ("sync", "watch"):
+        from fmcheck.runtime import session
+
+        return getattr(session, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

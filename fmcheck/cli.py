@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck import __version__
+from fmcheck.doctor import add_doctor
 from fmcheck.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"fmcheck {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     _add_lint(commands)
+    add_doctor(commands)
     rule = commands.add_parser("rule", help="explain a rule")
     rule.add_argument("code", metavar="CODE", help="a rule's code, as FM201")
     rule.set_defaults(run=_explain)

@@ -2,12 +2,33 @@
 
 from __future__ import annotations
 
+import datetime  # noqa: TC003  (msgspec reads the annotation)
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import msgspec
 
-from fmcheck.errors import UsageError
+from fmcheck.errors import UsageError, nearest
+from fmcheck.finding import ADVISORY, CHECKS
 from fmcheck.strict import convert, read_toml
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+
+class Suppression(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A violation that is known of, and not told for a while.
+
+    `buffer` and `site` are globs, and at least one is there. `site` is held against the end of the
+    path, so that `srt/managers/x.py` fits wherever the engine is installed. `expires` is the last
+    day on which it counts.
+    """
+
+    check: str
+    reason: str
+    expires: datetime.date
+    buffer: str = ""
+    site: str = ""
 
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -16,11 +37,16 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `contracts` are names of registered contracts or paths of contract files, relative to the
     settings file; empty means every registered one. `select` and `ignore` hold rule codes,
     families (`FM2`) or `ALL`; empty `select` means the rules that are on by default.
+
+    At run time, `fail_on` names checks that fail a run although by default they are only told of,
+    and `suppress` the violations that are known of.
     """
 
     contracts: tuple[str, ...] = ()
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    fail_on: tuple[str, ...] = ()
+    suppress: tuple[Suppression, ...] = ()
 
 
 class Located(msgspec.Struct, frozen=True):
@@ -64,7 +90,7 @@ def load_settings(path: Path) -> Located:
         if located is None:
             raise UsageError(str(path), "expected a table `[tool.fmcheck]`, found none")
         return located
-    return Located(convert(read_toml(path), Settings, str(path)), path)
+    return Located(_settings(read_toml(path), path, ""), path)
 
 
 def _read(path: Path) -> Located | None:
@@ -74,4 +100,29 @@ def _read(path: Path) -> Located | None:
     table = tool["fmcheck"]
     if not isinstance(table, dict):
         raise UsageError(str(path), "key `tool.fmcheck`: expected a table")
-    return Located(convert(table, Settings, str(path), "tool.fmcheck"), path)
+    return Located(_settings(table, path, "tool.fmcheck"), path)
+
+
+def _settings(table: dict[str, object], path: Path, at: str) -> Settings:
+    settings = convert(table, Settings, str(path), at)
+    for number, code in enumerate(settings.fail_on):
+        _known(code, ADVISORY, f"fail_on[{number}]", path, at)
+    for number, one in enumerate(settings.suppress):
+        key = f"suppress[{number}]"
+        _known(one.check, CHECKS, f"{key}.check", path, at)
+        if not one.reason.strip():
+            raise _misfit(path, at, f"{key}.reason", "expected a sentence that says why, got none")
+        if not (one.buffer or one.site):
+            raise _misfit(path, at, key, "expected `buffer`, `site` or both")
+    return settings
+
+
+def _known(code: str, known: Iterable[str], key: str, path: Path, at: str) -> None:
+    if code not in known:
+        names = ", ".join(f"`{one}`" for one in sorted(known))
+        text = f"expected one of {names}, got `{code}`{nearest(code, known)}"
+        raise _misfit(path, at, key, text)
+
+
+def _misfit(path: Path, at: str, key: str, text: str) -> UsageError:
+    return UsageError(str(path), f"key `{f'{at}.{key}'.lstrip('.')}`: {text}")

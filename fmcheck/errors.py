@@ -25,6 +25,10 @@ class ViolationError(AssertionError):
     """A relay buffer was read when it held nothing to read: what a failed test raises."""
 
 
+class DetectorError(Exception):
+    """A detector did not see the fault it was shown: a run without findings would prove nothing."""
+
+
 class FmcheckWarning(UserWarning):
     """A violation in mode `warn`."""
 

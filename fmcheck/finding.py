@@ -12,7 +12,10 @@ CHECKS = {
     "FR103": "lost-write",
     "FR104": "stale-owner",
     "FR105": "invalid-value",
+    "FR602": "dead-assert",
 }
+#: Checks that are told of and fail no run, unless the settings' `fail_on` names them.
+ADVISORY = frozenset({"FR602"})
 
 
 class Severity(str, enum.Enum):
@@ -171,7 +174,9 @@ class Coverage:
 
     `imported` and `touched` hold declared relay classes, `imported` without the optional ones;
     `problems` are complete sentences, each of which fails the session; `notes` fail nothing and
-    tell what went on out of sight.
+    tell what went on out of sight. `warnings` counts the violations that fail nothing, `suppressed`
+    those that the settings' suppressions took, each time anew; `matched` and `unmatched` hold the
+    suppressions, as text, that took something and those that took nothing.
     """
 
     counts: Counts = Counts()
@@ -180,6 +185,10 @@ class Coverage:
     touched: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
     notes: tuple[str, ...] = ()
+    warnings: int = 0
+    suppressed: int = 0
+    matched: tuple[str, ...] = ()
+    unmatched: tuple[str, ...] = ()
 
     def __add__(self, other: Coverage) -> Coverage:
         return Coverage(
@@ -189,6 +198,12 @@ class Coverage:
             touched=_union(self.touched, other.touched),
             problems=_union(self.problems, other.problems),
             notes=_union(self.notes, other.notes),
+            warnings=self.warnings + other.warnings,
+            suppressed=self.suppressed + other.suppressed,
+            matched=(matched := _union(self.matched, other.matched)),
+            unmatched=tuple(
+                one for one in _union(self.unmatched, other.unmatched) if one not in matched
+            ),
         )
 
 

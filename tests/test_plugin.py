@@ -461,7 +461,10 @@ def test_a_reloaded_engine_fails_the_session(project: Project) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (("--fmcheck=fial",), "*--fmcheck: expected one of fail, warn, off, got `fial`; did you*"),
+        (
+            ("--fmcheck=fial",),
+            "*--fmcheck: expected one of fail, warn, halt, off, got `fial`; did you*",
+        ),
         (("-o", "fmcheck_mode=loud"), "*fmcheck_mode: expected one of*got `loud`*"),
         (("--fmcheck-config=none.toml",), "*none.toml*"),
         (("--fmcheck-config=bad.toml",), "*bad.toml*contract*did you mean `contracts`*"),
@@ -488,6 +491,121 @@ def test_a_missing_package_is_named(project: Project, package: str) -> None:
     result = project.run("def test_it():\n    pass\n")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*needs {package}: pip install 'fmcheck[[]pytest[]]'*"])
+
+
+# --- halt, suppressions, advice, dead detectors ---
+
+
+@pytest.mark.parametrize("option", ["--fmcheck", "--fmcheck-mode"])
+def test_mode_halt_raises_at_the_offending_line(project: Project, option: str) -> None:
+    result = project.run(STALE, f"{option}=halt")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "toy_engine.py:14: *",
+            "E*ViolationError: FR102 double-read in FutureMap.tokens_buf rows 1, 2: gather at *",
+            "*Captured fmcheck call*",
+        ]
+    )
+
+
+SUPPRESSED = """
+    [tool.fmcheck]
+    contracts = ["toy.toml"]
+
+    [[tool.fmcheck.suppress]]
+    check = "FR102"
+    buffer = "FutureMap.tokens_buf"
+    site = "toy_engine.py"
+    reason = "waits for the next release"
+    expires = {expires}
+"""
+
+
+def test_a_suppressed_violation_passes_and_is_counted(project: Project) -> None:
+    project.write("pyproject.toml", SUPPRESSED.format(expires="2999-01-31"))
+    result = project.run(STALE)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*checked; 0 violations, 1 suppressed"])
+    result.stdout.no_fnmatch_line("*met nothing*")
+    assert result.ret == 0
+
+
+def test_an_expired_suppression_fails_the_session_and_suppresses_nothing(project: Project) -> None:
+    project.write("pyproject.toml", SUPPRESSED.format(expires="2020-01-31"))
+    result = project.run(STALE)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["fmcheck error: *pyproject.toml*suppress[[]0[]]*expired on 2020-01-31*"]
+    )
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_an_unmatched_suppression_is_told_of_the_whole_run(
+    project: Project, workers: tuple[str, ...]
+) -> None:
+    project.write("pyproject.toml", SUPPRESSED.format(expires="2999-01-31"))
+    project.write("test_more.py", STALE)
+    result = project.run(HEALTHY, "test_engine.py", *workers)
+    result.stdout.fnmatch_lines(["fmcheck: suppression *suppress[[]0[]]*met nothing in this run*"])
+    assert result.ret == 0
+    result = project.run(HEALTHY, *workers)
+    result.stdout.no_fnmatch_line("*met nothing*")
+    result.stdout.fnmatch_lines(["*1 suppressed"])
+
+
+DEAD_ASSERT = """
+    import torch
+
+    @torch.compile(backend="aot_eager")
+    def guard(values):
+        torch._assert_async((values >= 0).all())
+        return values + 1
+
+    def test_it():
+        guard(torch.ones(2))
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+def test_a_dead_assert_is_told_of_and_fails_nothing(
+    project: Project, workers: tuple[str, ...]
+) -> None:
+    result = project.run(DEAD_ASSERT, *workers)
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "told of, and failing nothing:",
+            "FMCHECK: FR602 dead-assert in guard",
+            "  assert      test_engine.py:6 in guard*",
+            "*; 0 violations, 1 warning",
+        ]
+    )
+    assert result.ret == 0
+
+
+def test_a_dead_assert_fails_where_the_settings_say_so(project: Project) -> None:
+    project.write("pyproject.toml", SETTINGS + '    fail_on = ["FR602"]\n')
+    result = project.run(DEAD_ASSERT)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*; 1 violation"])
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "1")])
+def test_a_dead_detector_stops_the_session(project: Project, workers: tuple[str, ...]) -> None:
+    project.write(
+        "conftest.py",
+        """
+        from fmcheck.runtime.buffer import RelayBuffer
+
+        RelayBuffer._poison_over = lambda *args: None
+        """,
+    )
+    project.write("test_more.py", HEALTHY)
+    result = project.run(HEALTHY, *workers)
+    result.stdout.fnmatch_lines(["fmcheck error: *FR102 double-read is dead on cpu*"])
+    assert result.parseoutcomes().get("passed", 0) <= 1
+    assert result.ret != 0
 
 
 # --- xdist ---

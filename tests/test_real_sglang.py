@@ -164,7 +164,7 @@ def test_without_the_watch_nothing_is_said(release: str) -> None:
 @guarded
 def test_the_closing_line_counts_what_was_checked(release: str, in_ci: bool) -> None:
     (counts,) = re.findall(
-        r"^fmcheck: (\d+) buffers, (\d+) writes, (\d+) gathers, .*; (\d+) violations$",
+        r"^fmcheck: (\d+) buffers, (\d+) writes, (\d+) gathers, .*; (\d+) violations",
         drive(release, in_ci).output,
         re.MULTILINE,
     )
@@ -174,3 +174,15 @@ def test_the_closing_line_counts_what_was_checked(release: str, in_ci: bool) -> 
     assert gathers >= 50
     assert violations == 7
     assert "fmcheck error" not in drive(release, in_ci).output
+
+
+@real
+@guarded
+def test_the_engines_own_guard_is_told_to_be_dead_where_it_is(release: str, in_ci: bool) -> None:
+    output = drive(release, in_ci).output
+    told = re.findall(r"^FMCHECK: FR602 dead-assert in (\w+)$", output, re.MULTILINE)
+    assert told == (["_assert_nonneg_and_invalidate"] if in_ci else [])
+    lines = re.findall(rf"^  assert +{re.escape(ENGINE)}:(\d+) in ", output, re.MULTILINE)
+    for number in map(int, lines):
+        assert "_assert_async((values >= 0).all())" in source_line(release, number)
+    assert len(lines) == len(told)

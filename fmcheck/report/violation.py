@@ -2,86 +2,74 @@
 
 from __future__ import annotations
 
+import json
 import os
+import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from fmcheck.finding import Access, Coverage, Site, Violation
+    from collections.abc import Iterable, Iterator
+
+    from fmcheck.finding import Access, Neighbour, Site, Violation
 
 
+#: What would have made it right, by check.
 MISSING = {
     "FR101": "a write of these rows before the gather",
     "FR102": "a write of these rows between the last read and this gather",
     "FR103": "a gather of these rows between the last write and this one",
     "FR104": "a write of these rows by their new owner before the gather",
     "FR105": "a write of a value that the contract calls valid",
+    "FR201": "a reset of the tail between the last replay and this one",
+    "FR301": "one device for the buffer, its rows and its values",
+    "FR602": "a message in the assert: torch.compile deletes an async assert that has none",
 }
+#: The keys of the line for programs, in its order. New ones are added at the end, none is removed.
+KEYS = (
+    *("rule", "buf", "rows", "row_count", "site", "count", "device", "pid"),
+    *("step", "stream", "owner", "generation", "test"),
+)
+ABSENT = "-"
+_LIFE_OF_A_ROW = "FR10"
 
 
 def render(violation: Violation, root: Path) -> str:
-    """Returns the whole report of one violation; paths below `root` are shown relative to it."""
-    lines = [
-        headline(violation),
-        f"  gather      {_site(violation.access.site, root)}",
-        f"    values    {_values(violation)}",
-        f"  last write  {_access(violation.last_write, root)}",
-        f"  last read   {_access(violation.last_read, root)}",
-        f"  missing     {MISSING[violation.code]}",
-        f"  test        {violation.test or 'none: outside of any test'}",
-    ]
-    if violation.count > 1:
-        lines.append(f"  seen {violation.count} times; first shown")
-    lines.append(key_values(violation, root))
-    return "\n".join(lines)
+    """Returns the whole report of one violation; paths below `root` are shown relative to it.
+
+    What the violation does not say has no line, but for the last accesses of a row: that nobody
+    wrote it is the story.
+    """
+    return "\n".join([headline(violation), *_story(violation, root), key_values(violation, root)])
+
+
+def render_all(violations: Iterable[Violation], root: Path) -> str:
+    """Returns the reports of several violations, an empty line between them."""
+    return "\n\n".join(render(violation, root) for violation in violations)
 
 
 def headline(violation: Violation) -> str:
     """Returns the first line: check, buffer, rows."""
-    return f"FMCHECK: {violation.code} {violation.name} in {violation.buffer} {_rows(violation)}"
+    line = f"FMCHECK: {violation.code} {violation.name} in {violation.buffer} {_rows(violation)}"
+    return line.rstrip()
 
 
 def key_values(violation: Violation, root: Path) -> str:
-    """Returns the last line, whose keys and order are promised to programs."""
-    site = violation.access.site
-    return (
-        f"fmcheck violation: rule={violation.code} buf={violation.buffer} "
-        f"rows={','.join(str(row) for row in violation.rows)} row_count={violation.row_count} "
-        f"site={short_path(site.path, root)}:{site.line} count={violation.count} "
-        f"device={violation.device} pid={violation.pid}"
+    """Returns the last line, whose keys and order are promised to programs: see `KEYS`.
+
+    What is unknown is `-`. A value with a space or a quote in it is a JSON string.
+    """
+    access = violation.access
+    generation = "" if access.generation is None else str(access.generation)
+    values = (
+        *(violation.code, violation.buffer, ",".join(str(row) for row in violation.rows)),
+        *(str(violation.row_count), f"{short_path(access.site.path, root)}:{access.site.line}"),
+        *(str(violation.count), violation.device, str(violation.pid)),
+        *("" if access.step is None else str(access.step), access.stream),
+        *(violation.owner or access.owner, generation, violation.test),
     )
-
-
-def closing_line(coverage: Coverage) -> str:
-    """Returns what was checked: never only that all is well."""
-    counts = coverage.counts
-    checked = ", ".join(
-        _count(number, noun)
-        for number, noun in (
-            (counts.buffers, "buffer"),
-            (counts.writes, "write"),
-            (counts.gathers, "gather"),
-            (counts.peeks, "peek"),
-        )
-    )
-    extra = ""
-    if counts.unchecked:
-        extra += f", {_count(counts.unchecked, 'call')} not checked: in graph capture"
-    if counts.unseen_writes:
-        extra += f", {_count(counts.unseen_writes, 'row')} written out of our sight"
-    return f"fmcheck: {checked} checked{extra}; {_count(coverage.violations, 'violation')}"
-
-
-def gaps(coverage: Coverage) -> list[str]:
-    """Returns a sentence for each part of the contract that was not put to the test."""
-    if not coverage.imported:
-        return ["no declared relay was imported: nothing was checked"]
-    return [*coverage.notes] + [
-        f"declared relay {relay} was imported, but no buffer of it was ever written or gathered: "
-        "nothing was checked"
-        for relay in coverage.imported
-        if relay not in coverage.touched
-    ]
+    pairs = zip(KEYS, values, strict=True)
+    return "fmcheck violation: " + " ".join(f"{key}={_value(value)}" for key, value in pairs)
 
 
 def short_path(path: str, root: Path) -> str:
@@ -97,6 +85,37 @@ def short_path(path: str, root: Path) -> str:
         return path
 
 
+def _story(violation: Violation, root: Path) -> Iterator[str]:
+    yield _labelled(violation.access.verb, _access(violation.access, root))
+    if violation.values:
+        yield f"    values    {_values(violation)}"
+    if violation.expected:
+        yield f"    expected  {violation.expected}"
+    for label, access in (
+        ("last write", violation.last_write),
+        ("last read", violation.last_read),
+    ):
+        if access is not None:
+            yield _labelled(label, _access(access, root))
+        elif violation.code.startswith(_LIFE_OF_A_ROW):
+            yield _labelled(label, "none")
+    if violation.owner or violation.previous_owner:
+        yield _labelled("owner", _owners(violation))
+    if violation.neighbours:
+        near = " | ".join(_near(violation, one) for one in violation.neighbours)
+        yield _labelled("rows near", near)
+    yield _labelled("missing", MISSING[violation.code])
+    for note in violation.notes:
+        yield _labelled("note", note)
+    yield _labelled("test", violation.test or "none: outside of any test")
+    if violation.count > 1:
+        yield f"  seen {violation.count} times; first shown"
+
+
+def _labelled(label: str, text: str) -> str:
+    return f"  {label:<10}  {text}"
+
+
 def _site(site: Site, root: Path) -> str:
     text = f"{short_path(site.path, root)}:{site.line} in {site.function}"
     if site.caller is None:
@@ -104,13 +123,35 @@ def _site(site: Site, root: Path) -> str:
     return f"{text}, called at {short_path(site.caller.path, root)}:{site.caller.line}"
 
 
-def _access(access: Access | None, root: Path) -> str:
-    if access is None:
-        return "none"
-    return _site(access.site, root)
+def _access(access: Access, root: Path) -> str:
+    told = [_site(access.site, root)]
+    if access.step is not None:
+        told.append(f"step {access.step}")
+    if access.stream:
+        told.append(f"stream {access.stream}")
+    if access.owner:
+        told.append(f"owner {access.owner}")
+    if access.generation is not None:
+        told.append(f"generation {access.generation}")
+    return ", ".join(told)
+
+
+def _owners(violation: Violation) -> str:
+    now = violation.owner or "nobody"
+    return now + (f", before: {violation.previous_owner}" if violation.previous_owner else "")
+
+
+def _near(violation: Violation, neighbour: Neighbour) -> str:
+    parts = (str(neighbour.row), neighbour.state, neighbour.value)
+    text = " ".join(part for part in parts if part)
+    if neighbour.owner:
+        text += f" ({neighbour.owner})"
+    return text + (" ***" if neighbour.row in violation.rows else "")
 
 
 def _rows(violation: Violation) -> str:
+    if not violation.row_count:
+        return ""
     shown = ", ".join(str(row) for row in violation.rows)
     more = violation.row_count - len(violation.rows)
     if violation.row_count == 1:
@@ -123,5 +164,7 @@ def _values(violation: Violation) -> str:
     return ", ".join(violation.values) + (f" and {more} more" if more > 0 else "")
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _value(text: str) -> str:
+    if not text:
+        return ABSENT
+    return text if re.fullmatch(r'[^\s"]+', text) else json.dumps(text)

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fmcheck.runtime import relay_tensor
+from fmcheck.runtime import probes, relay_tensor
 
 if TYPE_CHECKING:
     from fmcheck.contract import Buffer, Relay
@@ -48,6 +48,7 @@ def adopt(
     known = _by_storage.get(key)
     if known is not None and _lies_in(tensor, known.base):
         return relay_tensor.alias(tensor, known, _window_if_whole(tensor, known))
+    probes.prove(tally, tensor.device.type)
     made = relay_tensor.relay_tensor(
         tensor,
         f"{relay.qualname}.{name}",

@@ -4,10 +4,16 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Counts, Violation
+from fmcheck.runtime.halting import HaltingLock
 from fmcheck.runtime.moment import Moments
 from fmcheck.runtime.site import Sites
+from fmcheck.runtime.suppressions import NONE, Suppressions
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(eq=False)
@@ -17,7 +23,9 @@ class Tally:
     `fresh` holds the violations since it was last emptied, `all` those of the whole session.
     `test` names what is running now, `touched` the relay classes whose buffers were used, and
     `unwrapped` the opaque functions of the contracts that were never found. `notes` are sentences
-    on what went on out of sight, each with a count.
+    on what went on out of sight, each with a count. `pending` are called before violations or
+    counts are handed out: each takes in what is kept on a device. `dead` are sentences on detectors
+    that did not see the fault they were shown, by device in `proved`.
     """
 
     active: bool = True
@@ -33,15 +41,36 @@ class Tally:
     moments: Moments = field(default_factory=Moments)
     notes: dict[str, int] = field(default_factory=dict)
     unwrapped: list[str] = field(default_factory=list)
+    pending: list[Callable[[], None]] = field(default_factory=list)
+    proved: set[str] = field(default_factory=set)
+    dead: list[str] = field(default_factory=list)
+    suppressions: Suppressions = NONE
     fresh: dict[object, Violation] = field(default_factory=dict)
     all: dict[object, Violation] = field(default_factory=dict)
-    lock: threading.RLock = field(default_factory=threading.RLock)
+    lock: Any = field(default_factory=threading.RLock)
 
     def report(self, violation: Violation) -> None:
-        """Keeps a violation; the same one again only raises its count."""
+        """Keeps a violation; the same one again only raises its count.
+
+        Raises:
+            ViolationError: in mode halt, as soon as the lock is free.
+        """
+        if self.suppressions.take(violation):
+            return
         for kept in (self.fresh, self.all):
             known = kept.get(violation.key)
             kept[violation.key] = violation if known is None else known.seen_again()
+        if isinstance(self.lock, HaltingLock):
+            self.lock.halt(violation)
+
+    def note(self, sentence: str) -> None:
+        """Keeps a sentence on coverage; the same one again only raises its count."""
+        self.notes[sentence] = self.notes.get(sentence, 0) + 1
+
+    def collect(self) -> None:
+        """Takes over what was found and is still kept on a device."""
+        for report in self.pending:
+            report()
 
     def seen_again(self, key: object) -> bool:
         """Raises the count of a violation that needs no second telling; False if it needs one."""
@@ -49,14 +78,13 @@ class Tally:
             return False
         for kept in (self.fresh, self.all):
             kept[key] = kept[key].seen_again()
+        if isinstance(self.lock, HaltingLock):
+            self.lock.halt(self.fresh[key])
         return True
-
-    def note(self, sentence: str) -> None:
-        """Keeps a sentence on coverage; the same one again only raises its count."""
-        self.notes[sentence] = self.notes.get(sentence, 0) + 1
 
     def drain(self) -> tuple[Violation, ...]:
         """Returns the violations since the last call."""
+        self.collect()
         with self.lock:
             found = tuple(self.fresh.values())
             self.fresh.clear()
@@ -64,6 +92,7 @@ class Tally:
 
     def counts(self) -> Counts:
         """Returns the counts so far."""
+        self.collect()
         return Counts(
             self.buffers,
             self.writes,

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from fmcheck.errors import UsageError
-from fmcheck.finding import Coverage
+from fmcheck.finding import ADVISORY, Coverage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Violation
     from fmcheck.runtime.calls import CallHold
     from fmcheck.runtime.hold import OpaqueHold, RelayHold, Undo
+    from fmcheck.runtime.suppressions import Suppressions
     from fmcheck.runtime.tally import Tally
 
 _NEEDED = ("numpy", "wrapt")
@@ -26,18 +27,31 @@ _NEEDED = ("numpy", "wrapt")
 class Watch:
     """Watches the relay buffers of the contracts' engines between `start` and `stop`.
 
-    Nothing is patched before a module that a contract names is imported.
+    Nothing is patched before a module that a contract names is imported. With `halt`, a violation
+    is raised where it is found. `fail_on` names advisory checks that are to count as the others do.
     """
 
-    def __init__(self, contracts: Iterable[Contract]) -> None:
+    def __init__(
+        self,
+        contracts: Iterable[Contract],
+        suppressions: Suppressions | None = None,
+        halt: bool = False,
+        fail_on: Iterable[str] = (),
+    ) -> None:
         _require(_NEEDED)
         from fmcheck.runtime.calls import OwnerHold, StepHold
+        from fmcheck.runtime.halting import HaltingLock
         from fmcheck.runtime.hold import OpaqueHold, RelayHold
         from fmcheck.runtime.owners import Owners
         from fmcheck.runtime.tally import Tally
 
         self.contracts = tuple(contracts)
         self.tally: Tally = Tally()
+        if halt:
+            self.tally.lock = HaltingLock()
+        if suppressions is not None:
+            self.tally.suppressions = suppressions
+        self._advisory = ADVISORY.difference(fail_on)
         self._relays: list[RelayHold] = []
         self._opaques: list[OpaqueHold] = []
         self._calls: list[CallHold] = []
@@ -72,6 +86,8 @@ class Watch:
         # The imports stand inside: torch is loaded by then, and only then is it wanted.
         self._after_import("torch", _watch_compile)
         self._after_import("torch._dynamo", _teach_dynamo)
+        # By name, as the module that has it would import what it is about.
+        self._after_import("torch._dynamo.backends.common", self._watch_asserts)
 
     def stop(self) -> None:
         """Puts back all that was patched. Relay tensors that live on check nothing more."""
@@ -88,9 +104,21 @@ class Watch:
         """Returns the violations since it was last asked."""
         return self.tally.drain()
 
+    def is_advice(self, violation: Violation) -> bool:
+        """Tells whether a violation is told of and fails nothing."""
+        return violation.code in self._advisory
+
+    @property
+    def dead(self) -> tuple[str, ...]:
+        """Sentences on the detectors that did not see the fault they were shown."""
+        return tuple(self.tally.dead)
+
     def coverage(self) -> Coverage:
         """Returns what was reached so far, with every problem that can be told by now."""
-        problems = list(self._problems)
+        self.tally.collect()
+        suppressions = self.tally.suppressions
+        problems = [*self._problems, *self.tally.dead, *suppressions.problems]
+        warnings = sum(self.is_advice(violation) for violation in self.tally.all.values())
         for relay in self._relays:
             relay.close()
             problems += relay.problems
@@ -101,7 +129,7 @@ class Watch:
             problems += calls.problems
         return Coverage(
             counts=self.tally.counts(),
-            violations=len(self.tally.all),
+            violations=len(self.tally.all) - warnings,
             imported=tuple(self._imported),
             touched=tuple(sorted(self.tally.touched)),
             problems=tuple(problems),
@@ -109,6 +137,10 @@ class Watch:
                 sentence if count == 1 else f"{sentence} ({count} times)"
                 for sentence, count in self.tally.notes.items()
             ),
+            warnings=warnings,
+            suppressed=suppressions.taken,
+            matched=suppressions.matched,
+            unmatched=suppressions.unmatched,
         )
 
     def _take_relay(self, relay: RelayHold, module: ModuleType) -> Iterator[Undo]:
@@ -120,6 +152,14 @@ class Watch:
         for undo in opaque.take(module):
             self.tally.unwrapped.remove(opaque.reference)
             yield undo
+
+    def _watch_asserts(self, common: ModuleType) -> Iterator[Undo]:
+        from fmcheck.runtime.dead_assert import watch_asserts
+
+        try:
+            yield watch_asserts(common, self.tally)
+        except AttributeError as err:
+            self.tally.note(f"FR602 is not checked: this torch is unknown to it ({err})")
 
     def _after_import(self, name: str, take: Callable[[ModuleType], Iterator[Undo]]) -> None:
         import wrapt

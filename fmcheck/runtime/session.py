@@ -1,0 +1,208 @@
+"""The session: a watch that is on, for a block of code or for a run of pytest.
+
+`fmcheck.watch` is the way in for engines without pytest; the pytest plugin uses the same object.
+"""
+
+from __future__ import annotations
+
+import warnings
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fmcheck.errors import DetectorError, FmcheckWarning, UsageError, ViolationError, nearest
+from fmcheck.runtime.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from types import TracebackType
+
+    from fmcheck.config import Located
+    from fmcheck.finding import Coverage, Violation
+
+#: What a violation does: fail what is running, warn, raise at the offending line, nothing at all.
+MODES = ("fail", "warn", "halt", "off")
+
+_active: Session | None = None
+
+
+class Session:
+    """One session of a process; there is never a second beside it.
+
+    As a context manager it watches the block and, in mode `fail` and `halt`, raises at its end for
+    what was found in it.
+    """
+
+    def __init__(self, located: Located, mode: str = "fail", who: str = "fmcheck.watch") -> None:
+        from fmcheck.registry import contracts_for
+        from fmcheck.runtime.suppressions import suppressions_of
+
+        if mode not in MODES:
+            raise UsageError(
+                f"{who}: mode",
+                f"expected one of {', '.join(MODES)}, got `{mode}`{nearest(mode, MODES)}",
+            )
+        self.mode = mode
+        self.who = who
+        self._watch = Watch(
+            contracts_for(located) if mode != "off" else (),
+            suppressions_of(located),
+            halt=mode == "halt",
+            fail_on=located.settings.fail_on,
+        )
+
+    # --- on and off ---
+
+    def start(self) -> None:
+        """Takes hold of the engines that the contracts name.
+
+        Raises:
+            UsageError: if another session of this process is on.
+        """
+        global _active
+        if _active is not None:
+            raise UsageError(
+                self.who,
+                f"a watch is on in this process already, started by {_active.who}; "
+                "there is one at a time, for both would poison the same buffers",
+            )
+        _active = self
+        if self.mode != "off":
+            self._watch.start()
+
+    def stop(self) -> None:
+        """Lets go of the engines. What was found and counted stays."""
+        global _active
+        if _active is self:
+            _active = None
+            self._watch.stop()
+
+    def __enter__(self) -> Session:
+        self.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, err: BaseException | None, _: TracebackType | None
+    ) -> None:
+        try:
+            self.sync()
+        finally:
+            self.stop()
+        if err is not None:
+            self._tell_beside(err)
+        else:
+            self._conclude()
+
+    # --- what was found ---
+
+    @property
+    def contract_names(self) -> tuple[str, ...]:
+        """The engines that this session knows."""
+        return tuple(contract.engine.name for contract in self._watch.contracts)
+
+    @property
+    def violations(self) -> tuple[Violation, ...]:
+        """What was found since the session began, advice included."""
+        self.sync()
+        return tuple(self._watch.tally.all.values())
+
+    @property
+    def dead(self) -> tuple[str, ...]:
+        """Sentences on the detectors that did not see the fault they were shown."""
+        return self._watch.dead
+
+    def sync(self) -> None:
+        """Takes over what was found and is still kept on a device."""
+        self._watch.tally.collect()
+
+    def coverage(self) -> Coverage:
+        """Returns what was reached so far, with every problem that can be told by now."""
+        return self._watch.coverage()
+
+    def enter(self, test: str) -> None:
+        """Says what is running now."""
+        self._watch.enter(test)
+
+    def drain(self) -> tuple[tuple[Violation, ...], tuple[Violation, ...]]:
+        """Returns what was found since the last call: what may fail the run, and the advice."""
+        found = self._watch.drain()
+        advice = tuple(one for one in found if self._watch.is_advice(one))
+        return tuple(one for one in found if not self._watch.is_advice(one)), advice
+
+    # --- the end of a block ---
+
+    def _conclude(self) -> None:
+        """Raises or warns for what was found in the block."""
+        if self.dead:
+            raise DetectorError("; ".join(self.dead))
+        coverage = self.coverage()
+        failing, advice = self._sorted()
+        if failing and self.mode != "warn":
+            raise ViolationError(self._report((*failing, *advice), coverage))
+        if failing or advice:
+            self._warn(self._report((*failing, *advice), coverage))
+        for problem in coverage.problems:
+            self._warn(f"fmcheck: {problem}")
+
+    def _tell_beside(self, err: BaseException) -> None:
+        """Leaves the block its own error, and adds what was found to it."""
+        failing, _ = self._sorted()
+        if (failing or self.dead) and hasattr(err, "add_note"):  # from Python 3.11 on
+            err.add_note("\n".join((*self.dead, self._report(failing, self.coverage()))))
+
+    def _sorted(self) -> tuple[tuple[Violation, ...], tuple[Violation, ...]]:
+        found = self.violations
+        advice = tuple(one for one in found if self._watch.is_advice(one))
+        return tuple(one for one in found if one not in advice), advice
+
+    def _report(self, found: Sequence[Violation], coverage: Coverage) -> str:
+        from fmcheck.report.closing import closing_line, gaps
+        from fmcheck.report.violation import render_all
+
+        parts = (render_all(found, Path.cwd()), *gaps(coverage), closing_line(coverage))
+        return "\n" + "\n".join(part for part in parts if part)
+
+    def _warn(self, text: str) -> None:
+        warnings.warn(FmcheckWarning(text), stacklevel=4)
+
+
+def watch(
+    contracts: Sequence[str | Path] | None = None,
+    mode: str = "fail",
+    config: str | Path | None = None,
+) -> Session:
+    """Returns a session to be used as a context manager.
+
+    `contracts` are names of registered contracts or paths of contract files, relative to the
+    current folder; None means those of the settings. `mode` is what a violation does: `fail`
+    raises at the end of the block, `warn` warns there, `halt` raises at the offending line as
+    well, `off` does not watch. `config` names a settings file in place of the nearest
+    pyproject.toml.
+
+    Raises:
+        UsageError: if a mode, a contract or the settings do not fit.
+        ViolationError: at the end of the block, with the whole report. An error of the block's own
+            is left as it is, with a note on what was found.
+        DetectorError: at the end of the block, if a detector is dead in this process.
+    """
+    import msgspec
+
+    from fmcheck.config import find_settings, load_settings
+
+    located = load_settings(Path(config)) if config is not None else find_settings(Path.cwd())
+    if contracts is not None:
+        named = tuple(
+            str(Path(one).resolve()) if str(one).endswith(".toml") else str(one)
+            for one in contracts
+        )
+        settings = msgspec.structs.replace(located.settings, contracts=named)
+        located = msgspec.structs.replace(located, settings=settings)
+    return Session(located, mode)
+
+
+def sync() -> None:
+    """Takes over what the session of this process has found and still keeps on a device.
+
+    Without a session there is nothing to do.
+    """
+    if _active is not None:
+        _active.sync()

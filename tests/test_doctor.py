@@ -1,0 +1,85 @@
+"""`fmcheck doctor`, and the same proof in a run of pytest, with detectors sabotaged."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+REPOSITORY = Path(__file__).parent.parent
+CPU = ("--device", "cpu", "--backend", "eager")
+AOT = ("--device", "cpu", "--backend", "aot_eager")
+# What kills each detector, as a change to fmcheck's own modules.
+SABOTAGE = {
+    "FR101": "from fmcheck.runtime.ledger import Ledger\n"
+    "Ledger.is_empty = lambda self, rows: rows < 0\n",
+    "FR102": "from fmcheck.runtime.buffer import RelayBuffer\n"
+    "RelayBuffer._poison_over = lambda *args: None\n",
+    "FR105": "from fmcheck.runtime.poison import Poison\n"
+    "judge = Poison.suspects\n"
+    "Poison.suspects = lambda self, bits, live: judge(self, bits, live) & self.is_poison(bits)\n",
+    "FR602": "from fmcheck.runtime import dead_assert\ndead_assert.gone = lambda asked, left: ()\n",
+}
+WRAPPER_UNDONE = (
+    "from fmcheck.runtime.relay_tensor import RelayTensor\n"
+    "import torch\n"
+    "RelayTensor.__torch_function__ = torch._C._disabled_torch_function_impl\n"
+)
+
+
+def doctor(sabotage: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+    script = f"{sabotage}\nimport sys\nfrom fmcheck.cli import main\nsys.exit(main(sys.argv[1:]))"
+    return subprocess.run(
+        [sys.executable, "-c", script, "doctor", *arguments],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_in_health_every_detector_fires() -> None:
+    done = doctor("", "--device", "cpu", "--backend", "eager", "--backend", "aot_eager", "--json")
+    assert done.returncode == 0, done.stderr
+    states = {(cell["code"], cell["place"]): cell["state"] for cell in json.loads(done.stdout)}
+    assert set(SABOTAGE) <= {code for code, _ in states}
+    assert states.pop(("FR602", "cpu")) == "-"
+    assert set(states.values()) <= {"fires", "-"}
+
+
+@pytest.mark.parametrize("code", SABOTAGE)
+def test_a_detector_that_is_sabotaged_is_named(code: str) -> None:
+    done = doctor(SABOTAGE[code], *(AOT if code == "FR602" else CPU))
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert f"fmcheck: {code} " in done.stderr
+    assert " dead" in done.stdout
+
+
+def test_a_tensor_that_nobody_wraps_kills_them_all() -> None:
+    done = doctor(WRAPPER_UNDONE, *CPU)
+    assert done.returncode == 1
+    assert [f"fmcheck: {code} " in done.stderr for code in ("FR101", "FR102", "FR105")] == [
+        True
+    ] * 3
+
+
+def test_a_device_that_is_not_there_is_not_passed() -> None:
+    hidden = "import os\nos.environ['CUDA_VISIBLE_DEVICES'] = ''\n"
+    done = doctor(hidden, "--device", "cuda", "--backend", "eager")
+    assert done.returncode == 1
+    assert "no such device" in done.stdout
+    assert "fires" not in done.stdout.partition("fmcheck doctor")[0]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [(("--device", "cdua"), "did you mean `cuda`"), (("--backend", "aot"), "expected one of")],
+)
+def test_a_wrong_option_is_named(arguments: tuple[str, ...], message: str) -> None:
+    done = doctor("", *arguments)
+    assert done.returncode == 2
+    assert message in done.stderr
