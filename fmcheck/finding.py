@@ -10,6 +10,8 @@ CHECKS = {
     "FR101": "read-before-write",
     "FR102": "double-read",
     "FR105": "invalid-value",
+    "FR201": "stale-tail",
+    "FR301": "wrong-device",
 }
 
 
@@ -147,7 +149,7 @@ class Counts:
     """What a run checked, in calls: how many writes, gathers and peeks of how many buffers.
 
     `unchecked` are calls made while a stream was capturing; `unseen_writes` are rows that held a
-    value which no write that we saw had put there.
+    value which no write that we saw had put there. `tails` are padded tails of graph inputs.
     """
 
     buffers: int = 0
@@ -156,6 +158,7 @@ class Counts:
     peeks: int = 0
     unchecked: int = 0
     unseen_writes: int = 0
+    tails: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fmcheck.finding import Counts, Violation
 from fmcheck.runtime.site import Sites
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 
 @dataclass(eq=False)
@@ -15,6 +19,8 @@ class Tally:
 
     `fresh` holds the violations since it was last emptied, `all` those of the whole session.
     `test` names what is running now, `touched` the relay classes whose buffers were used.
+    `pending` are called before violations are handed out: each reports what it has kept on a
+    device. `compare_on_device` does so on a CPU too, as a test of that code.
     """
 
     active: bool = True
@@ -26,6 +32,9 @@ class Tally:
     peeks: int = 0
     unchecked: int = 0
     unseen_writes: int = 0
+    tails: int = 0
+    compare_on_device: bool = False
+    pending: list[Callable[[], None]] = field(default_factory=list)
     sites: Sites = field(default_factory=Sites)
     fresh: dict[object, Violation] = field(default_factory=dict)
     all: dict[object, Violation] = field(default_factory=dict)
@@ -39,6 +48,8 @@ class Tally:
 
     def drain(self) -> tuple[Violation, ...]:
         """Returns the violations since the last call."""
+        for report in self.pending:
+            report()
         with self.lock:
             found = tuple(self.fresh.values())
             self.fresh.clear()
@@ -53,4 +64,5 @@ class Tally:
             self.peeks,
             self.unchecked,
             self.unseen_writes,
+            self.tails,
         )

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Violation
+    from fmcheck.runtime.graph_inputs import Hold
     from fmcheck.runtime.hold import OpaqueHold, RelayHold, Undo
     from fmcheck.runtime.tally import Tally
 
@@ -30,6 +31,7 @@ class Watch:
 
     def __init__(self, contracts: Iterable[Contract]) -> None:
         _require(_NEEDED)
+        from fmcheck.runtime.graph_inputs import declared_holds
         from fmcheck.runtime.hold import OpaqueHold, RelayHold
         from fmcheck.runtime.tally import Tally
 
@@ -44,6 +46,9 @@ class Watch:
                 for opaque in contract.opaque
                 for function in opaque.functions
             ]
+        self._others: list[Hold] = []
+        for contract in self.contracts:
+            self._others += declared_holds(contract, self.tally)
         self._imported: list[str] = []
         self._undo: list[Undo] = []
         self._problems: list[str] = []
@@ -54,6 +59,9 @@ class Watch:
             self._after_import(relay.relay.module, functools.partial(self._take_relay, relay))
         for opaque in self._opaques:
             self._after_import(opaque.module, opaque.take)
+        for other in self._others:
+            for module, take in other.takes():
+                self._after_import(module, take)
         # The imports stand inside: torch is loaded by then, and only then is it wanted.
         self._after_import("torch", _watch_compile)
         self._after_import("torch._dynamo", _teach_dynamo)
@@ -81,6 +89,8 @@ class Watch:
             problems += relay.problems
         for opaque in self._opaques:
             problems += opaque.problems
+        for other in self._others:
+            problems += other.problems
         return Coverage(
             counts=self.tally.counts(),
             violations=len(self.tally.all),
