@@ -26,7 +26,7 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">": operator.gt,
 }
 
-_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[\w[\w.]*\])*")
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[(\w[\w.]*|\*)\])*")
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -162,8 +162,9 @@ class Axis(_Part, frozen=True, kw_only=True):
 class Fill(_Part, frozen=True, kw_only=True):
     """Methods of a class, `module:Class`, that copy a batch into the graph inputs and pad it.
 
-    A path is a name with attributes and subscripts (`self.buffers`, `io[bs].rows`). It starts at a
-    parameter of the method; at `return`, what the method returned; or at `slot`, the slot itself.
+    A path is a name with attributes and subscripts (`self.buffers`, `io[bs].rows`); `[*]` takes the
+    entry with the largest key. It starts at a parameter of the method; at `return`, what the method
+    returned; or at `slot`, the slot itself.
 
     `inputs` is the path of the object, or of the mapping, that holds the inputs. They are tensors,
     or slots with the tensor in the attribute `slot_buffer` and the name of the axis in `slot_axis`;
@@ -202,12 +203,14 @@ class Fill(_Part, frozen=True, kw_only=True):
 class Replay(_Part, frozen=True, kw_only=True):
     """A function, `module:name`, after which a captured graph has touched relay rows.
 
-    `rows` is the path of the row indices, as for a fill; `reads` and `writes` are the paths of the
-    relay buffers that the graph gathers from and scatters into.
+    `rows` is the path of the row indices, as for a fill, and `count` of how many of them are real,
+    where that is not all. `reads` and `writes` are the paths of the relay buffers that the graph
+    gathers from and scatters into.
     """
 
     function: str
     rows: str
+    count: str = ""
     releases: str = ""
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
@@ -338,8 +341,9 @@ def _check_graph_inputs(inputs: GraphInputs, where: str) -> None:
         key = f"graph_inputs.replay[{number}]"
         _check_reference(replay.function, where, f"{key}.function", "module:function")
         _check_releases(replay.releases, where, f"{key}.releases")
-        for path in (replay.rows, *replay.reads, *replay.writes):
-            _check_path(path, where, key)
+        for path in (replay.rows, replay.count, *replay.reads, *replay.writes):
+            if path:
+                _check_path(path, where, key)
 
 
 def _check_fill(fill: Fill, where: str, key: str) -> None:

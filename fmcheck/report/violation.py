@@ -14,6 +14,8 @@ MISSING = {
     "FR101": "a write of these rows before the gather",
     "FR102": "a write of these rows between the last read and this gather",
     "FR105": "a write of a value that the contract calls valid",
+    "FR201": "a reset of the tail between the last replay and this one",
+    "FR301": "one device for the buffer, its rows and its values",
 }
 
 

@@ -130,8 +130,15 @@ class FillHold:
     def _opened(
         self, signature: inspect.Signature, args: Any, kwargs: Any, site: Site
     ) -> OpenFill | None:
-        """Lays poison; None where the call is not one that can be looked at."""
+        """Lays poison; None where the call is not one that can be looked at.
+
+        That goes for a fill inside of a fill, by a base class's method say: the poison of the outer
+        one would be taken for values.
+        """
         from fmcheck.runtime.open_fill import OpenFill
+
+        if any(outer.hold is self for outer in _open.stack):
+            return None
 
         try:
             bound = signature.bind(*args, **kwargs)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Protocol
 
 from fmcheck.runtime.fills import FillHold
+from fmcheck.runtime.replays import ReplayHold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -28,3 +29,5 @@ def declared_holds(contract: Contract, tally: Tally) -> Iterator[Hold]:
     """Yields a hold for each part of a contract's graph inputs."""
     for fill in contract.graph_inputs.fill:
         yield FillHold(contract, fill, tally)
+    for replay in contract.graph_inputs.replay:
+        yield ReplayHold(contract, replay, tally)

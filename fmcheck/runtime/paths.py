@@ -12,14 +12,20 @@ from typing import Any, TypeAlias
 
 Bindings: TypeAlias = Mapping[str, Any]
 RETURN = "return"
+ANY = "*"
 
-_STEP = re.compile(r"\.?(?P<name>[A-Za-z_]\w*)|\[(?P<key>[\w.]+)\]")
+_STEP = re.compile(r"\.?(?P<name>[A-Za-z_]\w*)|\[(?P<key>[\w.]+|\*)\]")
+
+
+class NothingThereError(LookupError):
+    """A path leads through None: the engine has not made, or does not use, what it leads to."""
 
 
 def look_up(path: str, bindings: Bindings) -> Any:
     """Returns what `path` leads to from the names in `bindings`.
 
     Raises:
+        NothingThereError: if it leads through None.
         LookupError: naming the path and the step that is not there.
     """
     found: Any = None
@@ -30,10 +36,18 @@ def look_up(path: str, bindings: Bindings) -> Any:
             elif name:
                 found = getattr(found, name)
             else:
-                found = found[int(key) if key.isdigit() else look_up(key, bindings)]
-        except (KeyError, AttributeError, IndexError, TypeError):
+                found = found[_key(key, found, bindings)]
+        except (KeyError, AttributeError, IndexError, TypeError, ValueError):
+            if number and found is None:
+                raise NothingThereError(f"path `{path}`: nothing before `{name or key}`") from None
             raise LookupError(f"path `{path}`: there is no `{name or key}`") from None
     return found
+
+
+def _key(text: str, container: Any, bindings: Bindings) -> Any:
+    if text == ANY:
+        return max(container)
+    return int(text) if text.isdigit() else look_up(text, bindings)
 
 
 def root(path: str) -> str:
