@@ -170,7 +170,8 @@ class Fill(_Part, frozen=True, kw_only=True):
     or slots with the tensor in the attribute `slot_buffer` and the name of the axis in `slot_axis`;
     without slots there is one axis. `only` restricts the fill to some inputs. The tail is judged
     when a method of `settled_by` is called, of the same class or `module:Class.method`, and else
-    when the fill returns. `holds` is what the tail of an input holds after this fill, a number or
+    when the fill returns. A call is passed over where the path `unless` leads to something true.
+    `holds` is what the tail of an input holds after this fill, a number or
     a path. `source` is where the batch's own values lie by the same names; `copies_source` means
     that the head holds just these. `mapping` is the path of the tensor whose row 0 stays zero.
     """
@@ -184,6 +185,7 @@ class Fill(_Part, frozen=True, kw_only=True):
     slot_axis: str = ""
     only: tuple[str, ...] = ()
     settled_by: tuple[str, ...] = ()
+    unless: str = ""
     holds: dict[str, int | str] = {}
     source: str = ""
     copies_source: bool = False
@@ -358,7 +360,7 @@ def _check_fill(fill: Fill, where: str, key: str) -> None:
     for method in fill.settled_by:
         if ":" in method:
             _check_reference(method, where, f"{key}.settled_by", "module:Class.method")
-    paths = [fill.inputs, *(path for path in (fill.source, fill.mapping) if path)]
+    paths = [fill.inputs, *(path for path in (fill.unless, fill.source, fill.mapping) if path)]
     paths += [held for held in fill.holds.values() if isinstance(held, str)]
     for axis in fill.axis.values():
         paths += [axis.raw, axis.padded, axis.capacity]

@@ -73,6 +73,8 @@ class OpenFill:
 
     def begin(self) -> bool:
         """Lays poison behind the real entries of each declared input; tells whether it could."""
+        if self._passed_over():
+            return False
         try:
             with torch.inference_mode():
                 self._lay_all()
@@ -115,6 +117,12 @@ class OpenFill:
                 self._problem(err)
 
     # --- before ---
+
+    def _passed_over(self) -> bool:
+        try:
+            return bool(self.hold.fill.unless and self._look_up(self.hold.fill.unless))
+        except LookupError:
+            return False  # a release that cannot be told to
 
     def _lay_all(self) -> None:
         fill = self.hold.fill

@@ -9,8 +9,11 @@ CPU, is skipped with the reason.
 from __future__ import annotations
 
 import dataclasses
-import importlib
+import importlib.machinery
+import importlib.metadata
+import inspect
 import sys
+import types
 from types import SimpleNamespace
 from unittest import mock
 
@@ -21,6 +24,11 @@ import transformers
 RAW, PADDED, MOST = 3, 8, 16
 FILL = 1
 SPECULATIVE = "sglang.srt.speculative"
+# By the names of 0.5.12 and later, and by those of 0.5.11.
+ACCEPTED = (
+    *("num_correct_drafts", "num_accept_tokens"),
+    *("num_accepted_drafts", "num_accepted_tokens"),
+)
 
 # sglang adds its models to an older transformers, which the newer one here has already.
 _register = transformers.AutoConfig.register
@@ -29,8 +37,14 @@ transformers.AutoConfig.register = staticmethod(
 )
 
 
-# Imported for grammars, which no runner here looks at.
-sys.modules.setdefault("xgrammar", mock.MagicMock(__spec__=mock.MagicMock()))
+# Two releases cannot do without a package for grammars, which no runner here looks at.
+if importlib.metadata.version("sglang") in ("0.5.16", "0.5.19"):
+    for module in ("xgrammar", "xgrammar.structural_tag"):
+        stub = types.ModuleType(module)
+        stub.__spec__ = importlib.machinery.ModuleSpec(module, None)
+        stub.__path__ = []
+        stub.__getattr__ = lambda name: dict if name[0].isupper() else None
+        sys.modules[module] = stub
 
 
 class ReplayedError(Exception):
@@ -43,7 +57,7 @@ class Batch(SimpleNamespace):
     def __getattr__(self, name):
         if name.startswith("__"):
             raise AttributeError(name)
-        return None
+        return
 
 
 def found(module, name):
@@ -88,8 +102,7 @@ def spec_info(per_row=1):
         topk_index=ints(RAW)[:, None],
         bonus_tokens=ints(RAW),
         hidden_states=torch.rand(RAW * per_row, 4),
-        num_correct_drafts=torch.ones(RAW, dtype=torch.int32),
-        num_accept_tokens=torch.ones(RAW, dtype=torch.int32),
+        **{name: torch.ones(RAW, dtype=torch.int32) for name in ACCEPTED},
     )
 
 
@@ -105,8 +118,7 @@ def buffers(per_row=1, rows=MOST, **others):
         "seq_lens_cpu": stale(rows),
         "extend_seq_lens": stale(rows, dtype=torch.int32),
         "extend_start_loc": stale(rows, dtype=torch.int32),
-        "num_correct_drafts": stale(rows, dtype=torch.int32),
-        "num_accept_tokens": stale(rows, dtype=torch.int32),
+        **{name: stale(rows, dtype=torch.int32) for name in ACCEPTED},
         "select_index": stale(rows),
         "topk_p": torch.rand(rows, 1),
         "topk_index": stale(rows, 1),
@@ -128,7 +140,7 @@ def runner(kind, per_row=1, **others):
     fields = {
         "model_runner": model_runner,
         "buffers": buffers(per_row),
-        "capture_bs": [4, PADDED, MOST],
+        "capture_bs": [PADDED, MOST],
         "max_bs": MOST,
         "max_num_token": MOST * per_row,
         "num_tokens_per_bs": per_row,
@@ -191,10 +203,8 @@ def test_decode_inputs():
     vars(made).update(
         {name: value for name, value in vars(buffers()).items() if hasattr(made, name)}
     )
-    import inspect
-
     known = inspect.signature(made.populate_from_forward_batch).parameters
-    arguments = {name: False for name in known}
+    arguments = dict.fromkeys(known, False)
     arguments |= {
         "forward_batch": batch(mrope_positions=torch.stack([ints(RAW)] * 3)),
         "raw_bs": RAW,
@@ -222,8 +232,10 @@ def test_cpu_runner():
         capture_hidden_mode=0,
         **own,
     )
-    made.capture_bs = [PADDED]
-    with mock.patch.object(kind, "recapture_if_needed", create=True):
+    with (
+        mock.patch.object(kind, "recapture_if_needed", create=True),
+        mock.patch(f"{kind.__module__}.enable_num_token_non_padded", return_value=False),
+    ):
         prepared = made.prepare_replay(batch(capture_hidden_mode=0))
     assert prepared is captured
     assert made.req_pool_indices[:RAW].tolist() == [2, 3, 4]
@@ -234,8 +246,6 @@ def test_cpu_runner():
 def test_slot_registry():
     module = "sglang.srt.model_executor.cuda_graph_buffer_registry"
     build = found(module, "build_decode_registry")
-    import inspect
-
     arguments = {
         "device": torch.device("cpu"),
         "max_bs": MOST,
@@ -285,8 +295,6 @@ def test_draft_extend():
         f"{SPECULATIVE}.eagle_draft_extend_cuda_graph_runner", "EAGLEDraftExtendCudaGraphRunner"
     )
     made = runner(kind, 2)
-    import inspect
-
     method = getattr(made, "execute", None) or made.replay
     extra = [ints(RAW)] * (len(inspect.signature(method).parameters) - 1)
     fill_and_replay(made, batch(2, spec_info=spec_info(2)), *extra)
@@ -314,14 +322,53 @@ def test_multi_layer_step():
     assert in_place(made, "seq_lens", PADDED)[RAW:] == [7] * 5
 
 
-def test_multi_layer_all_steps():
+def all_steps(backends):
     kind = found(MULTI_LAYER, "MultiLayerEagleMultiStepDraftExtendCudaGraphRunner")
     if not hasattr(kind, "prepare"):
         pytest.skip("this release fills the inputs step by step")
     made = runner(
-        kind, 2, num_front_tokens=0, draft_extend_attn_backend_list=[], prune_draft_extend_logits=0
+        kind,
+        2,
+        num_front_tokens=0,
+        draft_extend_attn_backend_list=backends,
+        prune_draft_extend_logits=0,
     )
-    bucket = mock.Mock(_pad_to_bucket=lambda size, sizes: PADDED)
-    with mock.patch.object(kind, "get_runner", return_value=bucket):
-        made.prepare(batch(2, spec_info=spec_info(2)))
+    vars(made)["runners"] = [mock.Mock(_pad_to_bucket=lambda size, sizes: PADDED)]
+    return made
+
+
+def test_multi_layer_all_steps():
+    made = all_steps([])
+    made.prepare(batch(2, spec_info=spec_info(2)))
     assert in_place(made, "req_pool_indices", RAW) == [2, 3, 4]
+
+
+def staging():
+    backend = mock.Mock(supports_draft_extend_metadata_staging=True)
+    backend.draft_extend_metadata_captured_in_graph.return_value = False
+    return backend
+
+
+def test_multi_layer_staged_by_prepare():
+    made = all_steps([staging()])
+    if not hasattr(made, "stage_shared_reads"):
+        pytest.skip("this release stages nothing")
+    made.prepare(batch(2, spec_info=spec_info(2)))
+    assert in_place(made, "req_pool_indices", 5) == [2, 3, 4, 0, 0]
+
+
+def test_multi_layer_staged_ahead():
+    made = all_steps([staging()])
+    if not hasattr(made, "stage_shared_reads"):
+        pytest.skip("this release stages nothing")
+    one = batch(2, spec_info=spec_info(2))
+    made.stage_shared_reads(
+        seq_lens=one.seq_lens,
+        req_pool_indices=one.req_pool_indices,
+        out_cache_loc=one.out_cache_loc,
+        positions=one.positions,
+        out_cache_loc_virtual=None,
+        kv_loc_plan=None,
+    )
+    made.prepare(one, staged=True)
+    assert in_place(made, "req_pool_indices", 5) == [2, 3, 4, 0, 0]
