@@ -38,7 +38,8 @@ def render(violation: Violation, root: Path) -> str:
 
 def headline(violation: Violation) -> str:
     """Returns the first line: check, buffer, rows."""
-    return f"FMCHECK: {violation.code} {violation.name} in {violation.buffer} {_rows(violation)}"
+    line = f"FMCHECK: {violation.code} {violation.name} in {violation.buffer} {_rows(violation)}"
+    return line.rstrip()
 
 
 def key_values(violation: Violation, root: Path) -> str:
@@ -111,6 +112,8 @@ def _access(access: Access | None, root: Path) -> str:
 
 
 def _rows(violation: Violation) -> str:
+    if not violation.row_count:
+        return ""
     shown = ", ".join(str(row) for row in violation.rows)
     more = violation.row_count - len(violation.rows)
     if violation.row_count == 1:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Protocol
 
+from fmcheck.runtime.devices import DeviceHold
 from fmcheck.runtime.fills import FillHold
 from fmcheck.runtime.replays import ReplayHold
 
@@ -26,7 +27,8 @@ class Hold(Protocol):
 
 
 def declared_holds(contract: Contract, tally: Tally) -> Iterator[Hold]:
-    """Yields a hold for each part of a contract's graph inputs."""
+    """Yields a hold for each part of a contract's graph inputs, and one for its devices."""
+    yield DeviceHold(contract, tally)
     for fill in contract.graph_inputs.fill:
         yield FillHold(contract, fill, tally)
     for replay in contract.graph_inputs.replay:

@@ -20,7 +20,8 @@ class Tally:
     `fresh` holds the violations since it was last emptied, `all` those of the whole session.
     `test` names what is running now, `touched` the relay classes whose buffers were used.
     `pending` are called before violations are handed out: each reports what it has kept on a
-    device. `compare_on_device` does so on a CPU too, as a test of that code.
+    device. `kinds` are the kinds of devices that relay buffers are on. `compare_on_device` judges
+    tails there on a CPU too, as a test of that code.
     """
 
     active: bool = True
@@ -34,6 +35,7 @@ class Tally:
     unseen_writes: int = 0
     tails: int = 0
     compare_on_device: bool = False
+    kinds: set[str] = field(default_factory=set)
     pending: list[Callable[[], None]] = field(default_factory=list)
     sites: Sites = field(default_factory=Sites)
     fresh: dict[object, Violation] = field(default_factory=dict)
