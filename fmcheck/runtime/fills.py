@@ -132,13 +132,10 @@ class FillHold:
     ) -> OpenFill | None:
         """Lays poison; None where the call is not one that can be looked at.
 
-        That goes for a fill inside of a fill, by a base class's method say: the poison of the outer
-        one would be taken for values.
+        That goes for a fill inside of a fill of the same object, by a base class's method say: the
+        poison of the outer one would be taken for values.
         """
         from fmcheck.runtime.open_fill import OpenFill
-
-        if any(outer.hold is self for outer in _open.stack):
-            return None
 
         try:
             bound = signature.bind(*args, **kwargs)
@@ -146,6 +143,8 @@ class FillHold:
             return None  # the call itself says what is wrong
         bound.apply_defaults()
         opened = OpenFill(self, dict(bound.arguments), site)
+        if any(outer.hold is self and outer.filler is opened.filler for outer in _open.stack):
+            return None
         return opened if opened.begin() else None
 
     def _settling(self, method: Callable[..., Any]) -> Callable[..., Any]:

@@ -35,6 +35,11 @@ class Input:
     expected: str
     rule: str
 
+    def head(self) -> Input:
+        """Returns the part before the tail."""
+        expected = "what the batch brought, in the entries before the tail"
+        return dataclasses.replace(self, part="head", expected=expected, rule="fill.copies_source")
+
     def notes(self, found: Found) -> tuple[str, ...]:
         """Returns what else a reader wants to know."""
         rule = f"the contract's rule for it is `graph_inputs.{self.rule}`"
@@ -69,7 +74,12 @@ class OpenFill:
     @property
     def owner(self) -> str:
         """The class of the object that fills, for the names of buffers."""
-        return type(self.bindings.get("self")).__name__
+        return type(self.filler).__name__
+
+    @property
+    def filler(self) -> Any:
+        """The object that fills."""
+        return self.bindings.get("self")
 
     def begin(self) -> bool:
         """Lays poison behind the real entries of each declared input; tells whether it could."""
@@ -192,7 +202,7 @@ class OpenFill:
             return HostTail(tensor, dim, start, demand)
 
         def record(part: str, bits: torch.Tensor) -> Record:
-            return self._record(dataclasses.replace(what, part=part), bits)
+            return self._record(what.head() if part == "head" else what, bits)
 
         return DeviceTail(tensor, dim, start, demand, record)
 
@@ -216,13 +226,7 @@ class OpenFill:
         count = min((padded - one.raw) * one.per_row, one.tail.length)
         self._tell(one.what, one.tail.judge(count))
         if self.hold.fill.copies_source and one.source is not None:
-            head = dataclasses.replace(
-                one.what,
-                part="head",
-                expected="what the batch brought, in the entries before the tail",
-                rule="fill.copies_source",
-            )
-            self._tell(head, one.tail.judge_head(one.source))
+            self._tell(one.what.head(), one.tail.judge_head(one.source))
 
     def _judge_mapping(self, mapping: torch.Tensor) -> None:
         name = paths.last(self.hold.fill.mapping)
