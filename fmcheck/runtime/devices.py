@@ -1,7 +1,8 @@
 """Devices: a relay buffer, its rows and its values on one kind of device, and its own module asked.
 
-`torch.cuda` is right for a relay on CUDA and wrong for any other; only code of the relay class
-itself is looked at, where the device is known for certain.
+`torch.cuda` is right for a relay on CUDA and wrong for any other; only a relay object and what its
+own methods make is looked at, where the device is known for certain. Functions of torch are left
+as they are: Dynamo knows them by identity, and breaks the graph at anything in their place.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import functools
 import os
 import sys
 from dataclasses import dataclass, field
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import CHECKS, Access, Violation
@@ -17,7 +19,7 @@ from fmcheck.runtime import hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
-    from types import FrameType, ModuleType
+    from types import FrameType
 
     from fmcheck.contract import Contract
     from fmcheck.runtime.hold import Undo
@@ -27,7 +29,6 @@ if TYPE_CHECKING:
 
 _CODE = "FR301"
 _OWNED = ("Event", "Stream")
-_ASKED = ("current_stream", "stream", "synchronize")
 
 
 @dataclass(eq=False)
@@ -44,34 +45,18 @@ class DeviceHold:
 
     def take(self, torch: ModuleType) -> Iterator[Undo]:
         """Wraps the ways to a device module, yielding how to let go."""
-        for name in self.contract.device.device_modules:
-            if callable(getattr(torch, name, None)):
-                yield _replace(torch, name, self._watched_getter(getattr(torch, name)))
         for name in _OWNED:
             class_ = getattr(torch.cuda, name)
             made = self._watched(class_.__new__, f"torch.cuda.{name}")
             yield hold._patch(class_, "__new__", staticmethod(made))
-        for name in _ASKED:
-            asked = getattr(torch.cuda, name)
-            yield _replace(torch.cuda, name, self._watched(asked, f"torch.cuda.{name}"))
 
-    def _watched_getter(self, getter: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(getter)
-        def device_module(*args: Any, **kwargs: Any) -> Any:
-            module = getter(*args, **kwargs)
-            name = module.__name__
-            self._compare(sys._getframe(1), name.rpartition(".")[2], name)
-            return module
-
-        return device_module
-
-    def _watched(self, function: Callable[..., Any], name: str) -> Callable[..., Any]:
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+    def _watched(self, make: Callable[..., Any], name: str) -> Callable[..., Any]:
+        @functools.wraps(make)
+        def new(*args: Any, **kwargs: Any) -> Any:
             self._compare(sys._getframe(1), "cuda", name)
-            return function(*args, **kwargs)
+            return make(*args, **kwargs)
 
-        return call
+        return new
 
     def _compare(self, frame: FrameType | None, kind: str, asked: str) -> None:
         """Reports a relay class that asked for another device's module than its buffers'."""
@@ -79,20 +64,28 @@ class DeviceHold:
             return
         if frame.f_code.co_varnames[:1] != ("self",):
             return
-        from fmcheck.runtime.relay_tensor import RelayTensor
+        compare_module(frame.f_locals.get("self"), kind, asked, self.tally)
 
-        members = getattr(frame.f_locals.get("self"), "__dict__", {}).values()
-        buffers = [one._relay for one in members if type(one) is RelayTensor]
-        own = [buffer for buffer in buffers if buffer.tally is self.tally]
-        if own and kind not in {kind_of(buffer.device) for buffer in own}:
-            report(
-                self.tally,
-                own[0].name,
-                "device module",
-                (asked,),
-                own[0].device,
-                f"the module of the device that the buffer is on, torch.{kind_of(own[0].device)}",
-            )
+
+def compare_module(relay: Any, kind: str, asked: str, tally: Tally) -> None:
+    """Reports a relay object that asked for another device's module than its buffers'."""
+    from fmcheck.runtime.relay_tensor import RelayTensor
+
+    members = getattr(relay, "__dict__", {}).values()
+    buffers = [one._relay for one in members if type(one) is RelayTensor]
+    own = [buffer for buffer in buffers if buffer.tally is tally]
+    if own and kind not in {kind_of(buffer.device) for buffer in own}:
+        device = own[0].device
+        expected = f"the module of the device that the buffer is on, torch.{kind_of(device)}"
+        report(tally, own[0].name, "device module", (asked,), device, expected)
+
+
+def compare_kept_modules(relay: Any, names: Iterable[str], tally: Tally) -> None:
+    """Looks at the device modules that a relay object keeps, by the contract's names for them."""
+    for name in names:
+        kept = getattr(relay, "__dict__", {}).get(name)
+        if isinstance(kept, ModuleType):
+            compare_module(relay, kept.__name__.rpartition(".")[2], kept.__name__, tally)
 
 
 def one_device(name: str, translation: Translation) -> Translation:
@@ -201,9 +194,3 @@ def _tensors(values: Iterable[Any]) -> Iterator[Any]:
             yield value
         elif type(value) in (tuple, list):
             yield from _tensors(value)
-
-
-def _replace(module: ModuleType, name: str, value: Any) -> Undo:
-    original = getattr(module, name)
-    setattr(module, name, value)
-    return lambda: setattr(module, name, original)
