@@ -85,6 +85,7 @@ class Record:
 class DeviceTail:
     """A tail in an accelerator's memory. `record(what, bits)` returns where finds are entered."""
 
+    @torch.inference_mode()
     def __init__(
         self,
         tensor: torch.Tensor,
@@ -103,14 +104,16 @@ class DeviceTail:
         self._head = None if demand.always else self._bits[:start].clone()
         self._tail = self._bits[start:]
         self._old = self._tail.clone()
-        self._poison = _turns(poison_bits(demand, tensor.dtype), self._tail)
+        self._poison = _turns(poison_bits(demand.expected, tensor.dtype), self._tail)
         self._version: int | None = None
 
+    @torch.inference_mode()
     def lay(self) -> None:
         """Puts poison in place of the values."""
         self._tail.copy_(self._poison)
         self._version = version_of(self._tensor)
 
+    @torch.inference_mode()
     def judge(self, count: int) -> Found | None:
         """Enters what is wrong with the first `count` entries."""
         region, poison = self._tail[:count], self._poison[:count]
@@ -127,6 +130,7 @@ class DeviceTail:
         kept.enter(bad, seen, self.start, all_untouched, self._left_alone())
         return None
 
+    @torch.inference_mode()
     def judge_head(self, source: torch.Tensor) -> Found | None:
         """Enters where the head is not what it was copied from."""
         head = self._bits[: self.start]
@@ -139,6 +143,7 @@ class DeviceTail:
             self._record("head", self._bits).enter(bad, head, 0, no, None)
         return None
 
+    @torch.inference_mode()
     def restore(self) -> None:
         """Gives what still holds poison its old values."""
         self._tail.copy_(torch.where(self._tail == self._poison, self._old, self._tail))

@@ -53,12 +53,19 @@ class Input:
 class _Laid:
     """A poisoned tail behind `raw` real rows of an axis, `per_row` entries each."""
 
-    what: Input
+    name: str
+    tensor: torch.Tensor
+    demand: Demand
     axis: str
     raw: int
     per_row: int
     tail: Tail
     source: torch.Tensor | None
+
+    @property
+    def what(self) -> Input:
+        """The tail as a report tells of it."""
+        return Input(self.name, "tail", self.tensor, self.demand.sentence, self.demand.rule)
 
 
 @dataclass(eq=False)
@@ -86,8 +93,7 @@ class OpenFill:
         if self._passed_over():
             return False
         try:
-            with torch.inference_mode():
-                self._lay_all()
+            self._lay_all()
         except Exception as err:  # an engine must not stop for a contract that does not fit it
             self.put_back()
             self._problem(err)
@@ -97,9 +103,7 @@ class OpenFill:
     def settle(self) -> None:
         """Judges the tails, and gives back what the fill did not write."""
         try:
-            with torch.inference_mode():
-                for one in self._laid:
-                    self._judge(one)
+            self._judge_all()
         except Exception as err:
             self._problem(err)
         finally:
@@ -108,9 +112,8 @@ class OpenFill:
     def put_back(self) -> None:
         """Takes all poison away."""
         laid, self._laid = self._laid, []
-        with torch.inference_mode():
-            for one in laid:
-                one.tail.restore()
+        for one in laid:
+            one.tail.restore()
 
     def end(self, result: Any) -> None:
         """The fill has returned: judges what nothing has settled, then row 0 of the mapping."""
@@ -121,8 +124,7 @@ class OpenFill:
             self.settle()
         if self.hold.fill.mapping and self._padded:
             try:
-                with torch.inference_mode():
-                    self._judge_mapping(plain(self._look_up(self.hold.fill.mapping)))
+                self._judge_mapping(plain(self._look_up(self.hold.fill.mapping)))
             except Exception as err:
                 self._problem(err)
 
@@ -190,19 +192,25 @@ class OpenFill:
         source = plain(brought) if isinstance(brought, torch.Tensor) else None
         if source is not None and _reaches(source, tensor, dim, start):
             return  # the fill copies from where poison would lie
-        what = Input(name, "tail", tensor, demand.sentence, demand.rule)
-        tail = self._tail(what, tensor, dim, start, demand)
-        self._laid.append(_Laid(what, axis, raw, per_row, tail, source))
+        tail = self._tail(name, tensor, dim, start, demand)
+        self._laid.append(_Laid(name, tensor, demand, axis, raw, per_row, tail, source))
         tail.lay()
 
     def _tail(
-        self, what: Input, tensor: torch.Tensor, dim: int, start: int, demand: Demand
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        dim: int,
+        start: int,
+        demand: Demand,
+        what: Input | None = None,
     ) -> Tail:
         if tensor.device.type == "cpu" and not self.hold.tally.compare_on_device:
             return HostTail(tensor, dim, start, demand)
+        told = what or Input(name, "tail", tensor, demand.sentence, demand.rule)
 
         def record(part: str, bits: torch.Tensor) -> Record:
-            return self._record(what.head() if part == "head" else what, bits)
+            return self._record(told.head() if part == "head" else told, bits)
 
         return DeviceTail(tensor, dim, start, demand, record)
 
@@ -217,28 +225,38 @@ class OpenFill:
 
     # --- after ---
 
-    def _judge(self, one: _Laid) -> None:
-        padded = int(self._look_up(self.hold.fill.axis[one.axis].padded))
-        if padded <= one.raw:
-            return
+    def _judge_all(self) -> None:
+        axes = self.hold.fill.axis
+        padded: dict[str, int] = {}
+        for one in self._laid:
+            if one.axis not in padded:
+                padded[one.axis] = int(self._look_up(axes[one.axis].padded))
+            if padded[one.axis] > one.raw:
+                self._judge(one, padded[one.axis])
+
+    def _judge(self, one: _Laid, padded: int) -> None:
         self._padded = True
         self.hold.tally.tails += 1
-        count = min((padded - one.raw) * one.per_row, one.tail.length)
-        self._tell(one.what, one.tail.judge(count))
+        found = one.tail.judge(min((padded - one.raw) * one.per_row, one.tail.length))
+        if found is not None:
+            self._tell(one.what, found)
         if self.hold.fill.copies_source and one.source is not None:
-            self._tell(one.what.head(), one.tail.judge_head(one.source))
+            found = one.tail.judge_head(one.source)
+            if found is not None:
+                self._tell(one.what.head(), found)
 
     def _judge_mapping(self, mapping: torch.Tensor) -> None:
         name = paths.last(self.hold.fill.mapping)
         expected = "zeros: padded rows look up their cache slots in row 0"
         demand = Demand(0, "fill.mapping", always=True)
         what = Input(name, "row 0", mapping, expected, demand.rule)
-        tail = self._tail(what, mapping[SINK : SINK + 1], 0, 0, demand)
-        self._tell(what, tail.judge(1))
-
-    def _tell(self, what: Input, found: Found | None) -> None:
+        tail = self._tail(name, mapping[SINK : SINK + 1], 0, 0, demand, what)
+        found = tail.judge(1)
         if found is not None:
-            self.hold.report(self.owner, what, found, self.site)
+            self._tell(what, found)
+
+    def _tell(self, what: Input, found: Found) -> None:
+        self.hold.report(self.owner, what, found, self.site)
 
     def _look_up(self, path: str) -> Any:
         return paths.look_up(path, self.bindings)

@@ -6,6 +6,7 @@ old values back, so that an engine computes what it would have computed without 
 
 from __future__ import annotations
 
+import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -75,18 +76,20 @@ def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     return plain if width is None or plain.dtype == width else plain.view(width)
 
 
+@functools.cache
 def as_bits(value: int, dtype: torch.dtype) -> int:
     """Returns the bits of a number in `dtype`."""
     return int(bits_of(torch.tensor([value], dtype=dtype)).item())
 
 
-def poison_bits(demand: Demand, dtype: torch.dtype) -> tuple[int, int]:
+@functools.cache
+def poison_bits(expected: int | None, dtype: torch.dtype) -> tuple[int, int]:
     """Returns the poison of a tail: two bit patterns that take turns along the padded dimension."""
     if dtype in _FLOAT_BITS:
         return (_FLOAT_BITS[dtype],) * 2
-    if demand.expected is None and dtype is not torch.bool:
+    if expected is None and dtype is not torch.bool:
         return _INDEX_BITS
-    right = as_bits(demand.expected or 0, dtype)
+    right = as_bits(expected or 0, dtype)
     return ((right ^ 1) if dtype is torch.bool else right + 1,) * 2
 
 
@@ -97,6 +100,8 @@ def version_of(tensor: torch.Tensor) -> int | None:
 
 def can_be_laid(tensor: torch.Tensor) -> bool:
     """Tells whether poison can be laid now: not into a graph, not where there is no memory."""
+    if tensor.device.type == "cpu":
+        return tensor.layout is torch.strided
     if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
         return False
     return tensor.device.type != "meta" and tensor.layout is torch.strided
@@ -115,7 +120,11 @@ class HostTail:
         self._head = None if demand.always else self._bits[:start].copy()
         self._tail = self._bits[start:]
         self._old = self._tail.copy()
-        self._poison = _turns(poison_bits(demand, tensor.dtype), self._tail)
+        first, second = poison_bits(demand.expected, tensor.dtype)
+        # One number costs a fraction of an array.
+        self._poison: Any = (
+            first if first == second else _turns(self._tail.dtype, self.length, self._tail.ndim)
+        )
         self._version = version_of(tensor)
 
     def lay(self) -> None:
@@ -124,9 +133,8 @@ class HostTail:
 
     def judge(self, count: int) -> Found | None:
         """Looks at the first `count` entries."""
-        region, poison = self._tail[:count], self._poison[:count]
-        untouched = region == poison
-        bad = untouched
+        region = self._tail[:count]
+        bad = untouched = (self._tail == self._poison)[:count]
         if self._demand.expected is not None:
             bad = region != as_bits(self._demand.expected, self._tensor.dtype)
         if self._demand.bound is not None:
@@ -151,7 +159,9 @@ class HostTail:
 
     def restore(self) -> None:
         """Gives what still holds poison its old values."""
-        np.copyto(self._tail, self._old, where=self._tail == self._poison)
+        left = self._tail == self._poison
+        if left.any():
+            np.copyto(self._tail, self._old, where=left)
 
     def _was_filled(self) -> bool:
         if self._head is None or self._version != version_of(self._tensor):
@@ -159,12 +169,11 @@ class HostTail:
         return not np.array_equal(self._head, self._bits[: self.start])
 
 
-def _turns(poison: tuple[int, int], like: npt.NDArray[Any]) -> npt.NDArray[Any]:
-    """Returns an array that shows the two patterns by turns along its first dimension."""
-    if poison[0] == poison[1]:
-        return np.broadcast_to(np.asarray(poison[0], like.dtype), like.shape)
-    turns = np.resize(np.asarray(poison, like.dtype), len(like))
-    return np.broadcast_to(turns.reshape((-1,) + (1,) * (like.ndim - 1)), like.shape)
+@functools.lru_cache
+def _turns(dtype: np.dtype[Any], length: int, ndim: int) -> npt.NDArray[Any]:
+    """Returns the two index poisons by turns along the first of `ndim` dimensions."""
+    turns = np.resize(np.asarray(_INDEX_BITS, dtype), length)
+    return turns.reshape((-1,) + (1,) * (ndim - 1))
 
 
 def _found(
