@@ -281,6 +281,17 @@ def test_row_indices_are_judged_whether_or_not_they_were_seen_to_be_filled(watch
     assert set(found(watch)) == {"Runner.rows"}
 
 
+def test_an_input_that_is_bound_anew_is_no_stale_tail(watch: Watch) -> None:
+    def rebind(runner: Runner) -> None:
+        runner.inputs["rows"] = torch.zeros(MOST, dtype=torch.int64)
+
+    runner = Runner()
+    runner.run(Step(tails=without("rows"), also=rebind))
+    assert found(watch) == {}
+    runner.run(Step(tails=without("rows")))
+    assert set(found(watch)) == {"Runner.rows"}
+
+
 def test_a_fill_that_raises_leaves_the_inputs_as_they_were(watch: Watch) -> None:
     def fail(runner: Runner) -> None:
         raise ValueError("no memory")

@@ -160,12 +160,19 @@ class OpenFill:
         fill = self.hold.fill
         only = next(iter(fill.axis))
         for name, value in _members(self._look_up(fill.inputs)):
-            tensor, axis = value, only
-            if fill.slot_buffer:
-                tensor = getattr(value, fill.slot_buffer, None)
-                axis = getattr(value, fill.slot_axis, only) if fill.slot_axis else only
-            if isinstance(tensor, torch.Tensor) and tensor.dim() and axis in fill.axis:
-                yield name, axis, plain(tensor), value
+            tensor = self._tensor_of(value)
+            axis = getattr(value, fill.slot_axis, only) if fill.slot_axis else only
+            if tensor is not None and tensor.dim() and axis in fill.axis:
+                yield name, axis, tensor, value
+
+    def _tensor_of(self, member: Any) -> torch.Tensor | None:
+        """Returns the tensor of an input, None for what has none."""
+        slot_buffer = self.hold.fill.slot_buffer
+        tensor = getattr(member, slot_buffer, None) if slot_buffer else member
+        if not isinstance(tensor, torch.Tensor):
+            return None
+        found: torch.Tensor = plain(tensor)
+        return found
 
     def _demand(self, name: str, tensor: torch.Tensor, slot: Any) -> Demand | None:
         demand = self.hold.demands.of(name, tensor.dtype is torch.bool)
@@ -228,7 +235,10 @@ class OpenFill:
     def _judge_all(self) -> None:
         axes = self.hold.fill.axis
         padded: dict[str, int] = {}
+        holder = self._look_up(self.hold.fill.inputs) if self._laid else None
         for one in self._laid:
+            if self._tensor_of(_member(holder, one.name)) is not one.tensor:
+                continue  # given another tensor, which the graph does not know: no tail's fault
             if one.axis not in padded:
                 padded[one.axis] = int(self._look_up(axes[one.axis].padded))
             if padded[one.axis] > one.raw:
