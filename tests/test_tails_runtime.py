@@ -29,7 +29,7 @@ CONTRACT = """
 
     [graph_inputs]
     row_indices = ["rows"]
-    index_like = ["positions", "mask", "wide"]
+    index_like = ["positions", "mask", "wide", "ids", "hidden"]
     tail_is_discarded = ["hidden"]
     tail_may_stay = ["ids"]
     batch_dim = { wide = 1 }
@@ -394,6 +394,23 @@ def test_a_fill_inside_of_a_fill_is_part_of_it(watch: Watch) -> None:
     runner.run(Step(tails=without("rows"), also=lambda it: Runner().run(Step())))
     assert runner.inputs["rows"][RAW:PADDED].tolist() == [OLD] * 4
     assert set(found(watch)) == {"Derived.rows"}
+
+
+def test_a_fill_that_calls_itself_never_sees_its_own_poison(watch: Watch) -> None:
+    runner, read = Runner(), []
+
+    def again(it: Any) -> None:
+        it.run(Step(tails=without("rows")))
+        read.extend(it.read["rows"][RAW:PADDED].tolist())
+
+    runner.run(Step(tails=without("rows"), also=again))
+    assert read == [OLD] * 4
+    assert set(found(watch)) == {"Runner.rows"}
+
+
+def test_a_mask_must_choose_no_padded_row(watch: Watch) -> None:
+    Runner().run(Step(tails=without("mask")))
+    assert found(watch)["Runner.mask"].expected == "0 in every entry of the tail"
 
 
 def test_after_the_watch_nothing_is_touched(watch: Watch) -> None:
