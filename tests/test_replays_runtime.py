@@ -104,6 +104,18 @@ def test_only_the_real_rows_are_entered(watch: Watch) -> None:
     assert codes(watch) == ["FR101"]
 
 
+def test_a_row_beyond_the_count_was_written_out_of_sight(watch: Watch) -> None:
+    relay = FutureMap()
+    Verify(relay).note(2)
+    kernel(relay.tokens_buf, [3], 7)
+    relay.tokens_buf[torch.tensor([1, 2])]
+    kernel(relay.tokens_buf, [1, 2], 7)
+    Verify(relay).note(1)
+    relay.tokens_buf[torch.tensor([1, 2, 3])]
+    assert codes(watch) == []
+    assert watch.coverage().counts.unseen_writes == 2
+
+
 def test_the_graphs_write_is_told_as_the_last_one(watch: Watch) -> None:
     relay = FutureMap()
     Verify(relay).note(2)
