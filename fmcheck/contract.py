@@ -27,7 +27,10 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
 }
 OVERWRITES = ("never", "until gathered", "always")
 HANDS_OUT, TAKES_BACK = "hands out", "takes back"
-_PATH = re.compile(r"[A-Za-z_]\w*(\[\])?(\.[A-Za-z_]\w*(\[\])?)*")
+
+# Of one thing, by names and keys; and of several, with `[]` for each item.
+_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[(\w[\w.]*|\*)\])*")
+_PATHS = re.compile(r"[A-Za-z_]\w*(\[\])?(\.[A-Za-z_]\w*(\[\])?)*")
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -182,6 +185,76 @@ class Registry(_Part, frozen=True, kw_only=True):
     computed_by: tuple[str, ...] = ()
 
 
+class Axis(_Part, frozen=True, kw_only=True):
+    """How much of a graph input one call fills: `raw` real entries of `padded`, out of `capacity`.
+
+    All three are paths. An input that is n times as long as `capacity` has n entries for each.
+    """
+
+    raw: str
+    padded: str
+    capacity: str
+
+
+class Fill(_Part, frozen=True, kw_only=True):
+    """Methods of a class, `module:Class`, that copy a batch into the graph inputs and pad it.
+
+    A path is a name with attributes and subscripts (`self.buffers`, `io[bs].rows`); `[*]` takes the
+    entry with the largest key. It starts at a parameter of the method; at `return`, what the method
+    returned; or at `slot`, the slot itself.
+
+    `inputs` is the path of the object, or of the mapping, that holds the inputs. They are tensors,
+    or slots with the tensor in the attribute `slot_buffer` and the name of the axis in `slot_axis`;
+    without slots there is one axis. `only` restricts the fill to some inputs. The tail is judged
+    when a method of `settled_by` is called, of the same class or `module:Class.method`, and else
+    when the fill returns. A call is passed over where the path `unless` leads to something true.
+    `holds` is what the tail of an input holds after this fill, a number or
+    a path. `source` is where the batch's own values lie by the same names; `copies_source` means
+    that the head holds just these. `mapping` is the path of the tensor whose row 0 stays zero.
+    """
+
+    class_: str = msgspec.field(name="class")
+    methods: tuple[str, ...]
+    inputs: str
+    axis: dict[str, Axis]
+    releases: str = ""
+    slot_buffer: str = ""
+    slot_axis: str = ""
+    only: tuple[str, ...] = ()
+    settled_by: tuple[str, ...] = ()
+    unless: str = ""
+    holds: dict[str, int | str] = {}
+    source: str = ""
+    copies_source: bool = False
+    mapping: str = ""
+
+    @property
+    def module(self) -> str:
+        """The module that defines the class."""
+        return self.class_.partition(":")[0]
+
+    @property
+    def qualname(self) -> str:
+        """The class's name in its module."""
+        return self.class_.partition(":")[2]
+
+
+class Replay(_Part, frozen=True, kw_only=True):
+    """A function, `module:name`, after which a captured graph has touched relay rows.
+
+    `rows` is the path of the row indices, as for a fill, and `count` of how many of them are real,
+    where that is not all. `reads` and `writes` are the paths of the relay buffers that the graph
+    gathers from and scatters into.
+    """
+
+    function: str
+    rows: str
+    count: str = ""
+    releases: str = ""
+    reads: tuple[str, ...] = ()
+    writes: tuple[str, ...] = ()
+
+
 class GraphInputs(_Part, frozen=True, kw_only=True):
     """The static buffers of graph runners.
 
@@ -190,13 +263,22 @@ class GraphInputs(_Part, frozen=True, kw_only=True):
     indices (positions, cache slots) or choose rows (masks). `tail_is_discarded` name those that
     padded rows compute from, for results that nobody keeps; `tail_may_stay` those whose padded
     tail is harmless, whatever the rest says. All are names or globs.
+
+    At run time: `holds` is what a tail holds after every fill, unless the fill says otherwise;
+    `valid` (`> 0`) is what it must be besides. `batch_dim` is the dimension that is padded, where
+    that is not the first.
     """
 
     row_indices: tuple[str, ...] = ()
     index_like: tuple[str, ...] = ()
     tail_is_discarded: tuple[str, ...] = ()
     tail_may_stay: tuple[str, ...] = ()
+    holds: dict[str, int] = {}
+    valid: dict[str, str] = {}
+    batch_dim: dict[str, int] = {}
     registry: tuple[Registry, ...] = ()
+    fill: tuple[Fill, ...] = ()
+    replay: tuple[Replay, ...] = ()
 
 
 class Device(_Part, frozen=True, kw_only=True):
@@ -270,6 +352,7 @@ def _check(contract: Contract, where: str) -> None:
             _check_one_of(buffer.overwrite, OVERWRITES, where, f"{key}.buffer[{inner}].overwrite")
     for number, registry in enumerate(contract.graph_inputs.registry):
         _check_registry(registry, where, f"graph_inputs.registry[{number}]")
+    _check_graph_inputs(contract.graph_inputs, where)
     for number, opaque in enumerate(contract.opaque):
         for function in opaque.functions:
             _check_reference(function, where, f"opaque[{number}].functions", "module:function")
@@ -282,9 +365,9 @@ def _check(contract: Contract, where: str) -> None:
 def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: str) -> None:
     _check_functions(owners, where, key)
     _check_one_of(owners.does, (HANDS_OUT, TAKES_BACK), where, f"{key}.does")
-    _check_path(owners.rows, where, f"{key}.rows")
+    _check_paths(owners.rows, where, f"{key}.rows")
     if owners.owner:
-        _check_path(owners.owner, where, f"{key}.owner")
+        _check_paths(owners.owner, where, f"{key}.owner")
     if owners.does == TAKES_BACK and re.match(r"return\b", owners.rows):
         raise UsageError(
             where,
@@ -312,8 +395,8 @@ def _check_one_of(text: str, known: Sequence[str], where: str, key: str) -> None
         )
 
 
-def _check_path(text: str, where: str, key: str) -> None:
-    if not _PATH.fullmatch(text):
+def _check_paths(text: str, where: str, key: str) -> None:
+    if not _PATHS.fullmatch(text):
         raise UsageError(
             where,
             f"key `{key}`: expected a path like `return`, `reqs[].rid` or `self.rows`, "
@@ -335,6 +418,45 @@ def _check_registry(registry: Registry, where: str, key: str) -> None:
             raise UsageError(where, f"key `{key}.{field}`: expected a name, got `{value}`")
     if not registry.stale_policies:
         raise UsageError(where, f"key `{key}.stale_policies`: expected at least one, got none")
+
+
+def _check_graph_inputs(inputs: GraphInputs, where: str) -> None:
+    for name, text in inputs.valid.items():
+        _check_valid(text, where, f"graph_inputs.valid.{name}")
+    for number, fill in enumerate(inputs.fill):
+        _check_fill(fill, where, f"graph_inputs.fill[{number}]")
+    for number, replay in enumerate(inputs.replay):
+        key = f"graph_inputs.replay[{number}]"
+        _check_reference(replay.function, where, f"{key}.function", "module:function")
+        _check_releases(replay.releases, where, f"{key}.releases")
+        for path in (replay.rows, replay.count, *replay.reads, *replay.writes):
+            if path:
+                _check_path(path, where, key)
+
+
+def _check_fill(fill: Fill, where: str, key: str) -> None:
+    _check_reference(fill.class_, where, f"{key}.class", "module:Class")
+    _check_releases(fill.releases, where, f"{key}.releases")
+    if not fill.methods:
+        raise UsageError(where, f"key `{key}.methods`: expected at least one method, got none")
+    if len(fill.axis) != 1 and not fill.slot_axis:
+        raise UsageError(
+            where, f"key `{key}.axis`: expected one axis without `slot_axis`, got {len(fill.axis)}"
+        )
+    for method in fill.settled_by:
+        if ":" in method:
+            _check_reference(method, where, f"{key}.settled_by", "module:Class.method")
+    paths = [fill.inputs, *(path for path in (fill.unless, fill.source, fill.mapping) if path)]
+    paths += [held for held in fill.holds.values() if isinstance(held, str)]
+    for axis in fill.axis.values():
+        paths += [axis.raw, axis.padded, axis.capacity]
+    for path in paths:
+        _check_path(path, where, key)
+
+
+def _check_path(text: str, where: str, key: str) -> None:
+    if not _PATH.fullmatch(text):
+        raise UsageError(where, f"key `{key}`: expected a path like `self.buffers`, got `{text}`")
 
 
 def _check_releases(text: str, where: str, key: str) -> None:

@@ -12,6 +12,8 @@ CHECKS = {
     "FR103": "lost-write",
     "FR104": "stale-owner",
     "FR105": "invalid-value",
+    "FR201": "stale-tail",
+    "FR301": "wrong-device",
     "FR602": "dead-assert",
 }
 #: Checks that are told of and fail no run, unless the settings' `fail_on` names them.
@@ -152,7 +154,7 @@ class Counts:
     """What a run checked, in calls: how many writes, gathers and peeks of how many buffers.
 
     `unchecked` are calls made while a stream was capturing; `unseen_writes` are rows that held a
-    value which no write that we saw had put there.
+    value which no write that we saw had put there. `tails` are padded tails of graph inputs.
     """
 
     buffers: int = 0
@@ -161,6 +163,7 @@ class Counts:
     peeks: int = 0
     unchecked: int = 0
     unseen_writes: int = 0
+    tails: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(

@@ -53,6 +53,25 @@ def sglang_python(version: str) -> Path:
     return python
 
 
+def sglang_overlay(version: str) -> Path:
+    """Returns a folder with this release alone, to be put before another one's environment.
+
+    Raises:
+        NoEnvironment: if it cannot be made.
+    """
+    folder = cache_folder() / "overlay" / f"sglang-{version}"
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with _alone(folder.with_suffix(folder.suffix + ".lock")):
+        marker = folder / _MARKER
+        if not marker.is_file():
+            shutil.rmtree(folder, ignore_errors=True)
+            pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q")
+            options = ("--no-deps", "--no-compile", "--ignore-requires-python")
+            _run(version, *pip, *options, "--target", str(folder), f"sglang=={version}")
+            marker.touch()
+    return folder
+
+
 def _make(version: str, folder: Path, python: Path) -> None:
     if not python.exists():
         _run(version, sys.executable, "-m", "venv", str(folder))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fmcheck.contract import Contract, load_contract
+from fmcheck.contract import Contract, load_contract, parse_contract
 from fmcheck.errors import UsageError
 from fmcheck.registry import contract_files
 
@@ -189,3 +189,55 @@ def test_bad_contract_names_file_key_and_what_fits(tmp_path, text, message):
 
     assert str(caught.value).startswith(f"{path}: ")
     assert message in str(caught.value)
+
+
+FILL = """
+    [engine]
+    name = "toy"
+
+    [[graph_inputs.fill]]
+    class = "toy:Runner"
+    methods = ["run"]
+    inputs = "self.inputs"
+    axis.rows = { raw = "raw", padded = "self.sizes[bs]", capacity = "self.most" }
+
+    [[graph_inputs.replay]]
+    function = "toy:replay"
+    rows = "io[*].rows"
+"""
+
+
+def test_fills_and_replays_are_read() -> None:
+    inputs = parse_contract(FILL, "toy.toml").graph_inputs
+    (fill,), (replay,) = inputs.fill, inputs.replay
+    assert (fill.module, fill.qualname) == ("toy", "Runner")
+    assert fill.axis["rows"].padded == "self.sizes[bs]"
+    assert replay.rows == "io[*].rows"
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ('"self.inputs"', '"self.inputs()"', "expected a path like `self.buffers`, got"),
+        ('"self.sizes[bs]"', '"bs + 1"', "expected a path like `self.buffers`, got `bs [+] 1`"),
+        ('"io[*].rows"', '"io[].rows"', "expected a path like `self.buffers`, got"),
+        ("toy:Runner", "Runner", "expected `module:Class`, got `Runner`"),
+        ("toy:replay", "replay", "expected `module:function`, got `replay`"),
+        ('methods = ["run"]', "methods = []", "expected at least one method, got none"),
+        ("axis.rows = ", "axis.x = {raw='a',padded='b',capacity='c'}\naxis.rows = ", "got 2"),
+        ('"run"]', '"run"]\nreleases = "new"', "expected a version range like"),
+        ('"run"]', '"run"]\nsettled_by = ["a:b c"]', "expected `module:Class.method`, got"),
+        ('"run"]', '"run"]\nholds = { lens = "1 + 1" }', "expected a path like"),
+        ('"run"]', '"run"]\nsetled_by = []', "unknown key `graph_inputs.fill.0..setled_by`; did"),
+    ],
+)
+def test_a_fill_that_means_nothing_is_refused(old: str, new: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_contract(FILL.replace(old, new), "toy.toml")
+
+
+def test_what_a_tail_must_be_is_a_bound() -> None:
+    with pytest.raises(UsageError, match=r"graph_inputs\.valid\.lens`: expected `>= N`"):
+        parse_contract(
+            '[engine]\nname = "toy"\n[graph_inputs.valid]\nlens = "positive"', "toy.toml"
+        )

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fmcheck.runtime import probes, relay_tensor
+from fmcheck.runtime import devices, probes, relay_tensor
 
 if TYPE_CHECKING:
     from fmcheck.contract import Buffer, Relay
@@ -40,7 +40,10 @@ def adopt(
     if type(tensor) is relay_tensor.RelayTensor and tensor._relay.tally is tally:
         return tensor
     tensor = relay_tensor.plain(tensor)
-    if tensor.device.type == "meta" or type(tensor) is not torch.Tensor:
+    tally.kinds.add(tensor.device.type)
+    if tensor.device.type == "meta" and type(tensor) is torch.Tensor:
+        return devices.stray(tensor, f"{relay.qualname}.{name}", tally)  # type: ignore[no-any-return]
+    if type(tensor) is not torch.Tensor:
         return _refused(tensor)
     if tensor.dim() == 0:
         raise ValueError("a tensor without dimensions has no rows")

@@ -115,7 +115,7 @@ class OwnerHold(CallHold):
     def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
         """Returns `function`, which tells the owners of its rows."""
         signature = inspect.signature(function)
-        roots = {paths.root_of(path) for path in (self.part.rows, self.part.owner) if path}
+        roots = {paths.root(path) for path in (self.part.rows, self.part.owner) if path}
         missing = sorted(roots - {paths.RETURN, *signature.parameters})
         for name in missing:
             known = nearest(name, signature.parameters)

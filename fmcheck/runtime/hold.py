@@ -111,10 +111,14 @@ class RelayHold:
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def __init__(instance: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+            from fmcheck.runtime import devices
+
             original(instance, *args, **kwargs)
             if self.tally.active:
                 self.instances += 1
                 self._adopt_the_rest(instance)
+                names = self.contract.device.device_modules
+                devices.compare_kept_modules(instance, names, self.tally)
 
         return __init__
 

@@ -1,35 +1,86 @@
-"""Paths: where in a call of an engine's function its rows and their owners stand.
+"""Paths: where in a call of an engine's function something stands.
 
-A path is `return` or a parameter, then attributes, with `[]` for each item of a sequence:
-`return`, `req.kv.req_pool_idx`, `reqs[].rid`.
+The contract checks their form.
+
+A path starts at `return`, a parameter or `self`, and goes on by attributes and by `[key]`, where
+the key is a number, a path of its own, or `*` for the last one: `io[bs].rows`, `self.buffers[*]`.
+With `[]` for each item of a sequence it leads to several things: `reqs[].kv.req_pool_idx`.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+import re
+from collections.abc import Mapping
+from functools import cache
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     import numpy.typing as npt
 
+Bindings: TypeAlias = Mapping[str, Any]
 RETURN = "return"
+ANY = "*"
+
+_STEP = re.compile(r"\.?(?P<name>[A-Za-z_]\w*)|\[(?P<key>[\w.]+|\*)\]")
 
 
-def root_of(path: str) -> str:
-    """Returns the name that a path starts from."""
-    return path.partition(".")[0].removesuffix("[]")
+class NothingThereError(LookupError):
+    """A path leads through None: the engine has not made, or does not use, what it leads to."""
 
 
-def follow(path: str, names: Mapping[str, Any]) -> list[Any]:
+def look_up(path: str, bindings: Bindings) -> Any:
+    """Returns what `path` leads to from the names in `bindings`.
+
+    Raises:
+        NothingThereError: if it leads through None.
+        LookupError: naming the path and the step that is not there.
+    """
+    found: Any = None
+    for number, (name, key) in enumerate(_steps(path)):
+        try:
+            if number == 0:
+                found = bindings[name]
+            elif name:
+                found = getattr(found, name)
+            else:
+                found = found[_key(key, found, bindings)]
+        except (KeyError, AttributeError, IndexError, TypeError, ValueError):
+            if number and found is None:
+                raise NothingThereError(f"path `{path}`: nothing before `{name or key}`") from None
+            raise LookupError(f"path `{path}`: there is no `{name or key}`") from None
+    return found
+
+
+def _key(text: str, container: Any, bindings: Bindings) -> Any:
+    if text == ANY:
+        return max(container)
+    return int(text) if text.isdigit() else look_up(text, bindings)
+
+
+def root(path: str) -> str:
+    """Returns the name that a path starts at."""
+    return _steps(path)[0][0]
+
+
+def last(path: str) -> str:
+    """Returns the last attribute of a path."""
+    return next(name for name, _ in reversed(_steps(path)) if name)
+
+
+@cache
+def _steps(path: str) -> tuple[tuple[str, str], ...]:
+    return tuple((m["name"] or "", m["key"] or "") for m in _STEP.finditer(path))
+
+
+def follow(path: str, names: Bindings) -> list[Any]:
     """Returns what a path leads to, from parameters and `return` by name; None leads nowhere.
 
     Raises:
         AttributeError: if something on the way lacks the attribute.
     """
-    found = [names[root_of(path)]]
+    found = [names[root(path)]]
     for number, part in enumerate(path.split(".")):
         if number:
             name = part.removesuffix("[]")

@@ -91,6 +91,11 @@ WRITES: dict[str, Pick] = {
 }
 
 
+def is_pick(name: str) -> bool:
+    """Tells whether a function picks elements by an index, to read or to write them."""
+    return name == "__getitem__" or name in READS or name in WRITES
+
+
 def picked_from(name: str, func: Call, args: Arguments, kwargs: Options) -> Any:
     """Returns the tensor that a function named `name` picks from."""
     if name != "embedding":

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fmcheck.runtime import picks, rows
+from fmcheck.runtime import devices, picks, rows
 from fmcheck.runtime.buffer import RelayBuffer, Window, window_of
 from fmcheck.runtime.memory import memory_of
 from fmcheck.runtime.poison import poison_for
@@ -42,7 +42,10 @@ class RelayTensor(torch.Tensor):
         """Makes the call on the plain tensors and tells the buffers what it did."""
         translate = _translations.get(func)
         if translate is None:
-            translate = _translations[func] = _translation_of(func)
+            translate = _translation_of(func)
+            if picks.is_pick(name := picks.name_of(func)):
+                translate = devices.one_device(name, translate)
+            _translations[func] = translate
         return translate(func, args, kwargs or {})
 
 

@@ -25,7 +25,9 @@ class Tally:
     `unwrapped` the opaque functions of the contracts that were never found. `notes` are sentences
     on what went on out of sight, each with a count. `pending` are called before violations or
     counts are handed out: each takes in what is kept on a device. `dead` are sentences on detectors
-    that did not see the fault they were shown, by device in `proved`.
+    that did not see the fault they were shown, by device in `proved`. `kinds` are the
+    kinds of devices that relay buffers are on. `compare_on_device` judges tails there on a CPU too,
+    as a test of that code.
     """
 
     active: bool = True
@@ -37,6 +39,9 @@ class Tally:
     peeks: int = 0
     unchecked: int = 0
     unseen_writes: int = 0
+    tails: int = 0
+    compare_on_device: bool = False
+    kinds: set[str] = field(default_factory=set)
     sites: Sites = field(default_factory=Sites)
     moments: Moments = field(default_factory=Moments)
     notes: dict[str, int] = field(default_factory=dict)
@@ -100,4 +105,5 @@ class Tally:
             self.peeks,
             self.unchecked,
             self.unseen_writes,
+            self.tails,
         )

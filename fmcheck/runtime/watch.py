@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from fmcheck.contract import Contract
     from fmcheck.finding import Violation
     from fmcheck.runtime.calls import CallHold
+    from fmcheck.runtime.graph_inputs import Hold
     from fmcheck.runtime.hold import OpaqueHold, RelayHold, Undo
     from fmcheck.runtime.suppressions import Suppressions
     from fmcheck.runtime.tally import Tally
@@ -40,6 +41,7 @@ class Watch:
     ) -> None:
         _require(_NEEDED)
         from fmcheck.runtime.calls import OwnerHold, StepHold
+        from fmcheck.runtime.graph_inputs import declared_holds
         from fmcheck.runtime.halting import HaltingLock
         from fmcheck.runtime.hold import OpaqueHold, RelayHold
         from fmcheck.runtime.owners import Owners
@@ -69,6 +71,9 @@ class Watch:
                 for opaque in contract.opaque
                 for function in opaque.functions
             ]
+        self._others: list[Hold] = []
+        for contract in self.contracts:
+            self._others += declared_holds(contract, self.tally)
         self._imported: list[str] = []
         self._undo: list[Undo] = []
         self._problems: list[str] = []
@@ -83,6 +88,9 @@ class Watch:
         for calls in self._calls:
             for module in calls.modules:
                 self._after_import(module, calls.take)
+        for other in self._others:
+            for module, take in other.takes():
+                self._after_import(module, take)
         # The imports stand inside: torch is loaded by then, and only then is it wanted.
         self._after_import("torch", _watch_compile)
         self._after_import("torch._dynamo", _teach_dynamo)
@@ -127,6 +135,8 @@ class Watch:
         for calls in self._calls:
             calls.close()
             problems += calls.problems
+        for other in self._others:
+            problems += other.problems
         return Coverage(
             counts=self.tally.counts(),
             violations=len(self.tally.all) - warnings,

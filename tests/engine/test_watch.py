@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 CONTRACT = load_contract(Path(fixtures.engine.__file__).parent / "fmcheck.toml")
-CHECKS = {"FR101", "FR102", "FR103", "FR104", "FR105", "FR602"}
+CHECKS = {"FR101", "FR102", "FR103", "FR104", "FR105", "FR201", "FR301", "FR602"}
 
 
 @pytest.fixture
@@ -44,7 +44,7 @@ def codes(watch: Watch, planted: Fault) -> set[str]:
 
 
 @pytest.mark.parametrize("name", [f.name for f in FAULTS.values() if f.check in CHECKS])
-def test_a_fault_of_the_relay_is_reported_under_its_own_code(watch: Watch, name: str) -> None:
+def test_a_fault_is_reported_under_its_own_code(watch: Watch, name: str) -> None:
     planted = FAULTS[name]
     spoken = codes(watch, planted)
     assert planted.check in spoken
@@ -134,3 +134,4 @@ def test_the_healthy_engine_is_never_accused(watch: Watch, algorithm: Algorithm)
     assert coverage.problems == ()
     assert coverage.counts.gathers > 200
     assert coverage.counts.unseen_writes == 0
+    assert coverage.counts.tails > 200

@@ -1,0 +1,97 @@
+"""Demands: what the contract says that the tail of a graph input must hold after a fill."""
+
+from __future__ import annotations
+
+import fnmatch
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    from fmcheck.contract import Fill, GraphInputs
+
+SINK = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Demand:
+    """What a tail must hold: `expected`, or, if that is None, anything but what was there.
+
+    `path` leads to the number where the contract names one; `bound` is what each value must be
+    besides. `rule` is the contract's key. An input that is not `always` filled is judged only where
+    the fill was seen to write it.
+    """
+
+    expected: int | None
+    rule: str
+    path: str = ""
+    bound: tuple[str, int] | None = None
+    always: bool = False
+
+    @property
+    def sentence(self) -> str:
+        """What would have been right."""
+        if self.expected is None:
+            return "a reset of the tail"
+        extra = "" if self.bound is None else f", which must be {' '.join(map(str, self.bound))}"
+        return f"{self.expected} in every entry of the tail{extra}"
+
+
+@dataclass(eq=False)
+class Demands:
+    """The demands of one fill, by the name of the input."""
+
+    declared: GraphInputs
+    fill: Fill
+    _known: dict[tuple[str, bool], Demand | None] = field(default_factory=dict)
+
+    def of(self, name: str, is_mask: bool) -> Demand | None:
+        """Returns what the tail of an input must hold, None if it may hold anything."""
+        key = (name, is_mask)
+        if key not in self._known:
+            self._known[key] = self._made(name, is_mask)
+        return self._known[key]
+
+    def _made(self, name: str, is_mask: bool) -> Demand | None:
+        declared, bound = self.declared, self._bound(name)
+        if self.fill.only and not _matches(name, self.fill.only):
+            return None
+        held = _entry(name, self.fill.holds)
+        if isinstance(held, str):
+            return Demand(None, "fill.holds", held, bound)
+        if held is not None:
+            return Demand(held, "fill.holds", bound=bound)
+        if _matches(name, declared.tail_may_stay) or _matches(name, declared.tail_is_discarded):
+            return None
+        if _matches(name, declared.row_indices):
+            return Demand(SINK, "row_indices", always=True)
+        held = _entry(name, declared.holds)
+        if held is not None:
+            return Demand(held, "holds", bound=bound)
+        if _matches(name, declared.index_like):
+            # A mask has no third value to be poisoned with: a padded row must not be chosen.
+            return Demand(0 if is_mask else None, "index_like", bound=bound)
+        return None
+
+    def _bound(self, name: str) -> tuple[str, int] | None:
+        text = _entry(name, self.declared.valid)
+        if not text:
+            return None
+        sign, _, limit = text.partition(" ")
+        return sign, int(limit)
+
+    def dim(self, name: str) -> int:
+        """Returns the dimension of an input that is padded."""
+        return int(_entry(name, self.declared.batch_dim) or 0)
+
+
+def _matches(name: str, patterns: tuple[str, ...]) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)
+
+
+def _entry(name: str, table: Mapping[str, Any]) -> Any:
+    """Returns the entry of a table whose key is the name, or a glob that matches it."""
+    if name in table:
+        return table[name]
+    return next((table[key] for key in table if fnmatch.fnmatchcase(name, key)), None)

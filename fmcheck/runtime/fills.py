@@ -1,0 +1,200 @@
+"""Fills: how a session takes hold of the methods that fill and pad graph inputs.
+
+Nothing here looks at a tensor; `open_fill` does, once there is a call to look at.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fmcheck.contract import Contract, Fill, applies
+from fmcheck.errors import nearest
+from fmcheck.finding import CHECKS, Access, Site, Violation
+from fmcheck.runtime import hold
+from fmcheck.runtime.demands import Demands
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from fmcheck.runtime.hold import Undo
+    from fmcheck.runtime.open_fill import Input, OpenFill
+    from fmcheck.runtime.tails import Found
+    from fmcheck.runtime.tally import Tally
+
+_CODE = "FR201"
+
+
+class _Open(threading.local):
+    """The fills that this thread is in, innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[OpenFill] = []
+
+
+_open = _Open()
+
+
+@dataclass(eq=False)
+class FillHold:
+    """One declared fill: what is demanded of its tails, and what could not be reached.
+
+    `records` are finds that lie on a device, and what they are about.
+    """
+
+    contract: Contract
+    fill: Fill
+    tally: Tally
+    problems: list[str] = field(default_factory=list)
+    records: dict[tuple[str, str, Any, Site], tuple[Any, Input]] = field(default_factory=dict)
+    demands: Demands = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.demands = Demands(self.contract.graph_inputs, self.fill)
+        self.tally.pending.append(self.read_records)
+
+    def takes(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
+        """Yields each module to wait for, and what takes hold of it."""
+        yield self.fill.module, self.take
+        for name in self.fill.settled_by:
+            module, colon, method = name.partition(":")
+            if colon:
+                yield module, functools.partial(self._take_settler, method)
+
+    def take(self, module: ModuleType) -> Iterator[Undo]:
+        """Wraps the fill's methods and those that settle it, yielding how to let go."""
+        if not applies(self.fill.releases, hold.installed_version(self.contract)):
+            return
+        found = hold.attribute(module, self.fill.qualname)
+        if not isinstance(found, type):
+            known = hold._classes(module)
+            self.problem(
+                f"the module has no class `{self.fill.qualname}`"
+                f"{nearest(self.fill.qualname, known)}"
+            )
+            return
+        methods = [name for name in self.fill.methods if callable(getattr(found, name, None))]
+        if not methods:
+            wanted = " or ".join(f"`{name}`" for name in self.fill.methods)
+            members = [name for name in dir(found) if not name.startswith("__")]
+            self.problem(f"there is no method {wanted}{nearest(self.fill.methods[0], members)}")
+        for name in methods:
+            yield hold.patch(found, name, self._watched(getattr(found, name)))
+        for name in self.fill.settled_by:
+            if ":" not in name and callable(getattr(found, name, None)):
+                yield hold.patch(found, name, self._settling(getattr(found, name)))
+
+    def _take_settler(self, method: str, module: ModuleType) -> Iterator[Undo]:
+        """Wraps a method of another class, which settles this fill."""
+        owner, _, name = method.rpartition(".")
+        class_ = hold.attribute(module, owner)
+        if isinstance(class_, type) and callable(getattr(class_, name, None)):
+            yield hold.patch(class_, name, self._settling(getattr(class_, name)))
+        else:
+            self.problem(f"settled_by: module `{module.__name__}` has no `{method}`")
+
+    def problem(self, text: str) -> None:
+        """Keeps what went wrong, once."""
+        where = f"contract `{self.contract.engine.name}`, fill `{self.fill.class_}`"
+        sentence = f"{where}: {text}"
+        if sentence not in self.problems:
+            self.problems.append(sentence)
+
+    def _watched(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(method)
+        site = _definition(method)
+
+        @functools.wraps(method)
+        def fill(*args: Any, **kwargs: Any) -> Any:
+            opened = self._opened(signature, args, kwargs, site) if self.tally.active else None
+            if opened is None:
+                return method(*args, **kwargs)
+            _open.stack.append(opened)
+            try:
+                result = method(*args, **kwargs)
+            except BaseException:
+                opened.put_back()
+                raise
+            finally:
+                _open.stack.remove(opened)
+            opened.end(result)
+            return result
+
+        return fill
+
+    def _opened(
+        self, signature: inspect.Signature, args: Any, kwargs: Any, site: Site
+    ) -> OpenFill | None:
+        """Lays poison; None where the call is not one that can be looked at.
+
+        That goes for a fill inside of a fill of the same object, by a base class's method say: the
+        poison of the outer one would be taken for values.
+        """
+        from fmcheck.runtime.open_fill import OpenFill
+
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            return None  # the call itself says what is wrong
+        bound.apply_defaults()
+        opened = OpenFill(self, dict(bound.arguments), site)
+        if any(outer.hold is self and outer.filler is opened.filler for outer in _open.stack):
+            return None
+        return opened if opened.begin() else None
+
+    def _settling(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a method that settles the innermost open fill of this hold before it runs."""
+
+        @functools.wraps(method)
+        def settle(*args: Any, **kwargs: Any) -> Any:
+            for opened in reversed(_open.stack):
+                if opened.hold is self:
+                    opened.settle()
+                    break
+            return method(*args, **kwargs)
+
+        return settle
+
+    def read_records(self) -> None:
+        """Reports what was found on devices since it was last asked."""
+        for (owner, _, _, site), (record, what) in self.records.items():
+            found = record.read()
+            if found is not None:
+                self.report(owner, what, found, site)
+
+    def report(self, owner: str, what: Input, found: Found, site: Site) -> None:
+        """Reports entries that hold what they must not."""
+        with self.tally.lock:
+            self.tally.report(
+                Violation(
+                    code=_CODE,
+                    name=CHECKS[_CODE],
+                    buffer=f"{owner}.{what.name}",
+                    rows=found.entries,
+                    row_count=found.count,
+                    values=found.values,
+                    access=Access("fill", site),
+                    last_write=None,
+                    last_read=None,
+                    test=self.tally.test,
+                    device=str(what.tensor.device),
+                    pid=os.getpid(),
+                    count=found.hits,
+                    expected=what.expected,
+                    notes=what.notes(found),
+                )
+            )
+
+
+def _definition(method: Callable[..., Any]) -> Site:
+    """Returns where a method is defined."""
+    code: Any = getattr(inspect.unwrap(method), "__code__", None)
+    if code is None:
+        return Site("<unknown>", 0, getattr(method, "__qualname__", "<unknown>"))
+    function = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
+    return Site(code.co_filename, code.co_firstlineno, function)

@@ -1,0 +1,35 @@
+"""Graph inputs: what a contract declares of captured graphs, as holds that a watch can start."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Protocol
+
+from fmcheck.runtime.devices import DeviceHold
+from fmcheck.runtime.fills import FillHold
+from fmcheck.runtime.replays import ReplayHold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from fmcheck.contract import Contract
+    from fmcheck.runtime.hold import Undo
+    from fmcheck.runtime.tally import Tally
+
+
+class Hold(Protocol):
+    """What waits for modules, takes hold of them, and keeps what went wrong."""
+
+    problems: list[str]
+
+    def takes(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
+        """Yields each module to wait for, and what takes hold of it."""
+
+
+def declared_holds(contract: Contract, tally: Tally) -> Iterator[Hold]:
+    """Yields a hold for each part of a contract's graph inputs, and one for its devices."""
+    yield DeviceHold(contract, tally)
+    for fill in contract.graph_inputs.fill:
+        yield FillHold(contract, fill, tally)
+    for replay in contract.graph_inputs.replay:
+        yield ReplayHold(contract, replay, tally)

@@ -1,0 +1,189 @@
+"""FR301: a relay buffer, its rows and values on one kind of device, and its own module asked for.
+
+`meta` is the second device that every build of torch has.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fmcheck.contract import parse_contract
+from fmcheck.runtime.relay_tensor import RelayTensor
+from fmcheck.runtime.tail_probes import probe_wrong_device
+from fmcheck.runtime.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CONTRACT = """
+    [engine]
+    name = "toy"
+
+    [[relay]]
+    class = "toy_relay:FutureMap"
+
+    [[relay.buffer]]
+    name = "tokens_buf"
+"""
+HERE = torch.tensor([1, 2])
+ELSEWHERE = torch.zeros(2, dtype=torch.int64, device="meta")
+
+
+def now() -> tuple[Any, ...]:
+    """What the watch puts something else in place of."""
+    return torch.cuda.Event.__new__, torch.cuda.Stream.__new__
+
+
+BEFORE = now()
+
+
+class FutureMap:
+    def __init__(self, device: str = "cpu", asked: str = "cpu") -> None:
+        self.device_module = torch.get_device_module(asked)
+        self.tokens_buf = torch.zeros(4, dtype=torch.int64, device=device)
+
+    def ask(self, call: Callable[[], Any]) -> Any:
+        return call()
+
+    def make_event(self) -> Any:
+        return torch.cuda.Event()
+
+    def make_stream(self) -> Any:
+        return torch.cuda.Stream()
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    module: Any = ModuleType("toy_relay")
+    module.FutureMap = FutureMap
+    monkeypatch.setitem(sys.modules, "toy_relay", module)
+    watch = Watch([parse_contract(CONTRACT, "toy.toml")])
+    watch.start()
+    yield watch
+    watch.stop()
+
+
+def codes(watch: Watch) -> list[str]:
+    return [violation.code for violation in watch.drain()]
+
+
+def attempt(call: Callable[[], Any]) -> None:
+    """Makes a call that torch may refuse."""
+    with contextlib.suppress(RuntimeError, NotImplementedError, AssertionError):
+        call()
+
+
+MIXED: dict[str, Callable[[Any, Any, Any], Any]] = {
+    "gather": lambda buf, rows, values: buf[rows],
+    "stash": lambda buf, rows, values: buf.__setitem__(rows, values),
+    "index_select": lambda buf, rows, values: buf.index_select(0, rows),
+    "index_copy_": lambda buf, rows, values: buf.index_copy_(0, rows, values),
+    "index_put_": lambda buf, rows, values: buf.index_put_((rows,), values),
+}
+
+
+@pytest.mark.parametrize("call", MIXED.values(), ids=MIXED)
+def test_rows_on_another_device_are_reported(watch: Watch, call: Callable[..., Any]) -> None:
+    buffer = FutureMap().tokens_buf
+    attempt(lambda: call(buffer, ELSEWHERE, HERE))
+    (violation,) = watch.drain()
+    assert (violation.code, violation.buffer) == ("FR301", "FutureMap.tokens_buf")
+    assert violation.values[:2] == ("cpu", "meta")
+    assert violation.access.site.path == __file__
+
+
+@pytest.mark.parametrize("name", ["stash", "index_copy_", "index_put_"])
+def test_values_on_another_device_are_reported(watch: Watch, name: str) -> None:
+    buffer = FutureMap().tokens_buf
+    attempt(lambda: MIXED[name](buffer, HERE, ELSEWHERE))
+    assert codes(watch) == ["FR301"]
+
+
+@pytest.mark.parametrize("call", MIXED.values(), ids=MIXED)
+def test_a_buffer_on_another_device_than_its_rows_is_reported(
+    watch: Watch, call: Callable[..., Any]
+) -> None:
+    buffer = FutureMap("meta").tokens_buf
+    attempt(lambda: call(buffer, HERE, ELSEWHERE))
+    (violation,) = watch.drain()
+    assert (violation.code, violation.buffer) == ("FR301", "FutureMap.tokens_buf")
+
+
+def test_all_on_one_device_is_right(watch: Watch) -> None:
+    buffer = FutureMap().tokens_buf
+    buffer[HERE] = torch.tensor([3, 4])
+    assert buffer[HERE].tolist() == [3, 4]
+    astray = FutureMap("meta").tokens_buf
+    astray[ELSEWHERE] = ELSEWHERE
+    assert astray[ELSEWHERE].shape == (2,)
+    assert codes(watch) == []
+
+
+def test_a_number_may_be_anywhere(watch: Watch) -> None:
+    astray = FutureMap("meta").tokens_buf
+    astray[ELSEWHERE] = torch.tensor(3)
+    assert codes(watch) == []
+
+
+def test_a_copy_between_devices_is_no_fault(watch: Watch) -> None:
+    buffer = FutureMap().tokens_buf
+    torch.zeros(4, dtype=torch.int64, device="meta").copy_(buffer)
+    assert buffer.to("meta").device.type == "meta"
+    assert codes(watch) == []
+
+
+@pytest.mark.parametrize(
+    ("method", "asked"),
+    [("make_event", "torch.cuda.Event"), ("make_stream", "torch.cuda.Stream")],
+)
+def test_a_relay_that_makes_another_devices_event_is_reported(
+    watch: Watch, method: str, asked: str
+) -> None:
+    future_map = FutureMap()
+    assert type(future_map.tokens_buf) is RelayTensor
+    attempt(getattr(future_map, method))
+    (violation,) = watch.drain()
+    assert (violation.code, violation.values) == ("FR301", (asked,))
+    assert violation.access.site.function.endswith(method)
+    assert violation.expected.endswith("torch.cpu")
+
+
+def test_a_relay_that_keeps_another_devices_module_is_reported(watch: Watch) -> None:
+    FutureMap(asked="cuda")
+    (violation,) = watch.drain()
+    assert (violation.code, violation.values) == ("FR301", ("torch.cuda",))
+
+
+def test_a_relay_may_keep_its_own_devices_module(watch: Watch) -> None:
+    FutureMap()
+    assert codes(watch) == []
+
+
+def test_others_may_ask_for_what_they_want(watch: Watch) -> None:
+    future_map = FutureMap()
+    attempt(torch.cuda.Event)
+    future_map.ask(lambda: attempt(torch.cuda.Event))
+    assert codes(watch) == []
+
+
+def test_after_the_watch_torch_is_as_it_was(watch: Watch) -> None:
+    assert now() != BEFORE
+    watch.stop()
+    assert now() == BEFORE
+
+
+def test_the_check_sees_its_own_fault() -> None:
+    assert probe_wrong_device("cpu")
+
+
+def test_a_check_that_sees_nothing_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fmcheck.runtime import devices
+
+    monkeypatch.setattr(devices, "compare", lambda name, args, kwargs: None)
+    assert not probe_wrong_device("cpu")

@@ -1,0 +1,483 @@
+"""FR201: what a fill leaves in the tails of graph inputs, on the host and by the device's code."""
+
+from __future__ import annotations
+
+import dataclasses
+import sys
+from dataclasses import dataclass, field
+from types import ModuleType, SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fmcheck.contract import parse_contract
+from fmcheck.runtime.tail_probes import probe_stale_tail
+from fmcheck.runtime.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fmcheck.finding import Violation
+
+MOST, PADDED, RAW = 8, 6, 2
+OLD = 5
+
+CONTRACT = """
+    [engine]
+    name = "toy"
+
+    [graph_inputs]
+    row_indices = ["rows"]
+    index_like = ["positions", "mask", "wide", "ids", "hidden"]
+    tail_is_discarded = ["hidden"]
+    tail_may_stay = ["ids"]
+    batch_dim = { wide = 1 }
+    holds = { fixed = 9, odds = 0 }
+    valid = { lens = "> 0" }
+
+    [[graph_inputs.fill]]
+    class = "toy_engine:Runner"
+    methods = ["run"]
+    settled_by = ["_replay", "toy_engine:Graph.replay"]
+    inputs = "self.inputs"
+    axis.rows = { raw = "batch.size", padded = "self.size", capacity = "self.most" }
+    holds = { lens = "self.fill_value" }
+    unless = "batch.staged"
+    source = "batch"
+    copies_source = true
+    mapping = "self.mapping"
+
+    [[graph_inputs.fill]]
+    class = "toy_engine:Slots"
+    methods = ["fill"]
+    inputs = "self.slots"
+    slot_buffer = "buffer"
+    slot_axis = "axis"
+    axis.bs = { raw = "raw", padded = "padded", capacity = "self.most" }
+    axis.tokens = { raw = "raw_tokens", padded = "padded_tokens", capacity = "self.most" }
+    holds = { lens = "slot.value" }
+"""
+
+
+class Graph:
+    def replay(self) -> None:
+        pass
+
+
+def inputs() -> dict[str, torch.Tensor]:
+    """Inputs as a batch of eight has left them."""
+    return {
+        "rows": torch.full((MOST,), OLD),
+        "positions": torch.full((MOST * 2,), OLD, dtype=torch.int32),
+        "mask": torch.ones(MOST, dtype=torch.bool),
+        "wide": torch.full((3, MOST), OLD),
+        "hidden": torch.full((MOST, 2), 0.5),
+        "ids": torch.full((MOST,), OLD),
+        "fixed": torch.full((MOST,), OLD),
+        "odds": torch.full((MOST, 2), 0.5),
+        "lens": torch.full((MOST,), OLD),
+        "unknown": torch.full((MOST,), OLD),
+    }
+
+
+@dataclass(slots=True)
+class Held:
+    """Inputs in slots, without a `__dict__`."""
+
+    rows: torch.Tensor
+    positions: torch.Tensor
+
+    def __init__(self, named: dict[str, torch.Tensor]) -> None:
+        self.rows, self.positions = named["rows"], named["positions"]
+
+
+RIGHT = {"rows": 0, "positions": 3, "mask": False, "wide": 0, "fixed": 9, "odds": 0.0, "lens": 1}
+
+
+@dataclass
+class Step:
+    """A batch, and what the fill does to the tails: names and values."""
+
+    size: int = RAW
+    padded: int = PADDED
+    tails: dict[str, Any] = field(default_factory=lambda: dict(RIGHT))
+    staged: bool = False
+    replayed: bool = True
+    also: Callable[[Any], None] = lambda runner: None
+    rows: torch.Tensor | None = None
+    skipped: tuple[str, ...] = ()
+    named: dict[str, torch.Tensor] | None = None
+
+
+def tail_of(name: str, tensor: torch.Tensor, raw: int, padded: int) -> torch.Tensor:
+    per_row = 2 if name == "positions" else 1
+    tail = slice(raw * per_row, padded * per_row)
+    return tensor[:, tail] if name == "wide" else tensor[tail]
+
+
+class Runner:
+    most = MOST
+    fill_value = 1
+
+    def __init__(self) -> None:
+        self.inputs = inputs()
+        self.mapping = torch.zeros(3, 4, dtype=torch.int32)
+        self.size = 0
+        self.read: dict[str, torch.Tensor] = {}
+
+    def run(self, batch: Step) -> None:
+        held = self.inputs if batch.named is None else batch.named
+        for name, value in batch.tails.items():
+            tail_of(name, held[name], batch.size, batch.padded)[...] = value
+        for name, tensor in held.items():
+            if name not in batch.skipped:
+                tail_of(name, tensor, 0, batch.size)[...] = 1 if name != "rows" else 4
+        batch.also(self)
+        if batch.replayed:
+            self.size = batch.padded
+            self._replay(held)
+
+    def _replay(self, held: dict[str, torch.Tensor]) -> None:
+        self.read = {name: tensor.clone() for name, tensor in held.items()}
+
+
+@dataclass
+class Slot:
+    buffer: torch.Tensor | None
+    axis: str
+    value: int | None = None
+
+
+class Slots:
+    most = MOST
+
+    def __init__(self) -> None:
+        self.slots = {
+            "rows": Slot(torch.full((MOST,), OLD), "bs"),
+            "positions": Slot(torch.full((MOST,), OLD), "tokens"),
+            "lens": Slot(torch.full((MOST,), OLD), "bs", 1),
+            "fixed": Slot(None, "bs"),
+            "odds": Slot(torch.ones(1), "none"),
+        }
+
+    def fill(self, raw: int, padded: int, raw_tokens: int, padded_tokens: int) -> None:
+        self.slots["rows"].buffer[:raw] = 4
+        self.slots["rows"].buffer[raw:padded] = 0
+        self.slots["positions"].buffer[:raw_tokens] = 4
+        self.slots["lens"].buffer[:raw] = 4
+        self.slots["lens"].buffer[raw:padded] = 1
+
+
+@pytest.fixture(params=["host", "device"])
+def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    module: Any = ModuleType("toy_engine")
+    for kind in (Runner, Slots, Graph):
+        setattr(module, kind.__name__, kind)
+    monkeypatch.setitem(sys.modules, "toy_engine", module)
+    watch = Watch([parse_contract(CONTRACT, "toy.toml")])
+    watch.tally.compare_on_device = request.param == "device"
+    watch.start()
+    yield watch
+    watch.stop()
+
+
+def found(watch: Watch) -> dict[str, Violation]:
+    assert watch.coverage().problems == ()
+    violations = {violation.buffer: violation for violation in watch.drain()}
+    assert {violation.code for violation in violations.values()} <= {"FR201"}
+    return violations
+
+
+def without(*names: str) -> dict[str, Any]:
+    return {name: value for name, value in RIGHT.items() if name not in names}
+
+
+def test_a_fill_that_resets_all_it_must_is_never_accused(watch: Watch) -> None:
+    runner = Runner()
+    for size, padded in [(2, 6), (6, 6), (1, 8), (8, 8), (3, 4), (0, 2)]:
+        runner.run(Step(size, padded))
+    assert found(watch) == {}
+    assert watch.coverage().counts.tails == 7 * 4
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_tail_that_is_not_reset_is_reported(watch: Watch, name: str) -> None:
+    runner = Runner()
+    runner.run(Step(tails=without(name)))
+    reported = found(watch)
+    assert set(reported) == {f"Runner.{name}"}
+    violation = reported[f"Runner.{name}"]
+    first, count = (4, 8) if name == "positions" else (2, 4)
+    assert violation.rows == tuple(range(first, first + count))
+    assert violation.row_count == count
+    assert set(violation.values) == {str(tail_of(name, inputs()[name], 0, 1).flatten()[0].item())}
+    assert violation.access.verb == "fill"
+    assert violation.access.site.function == "Runner.run"
+    assert violation.access.site.path == __file__
+    assert "nothing wrote the tail" in violation.notes[0]
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_the_replay_reads_what_it_would_have_read_without_the_watch(
+    watch: Watch, name: str
+) -> None:
+    runner = Runner()
+    runner.run(Step(tails=without(name)))
+    for other, tensor in runner.read.items():
+        tail, beyond = tail_of(other, tensor, RAW, PADDED), tail_of(other, tensor, PADDED, MOST)
+        old = tail_of(other, inputs()[other], RAW, PADDED)
+        right = old if other not in without(name) else torch.full_like(old, RIGHT[other])
+        assert torch.equal(tail, right), other
+        assert torch.equal(beyond, tail_of(other, inputs()[other], PADDED, MOST)), other
+
+
+def test_a_tail_that_was_reset_to_the_wrong_value_is_reported_with_it(watch: Watch) -> None:
+    Runner().run(Step(tails={**RIGHT, "rows": 3}))
+    violation = found(watch)["Runner.rows"]
+    assert violation.values == ("3",) * 4
+    assert violation.expected == "0 in every entry of the tail"
+    assert "this fill wrote the tail" in violation.notes[0]
+    assert "graph_inputs.row_indices" in violation.notes[1]
+
+
+def test_a_reset_that_stops_short_is_reported_for_the_rest(watch: Watch) -> None:
+    def forget(runner: Runner) -> None:
+        runner.inputs["positions"][4:7] = 3
+
+    Runner().run(Step(tails=without("positions"), also=forget))
+    assert found(watch)["Runner.positions"].rows == (7, 8, 9, 10, 11)
+
+
+def test_what_the_fill_holds_must_be_valid_besides(watch: Watch) -> None:
+    runner = Runner()
+    runner.fill_value = 0
+    runner.run(Step(tails={**RIGHT, "lens": 0}))
+    violation = found(watch)["Runner.lens"]
+    assert violation.expected == "0 in every entry of the tail, which must be > 0"
+
+
+def test_a_batch_that_needs_no_padding_is_not_looked_at(watch: Watch) -> None:
+    Runner().run(Step(PADDED, PADDED, tails={}))
+    assert found(watch) == {}
+    assert watch.coverage().counts.tails == 0
+
+
+def test_an_input_that_the_fill_does_not_write_at_all_is_not_its_business(watch: Watch) -> None:
+    Runner().run(Step(tails=without("positions"), skipped=("positions",)))
+    assert found(watch) == {}
+
+
+def test_a_write_past_the_version_counter_is_seen_by_its_values(watch: Watch) -> None:
+    def kernel(runner: Runner) -> None:
+        runner.inputs["positions"].numpy()[: 2 * RAW] = 11
+
+    Runner().run(Step(tails=without("positions"), skipped=("positions",), also=kernel))
+    assert set(found(watch)) == {"Runner.positions"}
+
+
+def test_row_indices_are_judged_whether_or_not_they_were_seen_to_be_filled(watch: Watch) -> None:
+    Runner().run(Step(tails=without("rows"), skipped=("rows",)))
+    assert set(found(watch)) == {"Runner.rows"}
+
+
+def test_an_input_that_is_bound_anew_is_no_stale_tail(watch: Watch) -> None:
+    def rebind(runner: Runner) -> None:
+        runner.inputs["rows"] = torch.zeros(MOST, dtype=torch.int64)
+
+    runner = Runner()
+    runner.run(Step(tails=without("rows"), also=rebind))
+    assert found(watch) == {}
+    runner.run(Step(tails=without("rows")))
+    assert set(found(watch)) == {"Runner.rows"}
+
+
+def test_a_fill_that_raises_leaves_the_inputs_as_they_were(watch: Watch) -> None:
+    def fail(runner: Runner) -> None:
+        raise ValueError("no memory")
+
+    runner = Runner()
+    with pytest.raises(ValueError, match="no memory"):
+        runner.run(Step(tails={}, also=fail))
+    assert found(watch) == {}
+    for name, tensor in runner.inputs.items():
+        old = tail_of(name, inputs()[name], RAW, MOST)
+        assert torch.equal(tail_of(name, tensor, RAW, MOST), old), name
+
+
+def test_a_fill_that_nothing_was_replayed_after_is_not_judged(watch: Watch) -> None:
+    runner = Runner()
+    runner.run(Step())
+    runner.run(Step(1, tails={}, replayed=False))
+    assert found(watch) == {}
+    assert runner.inputs["rows"][1:PADDED].tolist() == [4, 0, 0, 0, 0]
+
+
+def test_a_call_that_the_contract_excepts_is_passed_over(watch: Watch) -> None:
+    Runner().run(Step(tails={}, staged=True))
+    assert found(watch) == {}
+
+
+def test_a_head_that_was_overwritten_is_reported(watch: Watch) -> None:
+    def reset_too_late(runner: Runner) -> None:
+        runner.inputs["rows"].zero_()
+
+    Runner().run(Step(rows=torch.tensor([4, 4]), also=reset_too_late))
+    violation = found(watch)["Runner.rows"]
+    assert violation.rows == (0, 1)
+    assert violation.values == ("0", "0")
+    assert violation.expected.startswith("what the batch brought")
+
+
+def test_a_head_that_is_what_the_batch_brought_is_right(watch: Watch) -> None:
+    Runner().run(Step(rows=torch.tensor([4, 4], dtype=torch.int32)))
+    assert found(watch) == {}
+
+
+def test_the_mapping_of_the_sink_row_must_stay_zero(watch: Watch) -> None:
+    runner = Runner()
+    runner.mapping[0, 2] = 13
+    runner.run(Step())
+    violation = found(watch)["Runner.mapping"]
+    assert violation.rows == (0,)
+    assert violation.values == ("13",)
+    runner.run(Step(PADDED, PADDED))
+    assert found(watch) == {}
+
+
+def test_a_source_that_lies_in_the_tail_is_not_poisoned(watch: Watch) -> None:
+    runner = Runner()
+    rows = runner.inputs["rows"]
+    rows.copy_(torch.arange(MOST))
+    taken = rows[3:5]
+
+    def copy(it: Any) -> None:
+        it.inputs["rows"][:RAW] = taken
+
+    runner.run(Step(tails=without("rows"), rows=taken, also=copy))
+    assert runner.inputs["rows"][:RAW].tolist() == [3, 4]
+    assert found(watch) == {}
+
+
+def test_inputs_of_inference_mode_are_judged_too(watch: Watch) -> None:
+    with torch.inference_mode():
+        runner = Runner()
+        runner.run(Step(tails=without("positions", "rows")))
+        runner.run(Step(3))
+    assert set(found(watch)) == {"Runner.positions", "Runner.rows"}
+
+
+def test_slots_have_axes_of_their_own(watch: Watch) -> None:
+    slots = Slots()
+    slots.fill(2, 4, raw_tokens=3, padded_tokens=8)
+    reported = found(watch)
+    assert set(reported) == {"Slots.positions"}
+    assert reported["Slots.positions"].rows == (3, 4, 5, 6, 7)
+    assert slots.slots["positions"].buffer.tolist() == [4] * 3 + [OLD] * 5
+    slots.fill(2, 2, raw_tokens=3, padded_tokens=3)
+    assert found(watch) == {}
+
+
+def test_the_same_find_is_told_once_with_a_count(watch: Watch) -> None:
+    runner = Runner()
+    for _ in range(3):
+        runner.run(Step(tails=without("rows")))
+    assert found(watch)["Runner.rows"].count == 3
+
+
+def test_a_fill_inside_of_a_fill_is_part_of_it(watch: Watch) -> None:
+    class Derived(Runner):
+        def run(self, batch: Step) -> None:
+            super().run(batch)
+
+    runner = Derived()
+    runner.run(Step(tails=without("rows"), also=lambda it: Runner().run(Step())))
+    assert runner.inputs["rows"][RAW:PADDED].tolist() == [OLD] * 4
+    assert set(found(watch)) == {"Derived.rows"}
+
+
+def test_a_fill_that_calls_itself_never_sees_its_own_poison(watch: Watch) -> None:
+    runner, read = Runner(), []
+
+    def again(it: Any) -> None:
+        it.run(Step(tails=without("rows")))
+        read.extend(it.read["rows"][RAW:PADDED].tolist())
+
+    runner.run(Step(tails=without("rows"), also=again))
+    assert read == [OLD] * 4
+    assert set(found(watch)) == {"Runner.rows"}
+
+
+def test_a_mask_must_choose_no_padded_row(watch: Watch) -> None:
+    Runner().run(Step(tails=without("mask")))
+    assert found(watch)["Runner.mask"].expected == "0 in every entry of the tail"
+
+
+def test_after_the_watch_nothing_is_touched(watch: Watch) -> None:
+    watch.stop()
+    Runner().run(Step(tails={}))
+    assert watch.drain() == ()
+    assert not hasattr(Runner.run, "__wrapped__")
+    assert not hasattr(Graph.replay, "__wrapped__")
+
+
+def problems_of(text: str, **module: Any) -> tuple[str, ...]:
+    made: Any = ModuleType("toy_engine")
+    for name, value in {"Runner": Runner, "Slots": Slots, "Graph": Graph, **module}.items():
+        setattr(made, name, value)
+    sys.modules["toy_engine"] = made
+    watch = Watch([parse_contract(text, "toy.toml")])
+    watch.start()
+    try:
+        Runner().run(Step())
+        return watch.coverage().problems
+    finally:
+        watch.stop()
+        del sys.modules["toy_engine"]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "problem"),
+    [
+        (
+            "toy_engine:Runner",
+            "toy_engine:Runer",
+            "the module has no class `Runer`; did you mean `Runner`?",
+        ),
+        ('["run"]', '["runn"]', "there is no method `runn`; did you mean `run`?"),
+        ("Graph.replay", "Graph.replays", "module `toy_engine` has no `Graph.replays`"),
+        ("self.inputs", "self.imputs", "path `self.imputs`: there is no `imputs`"),
+        ("batch.size", "batch.sise", "path `batch.sise`: there is no `sise`"),
+        ("self.size", "self.padded", "path `self.padded`: there is no `padded`"),
+        ("self.mapping", "self.maping", "path `self.maping`: there is no `maping`"),
+        ("self.fill_value", "self.filling", "path `self.filling`: there is no `filling`"),
+    ],
+)
+def test_a_contract_that_does_not_fit_is_a_problem_and_no_end(
+    old: str, new: str, problem: str
+) -> None:
+    (told,) = problems_of(CONTRACT.replace(old, new))
+    assert told.startswith("contract `toy`, fill `toy_engine:Run")
+    assert problem in told
+
+
+@pytest.mark.parametrize("hold", [lambda it: SimpleNamespace(**it), Held])
+def test_an_object_holds_inputs_as_a_mapping_does(watch: Watch, hold: Callable[..., Any]) -> None:
+    class Object(Runner):
+        def run(self, batch: Step) -> None:
+            named, self.inputs = self.inputs, hold(self.inputs)
+            super().run(dataclasses.replace(batch, named=named))
+
+    Object().run(Step(tails=without("rows")))
+    assert set(found(watch)) == {"Object.rows"}
+
+
+def test_the_check_sees_its_own_fault() -> None:
+    assert probe_stale_tail("cpu")
+
+
+def test_a_check_that_sees_nothing_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fmcheck.runtime import tails
+
+    monkeypatch.setattr(tails.HostTail, "judge", lambda self, count: None)
+    assert not probe_stale_tail("cpu")
