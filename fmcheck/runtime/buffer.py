@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from fmcheck.runtime.guard import GuardedBuffer
     from fmcheck.runtime.memory import Memory
     from fmcheck.runtime.owners import Owners
     from fmcheck.runtime.poison import Poison
@@ -52,7 +53,7 @@ class Window:
 
 
 @dataclass(eq=False)
-class _PutOff:
+class PutOff:
     """A gather whose rows are consumed at the end of a scope, unless they are written before."""
 
     window: Window
@@ -75,6 +76,8 @@ class RelayBuffer:
     """
 
     base: Any
+    #: This buffer, if its ledger lies beside it on a device.
+    guard: GuardedBuffer | None = None
 
     def __init__(
         self,
@@ -106,7 +109,7 @@ class RelayBuffer:
         self._sink_place: Any = (
             slice(int(self._sink[0]), int(self._sink[0]) + 1) if single else self._sink
         )
-        self._put_off: list[_PutOff] = []
+        self._put_off: list[PutOff] = []
         if owners is not None:
             rows = np.arange(len(self.ledger))
             self.ledger.generation[:] = [owners.generation(row) for row in rows.tolist()]
@@ -230,20 +233,23 @@ class RelayBuffer:
             return
         if within is scope.Scope.AT_RETURN:
             gathered = np.unique(rows % len(self.ledger))
-            waiting = _PutOff(window, expression, gathered, moment)
+            waiting = PutOff(window, expression, gathered, moment)
             self._put_off.append(waiting)
             scope.put_off(lambda: self._retire_now(waiting))
             return
         self._poison_over(window, expression)
         self.ledger.consume(rows, moment, live)
 
-    def _retire_now(self, waiting: _PutOff) -> None:
+    def _retire_now(self, waiting: PutOff) -> None:
         with self.tally.lock:
             self._put_off.remove(waiting)
-            kept = self.whole.memory.read(waiting.written)
-            self._poison_over(waiting.window, waiting.expression)
-            self.whole.memory.write(waiting.written, kept)
-            self.ledger.consume(waiting.rows, waiting.moment)
+            self._retire_but_for_written(waiting)
+
+    def _retire_but_for_written(self, waiting: PutOff) -> None:
+        kept = self.whole.memory.read(waiting.written)
+        self._poison_over(waiting.window, waiting.expression)
+        self.whole.memory.write(waiting.written, kept)
+        self.ledger.consume(waiting.rows, waiting.moment)
 
     def _poison_over(self, window: Window, expression: Any) -> None:
         if self.poison.bits is None:

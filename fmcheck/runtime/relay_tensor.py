@@ -20,6 +20,7 @@ from fmcheck.runtime.poison import poison_for
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
+    from fmcheck.runtime.guard import GuardedBuffer
     from fmcheck.runtime.owners import Owners
     from fmcheck.runtime.tally import Tally
 
@@ -61,9 +62,29 @@ def relay_tensor(
     row_stride = int(tensor.stride(0))
     whole = window_of(tensor.shape, tensor.stride(), 0, row_stride, memory_of(tensor), whole=True)
     poison, device = poison_for(dtype, bound), str(tensor.device)
-    buffer = RelayBuffer(name, relay, whole, poison, sink_rows, tally, device, owners, overwrite)
+    told = (name, relay, whole, poison, sink_rows, tally, device, owners, overwrite)
+    buffer = guarded(tensor, *told) if wants_guard(tensor) else None
+    if buffer is None:
+        buffer = RelayBuffer(*told)
     buffer.base = tensor
     return alias(tensor, buffer, whole)
+
+
+def wants_guard(tensor: torch.Tensor) -> bool:
+    """Tells whether a buffer's ledger should lie beside it on its device."""
+    return tensor.is_cuda
+
+
+def guarded(tensor: torch.Tensor, *told: Any) -> RelayBuffer | None:
+    """Returns a buffer whose ledger lies on the device, None where that cannot be."""
+    tally: Tally = told[5]
+    try:
+        from fmcheck.runtime.guard import GuardedBuffer
+
+        return GuardedBuffer(tensor, *told)
+    except (ImportError, ValueError) as err:
+        tally.note(f"buffer `{told[0]}`: each access waits for the device ({err})")
+        return None
 
 
 def alias(plain: torch.Tensor, buffer: RelayBuffer, window: Window | None = None) -> RelayTensor:
@@ -167,6 +188,10 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     if type(index) is torch.Tensor and index.dim() > 0:
         result = tensor._plain[index]
         shown = tensor._window or window(tensor)
+        guard = _guard_for(tensor, index)
+        if guard is not None:
+            guard.gather_rows(index, result, guard.tally.sites.here())
+            return result
         if shown.whole or rows.selects_rows(picks.host(index), shown.rows.ndim, shown.dims):
             _enter_gather(tensor, picks.host(index))
         else:
@@ -184,7 +209,7 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
         _write(func, args, kwargs)
         return
     tensor._plain[plain(index)] = plain(value)
-    _enter_write(tensor, picks.host(index))
+    _enter_write(tensor, index)
     for reader in _relay_tensors(value):
         reader._relay.peek()
 
@@ -196,6 +221,11 @@ def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
     if type(tensor) is not RelayTensor:
         return _read(func, args, kwargs)
     result = func(*plain(args), **plain(kwargs))
+    index = _single_index(name, args, kwargs)
+    guard = _guard_for(tensor, index)
+    if guard is not None and kwargs.get("out") is None:
+        guard.gather_rows(index, result, guard.tally.sites.here())
+        return result
     _gathered(tensor, picks.READS[name](func, tensor._plain, args, kwargs), result)
     out = kwargs.get("out")
     return result if out is None else _written_to(out, result, [])
@@ -324,9 +354,14 @@ def _accumulates(func: Call, args: Arguments, kwargs: Options) -> Any:
 
 def _picked(func: Call, args: Arguments, kwargs: Options, written: Sequence[RelayTensor]) -> Any:
     """Returns the elements that a write in place reaches."""
-    pick = picks.WRITES.get(picks.name_of(func))
+    name = picks.name_of(func)
+    pick = picks.WRITES.get(name)
     if pick is None or len(written) != 1:
         return rows.EVERYTHING
+    if written[0]._relay.guard is not None:
+        index = _written_index(name, args, kwargs)
+        if _guard_for(written[0], index) is not None:
+            return index
     return pick(func, written[0]._plain, args, kwargs)
 
 
@@ -340,7 +375,11 @@ def before_call(reads: Sequence[Any], index: Any) -> None:
     passed over.
     """
     for tensor in _told_of(reads, index):
-        _enter(tensor, RelayBuffer.judge, picks.host(index))
+        guard = _guard_for(tensor, index)
+        if guard is not None:
+            guard.judge_rows(index, guard.tally.sites.here())
+        else:
+            _enter(tensor, "judge", picks.host(index))
 
 
 def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
@@ -349,11 +388,16 @@ def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
     kept = {tensor._relay for tensor in written}
     read = list(_told_of(reads, index))
     for tensor in read:
-        if tensor._relay not in kept:
-            _enter(tensor, RelayBuffer.retire, picks.host(index))
+        if tensor._relay in kept:
+            continue
+        guard = _guard_for(tensor, index)
+        if guard is not None:
+            guard.retire_rows(index, guard.tally.sites.here())
+        else:
+            _enter(tensor, "retire", picks.host(index))
     updated = {tensor._relay for tensor in read}
     for tensor in written:
-        _enter_write(tensor, picks.host(index), tensor._relay in updated)
+        _enter_write(tensor, index, tensor._relay in updated)
 
 
 def _told_of(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
@@ -361,24 +405,69 @@ def _told_of(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
         yield from (tensor for tensor in tensors if type(tensor) is RelayTensor)
 
 
-def _enter(tensor: RelayTensor, how: Any, expression: Any) -> None:
+def _enter(tensor: RelayTensor, how: str, expression: Any) -> None:
     buffer = tensor._relay
     if _is_capturing(tensor._plain):
         buffer.tally.unchecked += 1
         return
-    how(buffer, *_within(tensor, expression), buffer.tally.sites.here())
+    getattr(buffer, how)(*_within(tensor, expression), buffer.tally.sites.here())
 
 
 def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
-    _enter(tensor, RelayBuffer.gather, expression)
+    _enter(tensor, "gather", expression)
 
 
 def _enter_write(tensor: RelayTensor, expression: Any, updates: bool = False) -> None:
     buffer = tensor._relay
+    if buffer.guard is not None:
+        index = _rows_of(tensor, expression)
+        if index is not None:
+            buffer.guard.stash_rows(index, buffer.tally.sites.here(), updates)
+            return
     if _is_capturing(tensor._plain):
         buffer.tally.unchecked += 1
         return
-    buffer.stash(*_within(tensor, expression), buffer.tally.sites.here(), updates)
+    within = _within(tensor, picks.host(expression))
+    buffer.stash(*within, buffer.tally.sites.here(), updates)
+
+
+def _guard_for(tensor: RelayTensor, index: Any) -> GuardedBuffer | None:
+    """Returns the guard that can enter an access by `index` without the host, None if none can."""
+    guard = tensor._relay.guard
+    if guard is None or not isinstance(index, torch.Tensor) or index.dtype not in _ROW_NUMBERS:
+        return None
+    return guard if window(tensor).whole else None
+
+
+def _rows_of(tensor: RelayTensor, expression: Any) -> torch.Tensor | None:
+    """Returns the rows that a write of whole rows reaches, None if the host has to find out."""
+    if _guard_for(tensor, expression) is not None:
+        return expression  # type: ignore[no-any-return]
+    if not window(tensor).whole or not (expression is ... or isinstance(expression, (slice, int))):
+        return None
+    every = torch.arange(len(tensor._plain), device=tensor._plain.device)
+    return every[expression].reshape(-1)
+
+
+def _single_index(name: str, args: Arguments, kwargs: Options) -> Any:
+    """Returns the one index of a call that picks whole rows, None of any other call."""
+    if name == "index_select" and picks.argument(args, kwargs, 1, "dim") == 0:
+        return picks.argument(args, kwargs, 2, "index")
+    return None
+
+
+def _written_index(name: str, args: Arguments, kwargs: Options) -> Any:
+    """Returns the one index of a call that writes whole rows, None of any other call."""
+    if name in ("index_copy_", "index_fill_", "index_add_", "index_reduce_"):
+        at_rows = picks.argument(args, kwargs, 1, "dim") == 0
+        return picks.argument(args, kwargs, 2, "index") if at_rows else None
+    if name == "index_put_":
+        indices = picks.argument(args, kwargs, 1, "indices")
+        return indices[0] if len(indices) == 1 else None
+    return None
+
+
+_ROW_NUMBERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 
 
 def _within(tensor: RelayTensor, expression: Any) -> tuple[Window, Any]:

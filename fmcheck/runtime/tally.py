@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import threading
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
 from fmcheck.finding import Counts, Violation
 from fmcheck.runtime.moment import Moments
 from fmcheck.runtime.site import Sites
+
+if TYPE_CHECKING:
+    from fmcheck.runtime.guard import Guards
 
 
 @dataclass(eq=False)
@@ -36,6 +40,7 @@ class Tally:
     fresh: dict[object, Violation] = field(default_factory=dict)
     all: dict[object, Violation] = field(default_factory=dict)
     lock: threading.RLock = field(default_factory=threading.RLock)
+    guards: Guards | None = None
 
     def report(self, violation: Violation) -> None:
         """Keeps a violation; the same one again only raises its count."""
@@ -58,12 +63,20 @@ class Tally:
     def drain(self) -> tuple[Violation, ...]:
         """Returns the violations since the last call."""
         with self.lock:
+            self.sync()
             found = tuple(self.fresh.values())
             self.fresh.clear()
         return found
 
+    def sync(self) -> None:
+        """Takes in what lies on devices: findings and counts. Waits for them."""
+        if self.guards is not None:
+            with self.lock:
+                self.guards.drain()
+
     def counts(self) -> Counts:
         """Returns the counts so far."""
+        self.sync()
         return Counts(
             self.buffers,
             self.writes,
