@@ -201,3 +201,16 @@ def test_fills_and_slices_are_writes_of_rows(launched):
     assert launched["write_guard"] - before == 3
     assert buf[torch.tensor([2, 7])].tolist() == [0, 0]
     assert told(tally) == []
+
+
+def test_a_value_that_nobody_saw_written_is_a_note_and_is_gathered_once():
+    buf, tally = watched()
+    rows = torch.tensor([3])
+    buf._relay._plain[3] = 7
+    assert buf[rows].tolist() == [7]
+    assert told(tally) == []
+    assert tally.unseen_writes == 1
+    assert [note for note in tally.notes if "no write in our sight" in note]
+    buf[rows]
+    (violation,) = tally.drain()
+    assert (violation.code, violation.last_write) == ("FR102", None)
