@@ -11,6 +11,7 @@ from fmcheck.registry import contract_files
 HEAD = '[engine]\nname = "mine"\n'
 RELAY = HEAD + '[[relay]]\nclass = "mine.relay:Relay"\n'
 BUFFER = RELAY + '[[relay.buffer]]\nname = "tokens_buf"\n'
+OWNERS = HEAD + '[[owners]]\nfunctions = ["mine:Pool.alloc"]\ndoes = "hands out"\nrows = "return"\n'
 
 
 def load(tmp_path, text) -> Contract:
@@ -74,6 +75,19 @@ def test_valid_is_a_bound(tmp_path, valid, bound):
     assert relay.buffer[0].bound == bound
 
 
+def test_owners_may_be_those_of_some_relays_in_some_releases(tmp_path):
+    text = OWNERS + 'releases = ">=2"\nrelays = ["mine.relay:Relay"]\n'
+    other = '[[relay]]\nclass = "mine.relay:Ring"\nbuffer = [{ name = "ring_buf" }]\n'
+    contract = load(tmp_path, text + BUFFER.removeprefix(HEAD) + other)
+    (owners,) = contract.owners
+    relay, ring = contract.relay
+
+    assert owners.covers(relay, "2.1")
+    assert owners.covers(relay, None)
+    assert not owners.covers(relay, "1.9")
+    assert not owners.covers(ring, "2.1")
+
+
 BAD = {
     "unknown table": (HEAD + "[relays]\n", "unknown key `relays`; did you mean `relay`?"),
     "unknown key in a list": (
@@ -110,6 +124,56 @@ BAD = {
     "opaque function": (
         HEAD + '[[opaque]]\nfunctions = ["gather"]\nrows = "indices"\n',
         "key `opaque[0].functions`: expected `module:function`, got `gather`",
+    ),
+    "overwrite": (
+        BUFFER + 'overwrite = "until gatherd"\n',
+        "key `relay[0].buffer[0].overwrite`: expected one of `never`, `until gathered`, `always`, "
+        "got `until gatherd`; did you mean `until gathered`?",
+    ),
+    "owner functions": (
+        OWNERS.replace("mine:Pool.alloc", "Pool.alloc"),
+        "key `owners[0].functions`: expected `module:Class.method` or `module:function`",
+    ),
+    "no owner functions": (
+        OWNERS.replace('"mine:Pool.alloc"', ""),
+        "key `owners[0].functions`: expected at least one, got none",
+    ),
+    "what an owner function does": (
+        OWNERS.replace("hands out", "hand out"),
+        "key `owners[0].does`: expected one of `hands out`, `takes back`, got `hand out`; "
+        "did you mean `hands out`?",
+    ),
+    "rows": (
+        OWNERS.replace('"return"', '"reqs[0].row"'),
+        "key `owners[0].rows`: expected a path like `return`, `reqs[].rid` or `self.rows`, "
+        "got `reqs[0].row`",
+    ),
+    "owner": (OWNERS + 'owner = "req.rid()"\n', "key `owners[0].owner`: expected a path"),
+    "taking back what is returned": (
+        OWNERS.replace("hands out", "takes back"),
+        "key `owners[0].rows`: expected a parameter, got `return` "
+        "(what is taken back is looked up before the call)",
+    ),
+    "owner releases": (
+        OWNERS + 'releases = "new"\n',
+        "key `owners[0].releases`: expected a version range",
+    ),
+    "owners of what": (
+        OWNERS + 'relays = ["mine.relay:Relais"]\n' + BUFFER.removeprefix(HEAD),
+        "key `owners[0].relays`: expected one of `mine.relay:Relay`, got `mine.relay:Relais`; "
+        "did you mean `mine.relay:Relay`?",
+    ),
+    "owners key": (
+        OWNERS + 'row = "return"\n',
+        "unknown key `owners[0].row`; did you mean `rows`?",
+    ),
+    "step functions": (
+        HEAD + '[[steps]]\nfunctions = ["loop"]\n',
+        "key `steps[0].functions`: expected `module:Class.method` or `module:function`, got `loop`",
+    ),
+    "step releases": (
+        HEAD + '[[steps]]\nfunctions = ["mine:loop"]\nreleases = "new"\n',
+        "key `steps[0].releases`: expected a version range",
     ),
     "not UTF-8": (None, "is not UTF-8"),
 }

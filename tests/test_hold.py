@@ -309,6 +309,50 @@ def test_an_opaque_kernel_writes(bench: Bench) -> None:
     assert (codes(watch), watch.coverage().counts.unseen_writes) == ([], 0)
 
 
+def test_a_kernel_that_fails_on_a_bad_row_is_explained(bench: Bench) -> None:
+    engine, watch = bench.engine(source=ENGINE.replace("assert type", "assert rows[0] == 7, type"))
+    fm = engine.FutureMap()
+    with pytest.raises(AssertionError):
+        engine.kernel(ROWS, fm.tokens_buf)
+    assert codes(watch) == ["FR101"]
+
+
+def test_a_kernel_that_fails_has_taken_nothing(bench: Bench) -> None:
+    engine, watch = bench.engine(source=ENGINE.replace("assert type", "assert rows[0] == 7, type"))
+    fm = engine.FutureMap()
+    fm.stash(ROWS, 5)
+    with pytest.raises(AssertionError):
+        engine.kernel(ROWS, fm.tokens_buf)
+    assert fm.tokens_buf[ROWS].tolist() == [5, 5]
+    assert codes(watch) == []
+
+
+def test_what_a_kernel_read_and_wrote_is_what_it_wrote(bench: Bench) -> None:
+    both = CONTRACT.replace(
+        'writes = ["tokens_buf"]', 'reads = ["tokens_buf"]\n    writes = ["tokens_buf"]'
+    )
+    engine, watch = bench.engine(both)
+    fm = engine.FutureMap()
+    fm.stash(ROWS, 4)
+    engine.fill(ROWS, fm.tokens_buf)
+    assert fm.tokens_buf[ROWS].tolist() == [5, 5]
+    assert codes(watch) == []
+    engine.fill(ROWS, fm.tokens_buf)
+    assert codes(watch) == ["FR102"]
+
+
+def test_a_kernel_that_was_not_found_is_a_suspect(bench: Bench) -> None:
+    missing = CONTRACT.replace("MODULE:fill", "MODULE_elsewhere:fill")
+    engine, watch = bench.engine(missing)
+    fm = engine.FutureMap()
+    with torch._C.DisableTorchFunctionSubclass():
+        fm.tokens_buf[ROWS] = 5
+    fm.tokens_buf[ROWS]
+    (note,) = watch.coverage().notes
+    assert f"`{bench.name}_elsewhere:fill` (declared opaque, not wrapped)" in note
+    assert f"{bench.name}:kernel" not in note
+
+
 def test_a_kernel_is_taken_hold_of_where_it_was_imported_to(bench: Bench) -> None:
     bench.write()
     bench.write(f"from {bench.name} import kernel", module=f"{bench.name}_user")

@@ -76,3 +76,62 @@ def test_rows_may_be_negative_and_repeat(ledger: Ledger) -> None:
 def test_an_adopted_buffer_is_live_where_it_has_values(ledger: Ledger) -> None:
     ledger.adopt(np.array([True, False, True, True, True]))
     assert ledger.is_empty(np.arange(5)).tolist() == [False, True, False, False, False]
+
+
+# --- owners ---
+
+
+def test_a_row_that_is_handed_out_is_empty_in_a_new_generation(ledger: Ledger) -> None:
+    ledger.stash(ROWS, 7)
+    ledger.hand_out(ROWS, [1, 4])
+    assert ledger.is_empty(ROWS).all()
+    assert ledger.generation.tolist() == [0, 1, 0, 4, 0]
+
+
+def test_an_unread_value_is_stale_once_its_row_is_handed_out(ledger: Ledger) -> None:
+    ledger.stash(np.array([1, 2]), 7)
+    ledger.consume(np.array([2]), 8)
+    rows = np.array([1, 2, 3])
+    ledger.hand_out(rows, 1)
+    assert ledger.is_stale(rows).tolist() == [True, False, False]
+    ledger.hand_out(rows, 2)
+    assert ledger.is_stale(rows).tolist() == [True, False, False]
+
+
+def test_a_new_write_ends_what_was_stale(ledger: Ledger) -> None:
+    ledger.stash(ROWS, 7)
+    ledger.hand_out(ROWS, 1)
+    ledger.stash(ROWS, 8)
+    assert not ledger.is_stale(ROWS).any()
+    ledger.consume(ROWS, 9)
+    ledger.hand_out(ROWS, 2)
+    assert not ledger.is_stale(ROWS).any()
+
+
+def test_accesses_keep_the_generation_they_were_made_in(ledger: Ledger) -> None:
+    row = np.array([1])
+    ledger.hand_out(row, 1)
+    ledger.stash(row, 7)
+    ledger.consume(row, 8)
+    ledger.hand_out(row, 2)
+    ledger.hand_out(row, 3)
+    assert (ledger.last_write(1), ledger.last_read(1)) == ((7, 1), (8, 1))
+    ledger.stash(row, 7)
+    assert (ledger.last_write(1), ledger.last_read(1)) == ((7, 3), (8, 1))
+
+
+def test_a_written_value_is_awaited_until_it_is_gathered_or_spared(ledger: Ledger) -> None:
+    ledger.stash(np.array([1, 2, 3]), 7)
+    ledger.consume(np.array([2]), 8)
+    ledger.spare(np.array([3, 4]))
+    assert ledger.is_awaited(np.arange(5)).tolist() == [False, True, False, False, False]
+    assert ledger.is_live(np.arange(5)).tolist() == [False, True, False, True, False]
+    assert ledger.awaits_any(np.array([1, 2]))
+    assert not ledger.awaits_any(np.array([2, 3, 4]))
+    assert str(State(ledger.state[3])) == "live"
+
+
+def test_an_adopted_value_is_awaited_by_nobody(ledger: Ledger) -> None:
+    ledger.adopt(np.full(5, True))
+    assert not ledger.awaits_any(np.arange(5))
+    assert ledger.all_live(np.arange(5))

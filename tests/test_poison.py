@@ -34,6 +34,51 @@ def test_the_poison_of_a_signed_integer_is_minus_one(dtype: str) -> None:
     assert tensor.tolist() == [-1, 0]
 
 
+@pytest.mark.parametrize("dtype", WITH_NAN)
+def test_no_arithmetic_makes_the_poison(dtype: str) -> None:
+    kind = getattr(torch, dtype)
+    nan, wide = float("nan"), torch.tensor([0.0, -1.0, float("inf")])
+    made = torch.cat([wide * nan, -wide * nan, wide[2:] - wide[2:], (-wide[1:2]).log(), wide / 0])
+    bits = memory_of(made.to(kind)).read(...)
+    assert not poison_for(dtype, None).is_poison(bits).any()
+    assert not poison_for(dtype, None).is_in(bits)
+
+
+@pytest.mark.parametrize("dtype", [*WITH_NAN, "int8", "int16", "int32", "int64"])
+def test_poison_is_exact_to_the_bit(dtype: str) -> None:
+    tensor = torch.zeros(3, dtype=getattr(torch, dtype))
+    memory, poison = memory_of(tensor), poison_for(dtype, (">=", 0))
+    memory.write(1, poison.bits)
+    width = tensor.element_size()
+    assert poison.bits is not None
+    expected = poison.bits.to_bytes(width, "little", signed=True)
+    raw = bytes(tensor.view(torch.uint8).tolist())
+    assert raw == bytes(width) + expected + bytes(width)
+    assert poison.is_poison(memory.read(...)).tolist() == [False, True, False]
+    assert poison.is_in(memory.read(...))
+    memory.write(1, poison.bits ^ 1)
+    assert not poison.is_in(memory.read(...))
+
+
+@pytest.mark.parametrize("dtype", [*WITH_NAN, "int32", "uint8", "complex64", "float8_e4m3fn"])
+@pytest.mark.parametrize("bound", [None, (">=", 0), (">", 0)])
+def test_what_is_cleared_is_no_suspect(dtype: str, bound: tuple[str, int] | None) -> None:
+    poison = poison_for(dtype, bound)
+    tensor = torch.tensor([1.0, 0.0, -1.0, 3.0]).to(getattr(torch, dtype))
+    memory = memory_of(tensor)
+    if poison.bits is not None:
+        memory.write(3, poison.bits)
+    for place in range(4):
+        bits = memory.read(slice(place, place + 1))
+        suspects = poison.suspects(bits, np.array([True]))
+        assert poison.clears(bits) is not bool(suspects.any())
+
+
+def test_a_small_float_is_shown_as_what_it_is() -> None:
+    tensor = torch.tensor([0.5, -3.0]).to(torch.float8_e5m2)
+    assert poison_for("float8_e5m2", None).values(memory_of(tensor).read(...)).tolist() == [0.5, -3]
+
+
 def test_minus_one_is_a_verdict_only_where_it_is_no_value() -> None:
     assert poison_for("int64", (">=", 0)).certain
     assert not poison_for("int64", (">=", -1)).certain

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import io
 import threading
 from typing import TYPE_CHECKING, Any
 
@@ -12,7 +13,9 @@ import torch
 
 from fmcheck.runtime import relay_tensor as rt
 from fmcheck.runtime.ledger import State
+from fmcheck.runtime.owners import Owners
 from fmcheck.runtime.relay_tensor import RelayTensor, relay_tensor
+from fmcheck.runtime.scope import Scope, scoped
 from fmcheck.runtime.tally import Tally
 
 if TYPE_CHECKING:
@@ -28,10 +31,18 @@ TEST_FILE = __file__
 class Subject:
     """A watched buffer and the session that watches it."""
 
-    def __init__(self, tensor: torch.Tensor, bound: tuple[str, int] | None = VALID) -> None:
+    def __init__(
+        self,
+        tensor: torch.Tensor,
+        bound: tuple[str, int] | None = VALID,
+        owners: Owners | None = None,
+        overwrite: str = "never",
+    ) -> None:
         self.plain = tensor
         self.tally = Tally()
-        self.buf: Any = relay_tensor(tensor, "Map.buf", "engine:Map", self.tally, bound)
+        self.buf: Any = relay_tensor(
+            tensor, "Map.buf", "engine:Map", self.tally, bound, (0,), owners, overwrite
+        )
         self.buf._relay.lay_poison()
 
     def stashed(self) -> Subject:
@@ -268,6 +279,303 @@ def test_other_relays_are_no_part_of_a_gather(line: Subject) -> None:
     other = Subject(torch.arange(8)).stashed()
     torch.arange(8)[other.buf]
     assert (other.consumed, other.tally.peeks) == ([], 1)
+
+
+# --- owners ---
+
+
+class Owned(Subject):
+    """A watched buffer whose rows 2 and 3 belong to `a`."""
+
+    def __init__(self, overwrite: str = "never", tensor: torch.Tensor | None = None) -> None:
+        self.owners = Owners()
+        bound = VALID if tensor is None else None
+        tensor = torch.arange(8) if tensor is None else tensor
+        super().__init__(tensor, bound, self.owners, overwrite)
+        self.hand_out("a")
+
+    def hand_out(self, name: str) -> None:
+        self.owners.hand_out(ROWS.tolist(), [name, name])
+
+    def take_back(self) -> None:
+        self.owners.take_back(ROWS.tolist())
+
+
+def test_a_row_that_is_handed_out_is_empty_and_its_value_gone() -> None:
+    subject = Owned()
+    subject.buf[ROWS] = 5
+    subject.hand_out("b")
+    assert subject.plain[ROWS].tolist() == [-1, -1]
+    assert subject.live == []
+
+
+def test_a_gather_of_what_an_old_owner_left_unread_is_a_stale_owner() -> None:
+    subject = Owned()
+    subject.buf[ROWS] = 5
+    subject.take_back()
+    subject.hand_out("b")
+    subject.buf[ROWS]
+    (violation,) = subject.found
+    assert (violation.code, violation.name, violation.rows) == ("FR104", "stale-owner", (2, 3))
+    assert (violation.owner, violation.previous_owner) == ("b", "a")
+    assert violation.last_write is not None
+    assert (violation.last_write.owner, violation.last_write.generation) == ("a", 1)
+    assert (violation.access.owner, violation.access.generation) == ("b", 2)
+    assert violation.expected == "a write of these rows by their new owner before the gather"
+    assert "1 times before, 2 by now" in violation.notes[0]
+
+
+def test_a_peek_at_what_an_old_owner_left_is_a_stale_owner() -> None:
+    subject = Owned()
+    subject.buf[ROWS] = 5
+    subject.hand_out("b")
+    scoped(lambda: subject.buf[ROWS], Scope.PEEK)()
+    assert subject.codes == ["FR104"]
+
+
+def test_a_value_that_the_old_owner_read_is_not_stale_but_missing() -> None:
+    subject = Owned()
+    subject.buf[ROWS] = 5
+    subject.buf[ROWS]
+    subject.hand_out("b")
+    subject.buf[ROWS]
+    (violation,) = subject.found
+    assert violation.code == "FR101"
+    assert violation.last_read is not None
+    assert (violation.last_read.owner, violation.last_read.generation) == ("a", 1)
+
+
+def test_an_unread_value_outlives_an_owner_who_wrote_nothing() -> None:
+    subject = Owned()
+    subject.buf[ROWS] = 5
+    subject.hand_out("b")
+    subject.hand_out("c")
+    subject.buf[ROWS]
+    (violation,) = subject.found
+    assert (violation.code, violation.owner, violation.previous_owner) == ("FR104", "c", "a")
+
+
+def test_a_write_over_an_unread_value_is_lost() -> None:
+    subject = Owned()
+    subject.buf[ROWS] = 5
+    subject.buf[ROWS] = 6
+    (violation,) = subject.found
+    assert (violation.code, violation.name, violation.rows) == ("FR103", "lost-write", (2, 3))
+    assert violation.access.verb == "write"
+    assert violation.last_write is not None
+    assert violation.access.site.line == violation.last_write.site.line + 1
+    assert subject.buf[ROWS].tolist() == [6, 6]
+    assert subject.codes == []
+
+
+@pytest.mark.parametrize("overwrite", ["never", "until gathered"])
+def test_a_value_is_lost_in_a_buffer_that_is_gathered(overwrite: str) -> None:
+    subject = Owned(overwrite)
+    for _ in range(2):
+        subject.buf[ROWS] = 5
+        subject.buf[ROWS]
+    subject.buf[ROWS] = 5
+    subject.buf[ROWS] = 6
+    assert subject.codes == ["FR103"]
+
+
+OVERWRITES: dict[str, Callable[[Owned], Any]] = {
+    "in a row nobody holds": lambda s: s.take_back(),
+    "by the next chunk": lambda s: s.hand_out("a"),
+    "by an owner without a name": lambda s: s.hand_out(""),
+    "after it was peeked at": lambda s: scoped(lambda: s.buf[ROWS], Scope.PEEK)(),
+    "by a new owner": lambda s: s.hand_out("b"),
+    "after the engine's own poison": lambda s: s.buf.__setitem__(ROWS, -1),
+}
+
+
+@pytest.mark.parametrize("name", OVERWRITES)
+def test_a_write_loses_nothing(name: str) -> None:
+    subject = Owned()
+    subject.buf[ROWS] = 5
+    OVERWRITES[name](subject)
+    subject.buf[ROWS] = 6
+    assert subject.codes == []
+
+
+@pytest.mark.parametrize("overwrite", ["always", "until gathered"])
+def test_a_contract_may_allow_writing_over(overwrite: str) -> None:
+    subject = Owned(overwrite)
+    subject.buf[ROWS] = 5
+    subject.buf[ROWS] = 6
+    assert subject.codes == []
+
+
+def test_without_owners_no_write_is_lost(line: Subject) -> None:
+    line.buf[ROWS] = 5
+    line.buf[ROWS] = 6
+    assert line.codes == []
+
+
+def test_a_row_that_was_never_handed_out_loses_nothing() -> None:
+    subject = Owned()
+    subject.buf[torch.tensor([5])] = 5
+    subject.buf[torch.tensor([5])] = 6
+    assert subject.codes == []
+
+
+def test_writes_that_keep_or_complete_what_stands_lose_nothing() -> None:
+    subject = Owned(tensor=torch.zeros(8, 2))
+    subject.buf[ROWS, 0] = 5.0
+    subject.buf[ROWS, 1] = 6.0
+    subject.buf[2:4].add_(1)
+    subject.buf.index_put_((ROWS,), torch.ones(2), accumulate=True)
+    assert subject.codes == []
+    subject.buf[2:4].copy_(torch.ones(2, 2))
+    assert subject.codes == ["FR103"]
+
+
+def test_the_sink_row_has_no_owner() -> None:
+    subject = Owned()
+    subject.owners.hand_out([0], ["a"])
+    subject.buf[0] = 5
+    subject.owners.hand_out([0], ["b"])
+    subject.buf[0] = 6
+    assert subject.buf[torch.tensor([0])].tolist() == [6]
+    assert subject.codes == []
+
+
+def test_duplicates_in_one_write_are_one_write() -> None:
+    subject = Owned()
+    subject.buf[torch.tensor([2, 2, 3])] = 5
+    assert subject.codes == []
+
+
+def test_rows_in_a_put_off_gather_may_be_written_and_handed_out() -> None:
+    subject = Owned()
+
+    def take() -> None:
+        subject.buf[ROWS]
+        subject.buf[ROWS[:1]] = 6
+        subject.owners.hand_out([3], ["b"])
+
+    subject.buf[ROWS] = 5
+    scoped(take, Scope.AT_RETURN)()
+    assert subject.codes == []
+    assert subject.plain[ROWS].tolist() == [6, -1]
+    assert subject.live == [2]
+
+
+def test_a_put_off_gather_takes_the_elements_it_gathered(table: Subject) -> None:
+    table.stashed()
+    scoped(lambda: table.buf[ROWS, 1], Scope.AT_RETURN)()
+    assert table.plain[2].isnan().tolist() == [False, True, False]
+
+
+def test_a_buffer_made_later_starts_from_the_owners_of_now() -> None:
+    owners = Owners()
+    owners.hand_out([2, 3], ["a", "a"])
+    subject = Subject(torch.arange(8), VALID, owners)
+    subject.buf[ROWS]
+    (violation,) = subject.found
+    assert (violation.code, violation.owner, violation.access.generation) == ("FR101", "a", 1)
+
+
+def test_a_violation_tells_of_steps_streams_and_neighbours() -> None:
+    subject = Owned()
+    moments = subject.tally.moments
+    moments.counts_steps = True
+    subject.buf[ROWS] = 5
+    moments.begin_step()
+    subject.buf[ROWS[:1]]
+    subject.buf[ROWS[:1]]
+    (violation,) = subject.found
+    assert violation.last_write is not None
+    assert (violation.last_write.step, violation.access.step) == (0, 1)
+    assert (violation.last_write.stream, violation.access.stream) == ("cpu", "cpu")
+    told = [(one.row, one.state, one.value, one.owner) for one in violation.neighbours]
+    assert told == [
+        (0, "sink", "0", ""),
+        (1, "empty", "-1", ""),
+        (3, "live", "5", "a"),
+        (4, "empty", "-1", ""),
+    ]
+
+
+WITHOUT_POISON = [torch.uint8, torch.bool, torch.complex64, torch.complex128, torch.float8_e4m3fn]
+
+
+@pytest.mark.parametrize("dtype", WITHOUT_POISON, ids=str)
+def test_a_buffer_without_a_poison_is_judged_by_the_ledger(dtype: torch.dtype) -> None:
+    subject = Subject(torch.zeros(8, 2).to(dtype), None)
+    subject.buf[ROWS]
+    subject.buf[ROWS] = torch.ones(2, 2).to(dtype)
+    subject.buf[ROWS]
+    subject.buf[ROWS]
+    first, second = subject.found
+    assert (first.code, second.code) == ("FR101", "FR102")
+
+
+def test_a_small_float_has_a_poison() -> None:
+    subject = Subject(torch.zeros(8, 2).to(torch.float8_e5m2), None)
+    subject.buf[ROWS] = torch.ones(2, 2).to(torch.float8_e5m2)
+    assert subject.buf[ROWS].float().tolist() == [[1, 1], [1, 1]]
+    assert subject.plain.float()[ROWS].isnan().all()
+    subject.buf[ROWS]
+    assert subject.codes == ["FR102"]
+
+
+def test_without_step_functions_no_step_is_told(line: Subject) -> None:
+    line.buf[ROWS]
+    (violation,) = line.found
+    assert violation.access.step is None
+
+
+# --- out of sight ---
+
+
+def test_a_value_nobody_wrote_is_a_note_with_suspects(line: Subject) -> None:
+    line.tally.unwrapped.append("engine.kernels:fill")
+    line.buf.data_ptr()
+    line.plain[ROWS] = 5
+    assert line.buf[ROWS].tolist() == [5, 5]
+    assert line.codes == []
+    assert line.tally.unseen_writes == 2
+    (escape, note) = line.tally.notes
+    assert "`data_ptr`" in escape
+    assert TEST_FILE in escape
+    assert "values that no write in our sight had put there" in note
+    assert "`engine.kernels:fill` (declared opaque, not wrapped)" in note
+    assert "who took `data_ptr`" in note
+
+
+ESCAPES: dict[str, Callable[[Any], Any]] = {
+    "data_ptr": lambda b: b.data_ptr(),
+    "untyped_storage": lambda b: b.untyped_storage(),
+    "numpy": lambda b: b.numpy(),
+    "__dlpack__": lambda b: b.__dlpack__(),
+    "data_ptr of a view": lambda b: b[2:4].data_ptr(),
+}
+
+
+@pytest.mark.parametrize("name", ESCAPES)
+def test_an_escape_is_noted_once_with_a_count(name: str, line: Subject) -> None:
+    for _ in range(3):
+        ESCAPES[name](line.buf)
+    ((note, count),) = line.tally.notes.items()
+    assert f"`{name.partition(' ')[0]}`" in note
+    assert count == 3
+    assert line.codes == []
+
+
+INNER_CALLS: dict[str, Callable[[Any], Any]] = {
+    "deepcopy": copy.deepcopy,
+    "repr": repr,
+    "gather": lambda b: b[ROWS],
+    "save": lambda b: torch.save(b, io.BytesIO()),
+}
+
+
+@pytest.mark.parametrize("name", INNER_CALLS)
+def test_torchs_own_calls_are_no_escape(name: str, line: Subject) -> None:
+    line.stashed()
+    INNER_CALLS[name](line.buf)
+    assert line.tally.notes == {}
 
 
 # --- peeks ---

@@ -45,7 +45,7 @@ class Window:
         """
         if not self.whole:
             return np.asarray(self.rows[expression])
-        if isinstance(expression, np.ndarray) and expression.dtype != bool:
+        if type(expression) is np.ndarray and expression.dtype.kind != "b":
             return expression
         if isinstance(expression, tuple) or getattr(expression, "ndim", 1) > 1:
             return np.asarray(self.rows[expression])
@@ -98,17 +98,16 @@ class RelayBuffer:
         self.ledger = Ledger(len(whole.rows))
         self.tally = tally
         self.device = device
+        self.on_cuda = device.startswith("cuda")
         self.sink_rows = sink_rows
         self.owners = owners
         self.overwrite = overwrite
         self.escapes: dict[tuple[str, int], int] = {}
+        self._gathered = False
         self._guards_writes = owners is not None and overwrite == "never"
         self._sink = np.array([row for row in sink_rows if row < len(self.ledger)], np.int64)
-        # A slice costs a fraction of an index array, and nearly every sink is one row.
-        single = len(self._sink) == 1
-        self._sink_place: Any = (
-            slice(int(self._sink[0]), int(self._sink[0]) + 1) if single else self._sink
-        )
+        # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
+        self._sink_parts = [whole.memory.part(slice(row, row + 1)) for row in self._sink.tolist()]
         self._put_off: list[PutOff] = []
         if owners is not None:
             rows = np.arange(len(self.ledger))
@@ -254,12 +253,10 @@ class RelayBuffer:
     def _poison_over(self, window: Window, expression: Any) -> None:
         if self.poison.bits is None:
             return
-        if not self._sink.size:
-            window.memory.write(expression, self.poison.bits)
-            return
-        kept = self.whole.memory.read(self._sink_place)
+        kept = [part.copy() for part in self._sink_parts]
         window.memory.write(expression, self.poison.bits)
-        self.whole.memory.write(self._sink_place, kept)
+        for part, values in zip(self._sink_parts, kept, strict=True):
+            part[...] = values
 
     def _rows_of_poison(
         self, window: Window, expression: Any, rows: npt.NDArray[Any]
@@ -268,9 +265,7 @@ class RelayBuffer:
 
         Where a valid value may have the poison's bits, a write of it is taken for a value.
         """
-        if not self.poison.certain:
-            return None
-        if not self.poison.is_poison(window.memory.read(expression)).any():
+        if not self.poison.certain or not self.poison.is_in(window.memory.read(expression)):
             return None
         whole = np.unique(rows % len(self.ledger))
         retired = whole[_rows_all(self.poison.is_poison(self.whole.memory.read(whole)))]
@@ -284,9 +279,9 @@ class RelayBuffer:
         A write of some columns may be the rest of a row, so that only whole rows are judged.
         """
         assert self.owners is not None
-        awaited = self.ledger.is_awaited(rows)
-        if not awaited.any():
+        if not self.ledger.awaits_any(rows):
             return
+        awaited = self.ledger.is_awaited(rows)
         lost = self._owned(np.unique(rows[awaited] % len(self.ledger)))
         lost = lost[self.owners.held(lost) & self._is_covered(window, expression)[lost]]
         if lost.size:
@@ -306,16 +301,20 @@ class RelayBuffer:
         self.tally.touched.add(self.relay)
         if rows.size == 0:
             return True
-        self._guards_writes = self.owners is not None and self.overwrite != "always"
+        if not self._gathered:
+            self._gathered = True
+            self._guards_writes = self.owners is not None and self.overwrite != "always"
         bits = window.memory.read(expression)
+        all_live = self.ledger.all_live(rows)
+        if all_live and self.poison.clears(bits):
+            return True
         live = self.ledger.is_live(rows)
         bad = self.poison.suspects(bits, _beside(live, bits))
         if bad.any():
             self._accuse(bits, np.broadcast_to(_beside(rows, bits), bits.shape), bad, moment)
-        if live.all():
-            return True
-        self._note_unseen(rows[~live], rows, bits, bad, moment)
-        return False
+        if not all_live:
+            self._note_unseen(rows[~live], rows, bits, bad, moment)
+        return all_live
 
     def _note_unseen(
         self,

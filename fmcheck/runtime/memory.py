@@ -26,6 +26,9 @@ class Memory(Protocol):
     def write(self, expression: Any, bits: Any) -> None:
         """Overwrites the elements."""
 
+    def part(self, place: slice) -> Any:
+        """Returns some rows in place: what is written to the memory shows in it."""
+
 
 class HostMemory:
     """Elements in this process's memory."""
@@ -35,12 +38,20 @@ class HostMemory:
 
     def read(self, expression: Any) -> npt.NDArray[Any]:
         """Returns a copy of the elements."""
+        if type(expression) is np.ndarray:
+            return self._bits[expression]  # an index array always copies
+        if type(expression) is slice:
+            return self._bits[expression].copy()
         found = np.asarray(self._bits[expression])
         return found if found.base is None else found.copy()
 
     def write(self, expression: Any, bits: Any) -> None:
         """Overwrites the elements."""
         self._bits[expression] = bits
+
+    def part(self, place: slice) -> npt.NDArray[Any]:
+        """Returns some rows in place."""
+        return self._bits[place]
 
 
 class DeviceMemory:
@@ -62,12 +73,29 @@ class DeviceMemory:
             bits = torch.from_numpy(bits).to(self._bits.device)
         self._bits[self._on_device(expression)] = bits
 
+    def part(self, place: slice) -> Any:
+        """Returns some rows in place."""
+        return _DevicePart(self._bits[place])
+
     def _on_device(self, expression: Any) -> Any:
         if isinstance(expression, tuple):
             return tuple(self._on_device(item) for item in expression)
         if isinstance(expression, np.ndarray):
             return torch.from_numpy(np.ascontiguousarray(expression)).to(self._bits.device)
         return expression
+
+
+class _DevicePart:
+    """Rows on an accelerator, with the two words of an array that a sink needs."""
+
+    def __init__(self, bits: torch.Tensor) -> None:
+        self._bits = bits
+
+    def copy(self) -> torch.Tensor:
+        return self._bits.clone()
+
+    def __setitem__(self, place: Any, bits: torch.Tensor) -> None:
+        self._bits[place] = bits
 
 
 def memory_of(tensor: torch.Tensor) -> Memory:

@@ -51,6 +51,20 @@ class Poison:
             return np.zeros(bits.shape, bool)
         return np.asarray(bits == self.bits)
 
+    def is_in(self, bits: npt.NDArray[Any]) -> bool:
+        """Tells whether any element is poison."""
+        return self.bits is not None and bool(np.count_nonzero(bits == self.bits))
+
+    def clears(self, bits: npt.NDArray[Any]) -> bool:
+        """Tells whether live elements with these bits are all good: what a healthy gather costs."""
+        if self.bound is None:
+            return not self.certain or not self.is_in(bits)
+        sign, limit = self.bound
+        good = COMPARISONS[sign](bits if self.dtype in _SIGNED else self.values(bits), limit)
+        if np.count_nonzero(good) != bits.size:
+            return False
+        return self.dtype in _SIGNED or not self.certain or not self.is_in(bits)
+
     def is_invalid(self, bits: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Tells which elements break the contract's `valid`."""
         if self.bound is None:

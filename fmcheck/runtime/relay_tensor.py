@@ -14,13 +14,13 @@ import torch
 
 from fmcheck.runtime import picks, rows
 from fmcheck.runtime.buffer import RelayBuffer, Window, window_of
+from fmcheck.runtime.by_rows import guard_for, rows_written, single_index, written_index
 from fmcheck.runtime.memory import memory_of
 from fmcheck.runtime.poison import poison_for
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from fmcheck.runtime.guard import GuardedBuffer
     from fmcheck.runtime.owners import Owners
     from fmcheck.runtime.tally import Tally
 
@@ -133,12 +133,12 @@ def _pass(func: Call, args: Arguments, kwargs: Options) -> Any:
 
 def _escape(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that hands the memory out: whoever holds it may read and write without torch."""
+    name = picks.name_of(func)
     for tensor in _relay_tensors(args[:1]):
-        tally = tensor._relay.tally
-        if not tally.sites.is_torch_calling():
-            tensor._relay.escape(picks.name_of(func), tally.sites.here())
-    inner = _pass if picks.name_of(func) in _METADATA else _read
-    return inner(func, args, kwargs)
+        sites = tensor._relay.tally.sites
+        if not sites.is_torch_calling(name):
+            tensor._relay.escape(name, sites.here())
+    return (_pass if name in _METADATA else _read)(func, args, kwargs)
 
 
 def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
@@ -188,12 +188,13 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     if type(index) is torch.Tensor and index.dim() > 0:
         result = tensor._plain[index]
         shown = tensor._window or window(tensor)
-        guard = _guard_for(tensor, index)
+        guard = guard_for(tensor._relay, index, shown.whole)
         if guard is not None:
-            guard.gather_rows(index, result, guard.tally.sites.here())
+            guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
             return result
-        if shown.whole or rows.selects_rows(picks.host(index), shown.rows.ndim, shown.dims):
-            _enter_gather(tensor, picks.host(index))
+        expression = picks.host(index)
+        if shown.whole or rows.selects_rows(expression, shown.rows.ndim, shown.dims):
+            _enter_gather(tensor, expression)
         else:
             tensor._relay.peek()
         return result
@@ -208,6 +209,10 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     if type(tensor) is not RelayTensor:
         _write(func, args, kwargs)
         return
+    if type(index) is torch.Tensor is type(value):
+        tensor._plain[index] = value
+        _enter_write(tensor, index)
+        return
     tensor._plain[plain(index)] = plain(value)
     _enter_write(tensor, index)
     for reader in _relay_tensors(value):
@@ -221,10 +226,10 @@ def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
     if type(tensor) is not RelayTensor:
         return _read(func, args, kwargs)
     result = func(*plain(args), **plain(kwargs))
-    index = _single_index(name, args, kwargs)
-    guard = _guard_for(tensor, index)
+    index = single_index(name, args, kwargs)
+    guard = guard_for(tensor._relay, index, window(tensor).whole)
     if guard is not None and kwargs.get("out") is None:
-        guard.gather_rows(index, result, guard.tally.sites.here())
+        guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
         return result
     _gathered(tensor, picks.READS[name](func, tensor._plain, args, kwargs), result)
     out = kwargs.get("out")
@@ -359,11 +364,14 @@ def _picked(func: Call, args: Arguments, kwargs: Options, written: Sequence[Rela
     if pick is None or len(written) != 1:
         return rows.EVERYTHING
     if written[0]._relay.guard is not None:
-        index = _written_index(name, args, kwargs)
-        if _guard_for(written[0], index) is not None:
+        index = written_index(name, args, kwargs)
+        if guard_for(written[0]._relay, index, window(written[0]).whole) is not None:
             return index
     return pick(func, written[0]._plain, args, kwargs)
 
+
+# Whatever tells a buffer was called by a translation, and that by `__torch_function__`.
+_OUR_FRAMES = 2
 
 # --- telling the buffer -----------------------------------------------------------------------
 
@@ -375,9 +383,9 @@ def before_call(reads: Sequence[Any], index: Any) -> None:
     passed over.
     """
     for tensor in _told_of(reads, index):
-        guard = _guard_for(tensor, index)
+        guard = guard_for(tensor._relay, index, window(tensor).whole)
         if guard is not None:
-            guard.judge_rows(index, guard.tally.sites.here())
+            guard.judge_rows(index, guard.tally.sites.here(_OUR_FRAMES))
         else:
             _enter(tensor, "judge", picks.host(index))
 
@@ -390,9 +398,9 @@ def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
     for tensor in read:
         if tensor._relay in kept:
             continue
-        guard = _guard_for(tensor, index)
+        guard = guard_for(tensor._relay, index, window(tensor).whole)
         if guard is not None:
-            guard.retire_rows(index, guard.tally.sites.here())
+            guard.retire_rows(index, guard.tally.sites.here(_OUR_FRAMES))
         else:
             _enter(tensor, "retire", picks.host(index))
     updated = {tensor._relay for tensor in read}
@@ -407,10 +415,10 @@ def _told_of(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
 
 def _enter(tensor: RelayTensor, how: str, expression: Any) -> None:
     buffer = tensor._relay
-    if _is_capturing(tensor._plain):
-        buffer.tally.unchecked += 1
+    if buffer.on_cuda and _is_capturing(buffer):
         return
-    getattr(buffer, how)(*_within(tensor, expression), buffer.tally.sites.here())
+    window, expression = _within(tensor, expression)
+    getattr(buffer, how)(window, expression, buffer.tally.sites.here(_OUR_FRAMES))
 
 
 def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
@@ -420,54 +428,21 @@ def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
 def _enter_write(tensor: RelayTensor, expression: Any, updates: bool = False) -> None:
     buffer = tensor._relay
     if buffer.guard is not None:
-        index = _rows_of(tensor, expression)
+        index = rows_written(buffer, expression, window(tensor).whole)
         if index is not None:
-            buffer.guard.stash_rows(index, buffer.tally.sites.here(), updates)
+            buffer.guard.stash_rows(index, buffer.tally.sites.here(_OUR_FRAMES), updates)
             return
-    if _is_capturing(tensor._plain):
-        buffer.tally.unchecked += 1
+    if buffer.on_cuda and _is_capturing(buffer):
         return
-    within = _within(tensor, picks.host(expression))
-    buffer.stash(*within, buffer.tally.sites.here(), updates)
+    shown, expression = _within(tensor, picks.host(expression))
+    buffer.stash(shown, expression, buffer.tally.sites.here(_OUR_FRAMES), updates)
 
 
-def _guard_for(tensor: RelayTensor, index: Any) -> GuardedBuffer | None:
-    """Returns the guard that can enter an access by `index` without the host, None if none can."""
-    guard = tensor._relay.guard
-    if guard is None or not isinstance(index, torch.Tensor) or index.dtype not in _ROW_NUMBERS:
-        return None
-    return guard if window(tensor).whole else None
-
-
-def _rows_of(tensor: RelayTensor, expression: Any) -> torch.Tensor | None:
-    """Returns the rows that a write of whole rows reaches, None if the host has to find out."""
-    if _guard_for(tensor, expression) is not None:
-        return expression  # type: ignore[no-any-return]
-    if not window(tensor).whole or not (expression is ... or isinstance(expression, (slice, int))):
-        return None
-    every = torch.arange(len(tensor._plain), device=tensor._plain.device)
-    return every[expression].reshape(-1)
-
-
-def _single_index(name: str, args: Arguments, kwargs: Options) -> Any:
-    """Returns the one index of a call that picks whole rows, None of any other call."""
-    if name == "index_select" and picks.argument(args, kwargs, 1, "dim") == 0:
-        return picks.argument(args, kwargs, 2, "index")
-    return None
-
-
-def _written_index(name: str, args: Arguments, kwargs: Options) -> Any:
-    """Returns the one index of a call that writes whole rows, None of any other call."""
-    if name in ("index_copy_", "index_fill_", "index_add_", "index_reduce_"):
-        at_rows = picks.argument(args, kwargs, 1, "dim") == 0
-        return picks.argument(args, kwargs, 2, "index") if at_rows else None
-    if name == "index_put_":
-        indices = picks.argument(args, kwargs, 1, "indices")
-        return indices[0] if len(indices) == 1 else None
-    return None
-
-
-_ROW_NUMBERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
+def _is_capturing(buffer: RelayBuffer) -> bool:
+    """Tells whether a graph is being captured, and counts the call that goes unchecked then."""
+    capturing = torch.cuda.is_current_stream_capturing()
+    buffer.tally.unchecked += capturing
+    return capturing
 
 
 def _within(tensor: RelayTensor, expression: Any) -> tuple[Window, Any]:
@@ -476,14 +451,12 @@ def _within(tensor: RelayTensor, expression: Any) -> tuple[Window, Any]:
     A view as a wider or narrower dtype has no elements in common with the buffer: whole rows then.
     """
     shown = tensor._window or window(tensor)
+    if shown.whole:
+        return shown, expression
     buffer = tensor._relay
-    if not shown.whole and tensor._plain.element_size() != buffer.base.element_size():
+    if tensor._plain.element_size() != buffer.base.element_size():
         return buffer.whole, np.unique(shown.touched(expression))
     return shown, expression
-
-
-def _is_capturing(tensor: torch.Tensor) -> bool:
-    return tensor.is_cuda and torch.cuda.is_current_stream_capturing()
 
 
 def _relay_tensors(value: Any) -> Any:

@@ -31,9 +31,12 @@ class Sites:
     def __getitem__(self, number: int) -> Site:
         return self._sites[number]
 
-    def here(self) -> int:
-        """Returns the number of the calling line of engine code, and of the line that called it."""
-        frame = self._outward(sys._getframe(1))
+    def here(self, ours: int = 0) -> int:
+        """Returns the number of the calling line of engine code, and of the line that called it.
+
+        The innermost `ours` frames are known to be fmcheck's, which saves looking.
+        """
+        frame = self._outward(sys._getframe(1 + ours))
         if frame is None:
             return 0
         caller = self._outward(frame.f_back)
@@ -42,10 +45,16 @@ class Sites:
         number = self._numbers.get(key)
         return self._remember(key, frame, caller) if number is None else number
 
-    def is_torch_calling(self) -> bool:
-        """Tells whether torch itself made the call that came to fmcheck."""
+    def is_torch_calling(self, method: str) -> bool:
+        """Tells whether torch itself called the method that came to fmcheck.
+
+        A method that torch wrote in Python comes by frames of its own.
+        """
         frame: FrameType | None = sys._getframe(1)
-        while frame is not None and frame.f_code.co_filename.startswith(_OWN):
+        while frame is not None and (
+            frame.f_code.co_filename.startswith(_OWN)
+            or frame.f_code.co_name in (method, "handle_torch_function")
+        ):
             frame = frame.f_back
         return frame is not None and frame.f_code.co_filename.startswith(_home_of("torch"))
 

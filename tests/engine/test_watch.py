@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import random
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
 import fixtures.engine
-from fixtures.engine.faults import FAULTS, Fault, Proof
+from fixtures.engine.faults import FAULTS, Fault, Proof, fault
 from fixtures.engine.faults.proof import SEEDS, changed, prove
-from fixtures.engine.settings import Algorithm, Settings
-from fixtures.engine.workload import random_asks, run
+from fixtures.engine.serve import Engine, serve_ranks
+from fixtures.engine.settings import Algorithm, Guard, Settings
+from fixtures.engine.workload import random_asks, requests_for, run, run_on
 from fmcheck.contract import load_contract
 from fmcheck.runtime.watch import Watch
 
@@ -51,6 +54,74 @@ def test_a_fault_of_the_relay_is_reported_under_its_own_code(watch: Watch, name:
 @pytest.mark.parametrize("name", [f.name for f in FAULTS.values() if f.check not in CHECKS])
 def test_any_other_fault_is_reported_only_as_it_says(watch: Watch, name: str) -> None:
     assert codes(watch, FAULTS[name]) <= set(FAULTS[name].also)
+
+
+def test_a_stale_row_names_both_its_owners(watch: Watch) -> None:
+    run_planted(watch, "old_owner_answers")
+    (violation,) = [one for one in watch.drain() if one.buffer.endswith("output_tokens_buf")]
+    assert violation.owner.startswith("r")
+    assert violation.previous_owner.startswith("r")
+    assert violation.owner != violation.previous_owner
+    assert violation.last_write is not None
+    assert violation.last_write.owner == violation.previous_owner
+    assert (violation.access.step or 0) > (violation.last_write.step or 0) > 0
+    assert {one.owner for one in violation.neighbours if one.state == "live"} - {""}
+
+
+def run_planted(watch: Watch, name: str) -> None:
+    with fault(name) as planted:
+        run(planted.settings, random_asks(seed=0, count=12), overlap=True)
+
+
+def modes() -> dict[str, Settings]:
+    """The engine's modes, small: rows and pages run short, so that requests are retracted."""
+    found = {}
+    for algorithm in Algorithm:
+        small = Settings(algorithm=algorithm, graphs=False, pool_rows=4, pages=16, chunk=6, steps=2)
+        name = algorithm.value
+        found[name] = small
+        found[f"{name}, graphs"] = replace(small, graphs=True, capture_sizes=(2, 4))
+        if algorithm.speculative:
+            found[f"{name}, direct pull"] = replace(small, host_pull="direct")
+            found[f"{name}, guard"] = replace(small, guard=Guard.EAGER)
+        else:
+            found[f"{name}, mixed"] = replace(small, mixed=True, pool_rows=3)
+            found[f"{name}, cpu runner"] = replace(small, cpu_runner=True, graphs=True)
+    return found
+
+
+MODES = modes()
+WORKLOADS = 500
+
+
+@pytest.mark.parametrize("name", MODES)
+def test_healthy_random_workloads_are_never_accused(watch: Watch, name: str) -> None:
+    """500 over all modes: chunks, retraction, aborts, rows that go from hand to hand."""
+    settings = MODES[name]
+    engine = Engine.build(settings, overlap=True)
+    retractions = 0
+    for seed in range(-(-WORKLOADS // len(MODES))):
+        draw = random.Random(seed)
+        asks = [
+            replace(ask, aborts=draw.choice((None, None, draw.randrange(12))))
+            for ask in random_asks(seed, 5, prompt=16, new=8)
+        ]
+        retractions += run_on(engine, asks).retractions
+    coverage = watch.coverage()
+    assert watch.drain() == ()
+    assert (coverage.problems, coverage.notes) == ((), ())
+    assert coverage.counts.gathers > 100
+    assert coverage.counts.unseen_writes == 0
+    assert retractions > 0
+
+
+def test_idle_ranks_are_never_accused(watch: Watch) -> None:
+    settings = Settings(algorithm=Algorithm.EAGLE, graphs=False, pool_rows=4, steps=2)
+    engines = [Engine.build(settings, overlap=True) for _ in range(2)]
+    for seed in range(5):
+        serve_ranks(engines, [requests_for(random_asks(seed, 4)), []])
+    assert watch.drain() == ()
+    assert watch.coverage().counts.gathers > 50
 
 
 @pytest.mark.parametrize("algorithm", Algorithm)

@@ -1,0 +1,305 @@
+"""Who holds which row, and how a session learns of it from the engine's own functions."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pytest
+import torch
+
+from fmcheck.runtime import paths
+from fmcheck.runtime.owners import Owners
+from tests.test_hold import CONTRACT, ENGINE, Bench, bench, codes  # noqa: F401
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+ROWS = torch.tensor([1, 2])
+
+
+class Follower:
+    """Writes down what it is told."""
+
+    def __init__(self) -> None:
+        self.told: list[tuple[str, list[int]]] = []
+
+    def hand_out(self, rows: Any) -> None:
+        self.told.append(("hand out", rows.tolist()))
+
+    def spare(self, rows: Any) -> None:
+        self.told.append(("spare", rows.tolist()))
+
+
+@pytest.fixture
+def owners() -> Owners:
+    return Owners()
+
+
+@pytest.fixture
+def follower(owners: Owners) -> Follower:
+    made = Follower()
+    owners.followers.add(made)
+    return made
+
+
+def test_a_row_nobody_was_given_has_no_owner(owners: Owners) -> None:
+    assert (owners.owner(7), owners.generation(7), owners.name(7, 0)) == ("", 0, "")
+    assert owners.held(np.array([7])).tolist() == [False]
+
+
+def test_a_hand_out_begins_a_generation(owners: Owners, follower: Follower) -> None:
+    owners.hand_out([3, 1], ["a", "b"])
+    assert [(owners.owner(row), owners.generation(row)) for row in (3, 1)] == [("a", 1), ("b", 1)]
+    assert follower.told == [("hand out", [3, 1])]
+
+
+def test_a_row_that_goes_to_its_own_owner_goes_on(owners: Owners, follower: Follower) -> None:
+    owners.hand_out([3], ["a"])
+    owners.hand_out([3, 4], ["a", "b"])
+    assert owners.generation(3) == 1
+    assert follower.told[1:] == [("hand out", [4]), ("spare", [3])]
+
+
+def test_an_owner_without_a_name_goes_on_unless_the_row_was_taken_back(
+    owners: Owners, follower: Follower
+) -> None:
+    owners.hand_out([3], ["a"])
+    owners.hand_out([3], [""])
+    assert (owners.generation(3), owners.owner(3)) == (1, "a")
+    owners.take_back([3])
+    owners.hand_out([3], [""])
+    assert (owners.generation(3), owners.owner(3)) == (2, "")
+    assert [verb for verb, _ in follower.told] == ["hand out", "spare", "spare", "hand out"]
+
+
+def test_a_name_may_come_after_the_row(owners: Owners) -> None:
+    owners.hand_out([3], [""])
+    owners.hand_out([3], ["a"])
+    assert (owners.generation(3), owners.owner(3), owners.name(3, 1)) == (1, "a", "a")
+
+
+def test_another_owner_begins_a_generation_though_nobody_took_the_row_back(owners: Owners) -> None:
+    owners.hand_out([3], ["a"])
+    owners.hand_out([3], ["b"])
+    assert (owners.generation(3), owners.owner(3), owners.name(3, 1)) == (2, "b", "a")
+
+
+def test_a_row_that_was_taken_back_is_nobodys(owners: Owners, follower: Follower) -> None:
+    owners.hand_out([3], ["a"])
+    owners.take_back([3, 3, 5])
+    owners.take_back([3])
+    assert (owners.owner(3), owners.name(3, 1)) == ("", "a")
+    assert follower.told[1:] == [("spare", [3])]
+
+
+def test_a_row_twice_in_one_hand_out_is_handed_out_once(owners: Owners) -> None:
+    owners.hand_out([3, 3], ["a", "a"])
+    assert owners.generation(3) == 1
+
+
+# --- paths ---
+
+REQUEST = SimpleNamespace(rid="r1", kv=SimpleNamespace(row=4), rows=[5, 6], gone=None)
+FOLLOWED = {
+    "return": ([3, 4], [[3, 4]]),
+    "req.rid": (None, ["r1"]),
+    "req.kv.row": (None, [4]),
+    "reqs[].rid": (None, ["r1", "r1"]),
+    "reqs[].rows[]": (None, [5, 6, 5, 6]),
+    "req.gone": (None, []),
+    "req.gone.row": (None, []),
+}
+
+
+@pytest.mark.parametrize("path", FOLLOWED)
+def test_a_path_leads_through_attributes_and_sequences(path: str) -> None:
+    result, expected = FOLLOWED[path]
+    names = {"req": REQUEST, "reqs": [REQUEST, REQUEST], paths.RETURN: result}
+    assert paths.follow(path, names) == expected
+
+
+def test_a_path_through_a_missing_attribute_is_an_error() -> None:
+    with pytest.raises(AttributeError, match="slot"):
+        paths.follow("req.slot", {"req": REQUEST})
+
+
+@pytest.mark.parametrize(
+    "found", [[3, 4], [[3, 4]], [torch.tensor([3, 4])], [np.array([3]), 4], [range(3, 5)]]
+)
+def test_rows_come_in_any_shape(found: list[Any]) -> None:
+    assert paths.as_rows(found).tolist() == [3, 4]
+
+
+def test_nothing_is_no_row() -> None:
+    assert paths.as_rows([]).tolist() == []
+
+
+# --- from the engine ---
+
+POOL = (
+    ENGINE
+    + """
+    class Pool:
+        def __init__(self):
+            self.free_rows = [2, 1]
+
+        def alloc(self, reqs):
+            if len(reqs) > len(self.free_rows):
+                return None
+            for req in reqs:
+                if req.row is None:
+                    req.row = self.free_rows.pop()
+            return [req.row for req in reqs]
+
+        def free(self, req):
+            if req.row is None:
+                raise RuntimeError("freed twice")
+            self.free_rows.append(req.row)
+            req.row = None
+
+    def loop():
+        pass
+"""
+)
+OWNERS = (
+    CONTRACT
+    + """
+    [[owners]]
+    functions = ["MODULE:Pool.alloc"]
+    does = "hands out"
+    rows = "return"
+    owner = "reqs[].rid"
+
+    [[owners]]
+    functions = ["MODULE:Pool.free"]
+    does = "takes back"
+    rows = "req.row"
+
+    [[steps]]
+    functions = ["MODULE:loop"]
+"""
+)
+
+
+def request(rid: str) -> Any:
+    return SimpleNamespace(rid=rid, row=None)
+
+
+def test_the_engines_own_functions_tell_of_owners_and_steps(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OWNERS, POOL)
+    fm, pool = engine.FutureMap(), engine.Pool()
+    first, second = request("first"), request("second")
+    engine.loop()
+    assert pool.alloc([first]) == [1]
+    fm.stash(torch.tensor([1]), 5)
+    pool.free(first)
+    engine.loop()
+    pool.alloc([second])
+    fm.tokens_buf[torch.tensor([1])]
+    (violation,) = watch.drain()
+    assert (violation.code, violation.owner, violation.previous_owner) == (
+        *("FR104", "second", "first"),
+    )
+    assert violation.last_write is not None
+    assert (violation.last_write.step, violation.access.step) == (1, 2)
+    assert watch.coverage().problems == ()
+
+
+def test_a_chunk_of_the_same_prompt_loses_nothing(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OWNERS, POOL)
+    fm, pool, req = engine.FutureMap(), engine.Pool(), request("long")
+    for _ in range(3):
+        rows = torch.tensor(pool.alloc([req]))
+        fm.stash(rows, 5)
+    assert codes(watch) == []
+    fm.stash(rows, 5)
+    assert codes(watch) == ["FR103"]
+
+
+def test_a_hand_out_of_none_hands_out_nothing(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OWNERS, POOL)
+    assert engine.Pool().alloc([request("a"), request("b"), request("c")]) is None
+    assert watch.coverage().problems == ()
+
+
+def test_a_take_back_that_fails_takes_nothing_back(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OWNERS, POOL)
+    fm, pool, req = engine.FutureMap(), engine.Pool(), request("a")
+    rows = torch.tensor(pool.alloc([req]))
+    pool.free_rows = None
+    with pytest.raises(AttributeError):
+        pool.free(req)
+    fm.stash(rows, 5)
+    fm.stash(rows, 6)
+    assert codes(watch) == ["FR103"]
+
+
+def test_rows_that_cannot_be_read_are_a_problem_and_the_engine_runs_on(
+    bench: Bench,  # noqa: F811
+) -> None:
+    engine, watch = bench.engine(OWNERS.replace("reqs[].rid", "reqs[].name"), POOL)
+    assert engine.Pool().alloc([request("a")]) == [1]
+    (problem,) = watch.coverage().problems
+    assert "Pool.alloc`: the rows or owners of a call could not be read" in problem
+    assert "no attribute 'name'" in problem
+
+
+def renamed(old: str, new: str) -> Callable[[str], str]:
+    return lambda source: source.replace(old, new)
+
+
+UNFIT = {
+    "function": (renamed("def alloc(", "def allocate("), "Pool.alloc`; did you mean `Pool.allo"),
+    "parameter": (renamed("alloc(self, reqs)", "alloc(self, req)"), "has no parameter `reqs`; did"),
+    "step": (renamed("def loop", "def looop"), "loop`; did you mean `looop`?"),
+}
+
+
+@pytest.mark.parametrize("name", UNFIT)
+def test_a_function_that_does_not_fit_is_a_problem_that_names_the_nearest(
+    bench: Bench,  # noqa: F811
+    name: str,
+) -> None:
+    change, told = UNFIT[name]
+    _, watch = bench.engine(OWNERS, change(POOL))
+    (problem,) = watch.coverage().problems
+    assert told in problem
+
+
+def test_one_alternative_is_enough(bench: Bench) -> None:  # noqa: F811
+    several = '"MODULE:Pool.alloc", "MODULE:Pool.alloc_rows", "MODULE_none:Pool.alloc"'
+    text = OWNERS.replace('"MODULE:Pool.alloc"', several)
+    engine, watch = bench.engine(text, POOL)
+    engine.Pool().alloc([request("a")])
+    assert watch.coverage().problems == ()
+
+
+def test_other_relays_do_not_follow_the_owners(bench: Bench) -> None:  # noqa: F811
+    other = CONTRACT + OWNERS.removeprefix(CONTRACT).replace(
+        'does = "', 'relays = ["MODULE:Ring"]\n    does = "'
+    )
+    ring = '\n    [[relay]]\n    class = "MODULE:Ring"\n    buffer = [{ name = "ring_buf" }]\n'
+    engine, watch = bench.engine(
+        other + ring, POOL + "\n    class Ring:\n        ring_buf = None\n"
+    )
+    fm, pool = engine.FutureMap(), engine.Pool()
+    rows = torch.tensor(pool.alloc([request("a")]))
+    fm.stash(rows, 5)
+    fm.stash(rows, 6)
+    assert codes(watch) == []
+
+
+def test_nothing_is_wrapped_after_the_session(bench: Bench) -> None:  # noqa: F811
+    bench.write(POOL)
+    import importlib
+
+    engine = importlib.import_module(bench.name)
+    alloc, loop = engine.Pool.alloc, engine.loop
+    watch = bench.watch(OWNERS)
+    assert engine.Pool.alloc is not alloc
+    assert engine.loop is not loop
+    watch.stop()
+    assert engine.Pool.alloc is alloc
+    assert engine.loop is loop
