@@ -126,9 +126,11 @@ def gather_guard(
     columns = tl.arange(0, WIDE)
 
     if JUDGES:
-        bad = there & False
-        poisoned = there & False
-        found = tl.zeros_like(rows)
+        # Poison and a value that is not valid are two findings, also in one row.
+        with_poison = there & False
+        with_invalid = there & False
+        its_poison = tl.zeros_like(rows)
+        its_invalid = tl.zeros_like(rows)
         for start in range(0, width, WIDE):
             inside = there[:, None] & ((start + columns) < width)[None, :]
             at = entries[:, None] * width + (start + columns)[None, :]
@@ -138,6 +140,7 @@ def gather_guard(
             is_poison = inside & (bits == poison) & HAS_POISON
             wrong = is_poison & (CERTAIN | ~live[:, None])
             if not HAS_POISON:
+                is_poison = inside
                 wrong = inside & ~live[:, None]
             if SIGN == 1:
                 value = tl.load(values + at, mask=inside, other=0)
@@ -145,38 +148,55 @@ def gather_guard(
             if SIGN == 2:
                 value = tl.load(values + at, mask=inside, other=0)
                 wrong = wrong | (inside & ~(value > limit))
-            first = tl.argmax(wrong.to(tl.int32), axis=1)
-            is_first = wrong & (columns[None, :] == first[:, None])
-            newly = (tl.max(wrong.to(tl.int32), axis=1) != 0) & ~bad
-            found = tl.where(newly, tl.sum(tl.where(is_first, bits, 0), axis=1), found)
-            its_poison = tl.max((is_first & is_poison).to(tl.int32), axis=1) != 0
-            poisoned = tl.where(newly, its_poison, poisoned)
-            bad = bad | newly
-        if not HAS_POISON:
-            poisoned = bad
+            newly, first = _first_of(wrong & is_poison, bits, columns)
+            its_poison = tl.where(newly & ~with_poison, first, its_poison)
+            with_poison = with_poison | newly
+            newly, first = _first_of(wrong & ~is_poison, bits, columns)
+            its_invalid = tl.where(newly & ~with_invalid, first, its_invalid)
+            with_invalid = with_invalid | newly
         stale = tl.load(left_live + rows, mask=there, other=0) != 0
         of_empty = tl.where(stale, 104, 101)
         of_dead = tl.where(held == EMPTY, of_empty, 102)
-        of_live = tl.where(poisoned & IS_FLOAT, 101, 105)
-        kind = tl.where(live, of_live, tl.where(poisoned, of_dead, 105)).to(tl.int64)
-        unseen = there & ~live & ~bad & HAS_POISON
-        kind = tl.where(unseen, UNSEEN, kind)
-        wanted = bad | unseen
+        of_live = tl.where(with_poison & IS_FLOAT, 101, 105)
+        unseen = there & ~live & ~with_poison & ~with_invalid & HAS_POISON
+        kind = tl.where(live, of_live, of_dead).to(tl.int64)
+        wanted = with_poison | unseen
+        wrote = tl.load(last_write + rows, mask=there, other=NEVER)
+        wrote_in = tl.load(written_in + rows, mask=there, other=0)
+        took = tl.load(last_read + rows, mask=there, other=NEVER)
+        took_in = tl.load(read_in + rows, mask=there, other=0)
+        now_in = tl.load(generation + rows, mask=there, other=0)
         _record(
             ring,
             counts,
             capacity,
             wanted,
             buffer_number,
-            kind,
+            tl.where(unseen, UNSEEN, kind),
             rows,
-            found,
+            its_poison,
             moment,
-            tl.load(last_write + rows, mask=wanted, other=NEVER),
-            tl.load(written_in + rows, mask=wanted, other=0),
-            tl.load(last_read + rows, mask=wanted, other=NEVER),
-            tl.load(read_in + rows, mask=wanted, other=0),
-            tl.load(generation + rows, mask=wanted, other=0),
+            wrote,
+            wrote_in,
+            took,
+            took_in,
+            now_in,
+        )
+        _record(
+            ring,
+            counts,
+            capacity,
+            with_invalid,
+            buffer_number,
+            tl.zeros_like(rows) + 105,
+            rows,
+            its_invalid,
+            moment,
+            wrote,
+            wrote_in,
+            took,
+            took_in,
+            now_in,
         )
         tl.store(last_write + rows, tl.zeros_like(rows) + NEVER, mask=unseen)
 
@@ -298,6 +318,14 @@ def write_guard(
         tl.debug_barrier()
     tl.store(epoch, this)
     tl.atomic_add(launches + 1, 1)
+
+
+@triton.jit
+def _first_of(wrong, bits, columns):
+    """Returns which rows have an element that is wrong, and the bits of the first one."""
+    first = tl.argmax(wrong.to(tl.int32), axis=1)
+    is_first = wrong & (columns[None, :] == first[:, None])
+    return tl.max(wrong.to(tl.int32), axis=1) != 0, tl.sum(tl.where(is_first, bits, 0), axis=1)
 
 
 @triton.jit(do_not_specialize=["count", "width", "row_stride", "poison"])
