@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from fmcheck.runtime.guard import GuardedBuffer
     from fmcheck.runtime.memory import Memory
     from fmcheck.runtime.owners import Owners
     from fmcheck.runtime.poison import Poison
@@ -52,7 +53,7 @@ class Window:
 
 
 @dataclass(eq=False)
-class _PutOff:
+class PutOff:
     """A gather whose rows are consumed at the end of a scope, unless they are written before."""
 
     window: Window
@@ -75,6 +76,8 @@ class RelayBuffer:
     """
 
     base: Any
+    #: This buffer, if its ledger lies beside it on a device.
+    guard: GuardedBuffer | None = None
 
     def __init__(
         self,
@@ -105,7 +108,7 @@ class RelayBuffer:
         self._sink = np.array([row for row in sink_rows if row < len(self.ledger)], np.int64)
         # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
         self._sink_parts = [whole.memory.part(slice(row, row + 1)) for row in self._sink.tolist()]
-        self._put_off: list[_PutOff] = []
+        self._put_off: list[PutOff] = []
         if owners is not None:
             rows = np.arange(len(self.ledger))
             self.ledger.generation[:] = [owners.generation(row) for row in rows.tolist()]
@@ -229,20 +232,23 @@ class RelayBuffer:
             return
         if within is scope.Scope.AT_RETURN:
             gathered = np.unique(rows % len(self.ledger))
-            waiting = _PutOff(window, expression, gathered, moment)
+            waiting = PutOff(window, expression, gathered, moment)
             self._put_off.append(waiting)
             scope.put_off(lambda: self._retire_now(waiting))
             return
         self._poison_over(window, expression)
         self.ledger.consume(rows, moment, live)
 
-    def _retire_now(self, waiting: _PutOff) -> None:
+    def _retire_now(self, waiting: PutOff) -> None:
         with self.tally.lock:
             self._put_off.remove(waiting)
-            kept = self.whole.memory.read(waiting.written)
-            self._poison_over(waiting.window, waiting.expression)
-            self.whole.memory.write(waiting.written, kept)
-            self.ledger.consume(waiting.rows, waiting.moment)
+            self._retire_but_for_written(waiting)
+
+    def _retire_but_for_written(self, waiting: PutOff) -> None:
+        kept = self.whole.memory.read(waiting.written)
+        self._poison_over(waiting.window, waiting.expression)
+        self.whole.memory.write(waiting.written, kept)
+        self.ledger.consume(waiting.rows, waiting.moment)
 
     def _poison_over(self, window: Window, expression: Any) -> None:
         if self.poison.bits is None:

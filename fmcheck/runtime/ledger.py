@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     import numpy.typing as npt
 
 NEVER = -1
@@ -109,6 +111,37 @@ class Ledger:
         Who wrote them, and for whom, is not known: they may be overwritten.
         """
         self.state[:] = np.where(live, State.SPARED, State.EMPTY)
+
+    def load(self, entries: Mapping[str, npt.NDArray[Any]]) -> None:
+        """Takes over what `dump` gave: one array of an entry a row for each name."""
+        for name, kept in self._arrays().items():
+            kept[:] = entries[name]
+
+    def dump(self) -> dict[str, npt.NDArray[Any]]:
+        """Returns all that is kept, as integers."""
+        return {
+            name: kept.view(np.int8) if kept.itemsize == 1 else kept
+            for name, kept in self._arrays().items()
+        }
+
+    def recall(
+        self, row: int, last_write: tuple[int, int], last_read: tuple[int, int], generation: int
+    ) -> None:
+        """Sets a row back to the accesses, each with its generation, that it had at a finding."""
+        self._last_write[row], self._written_in[row] = last_write
+        self._last_read[row], self._read_in[row] = last_read
+        self.generation[row] = generation
+
+    def _arrays(self) -> dict[str, npt.NDArray[Any]]:
+        return {
+            "state": self.state,
+            "generation": self.generation,
+            "last_write": self._last_write,
+            "last_read": self._last_read,
+            "left_live": self._left_live,
+            "written_in": self._written_in,
+            "read_in": self._read_in,
+        }
 
     def is_live(self, rows: Any) -> npt.NDArray[np.bool_]:
         """Tells which of the rows hold a value that nobody has gathered."""

@@ -14,6 +14,7 @@ import torch
 
 from fmcheck.runtime import devices, picks, rows
 from fmcheck.runtime.buffer import RelayBuffer, Window, window_of
+from fmcheck.runtime.by_rows import guard_for, rows_written, single_index, written_index
 from fmcheck.runtime.memory import memory_of
 from fmcheck.runtime.poison import poison_for
 
@@ -64,9 +65,29 @@ def relay_tensor(
     row_stride = int(tensor.stride(0))
     whole = window_of(tensor.shape, tensor.stride(), 0, row_stride, memory_of(tensor), whole=True)
     poison, device = poison_for(dtype, bound), str(tensor.device)
-    buffer = RelayBuffer(name, relay, whole, poison, sink_rows, tally, device, owners, overwrite)
+    told = (name, relay, whole, poison, sink_rows, tally, device, owners, overwrite)
+    buffer = guarded(tensor, *told) if wants_guard(tensor) else None
+    if buffer is None:
+        buffer = RelayBuffer(*told)
     buffer.base = tensor
     return alias(tensor, buffer, whole)
+
+
+def wants_guard(tensor: torch.Tensor) -> bool:
+    """Tells whether a buffer's ledger should lie beside it on its device."""
+    return tensor.is_cuda
+
+
+def guarded(tensor: torch.Tensor, *told: Any) -> RelayBuffer | None:
+    """Returns a buffer whose ledger lies on the device, None where that cannot be."""
+    tally: Tally = told[5]
+    try:
+        from fmcheck.runtime.guard import GuardedBuffer
+
+        return GuardedBuffer(tensor, *told)
+    except (ImportError, ValueError) as err:
+        tally.note(f"buffer `{told[0]}`: each access waits for the device ({err})")
+        return None
 
 
 def alias(plain: torch.Tensor, buffer: RelayBuffer, window: Window | None = None) -> RelayTensor:
@@ -170,6 +191,10 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     if type(index) is torch.Tensor and index.dim() > 0:
         result = tensor._plain[index]
         shown = tensor._window or window(tensor)
+        guard = guard_for(tensor._relay, index, shown.whole)
+        if guard is not None:
+            guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
+            return result
         expression = picks.host(index)
         if shown.whole or rows.selects_rows(expression, shown.rows.ndim, shown.dims):
             _enter_gather(tensor, expression)
@@ -189,10 +214,10 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
         return
     if type(index) is torch.Tensor is type(value):
         tensor._plain[index] = value
-        _enter_write(tensor, picks.host(index))
+        _enter_write(tensor, index)
         return
     tensor._plain[plain(index)] = plain(value)
-    _enter_write(tensor, picks.host(index))
+    _enter_write(tensor, index)
     for reader in _relay_tensors(value):
         reader._relay.peek()
 
@@ -204,6 +229,11 @@ def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
     if type(tensor) is not RelayTensor:
         return _read(func, args, kwargs)
     result = func(*plain(args), **plain(kwargs))
+    index = single_index(name, args, kwargs)
+    guard = guard_for(tensor._relay, index, window(tensor).whole)
+    if guard is not None and kwargs.get("out") is None:
+        guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
+        return result
     _gathered(tensor, picks.READS[name](func, tensor._plain, args, kwargs), result)
     out = kwargs.get("out")
     return result if out is None else _written_to(out, result, [])
@@ -332,9 +362,14 @@ def _accumulates(func: Call, args: Arguments, kwargs: Options) -> Any:
 
 def _picked(func: Call, args: Arguments, kwargs: Options, written: Sequence[RelayTensor]) -> Any:
     """Returns the elements that a write in place reaches."""
-    pick = picks.WRITES.get(picks.name_of(func))
+    name = picks.name_of(func)
+    pick = picks.WRITES.get(name)
     if pick is None or len(written) != 1:
         return rows.EVERYTHING
+    if written[0]._relay.guard is not None:
+        index = written_index(name, args, kwargs)
+        if guard_for(written[0]._relay, index, window(written[0]).whole) is not None:
+            return index
     return pick(func, written[0]._plain, args, kwargs)
 
 
@@ -351,7 +386,11 @@ def before_call(reads: Sequence[Any], index: Any) -> None:
     passed over.
     """
     for tensor in _told_of(reads, index):
-        _enter(tensor, RelayBuffer.judge, picks.host(index))
+        guard = guard_for(tensor._relay, index, window(tensor).whole)
+        if guard is not None:
+            guard.judge_rows(index, guard.tally.sites.here(_OUR_FRAMES))
+        else:
+            _enter(tensor, "judge", picks.host(index))
 
 
 def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
@@ -360,11 +399,16 @@ def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
     kept = {tensor._relay for tensor in written}
     read = list(_told_of(reads, index))
     for tensor in read:
-        if tensor._relay not in kept:
-            _enter(tensor, RelayBuffer.retire, picks.host(index))
+        if tensor._relay in kept:
+            continue
+        guard = guard_for(tensor._relay, index, window(tensor).whole)
+        if guard is not None:
+            guard.retire_rows(index, guard.tally.sites.here(_OUR_FRAMES))
+        else:
+            _enter(tensor, "retire", picks.host(index))
     updated = {tensor._relay for tensor in read}
     for tensor in written:
-        _enter_write(tensor, picks.host(index), tensor._relay in updated)
+        _enter_write(tensor, index, tensor._relay in updated)
 
 
 def _told_of(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
@@ -372,24 +416,29 @@ def _told_of(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
         yield from (tensor for tensor in tensors if type(tensor) is RelayTensor)
 
 
-def _enter(tensor: RelayTensor, how: Any, expression: Any) -> None:
+def _enter(tensor: RelayTensor, how: str, expression: Any) -> None:
     buffer = tensor._relay
     if buffer.on_cuda and _is_capturing(buffer):
         return
     window, expression = _within(tensor, expression)
-    how(buffer, window, expression, buffer.tally.sites.here(_OUR_FRAMES))
+    getattr(buffer, how)(window, expression, buffer.tally.sites.here(_OUR_FRAMES))
 
 
 def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
-    _enter(tensor, RelayBuffer.gather, expression)
+    _enter(tensor, "gather", expression)
 
 
 def _enter_write(tensor: RelayTensor, expression: Any, updates: bool = False) -> None:
     buffer = tensor._relay
+    if buffer.guard is not None:
+        index = rows_written(buffer, expression, window(tensor).whole)
+        if index is not None:
+            buffer.guard.stash_rows(index, buffer.tally.sites.here(_OUR_FRAMES), updates)
+            return
     if buffer.on_cuda and _is_capturing(buffer):
         return
-    window, expression = _within(tensor, expression)
-    buffer.stash(window, expression, buffer.tally.sites.here(_OUR_FRAMES), updates)
+    shown, expression = _within(tensor, picks.host(expression))
+    buffer.stash(shown, expression, buffer.tally.sites.here(_OUR_FRAMES), updates)
 
 
 def _is_capturing(buffer: RelayBuffer) -> bool:

@@ -15,6 +15,8 @@ from fmcheck.runtime.suppressions import NONE, Suppressions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fmcheck.runtime.guard import Guards
+
 
 @dataclass(eq=False)
 class Tally:
@@ -53,6 +55,7 @@ class Tally:
     fresh: dict[object, Violation] = field(default_factory=dict)
     all: dict[object, Violation] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
+    guards: Guards | None = None
 
     def report(self, violation: Violation) -> None:
         """Keeps a violation; the same one again only raises its count.
@@ -67,6 +70,11 @@ class Tally:
             kept[violation.key] = violation if known is None else known.seen_again()
         if isinstance(self.lock, HaltingLock):
             self.lock.halt(violation)
+
+    @property
+    def halts(self) -> bool:
+        """Tells whether a violation is to be raised where it is found."""
+        return isinstance(self.lock, HaltingLock)
 
     def note(self, sentence: str) -> None:
         """Keeps a sentence on coverage; the same one again only raises its count."""

@@ -1,0 +1,459 @@
+"""The guard: a relay buffer whose ledger lies on the device, beside the buffer.
+
+A gather or write by an index tensor costs one launch and no host sync, and may be captured in a
+graph. What else touches the buffer (views, masks, index expressions of several dimensions) fetches
+the ledger, goes the way of a buffer on the host, and puts the ledger back: it waits for the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fmcheck.runtime import kernels, scope, story
+from fmcheck.runtime.buffer import PutOff, RelayBuffer
+from fmcheck.runtime.ledger import NEVER, State
+from fmcheck.runtime.ring import UNSEEN, Record, Ring, by_violation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from fmcheck.runtime.buffer import Window
+    from fmcheck.runtime.tally import Tally
+
+_SIGNS = {">=": 1, ">": 2}
+_BLOCK = 32
+_WIDE = 256
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class Guards:
+    """The guarded buffers of a session, and the ring of each device."""
+
+    def __init__(self, tally: Tally) -> None:
+        self._tally = tally
+        self._rings: dict[torch.device, Ring] = {}
+        self._buffers: list[GuardedBuffer] = []
+
+    def add(self, buffer: GuardedBuffer, device: torch.device) -> tuple[Ring, int]:
+        """Returns the ring for a new buffer and the number that its records bear."""
+        if device not in self._rings:
+            self._rings[device] = Ring(device)
+        self._buffers.append(buffer)
+        return self._rings[device], len(self._buffers) - 1
+
+    def drain(self) -> None:
+        """Reports what the kernels found since the last drain. Waits for each device."""
+        for device, ring in self._rings.items():
+            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+                continue
+            records, lost, (gathers, writes) = ring.drain()
+            # Replays of a graph launch what no call of ours has counted.
+            self._tally.gathers += gathers
+            self._tally.writes += writes
+            if lost:
+                self._tally.note(
+                    f"{lost} findings on {device} did not fit into the {ring.capacity} of its ring"
+                )
+            for (number, kind, moment), rows in by_violation(records).items():
+                self._buffers[number].tell(kind, moment, [rows[row] for row in sorted(rows)])
+
+
+class GuardedBuffer(RelayBuffer):
+    """A relay buffer on a device. `ledger` is a copy of the device's, fresh only while it is used.
+
+    Raises ValueError for dtypes whose elements have no integer of their width.
+    """
+
+    def __init__(self, plain: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        self._on_device: dict[str, torch.Tensor] = {}  # a hand-out may come while this is made
+        super().__init__(*args, **kwargs)
+        self.guard = self
+        dtype = _BITS.get(plain.element_size())
+        if dtype is None:
+            raise ValueError(f"{plain.dtype} has no integer of its width")
+        row = plain[0] if len(plain) else plain.new_empty(plain.shape[1:])
+        if not row.is_contiguous():
+            raise ValueError("its rows are not contiguous")
+        self._plain = plain.detach()
+        self._bits = self._plain.view(dtype)
+        self._width = row.numel()
+        self._row_stride = int(plain.stride(0))
+        self._last_stream: Any = None
+        rows, device = len(plain), plain.device
+
+        def full(value: int, kind: torch.dtype) -> torch.Tensor:
+            return torch.full((rows,), value, dtype=kind, device=device)
+
+        self._on_device = {
+            "state": full(State.EMPTY, torch.int8),
+            "generation": torch.from_numpy(self.ledger.generation).to(device, copy=True),
+            "last_write": full(NEVER, torch.int64),
+            "last_read": full(NEVER, torch.int64),
+            "left_live": full(0, torch.int8),
+            "written_in": full(0, torch.int64),
+            "read_in": full(0, torch.int64),
+        }
+        self._owned_rows = full(1, torch.int8)
+        self._owned_rows[torch.from_numpy(self._sink).to(device)] = 0
+        self._held = full(0, torch.int8)
+        if self.owners is not None:
+            self._held.copy_(torch.from_numpy(self.owners.held(np.arange(rows)).astype(np.int8)))
+        self._writes = full(0, torch.int64)
+        self._stamps = full(0, torch.int64)
+        self._epoch = torch.zeros(1, dtype=torch.int64, device=device)
+        if self.tally.guards is None:
+            self.tally.guards = Guards(self.tally)
+            self.tally.pending.append(self.tally.guards.drain)
+        self._ring, self._number = self.tally.guards.add(self, device)
+        self._warm_up()
+
+    # --- by an index tensor: one launch ---
+
+    def gather_rows(self, index: torch.Tensor, result: torch.Tensor, site: int) -> None:
+        """A gather of whole rows, after it was made.
+
+        `index` holds integers on the device or the host, `result` what was gathered.
+        """
+        if not self.tally.active:
+            return
+        with self.tally.lock:
+            self._begin_gather()
+            moment = self.tally.moments.now(site, self.device)
+            self._retire_by_scope(self._rows_on_device(index), result, moment, judges=True)
+            self._halt_if_asked()
+
+    def judge_rows(self, index: torch.Tensor, site: int) -> None:
+        """A gather of whole rows that is about to be made: the verdict alone."""
+        if self.tally.active:
+            with self.tally.lock:
+                self._begin_gather()
+                moment = self.tally.moments.now(site, self.device)
+                self._launch_gather(self._rows_on_device(index), None, moment, judges=True)
+                self._halt_if_asked()
+
+    def retire_rows(self, index: torch.Tensor, site: int) -> None:
+        """A gather that was judged has been made."""
+        if self.tally.active:
+            with self.tally.lock:
+                moment = self.tally.moments.now(site, self.device)
+                self._retire_by_scope(self._rows_on_device(index), None, moment, judges=False)
+
+    def stash_rows(self, index: torch.Tensor, site: int, updates: bool = False) -> None:
+        """A write of whole rows, after it was made."""
+        if not self.tally.active:
+            return
+        with self.tally.lock:
+            self.tally.touched.add(self.relay)
+            moment = self.tally.moments.now(site, self.device)
+            guards = self._guards_writes and not updates
+            self._launch_write(self._rows_on_device(index), moment, guards)
+            self._halt_if_asked()
+
+    # --- by owners ---
+
+    def hand_out(self, rows: npt.NDArray[np.int64]) -> None:
+        """Rows have new owners: they are empty, with poison over what the old ones left.
+
+        The launch goes behind the last one of this buffer, on its stream: what is still in flight
+        for the old owners comes first.
+        """
+        if not self.tally.active or self.owners is None or not self._on_device:
+            return
+        with self.tally.lock:
+            rows = self._owned(rows)
+            if not rows.size:
+                return
+            generations = np.array([self.owners.generation(row) for row in rows.tolist()])
+            ledger = self._on_device
+            with self._behind_the_last_launch():
+                kernels.hand_out_rows[self._grid(len(rows))](
+                    self._upload(rows),
+                    self._upload(generations),
+                    self._bits,
+                    ledger["state"],
+                    ledger["left_live"],
+                    ledger["last_write"],
+                    ledger["written_in"],
+                    ledger["last_read"],
+                    ledger["read_in"],
+                    ledger["generation"],
+                    self._writes,
+                    self._held,
+                    self._epoch,
+                    len(rows),
+                    self._width,
+                    self._row_stride,
+                    self.poison.bits or 0,
+                    HAS_POISON=self.poison.bits is not None,
+                    BLOCK=_BLOCK,
+                    WIDE=self._wide,
+                )
+
+    def spare(self, rows: npt.NDArray[np.int64]) -> None:
+        """Rows were taken back, or go on to the next chunk: what they hold may be overwritten."""
+        if not self.tally.active or self.owners is None or not self._on_device:
+            return
+        with self.tally.lock:
+            rows = self._owned(rows)
+            if not rows.size:
+                return
+            held = self.owners.held(rows).astype(np.int8)
+            with self._behind_the_last_launch():
+                kernels.spare_rows[self._grid(len(rows))](
+                    self._upload(rows),
+                    self._upload(held),
+                    self._on_device["state"],
+                    self._held,
+                    len(rows),
+                    BLOCK=_BLOCK,
+                )
+
+    # --- any other way: by the host ---
+
+    def lay_poison(self) -> None:
+        """Fills every row but the sinks with poison."""
+        with self.tally.lock:
+            super().lay_poison()
+
+    def adopt_values(self) -> None:
+        """Takes the buffer as it is."""
+        with self._by_the_host():
+            super().adopt_values()
+
+    def stash(self, window: Window, expression: Any, site: int, updates: bool = False) -> None:
+        """A write by any expression."""
+        with self._by_the_host():
+            super().stash(window, expression, site, updates)
+            # No kernel counts so far down: a gather that was put off sees that it was written.
+            written = np.unique(window.touched(expression) % len(self.ledger))
+            self._writes[self._upload(written)] -= 1 << 32
+
+    def gather(self, *args: Any) -> None:
+        """A gather by any expression."""
+        with self._by_the_host():
+            super().gather(*args)
+
+    def judge(self, *args: Any) -> None:
+        """The verdict on a gather by any expression."""
+        with self._by_the_host():
+            super().judge(*args)
+
+    def retire(self, *args: Any) -> None:
+        """The end of a gather by any expression."""
+        with self._by_the_host():
+            super().retire(*args)
+
+    def fetch(self) -> None:
+        """Brings `ledger` up to date. Waits for the device."""
+        self.ledger.load({name: kept.cpu().numpy() for name, kept in self._on_device.items()})
+
+    def tell(self, kind: int, moment: int, records: list[Record]) -> None:
+        """Reports what a kernel found in some rows at one moment."""
+        first = records[0]
+        with self._by_the_host(puts_back=False):
+            if kind == UNSEEN:
+                self.tally.unseen_writes += len(records)
+                self.tally.note(story.of_unseen_write(self, moment))
+                return
+            self.ledger.recall(
+                first.row,
+                (first.last_write, first.written_in),
+                (first.last_read, first.read_in),
+                first.generation,
+            )
+            rows = np.array([record.row for record in records], np.int64)
+            bits = np.array([record.bits for record in records], np.int64)
+            story.report(self, f"FR{kind}", rows, bits.astype(self._bits_dtype), moment)
+
+    # --- inside ---
+
+    @property
+    def _bits_dtype(self) -> npt.DTypeLike:
+        return f"i{self._bits.element_size()}"
+
+    @property
+    def _wide(self) -> int:
+        """Columns that a program takes at once: a power of two."""
+        return int(min(_WIDE, 1 << max(0, self._width - 1).bit_length()))
+
+    def _halt_if_asked(self) -> None:
+        """In mode halt waits for the device, so that what it found is raised here."""
+        if self.tally.halts:
+            self.tally.collect()
+
+    def _begin_gather(self) -> None:
+        self.tally.touched.add(self.relay)
+        self._guards_writes = self.owners is not None and self.overwrite != "always"
+
+    def _launch_gather(
+        self,
+        index: torch.Tensor,
+        result: torch.Tensor | None,
+        moment: int,
+        judges: bool = False,
+        retires: bool = False,
+        spares: bool = False,
+        seen: torch.Tensor | None = None,
+    ) -> None:
+        self._remember_stream()
+        values = self._plain if result is None else result.contiguous()
+        sign, limit = self.poison.bound or ("", 0)
+        ledger = self._on_device
+        kernels.gather_guard[self._grid(max(1, index.numel()))](
+            values,
+            self._bits if result is None else values.view(self._bits.dtype),
+            index,
+            self._bits,
+            ledger["state"],
+            self._owned_rows,
+            ledger["left_live"],
+            ledger["last_write"],
+            ledger["written_in"],
+            ledger["last_read"],
+            ledger["read_in"],
+            ledger["generation"],
+            self._writes,
+            self._writes if seen is None else seen,
+            self._ring.records,
+            self._ring.count,
+            self._ring.capacity,
+            self._ring.launches,
+            index.numel(),
+            len(self.ledger),
+            self._width,
+            self._row_stride,
+            self._number,
+            self.poison.bits or 0,
+            limit,
+            moment,
+            JUDGES=judges,
+            RETIRES=retires,
+            RETIRES_LATE=seen is not None,
+            SPARES=spares,
+            FROM_BUFFER=result is None,
+            HAS_POISON=self.poison.bits is not None,
+            CERTAIN=self.poison.certain,
+            SIGN=_SIGNS.get(sign, 0),
+            IS_FLOAT=self.poison.is_float,
+            BLOCK=_BLOCK,
+            WIDE=self._wide,
+        )
+
+    def _launch_write(self, index: torch.Tensor, moment: int, guards: bool) -> None:
+        self._remember_stream()
+        ledger = self._on_device
+        kernels.write_guard[(1,)](
+            index,
+            self._bits,
+            ledger["state"],
+            self._owned_rows,
+            self._held,
+            ledger["last_write"],
+            ledger["written_in"],
+            ledger["last_read"],
+            ledger["read_in"],
+            ledger["generation"],
+            self._writes,
+            self._stamps,
+            self._ring.records,
+            self._ring.count,
+            self._ring.capacity,
+            self._ring.launches,
+            self._epoch,
+            index.numel(),
+            len(self.ledger),
+            self._width,
+            self._row_stride,
+            self._number,
+            self.poison.bits or 0,
+            moment,
+            GUARDS=guards,
+            CERTAIN=self.poison.certain and not self.poison.is_float,
+            BLOCK=_BLOCK,
+            WIDE=self._wide,
+        )
+
+    def _retire_by_scope(
+        self, index: torch.Tensor, result: torch.Tensor | None, moment: int, judges: bool
+    ) -> None:
+        within = scope.current()
+        if within is None:
+            self._launch_gather(index, result, moment, judges=judges, retires=True)
+            return
+        self._launch_gather(index, result, moment, judges=judges, spares=True)
+        if within is scope.Scope.AT_RETURN:
+            seen = self._writes[index]
+            scope.put_off(lambda: self._retire_late(index, seen, moment))
+
+    def _retire_late(self, index: torch.Tensor, seen: torch.Tensor, moment: int) -> None:
+        with self.tally.lock:
+            self._launch_gather(index, None, moment, retires=True, seen=seen)
+
+    def _retire(
+        self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int, live: bool
+    ) -> None:
+        if scope.current() is not scope.Scope.AT_RETURN or not rows.size:
+            super()._retire(window, expression, rows, moment, live)
+            return
+        waiting = PutOff(window, expression, np.unique(rows % len(self.ledger)), moment)
+        self.ledger.spare(waiting.rows)
+        seen = self._writes.clone()
+        scope.put_off(lambda: self._retire_by_the_host(waiting, seen))
+
+    def _retire_by_the_host(self, waiting: PutOff, seen: torch.Tensor) -> None:
+        with self._by_the_host():
+            waiting.leave_out(np.flatnonzero((self._writes != seen).cpu().numpy()))
+            self._retire_but_for_written(waiting)
+
+    def _warm_up(self) -> None:
+        """Compiles the kernels now: a capture is no place for it."""
+        none = torch.zeros(0, dtype=torch.int64, device=self._bits.device)
+        before = self._ring.launches.clone()
+        for guards in (False, True):
+            self._launch_write(none, 0, guards)
+        result = self._plain[none]
+        self._launch_gather(none, result, 0, judges=True, retires=True)
+        self._launch_gather(none, result, 0, judges=True, spares=True)
+        self._launch_gather(none, None, 0, judges=True)
+        self._launch_gather(none, None, 0, retires=True)
+        self._launch_gather(none, None, 0, spares=True)
+        self._launch_gather(none, None, 0, retires=True, seen=none)
+        self._ring.launches.copy_(before)
+
+    def _rows_on_device(self, index: torch.Tensor) -> torch.Tensor:
+        flat = index.reshape(-1).to(self._bits.device, torch.int64, non_blocking=True)
+        return flat.contiguous()
+
+    def _upload(self, rows: npt.NDArray[Any]) -> torch.Tensor:
+        host = torch.from_numpy(rows)
+        if self._bits.is_cuda:
+            host = host.pin_memory()
+        return host.to(self._bits.device, non_blocking=True)
+
+    def _grid(self, rows: int) -> tuple[int]:
+        return (-(-rows // _BLOCK),)
+
+    def _remember_stream(self) -> None:
+        if self._bits.is_cuda:
+            self._last_stream = torch.cuda.current_stream(self._bits.device)
+
+    def _behind_the_last_launch(self) -> contextlib.AbstractContextManager[Any]:
+        if self._last_stream is None:
+            return contextlib.nullcontext()
+        return torch.cuda.stream(self._last_stream)
+
+    @contextlib.contextmanager
+    def _by_the_host(self, puts_back: bool = True) -> Iterator[None]:
+        """Fetches the ledger for what the host does with it, and puts it back."""
+        with self.tally.lock:
+            self.fetch()
+            yield
+            if puts_back:
+                for name, values in self.ledger.dump().items():
+                    self._on_device[name].copy_(torch.from_numpy(values))

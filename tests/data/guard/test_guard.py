@@ -1,0 +1,225 @@
+"""The guard's kernels, in Triton's interpreter: run by test_guard.py, in SGLang's environment."""
+
+from __future__ import annotations
+
+import os
+import random
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fmcheck.errors import ViolationError
+from fmcheck.runtime import kernels, relay_tensor
+from fmcheck.runtime.guard import GuardedBuffer
+from fmcheck.runtime.halting import HaltingLock
+from fmcheck.runtime.owners import Owners
+from fmcheck.runtime.scope import Scope, scoped
+from fmcheck.runtime.tally import Tally
+from tests import test_model
+
+STEPS = int(os.environ.get("FMCHECK_GUARD_STEPS", "1500"))
+KERNELS = ("gather_guard", "write_guard", "hand_out_rows", "spare_rows")
+
+
+@pytest.fixture(autouse=True)
+def guarded(monkeypatch):
+    monkeypatch.setattr(relay_tensor, "wants_guard", lambda tensor: True)
+
+
+@pytest.fixture
+def launched(monkeypatch):
+    counts = dict.fromkeys(KERNELS, 0)
+
+    class Counting:
+        def __init__(self, name):
+            self.kernel, self.name = getattr(kernels, name), name
+
+        def __getitem__(self, grid):
+            counts[self.name] += 1
+            return self.kernel[grid]
+
+    for name in KERNELS:
+        monkeypatch.setattr(kernels, name, Counting(name))
+    return counts
+
+
+def watched(rows=8, width=0, dtype=torch.int64, bound=(">=", 0), owners=None):
+    tally = Tally()
+    plain = torch.zeros((rows, width) if width else (rows,), dtype=dtype)
+    made = relay_tensor.relay_tensor(plain, "Map.buf", "m:Map", tally, bound, (0,), owners)
+    assert type(made._relay) is GuardedBuffer
+    made._relay.lay_poison()
+    return made, tally
+
+
+def told(tally):
+    return [(one.code, one.rows, one.row_count) for one in tally.drain()]
+
+
+def test_random_programs_agree_with_the_model(monkeypatch, launched):
+    agrees = test_model.Subject.agrees
+
+    def with_the_ledger_fetched(subject):
+        subject.buf._relay.fetch()
+        return agrees(subject)
+
+    monkeypatch.setattr(test_model.Subject, "agrees", with_the_ledger_fetched)
+    for seed in range(STEPS // 40 + 1):
+        draw = random.Random(seed)
+        program = test_model.Program(draw)
+        for _ in range(40):
+            program.step(draw)
+    assert min(launched.values()) > 30, launched
+
+
+@pytest.mark.parametrize(
+    ("rows", "width", "dtype", "bound"),
+    [
+        (100, 0, torch.int64, (">=", 0)),
+        (100, 700, torch.bfloat16, None),
+        (40, 3, torch.float32, (">", 0)),
+        (70, 257, torch.int32, (">=", 0)),
+    ],
+)
+def test_many_and_wide_rows(rows, width, dtype, bound):
+    buf, tally = watched(rows, width, dtype, bound)
+    batch = torch.randperm(rows - 1)[: rows - 10] + 1
+    inner = (width,) if width else ()
+    for step in range(1, 3):
+        buf[batch] = torch.full((len(batch), *inner), step, dtype=dtype)
+        assert (buf[batch] == step).all()
+    assert told(tally) == []
+    buf[batch[:50]]
+    ((code, shown, count),) = told(tally)
+    assert (code, count) == ("FR102", min(50, len(batch)))
+    assert set(shown) <= set(batch[:50].tolist())
+
+
+def test_an_access_is_one_launch_and_waits_for_nothing(launched):
+    buf, tally = watched()
+    rows, values = torch.tensor([1, 2, 5]), torch.tensor([7, 8, 9])
+    before = dict(launched)
+    seen = []
+
+    class Ops(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            seen.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    with Ops():
+        buf[rows] = values
+        got = buf[rows]
+    assert got.tolist() == [7, 8, 9]
+    made = {name: launched[name] - before[name] for name in KERNELS}
+    assert made == {**dict.fromkeys(KERNELS, 0), "gather_guard": 1, "write_guard": 1}
+    assert not {name for name in seen if "local_scalar" in name or "nonzero" in name}
+    assert [name for name in seen if name.startswith("index")] == [
+        "index_put_.default",
+        "index.Tensor",
+    ]
+    assert tally.counts().gathers == tally.counts().writes == 1
+
+
+def test_findings_past_the_end_of_the_ring_are_counted(monkeypatch):
+    buf, tally = watched(rows=64)
+    ring = buf._relay._ring
+    ring.capacity = 10
+    buf[torch.arange(1, 41)]
+    ((code, _, count),) = told(tally)
+    assert (code, count) == ("FR101", 10)
+    assert [note for note in tally.notes if "30 findings on cpu did not fit" in note]
+
+
+def test_rows_out_of_range_are_left_to_torch():
+    buf, tally = watched()
+    before = buf._relay._plain.clone()
+    buf._relay.gather_rows(torch.tensor([-9, 8, 99]), torch.zeros(3, dtype=torch.int64), 0)
+    buf._relay.stash_rows(torch.tensor([-9, 8, 99]), 0)
+    assert told(tally) == []
+    assert torch.equal(before, buf._relay._plain)
+
+
+def test_a_row_written_twice_by_one_call_was_written_once():
+    owners = Owners()
+    owners.hand_out(range(1, 64), [f"r{row}" for row in range(1, 64)])
+    buf, tally = watched(rows=64, owners=owners)
+    rows = torch.tensor([*range(1, 40), *range(1, 40), 3, 3])
+    buf[rows] = torch.ones(len(rows), dtype=torch.int64)
+    assert told(tally) == []
+    buf[torch.tensor([3])] = 5
+    assert told(tally) == [("FR103", (3,), 1)]
+
+
+def test_the_story_is_that_of_the_moment():
+    owners = Owners()
+    owners.hand_out([1], ["first"])
+    buf, tally = watched(owners=owners)
+    buf[torch.tensor([1])] = 7
+    owners.take_back([1])
+    owners.hand_out([1], ["second"])
+    buf[torch.tensor([1])]
+    buf[torch.tensor([1])] = 8  # after the finding, before it is read
+    (violation,) = tally.drain()
+    assert violation.code == "FR104"
+    assert (violation.owner, violation.previous_owner) == ("second", "first")
+    assert violation.last_write.owner == "first"
+    assert violation.last_write.site.function == "test_the_story_is_that_of_the_moment"
+
+
+def test_a_scope_consumes_at_its_end_but_for_what_was_written_in_it():
+    buf, tally = watched()
+    rows = torch.tensor([1, 2])
+    buf[rows] = torch.tensor([5, 6])
+
+    def resolve():
+        assert buf[rows].tolist() == [5, 6]
+        assert buf[rows].tolist() == [5, 6]
+        buf[torch.tensor([2])] = 9
+
+    scoped(resolve, Scope.AT_RETURN)()
+    assert buf[torch.tensor([2])].tolist() == [9]
+    assert told(tally) == []
+    buf[torch.tensor([1])]
+    assert told(tally) == [("FR102", (1,), 1)]
+
+
+def test_a_kernel_out_of_sight_is_judged_before_and_entered_after():
+    buf, tally = watched()
+    rows = torch.tensor([1, 2])
+    buf[rows] = torch.tensor([5, 6])
+    for expected in ([], [("FR102", (1, 2), 2)]):
+        relay_tensor.before_call([buf], rows)
+        relay_tensor.after_call([buf], [], rows)
+        assert told(tally) == expected
+
+
+def test_fills_and_slices_are_writes_of_rows(launched):
+    buf, tally = watched()
+    before = launched["write_guard"]
+    buf[2:5] = torch.tensor([1, 2, 3])
+    buf.fill_(4)
+    buf.zero_()
+    assert launched["write_guard"] - before == 3
+    assert buf[torch.tensor([2, 7])].tolist() == [0, 0]
+    assert told(tally) == []
+
+
+def test_a_value_that_nobody_saw_written_is_a_note_and_is_gathered_once():
+    buf, tally = watched()
+    rows = torch.tensor([3])
+    buf._relay._plain[3] = 7
+    assert buf[rows].tolist() == [7]
+    assert told(tally) == []
+    assert tally.unseen_writes == 1
+    assert [note for note in tally.notes if "no write in our sight" in note]
+    buf[rows]
+    (violation,) = tally.drain()
+    assert (violation.code, violation.last_write) == ("FR102", None)
+
+
+def test_mode_halt_raises_at_the_line():
+    buf, tally = watched()
+    tally.lock = HaltingLock()
+    with pytest.raises(ViolationError, match=r"FR101 .* Map\.buf"):
+        buf[torch.tensor([1])]
