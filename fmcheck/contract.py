@@ -88,7 +88,9 @@ class Relay(_Part, frozen=True, kw_only=True):
     `sink_rows` are rows that padded batch entries point at: nobody owns them, and reading them
     is never a fault. `peeks` are methods whose gathers do not consume; `consumes_at_return` are
     methods that go on reading after the gather, whose rows are consumed when they return. A method
-    that a release lacks is passed over. A healthy run may never make an `optional` relay.
+    that a release lacks is passed over. A healthy run may never make an `optional` relay. `pool`
+    lists alternatives for the path, from the parameters of `__init__` and `self`, to the pool whose
+    rows these are; without one, all pools of the contract are taken for one.
     """
 
     class_: str = msgspec.field(name="class")
@@ -98,6 +100,7 @@ class Relay(_Part, frozen=True, kw_only=True):
     sink_rows: tuple[int, ...] = (0,)
     peeks: tuple[str, ...] = ()
     consumes_at_return: tuple[str, ...] = ()
+    pool: tuple[str, ...] = ()
 
     @property
     def module(self) -> str:
@@ -145,7 +148,9 @@ class OwnerFunctions(_Part, frozen=True, kw_only=True):
     What is handed out is looked up after the call, what is taken back before it: freeing clears
     attributes. None hands out nothing. `functions` lists alternatives, for functions move between
     releases; each that exists is watched. `relays` are the classes whose rows these are, all of
-    the contract's if there are none.
+    the contract's if there are none. `renews` tells of a ring, whose rows nobody takes back: that a
+    row goes to whoever is next even where its last owner still has it. `pool` is the path to the
+    pool, where relays name theirs.
     """
 
     functions: tuple[str, ...]
@@ -154,6 +159,8 @@ class OwnerFunctions(_Part, frozen=True, kw_only=True):
     owner: str = ""
     releases: str = ""
     relays: tuple[str, ...] = ()
+    renews: bool = False
+    pool: str = ""
 
     def covers(self, relay: Relay, version: str | None) -> bool:
         """Tells whether the rows of `relay` are handed out here in this release."""
@@ -346,6 +353,8 @@ def _check(contract: Contract, where: str) -> None:
         _check_releases(relay.releases, where, f"{key}.releases")
         if not relay.buffer:
             raise UsageError(where, f"key `{key}.buffer`: expected at least one buffer, got none")
+        for path in relay.pool:
+            _check_path(path, where, f"{key}.pool")
         for inner, buffer in enumerate(relay.buffer):
             _check_releases(buffer.releases, where, f"{key}.buffer[{inner}].releases")
             _check_valid(buffer.valid, where, f"{key}.buffer[{inner}].valid")
@@ -368,6 +377,8 @@ def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: s
     _check_paths(owners.rows, where, f"{key}.rows")
     if owners.owner:
         _check_paths(owners.owner, where, f"{key}.owner")
+    if owners.pool:
+        _check_path(owners.pool, where, f"{key}.pool")
     if owners.does == TAKES_BACK and re.match(r"return\b", owners.rows):
         raise UsageError(
             where,

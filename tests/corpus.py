@@ -17,20 +17,22 @@ class CorpusError(Exception):
     """A wheel that is needed and cannot be had."""
 
 
-def wheel_source(package: str, version: str) -> Path:
+def wheel_source(package: str, version: str, whole: bool = False) -> Path:
     """Returns the folder into which a wheel's Python files are unpacked: `folder/PACKAGE/...`.
+
+    A `whole` wheel has all its files, so that it can be imported.
 
     Raises:
         CorpusError: if the wheel is neither in the cache nor to be downloaded.
     """
-    folder = cache_folder() / "wheels" / f"{package}-{version}"
+    folder = cache_folder() / ("packages" if whole else "wheels") / f"{package}-{version}"
     if folder.is_dir():
         return folder
     folder.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{folder.name}.") as scratch:
         wheel = _download(package, version, Path(scratch) / "wheel", folder)
         unpacked = Path(scratch) / "source"
-        _unpack(wheel, unpacked)
+        _unpack(wheel, unpacked, whole)
         _publish(unpacked, folder)
     return folder
 
@@ -53,16 +55,16 @@ def _download(package: str, version: str, into: Path, wanted: Path) -> Path:
             f"needed the wheel of {wish} and cannot have it: it is not unpacked in {wanted}, and "
             f"`pip download` failed (exit status {done.returncode}):\n{said}\n"
             "Give pip access to a package index, or set FMCHECK_CACHE to a folder that holds "
-            f"wheels/{wanted.name}."
+            f"{wanted.parent.name}/{wanted.name}."
         )
     return wheels[0]
 
 
-def _unpack(wheel: Path, into: Path) -> None:
+def _unpack(wheel: Path, into: Path, whole: bool) -> None:
     into.mkdir()
+    endings = ("",) if whole else (".py", "METADATA")
     with zipfile.ZipFile(wheel) as archive:
-        wanted = [name for name in archive.namelist() if name.endswith((".py", "METADATA"))]
-        archive.extractall(into, wanted)
+        archive.extractall(into, [name for name in archive.namelist() if name.endswith(endings)])
 
 
 def _publish(unpacked: Path, folder: Path) -> None:

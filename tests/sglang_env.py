@@ -1,7 +1,8 @@
-"""An environment with one unmodified release of SGLang, in which its FutureMap runs on CPU.
+"""The unmodified releases of SGLang whose FutureMap runs on CPU, and one environment for all.
 
-Run by itself (`python -m tests.sglang_env 0.5.23`) it makes the environment and prints its python.
-Environments are kept in `$FMCHECK_CACHE` (default: ~/.cache/fmcheck), outside of the tree.
+The environment holds torch and what the releases need, none of them itself: a release is its whole
+wheel, unpacked, ahead on `PYTHONPATH`. `python -m tests.sglang_env` makes the environment and
+prints its python. All is kept in `$FMCHECK_CACHE` (default: ~/.cache/fmcheck), outside of the tree.
 """
 
 from __future__ import annotations
@@ -15,16 +16,21 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from tests.corpus import cache_folder
+from tests.corpus import CorpusError, cache_folder, wheel_source
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 HERE = Path(__file__).parent
-CONSTRAINTS = HERE.parent / "constraints.txt"
+REPOSITORY = HERE.parent
+CONSTRAINTS = REPOSITORY / "constraints.txt"
+REQUIREMENTS = HERE / "data" / "requirements" / "relay.txt"
 STUBS = HERE / "data" / "stubs"
+#: Releases whose FutureMap is driven. The first two relay through a ring, the others by pool rows.
+RELEASES = ("0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.16", "0.5.19", "0.5.23")
 # What fmcheck and its tests need; the linter's libcst too, for the registry of rules imports it.
 OWN = ("pytest>=7.4", "numpy>=1.24", "wrapt>=1.16", "msgspec>=0.19", "pluggy>=1.5", "libcst>=1.8")
+OWN += ("hypothesis>=6.100",)
 _MARKER = ".ready-fmcheck"
 
 
@@ -32,79 +38,69 @@ class NoEnvironment(Exception):  # noqa: N818
     """An environment could not be made: what was run, what it said, what to do."""
 
 
-def sglang_python(version: str) -> Path:
-    """Returns the python of an environment with this release, made if there is none.
+def sglang_python() -> Path:
+    """Returns the python of the environment, made if there is none.
 
     Raises:
         NoEnvironment: if it cannot be made. Nothing half-made is ever returned.
     """
-    folder = cache_folder() / "env" / f"relay-{version}"
+    folder = cache_folder() / "env" / "relay"
     python = folder / "bin" / "python"
     folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(folder.with_suffix(folder.suffix + ".lock")):
+    with _alone(folder.with_suffix(".lock")):
         marker = folder / _MARKER
-        stamp = _stamp(version)
-        if marker.is_file() and marker.read_text() == stamp:
-            return python
-        if folder.exists() and not (folder / ".ready-relay").exists():
-            shutil.rmtree(folder)  # left behind by a run that was stopped
-        _make(version, folder, python)
-        marker.write_text(stamp)
+        stamp = _stamp()
+        if not marker.is_file() or marker.read_text() != stamp:
+            shutil.rmtree(folder, ignore_errors=True)  # an older one, or what a stopped run left
+            _make(folder, python)
+            marker.write_text(stamp)
     return python
 
 
-def sglang_overlay(version: str) -> Path:
-    """Returns a folder with this release alone, to be put before another one's environment.
+def release_folder(version: str) -> Path:
+    """Returns the folder that holds the package `sglang` of a release.
 
     Raises:
-        NoEnvironment: if it cannot be made.
+        NoEnvironment: if its wheel cannot be had.
     """
-    folder = cache_folder() / "overlay" / f"sglang-{version}"
-    folder.parent.mkdir(parents=True, exist_ok=True)
-    with _alone(folder.with_suffix(folder.suffix + ".lock")):
-        marker = folder / _MARKER
-        if not marker.is_file():
-            shutil.rmtree(folder, ignore_errors=True)
-            pip = (sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "-q")
-            options = ("--no-deps", "--no-compile", "--ignore-requires-python")
-            _run(version, *pip, *options, "--target", str(folder), f"sglang=={version}")
-            marker.touch()
-    return folder
+    try:
+        return wheel_source("sglang", version, whole=True)
+    except CorpusError as err:
+        raise NoEnvironment(str(err)) from err
 
 
-def _make(version: str, folder: Path, python: Path) -> None:
-    if not python.exists():
-        _run(version, sys.executable, "-m", "venv", str(folder))
+def environment_of(version: str, **more: str) -> dict[str, str]:
+    """Returns the variables under which the environment's python sees a release and fmcheck."""
+    kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
+    path = os.pathsep.join(map(str, (release_folder(version), REPOSITORY, STUBS)))
+    return {**kept, "PYTHONPATH": path, "TRITON_INTERPRET": "1", **more}
+
+
+def _make(folder: Path, python: Path) -> None:
+    _run(sys.executable, "-m", "venv", str(folder))
     pip = (str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q")
     pinned = ("-c", str(CONSTRAINTS))
-    _run(version, *pip, *pinned, "torch")
-    _run(version, *pip, "--no-deps", f"sglang=={version}", "-r", str(_requirements(version)))
-    _run(version, *pip, *pinned, *OWN)
-    _run(version, str(python), "-c", "import torch, sglang, wrapt, libcst, pytest")
+    _run(*pip, *pinned, "torch")
+    _run(*pip, "--no-deps", "-r", str(REQUIREMENTS))
+    _run(*pip, *pinned, *OWN)
+    _run(str(python), "-c", "import torch, transformers, wrapt, libcst, pytest")
 
 
-def _run(version: str, *command: str) -> None:
+def _run(*command: str) -> None:
     environment = {**os.environ, "PYTHONPATH": str(STUBS)}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         raise NoEnvironment(
-            f"could not make the environment for sglang {version} in {cache_folder()}\n"
+            f"could not make the environment for sglang in {cache_folder()}\n"
             f"  command: {' '.join(command)}\n"
             f"  exit status: {done.returncode}\n"
             f"{done.stdout[-2000:]}{done.stderr[-2000:]}\n"
-            "  It needs a package index and about 2 GB; FMCHECK_CACHE says where it is kept."
+            "  It needs a package index and about 3 GB; FMCHECK_CACHE says where it is kept."
         )
 
 
-def _requirements(version: str) -> Path:
-    path = HERE / "data" / "requirements" / f"relay-{version}.txt"
-    if not path.is_file():
-        raise NoEnvironment(f"no requirements for sglang {version}: expected {path}")
-    return path
-
-
-def _stamp(version: str) -> str:
-    text = "\n".join((_requirements(version).read_text(), CONSTRAINTS.read_text(), *OWN))
+def _stamp() -> str:
+    text = "\n".join((REQUIREMENTS.read_text(), CONSTRAINTS.read_text(), *OWN))
     return hashlib.sha256(text.encode()).hexdigest()
 
 
@@ -119,8 +115,9 @@ def _alone(path: Path) -> Iterator[None]:
 
 
 if __name__ == "__main__":
-    for wanted in sys.argv[1:]:
-        try:
-            print(sglang_python(wanted))
-        except NoEnvironment as err:
-            sys.exit(str(err))
+    try:
+        print(sglang_python())
+        for release in RELEASES:
+            print(release_folder(release))
+    except NoEnvironment as err:
+        sys.exit(str(err))

@@ -163,6 +163,7 @@ BAD = {
         "key `owners[0].relays`: expected one of `mine.relay:Relay`, got `mine.relay:Relais`; "
         "did you mean `mine.relay:Relay`?",
     ),
+    "owners' pool": (OWNERS + 'pool = "a b"\n', "key `owners[0].pool`: expected a path"),
     "owners key": (
         OWNERS + 'row = "return"\n',
         "unknown key `owners[0].row`; did you mean `rows`?",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 
 from fmcheck.runtime import paths
-from fmcheck.runtime.owners import Owners
+from fmcheck.runtime.owners import Owners, Pools
 from tests.test_hold import CONTRACT, ENGINE, Bench, bench, codes  # noqa: F401
 
 if TYPE_CHECKING:
@@ -126,7 +127,7 @@ def test_a_path_through_a_missing_attribute_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "found", [[3, 4], [[3, 4]], [torch.tensor([3, 4])], [np.array([3]), 4], [range(3, 5)]]
+    "found", [[3, 4], [[3, 4]], [torch.tensor([3, 4])], [np.array([3]), 4], [slice(3, 5)]]
 )
 def test_rows_come_in_any_shape(found: list[Any]) -> None:
     assert paths.as_rows(found).tolist() == [3, 4]
@@ -303,3 +304,65 @@ def test_nothing_is_wrapped_after_the_session(bench: Bench) -> None:  # noqa: F8
     watch.stop()
     assert engine.Pool.alloc is alloc
     assert engine.loop is loop
+
+
+# --- which pool ---
+
+OWN_POOL = OWNERS.replace(
+    'consumes_at_return = ["take_late", "take_and_stash"]',
+    'consumes_at_return = ["take_late", "take_and_stash"]\n    pool = ["pool", "self"]',
+).replace("[[owners]]", '[[owners]]\n    pool = "self"')
+WITH_POOL = POOL.replace("def __init__(self, size=8):", "def __init__(self, pool, size=8):")
+
+
+def test_a_relay_follows_its_own_pool(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OWN_POOL, WITH_POOL)
+    pool, other = engine.Pool(), engine.Pool()
+    fm = engine.FutureMap(pool)
+    pool.alloc([request("mine")])
+    fm.stash(torch.tensor([1]), 5)
+    other.alloc([request("others")])
+    assert fm.tokens_buf[torch.tensor([1])].tolist() == [5]
+    assert codes(watch) == []
+    fm.stash(torch.tensor([1]), 5)
+    fm.stash(torch.tensor([1]), 6)
+    assert codes(watch) == ["FR103"]
+
+
+def test_without_a_pool_of_its_own_a_relay_follows_all(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OWNERS, POOL)
+    fm = engine.FutureMap()
+    engine.Pool().alloc([request("mine")])
+    fm.stash(torch.tensor([1]), 5)
+    engine.Pool().alloc([request("others")])
+    fm.tokens_buf[torch.tensor([1])]
+    assert codes(watch) == ["FR104"]
+
+
+def test_a_pool_that_is_not_there_is_a_problem(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OWN_POOL.replace('["pool", "self"]', '["pol"]'), WITH_POOL)
+    engine.FutureMap(engine.Pool())
+    (problem,) = watch.coverage().problems
+    assert problem.endswith("pool: `__init__` has none of pol; did you mean `pool`?")
+
+
+def test_the_owners_of_a_pool_go_with_it() -> None:
+    class Pool:
+        pass
+
+    pools, pool = Pools(), Pool()
+    pools.of(pool).hand_out([1], ["a"])
+    assert pools.of(pool).owner(1) == "a"
+    assert pools.of(None) is pools.of(None)
+    del pool
+    gc.collect()
+    assert not pools._by_id
+
+
+def test_a_hand_out_of_a_ring_begins_a_generation_each_time(
+    owners: Owners, follower: Follower
+) -> None:
+    for _ in range(2):
+        owners.hand_out([3], [""], renews=True)
+    assert owners.generation(3) == 2
+    assert follower.told == [("hand out", [3]), ("hand out", [3])]

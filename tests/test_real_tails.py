@@ -1,29 +1,23 @@
 """The real fill methods of seven SGLang releases' graph runners, under `pytest -p fmcheck`.
 
-All run in one release's environment, for their dependencies differ little; each older release
-lies before it on the path.
+Which of their tails are stale is known from reading; what fmcheck says of them is set beside it.
 """
 
 from __future__ import annotations
 
-import os
 import re
-import subprocess
-import xml.etree.ElementTree as ElementTree
-from functools import cache
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.sglang_env import STUBS, NoEnvironment, sglang_overlay, sglang_python
+from tests.drives import drive
+from tests.sglang_env import NoEnvironment
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-REPOSITORY = Path(__file__).parent.parent
-DRIVE = REPOSITORY / "tests" / "data" / "sglang_tails.py"
-BASE = "0.5.23"
+    from tests.drives import Drive
+
 
 ROWS, POSITIONS, MROPE = "req_pool_indices", "positions", "mrope_positions"
 #: What each test of the drive must report, by release; a test that is not listed is skipped there.
@@ -86,36 +80,11 @@ STALE: Mapping[str, Mapping[str, set[str]]] = {
 }
 
 
-@cache
-def drive(release: str, mode: str) -> tuple[Mapping[str, str], frozenset[str], str]:
-    """Returns the failures by test, the tests that were skipped, and what was printed."""
+def drove(release: str, mode: str) -> Drive:
     try:
-        python = sglang_python(BASE)
-        before = [] if release == BASE else [str(sglang_overlay(release))]
+        return drive(release, "tails", mode=mode)
     except NoEnvironment as err:
         pytest.fail(str(err), pytrace=False)
-    junit = python.parent.parent / f"tails-{release}-{mode}-{os.getpid()}.xml"
-    command = [str(python), "-m", "pytest", "-p", "fmcheck", f"--fmcheck={mode}", str(DRIVE)]
-    command += ["-p", "no:cacheprovider", f"--junitxml={junit}", "--rootdir=/", "-c", os.devnull]
-    environment = {
-        **{key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")},
-        "PYTHONPATH": os.pathsep.join([*before, str(REPOSITORY), str(STUBS)]),
-        "TRITON_INTERPRET": "1",
-    }
-    done = subprocess.run(
-        command, env=environment, capture_output=True, text=True, cwd=python.parent, check=False
-    )
-    if not junit.exists():
-        pytest.fail(f"sglang {release}:\n{done.stdout}{done.stderr}", pytrace=False)
-    cases = ElementTree.parse(junit).findall(".//testcase")
-    junit.unlink()
-    failures = {
-        case.get("name", ""): bad.text or ""
-        for case in cases
-        for bad in (*case.findall("failure"), *case.findall("error"))
-    }
-    skipped = frozenset(c.get("name", "") for c in cases if c.find("skipped") is not None)
-    return failures, skipped, done.stdout
 
 
 def stale(failure: str) -> set[str]:
@@ -128,21 +97,21 @@ def stale(failure: str) -> set[str]:
 def test_a_fill_of_the_real_engine_is_reported_for_just_what_it_leaves(
     release: str, test: str
 ) -> None:
-    failures, skipped, output = drive(release, "fail")
-    assert test not in skipped
-    assert stale(failures.get(test, "")) == STALE[release][test], output
+    told = drove(release, "fail")
+    assert test not in told.skipped
+    assert stale(told.failures.get(test, "")) == STALE[release][test], told.output
     if not STALE[release][test]:
-        assert test not in failures
+        assert test not in told.failures
 
 
 @pytest.mark.parametrize("release", STALE)
 def test_every_runner_of_the_release_was_driven(release: str) -> None:
-    failures, skipped, output = drive(release, "fail")
-    assert not skipped & set(STALE[release])
-    assert set(failures) <= set(STALE[release])
-    assert "fmcheck error" not in output
+    told = drove(release, "fail")
+    assert not told.skipped & set(STALE[release])
+    assert set(told.failures) <= set(STALE[release])
+    assert "fmcheck error" not in told.output
 
 
 @pytest.mark.parametrize("release", ["0.5.12", "0.5.23"])
 def test_without_the_watch_the_fills_do_the_same(release: str) -> None:
-    assert drive(release, "off")[0] == {}
+    assert dict(drove(release, "off").failures) == {}

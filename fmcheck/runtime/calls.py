@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract, OwnerFunctions, StepFunctions
     from fmcheck.runtime.hold import Undo
-    from fmcheck.runtime.owners import Owners
+    from fmcheck.runtime.owners import Owners, Pools
     from fmcheck.runtime.tally import Tally
 
 
@@ -109,13 +109,14 @@ class StepHold(CallHold):
 class OwnerHold(CallHold):
     """Functions that hand rows out, or take them back."""
 
-    owners: Owners = field(kw_only=True)
+    pools: Pools = field(kw_only=True)
     part: OwnerFunctions
 
     def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
         """Returns `function`, which tells the owners of its rows."""
         signature = inspect.signature(function)
-        roots = {paths.root(path) for path in (self.part.rows, self.part.owner) if path}
+        told = (self.part.rows, self.part.owner, self.part.pool)
+        roots = {paths.root(path) for path in told if path}
         missing = sorted(roots - {paths.RETURN, *signature.parameters})
         for name in missing:
             known = nearest(name, signature.parameters)
@@ -138,13 +139,12 @@ class OwnerHold(CallHold):
                 result = function(*args, **kwargs)
                 self._tell(reference, lambda: self._hand_out(names(args, kwargs), result))
                 return result
-            leaving = self._tell(
-                reference, lambda: paths.as_rows(paths.follow(self.part.rows, names(args, kwargs)))
-            )
+            leaving = self._tell(reference, lambda: self._leaving(names(args, kwargs)))
             result = function(*args, **kwargs)
             if leaving is not None:
+                owners, rows = leaving
                 with self.tally.lock:
-                    self.owners.take_back(leaving.tolist())
+                    owners.take_back(rows)
             return result
 
         return call
@@ -164,7 +164,14 @@ class OwnerHold(CallHold):
         if len(who) != len(rows):
             who = who * len(rows) if len(who) == 1 else [""] * len(rows)
         with self.tally.lock:
-            self.owners.hand_out(rows, who)
+            self._owners(given).hand_out(rows, who, self.part.renews)
+
+    def _leaving(self, names: dict[str, Any]) -> tuple[Owners, list[int]]:
+        rows: list[int] = paths.as_rows(paths.follow(self.part.rows, names)).tolist()
+        return self._owners(names), rows
+
+    def _owners(self, names: dict[str, Any]) -> Owners:
+        return self.pools.of(paths.look_up(self.part.pool, names) if self.part.pool else None)
 
 
 def _functions(module: ModuleType) -> Iterator[str]:

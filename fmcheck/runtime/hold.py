@@ -6,20 +6,23 @@ Nothing here raises into an engine's import: what goes wrong is kept as a proble
 from __future__ import annotations
 
 import functools
+import inspect
 import sys
+import weakref
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import Buffer, Contract, Opaque, Relay, applies
 from fmcheck.errors import nearest
+from fmcheck.runtime import paths
 from fmcheck.runtime.scope import Scope, scoped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from fmcheck.runtime.owners import Owners
+    from fmcheck.runtime.owners import Owners, Pools
     from fmcheck.runtime.tally import Tally
 
     Undo = Callable[[], None]
@@ -29,19 +32,20 @@ if TYPE_CHECKING:
 class RelayHold:
     """One declared relay class: what was made of it, and what could not be reached.
 
-    `owners` are the rows of the contract's pool, whether or not this release hands them out.
+    `pools` are those of the contract, whether or not this release hands their rows out.
     """
 
     contract: Contract
     relay: Relay
     tally: Tally
-    owners: Owners
+    pools: Pools
     version: str | None = None
     class_: type | None = None
     instances: int = 0
     made: set[str] = field(default_factory=set)
     problems: list[str] = field(default_factory=list)
     _known: dict[str, Buffer | None] = field(default_factory=dict)
+    _owners_of: dict[int, Owners] = field(default_factory=dict)
 
     @property
     def name(self) -> str:
@@ -109,10 +113,14 @@ class RelayHold:
         return __setattr__
 
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
+        signature = inspect.signature(original)
+
         @functools.wraps(original)
         def __init__(instance: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             from fmcheck.runtime import devices
 
+            if self.tally.active and self.relay.pool:
+                self._find_pool(instance, signature, args, kwargs)
             original(instance, *args, **kwargs)
             if self.tally.active:
                 self.instances += 1
@@ -128,29 +136,53 @@ class RelayHold:
             buffer = self.relay.buffer_for(name, self.version)
             if buffer is None or not hasattr(value, "untyped_storage"):
                 continue
-            adopted = self._adopt(None, name, buffer, value)
+            adopted = self._adopt(instance, name, buffer, value, past_setattr=True)
             if adopted is not value:
                 instance.__dict__[name] = adopted
 
-    def _adopt(self, instance: Any, name: str, buffer: Buffer, value: Any) -> Any:
+    def _adopt(
+        self, instance: Any, name: str, buffer: Buffer, value: Any, past_setattr: bool = False
+    ) -> Any:
         """Returns the alias that is to stand in the tensor's place."""
         from fmcheck.runtime import adoption
 
         self.made.add(buffer.name)
         try:
-            before = getattr(instance, name, None)
+            before = None if past_setattr else getattr(instance, name, None)
             fresh = not hasattr(before, "untyped_storage")
             return adoption.adopt(
-                value, name, buffer, self.relay, self.tally, fresh, self._owners()
+                value, name, buffer, self.relay, self.tally, fresh, self._owners(instance)
             )
         except Exception as err:
             self._problem(f"buffer `{name}`: could not be taken hold of: {err!r}")
             return value
 
-    def _owners(self) -> Owners | None:
+    def _owners(self, instance: Any) -> Owners | None:
         """Returns the owners if the contract says who hands this relay's rows out."""
         told = (part.covers(self.relay, self.version) for part in self.contract.owners)
-        return self.owners if any(told) else None
+        return self._owners_of.get(id(instance), self.pools.of(None)) if any(told) else None
+
+    def _find_pool(
+        self, instance: Any, signature: inspect.Signature, args: Any, kwargs: Any
+    ) -> None:
+        """Notes whose rows an instance that is about to be made will have."""
+        try:
+            bound = signature.bind(instance, *args, **kwargs)
+            weakref.finalize(instance, self._owners_of.pop, id(instance), None)
+        except TypeError:
+            return  # the call is wrong, which it will say itself, or nothing tells of its end
+        bound.apply_defaults()
+        for path in self.relay.pool:
+            if paths.root(path) in bound.arguments:
+                try:
+                    pool = paths.look_up(path, bound.arguments)
+                except LookupError as err:
+                    self._problem(f"pool: {err}")
+                    return
+                self._owners_of[id(instance)] = self.pools.of(pool)
+                return
+        known = nearest(self.relay.pool[0], bound.arguments)
+        self._problem(f"pool: `__init__` has none of {', '.join(self.relay.pool)}{known}")
 
     def _problem(self, text: str) -> None:
         release = f" (installed: {self.version})" if self.version else ""

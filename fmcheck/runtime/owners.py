@@ -44,18 +44,18 @@ class Owners:
         )
         self.followers: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def hand_out(self, rows: Sequence[int], names: Sequence[str]) -> None:
+    def hand_out(self, rows: Sequence[int], names: Sequence[str], renews: bool = False) -> None:
         """Gives rows to owners, "" where an owner has no name.
 
         A row that is out already and goes to its own owner, or to one without a name, begins no
         generation: it is the next chunk of the same prompt, and what its last chunk left in the
-        row may be overwritten unread.
+        row may be overwritten unread. Where a hand-out `renews`, each row begins one.
         """
         self._reach(rows)
         fresh, again = [], []
         for row, name in dict(zip(rows, names, strict=True)).items():
             known = self.owner(row)
-            if self._out[row] and (not name or not known or name == known):
+            if not renews and self._out[row] and (not name or not known or name == known):
                 again.append(row)
                 if name and not known:
                     self._name(row, name)
@@ -117,3 +117,22 @@ class Owners:
         if missing > 0:
             self._out = np.concatenate([self._out, np.zeros(missing, bool)])
             self._generation = np.concatenate([self._generation, np.zeros(missing, np.int64)])
+
+
+class Pools:
+    """The owners of each pool of an engine, by the pool itself; those without one share theirs."""
+
+    def __init__(self) -> None:
+        self._shared = Owners()
+        self._by_id: dict[int, Owners] = {}
+
+    def of(self, pool: object) -> Owners:
+        """Returns the owners of a pool's rows, for as long as the pool lives."""
+        known = self._shared if pool is None else self._by_id.get(id(pool))
+        if known is None:
+            try:
+                weakref.finalize(pool, self._by_id.pop, id(pool), None)
+            except TypeError:  # what cannot be told to be gone would leave its number to another
+                return self._shared
+            known = self._by_id[id(pool)] = Owners()
+        return known

@@ -91,10 +91,15 @@ def follow(path: str, names: Bindings) -> list[Any]:
 
 
 def as_rows(found: list[Any]) -> npt.NDArray[np.int64]:
-    """Returns the numbers in what a path led to: integers, sequences of them, arrays, tensors."""
+    """Returns the numbers in what a path led to.
+
+    Integers, sequences of them, slices with both ends, arrays and tensors.
+    """
     parts = [np.asarray(_on_host(value), np.int64).reshape(-1) for value in found]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
 def _on_host(value: Any) -> Any:
+    if isinstance(value, slice):
+        return range(value.start, value.stop)
     return value.detach().cpu() if hasattr(value, "detach") else value

@@ -44,7 +44,7 @@ class Watch:
         from fmcheck.runtime.graph_inputs import declared_holds
         from fmcheck.runtime.halting import HaltingLock
         from fmcheck.runtime.hold import OpaqueHold, RelayHold
-        from fmcheck.runtime.owners import Owners
+        from fmcheck.runtime.owners import Pools
         from fmcheck.runtime.tally import Tally
 
         self.contracts = tuple(contracts)
@@ -58,12 +58,12 @@ class Watch:
         self._opaques: list[OpaqueHold] = []
         self._calls: list[CallHold] = []
         for contract in self.contracts:
-            owners = Owners()
+            pools = Pools()
             self._relays += [
-                RelayHold(contract, relay, self.tally, owners) for relay in contract.relay
+                RelayHold(contract, relay, self.tally, pools) for relay in contract.relay
             ]
             self._calls += [
-                OwnerHold(contract, part, self.tally, owners=owners) for part in contract.owners
+                OwnerHold(contract, part, self.tally, pools=pools) for part in contract.owners
             ]
             self._calls += [StepHold(contract, part, self.tally) for part in contract.steps]
             self._opaques += [

@@ -12,14 +12,11 @@ import dataclasses
 import importlib.machinery
 import importlib.metadata
 import inspect
-import sys
-import types
 from types import SimpleNamespace
 from unittest import mock
 
 import pytest
 import torch
-import transformers
 
 RAW, PADDED, MOST = 3, 8, 16
 FILL = 1
@@ -29,22 +26,6 @@ ACCEPTED = (
     *("num_correct_drafts", "num_accept_tokens"),
     *("num_accepted_drafts", "num_accepted_tokens"),
 )
-
-# sglang adds its models to an older transformers, which the newer one here has already.
-_register = transformers.AutoConfig.register
-transformers.AutoConfig.register = staticmethod(
-    lambda name, config, exist_ok=False: _register(name, config, exist_ok=True)
-)
-
-
-# Two releases cannot do without a package for grammars, which no runner here looks at.
-if importlib.metadata.version("sglang") in ("0.5.16", "0.5.19"):
-    for module in ("xgrammar", "xgrammar.structural_tag"):
-        stub = types.ModuleType(module)
-        stub.__spec__ = importlib.machinery.ModuleSpec(module, None)
-        stub.__path__ = []
-        stub.__getattr__ = lambda name: dict if name[0].isupper() else None
-        sys.modules[module] = stub
 
 
 class ReplayedError(Exception):

@@ -1,0 +1,194 @@
+"""A scheduler that drives the real FutureMap and the real request pool as an overlapped loop does.
+
+Each step launches a batch (gather, forward, stash) and only then takes in the results of the step
+before: a request that ended there is in flight once more, its row goes back after that, and the
+value that it stashed last is never read. The forward is a formula, so that what the relay hands on
+can be told right from wrong.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, field
+from typing import Any
+
+import relays
+import torch
+
+
+@dataclass(eq=False)
+class Job:
+    """One request on its way: `token` is what the relay holds for it, None before its first."""
+
+    request: relays.Request
+    chunks: int
+    left: int
+    number: int
+    place: Any = None
+    token: int | None = None
+    length: int = 0
+    ended: bool = False
+
+
+@dataclass
+class Options:
+    """What a run meets, each as a chance per step or a switch."""
+
+    chunked: bool = False
+    mixed: bool = False
+    padded: bool = False
+    idle: float = 0.0
+    abort: float = 0.0
+    retract: float = 0.0
+    speculative: bool = False
+    mirror: bool = True
+    steps: int = 40
+
+
+@dataclass
+class Scheduler:
+    """Serves jobs of random length over a pool of `relays.POOL` rows."""
+
+    options: Options
+    seed: int
+    waiting: list[Job] = field(default_factory=list)
+    running: list[Job] = field(default_factory=list)
+    chunking: Job | None = None
+    in_flight: list[Job] = field(default_factory=list)
+    served: int = 0
+
+    def __post_init__(self) -> None:
+        self.random = random.Random(self.seed)
+        self.pool = relays.request_pool()
+        algorithm = relays.EAGLE if self.options.speculative else relays.NONE
+        more = {} if relays.RING else {"needs_cpu_seq_lens": self.options.mirror}
+        self.relay = relays.make_relay(self.pool, algorithm, **more)
+        self.made = 0
+
+    def run(self) -> None:
+        for _ in range(self.options.steps):
+            self.arrive()
+            self.step()
+        assert self.served > 3
+
+    def arrive(self) -> None:
+        while len(self.waiting) < 2:
+            self.made += 1
+            chunks = self.random.choice((1, 2, 3)) if self.options.chunked else 1
+            request = relays.Request(f"r{self.made}")
+            self.waiting.append(Job(request, chunks, self.random.randint(1, 6), self.made))
+
+    def step(self) -> None:
+        if self.random.random() < self.options.idle:
+            self.idle()
+            batch = []
+        else:
+            batch = self.launch()
+        before, self.in_flight = self.in_flight, batch
+        self.take_in(before)
+        self.disturb()
+
+    def idle(self) -> None:
+        nothing = torch.tensor([], dtype=torch.int64)
+        if relays.RING:
+            return
+        self.relay.publish(nothing, nothing)
+        self.relay.stash(nothing, nothing)
+
+    def launch(self) -> list[Job]:
+        extend = self.extend() if self.chunking or self.random.random() < 0.5 else []
+        decode = [job for job in self.running if not job.ended]
+        if extend and not self.options.mixed:
+            decode = []
+        if self.options.speculative and extend:
+            decode = []
+        self.gather(extend, decode)
+        batch = extend + decode
+        for job in batch:
+            job.length += 1
+        if batch:
+            self.stash(batch)
+        for job in extend:
+            job.chunks -= 1
+            if job.chunks:
+                self.chunking = job
+                job.request.is_chunked = job.request.inflight_middle_chunks = 1
+            else:
+                self.chunking = None
+                self.running.append(job)
+        return batch
+
+    def extend(self) -> list[Job]:
+        """Takes a request, or the next chunk of one, into the batch, with a row of the pool."""
+        jobs = [self.chunking] if self.chunking else self.waiting[:1]
+        if self.pool.alloc([job.request for job in jobs]) is None:
+            return []
+        if not self.chunking:
+            self.waiting = self.waiting[1:]
+        return jobs
+
+    def gather(self, extend: list[Job], decode: list[Job]) -> None:
+        if not decode:
+            return
+        places = self.places(decode)
+        tokens = [job.token for job in decode]
+        if self.options.speculative:
+            if not relays.RING:
+                lengths = self.relay.lengths(places)
+                assert lengths.tolist()[: len(decode)] == [job.length for job in decode]
+            draft = self.relay.extras(places)
+            assert draft.bonus_tokens.tolist() == tokens
+            assert draft.topk_index[:, 0].tolist() == [token % 7 for token in tokens]
+            return
+        if extend:
+            ids = self.relay.tokens(places, torch.tensor([1, 2]))
+            assert ids.tolist() == [1, 2, *tokens]
+            return
+        if self.options.padded:
+            places = torch.cat([places, torch.zeros(3, dtype=torch.int64)])
+        assert self.relay.tokens(places).tolist()[: len(tokens)] == tokens
+
+    def places(self, jobs: list[Job]) -> torch.Tensor:
+        return torch.tensor([job.place for job in jobs], dtype=torch.int64)
+
+    def stash(self, batch: list[Job]) -> None:
+        for job in batch:
+            job.token = 1000 * job.number + job.length
+        tokens = torch.tensor([job.token for job in batch])
+        lengths = torch.tensor([job.length for job in batch])
+        rows = relays.rows_of([job.request for job in batch])
+        more: dict[str, Any] = {}
+        if self.options.speculative:
+            more = relays.extras(len(batch))
+            more["topk_index"] = (tokens % 7).reshape(-1, 1).repeat(1, 2)
+            if relays.RING:
+                more["new_seq_lens"] = lengths
+        if not relays.RING:
+            self.relay.publish(rows, lengths)
+        places = self.relay.stash(rows, tokens, **more)
+        for job, place in zip(batch, places.tolist(), strict=True):
+            job.place = place
+
+    def take_in(self, batch: list[Job]) -> None:
+        for job in batch:
+            if job.ended or job is self.chunking or job not in self.running:
+                continue
+            job.left -= 1
+            if job.left <= 0:
+                self.end(job)
+
+    def disturb(self) -> None:
+        """Ends a request early, or sends one back to the queue."""
+        if self.running and self.random.random() < self.options.abort:
+            self.end(self.random.choice(self.running))
+        if self.running and self.random.random() < self.options.retract:
+            job = self.random.choice(self.running)
+            self.end(job)
+            again = Job(relays.Request(job.request.rid), 1, job.left + 1, job.number)
+            self.waiting.insert(0, again)
+
+    def end(self, job: Job) -> None:
+        job.ended = True
+        self.running.remove(job)
+        self.pool.free(job.request)
+        self.served += 1

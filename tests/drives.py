@@ -1,0 +1,101 @@
+"""Runs the drives of `tests/data/drive` on a release of SGLang, with and without fmcheck.
+
+`python -m tests.drives` prints, release by release, what was watched and which planted fault is
+reported by fmcheck, and which by SGLang's own guard.
+"""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tempfile
+import xml.etree.ElementTree as ElementTree
+from functools import cache
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+from tests.sglang_env import HERE, RELEASES, NoEnvironment, environment_of, sglang_python
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+DRIVES = HERE / "data" / "drive"
+_COUNTS = re.compile(r"^fmcheck: ([\d,]+) buffers?, ([\d,]+) writes?, ([\d,]+) gathers?", re.M)
+
+
+class Drive(NamedTuple):
+    """What one run of a drive said."""
+
+    failures: Mapping[str, str]
+    passed: frozenset[str]
+    skipped: frozenset[str]
+    output: str
+
+    @property
+    def counts(self) -> tuple[int, int, int]:
+        """Buffers, writes and gathers of fmcheck's closing line."""
+        found = _COUNTS.search(self.output)
+        if found is None:
+            return 0, 0, 0
+        buffers, writes, gathers = (int(count.replace(",", "")) for count in found.groups())
+        return buffers, writes, gathers
+
+
+@cache
+def drive(release: str, name: str, in_ci: bool = False, mode: str = "fail") -> Drive:
+    """Runs `test_NAME.py` of the drives under a release.
+
+    Raises:
+        NoEnvironment: if the release or its environment cannot be had.
+    """
+    with tempfile.TemporaryDirectory() as scratch:
+        junit = Path(scratch) / "junit.xml"
+        command = [str(sglang_python()), "-m", "pytest", "-p", "fmcheck", f"--fmcheck={mode}"]
+        command += [str(DRIVES / f"test_{name}.py"), "-p", "no:cacheprovider"]
+        command += [f"--junitxml={junit}", "--rootdir=/", "-c", "/dev/null"]
+        environment = environment_of(release, SGLANG_IS_IN_CI=str(in_ci).lower())
+        done = subprocess.run(
+            command, env=environment, capture_output=True, text=True, cwd=scratch, check=False
+        )
+        output = done.stdout + done.stderr
+        if not junit.exists():
+            raise NoEnvironment(f"the drive {name} of sglang {release} did not run:\n{output}")
+        cases = ElementTree.parse(junit).findall(".//testcase")
+    failures = {
+        case.get("name", ""): bad.text or ""
+        for case in cases
+        for bad in (*case.findall("failure"), *case.findall("error"))
+    }
+    skipped = frozenset(c.get("name", "") for c in cases if c.find("skipped") is not None)
+    names = frozenset(case.get("name", "") for case in cases)
+    return Drive(failures, names - skipped - set(failures), skipped, output)
+
+
+def codes(failure: str) -> list[str]:
+    """Returns the codes that a failure's report begins with."""
+    return list(dict.fromkeys(re.findall(r"FMCHECK: (\w+) ", failure)))
+
+
+def main() -> None:
+    """Prints the table."""
+    for release in RELEASES:
+        healthy, planted = drive(release, "healthy"), drive(release, "planted")
+        guard = drive(release, "planted", in_ci=True, mode="off")
+        buffers, writes, gathers = healthy.counts
+        verdict = "silent" if not healthy.failures else f"NOT SILENT: {sorted(healthy.failures)}"
+        print(f"\nsglang {release}: {len(healthy.passed)} healthy drives, {verdict}")
+        print(f"  {buffers} buffers, {writes} writes, {gathers} gathers watched")
+        for name in sorted({*planted.failures, *planted.passed}):
+            ours = ", ".join(codes(planted.failures.get(name, ""))) or "-"
+            theirs = "speaks" if name in guard.failures else "-"
+            print(
+                f"  {name.removeprefix('test_'):<34} fmcheck: {ours:<14} sglang's guard: {theirs}"
+            )
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except NoEnvironment as err:
+        sys.exit(str(err))
