@@ -123,6 +123,14 @@ def test_always_follows_up_to_a_return() -> None:
     assert paths.says("always_follows", "b", "c")
 
 
+def test_several_together_always_follow() -> None:
+    paths = Paths("a()\nif x:\n    b()\n    return\nc()\n")
+    b, c = paths.at["b"], paths.at["c"]
+    assert paths.flow.any_always_follows(paths.at["a"], [b, c])
+    assert not paths.flow.any_always_follows(paths.at["a"], [b])
+    assert paths.flow.any_always_follows(c, [c])
+
+
 def test_a_raise_is_no_return() -> None:
     assert Paths("a()\nif x:\n    raise E\nb()\n").says("always_follows", "a", "b")
 
@@ -135,6 +143,21 @@ def test_a_repeated_test_covers() -> None:
     assert not paths.says("covers", "a", "d")
     assert not paths.says("covers", "b", "a")
     assert not paths.says("covers", "a", "c")
+
+
+@pytest.mark.parametrize(
+    ("first", "then", "expected"),
+    [
+        ("x", "not x", True),
+        ("x", "y and not x", True),
+        ("x and y", "not (y or z)", True),
+        ("x or y", "not x", False),
+        ("x", "y", False),
+    ],
+)
+def test_tests_that_contradict_exclude(first: str, then: str, expected: bool) -> None:
+    paths = Paths(f"if {first}:\n    a()\nif {then}:\n    b()\n")
+    assert paths.says("excludes", "a", "b") is expected
 
 
 def test_known_are_the_branches_and_what_has_left() -> None:

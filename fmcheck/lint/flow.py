@@ -6,6 +6,7 @@
     flow.may_follow(first, then)        # some path leads from `first` to `then`
     flow.always_follows(first, then)    # every path from `first` to a return passes `then`
     flow.on_every_path(node)            # every path from the entry to a return passes `node`
+    flow.excludes(first, then)          # no run passes both, by the tests that each stands under
     flow.known(node)                    # the tests that have been made when `node` runs
     flow.withs(node), flow.loops(node)  # what encloses it, outermost first
     flow.steps, flow.position(node)     # statements in source order, and where a node stands
@@ -132,6 +133,24 @@ class Flow:
         asked = {(one.text, one.holds) for one in self.known(first)}
         return asked <= tests and self.may_follow(first, then) and not self.loops(first)
 
+    def excludes(self, first: CSTNode, then: CSTNode) -> bool:
+        """Tells whether a test that both stand under would have to hold and to fail.
+
+        Tests are taken to give the same each time; `a and not b` says that `a` holds and `b` fails.
+        """
+        tests = {atom for one in self.known(first) for atom in self._atoms(one.test, one.holds)}
+        asked = {atom for one in self.known(then) for atom in self._atoms(one.test, one.holds)}
+        return any((text, not holds) in asked for text, holds in tests)
+
+    def _atoms(self, test: CSTNode, holds: bool) -> Iterator[tuple[str, bool]]:
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            yield from self._atoms(test.expression, not holds)
+        elif isinstance(test, cst.BooleanOperation) and holds is isinstance(test.operator, cst.And):
+            yield from self._atoms(test.left, holds)
+            yield from self._atoms(test.right, holds)
+        else:
+            yield squeezed(self._block.code(test)), holds
+
     def may_follow(self, first: CSTNode, then: CSTNode) -> bool:
         """Tells whether a path leads from `first` on to `then`, another round of a loop included.
 
@@ -144,6 +163,11 @@ class Flow:
         """Tells whether every path from `first` to a return passes `then`, or they share a step."""
         start, end = self.position(first), self.position(then)
         return start == end or RETURNED not in self._reached(start, without=(end,))
+
+    def any_always_follows(self, first: CSTNode, nodes: Iterable[CSTNode]) -> bool:
+        """Tells whether every path from `first` to a return passes at least one of the nodes."""
+        start, ends = self.position(first), {self.position(node) for node in nodes}
+        return start in ends or RETURNED not in self._reached(start, without=ends)
 
     def on_every_path(self, node: CSTNode) -> bool:
         """Tells whether every path from the entry to a return passes the node."""

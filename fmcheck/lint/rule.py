@@ -63,7 +63,8 @@ class Rule(ABC):
         severity: of most findings; a rule may give single findings another.
         scope: the source around a needle that `check` is handed.
         needles: an AND of ORs of byte strings without which a file cannot concern the rule.
-            Identifiers, never dotted chains: a module may import them under another name.
+            Identifiers, never dotted chains: a module may import them under another name. A rule
+            that a contract tells its names may set its own when it is made.
         seen_in: public pull requests that taught the rule.
         bad, good: examples that the tests run.
         judged: how precise the rule was on released trees. On by default are only rules of which
@@ -74,7 +75,7 @@ class Rule(ABC):
     name: ClassVar[str]
     severity: ClassVar[Severity]
     scope: ClassVar[Scope]
-    needles: ClassVar[tuple[tuple[bytes, ...], ...]]
+    needles: tuple[tuple[bytes, ...], ...]
     seen_in: ClassVar[tuple[str, ...]]
     bad: ClassVar[tuple[Example, ...]]
     good: ClassVar[tuple[Example, ...]]
