@@ -177,6 +177,20 @@ class Device(_Part, frozen=True, kw_only=True):
     guards: tuple[str, ...] = ("is_cuda", "is_cuda_alike", "is_hip")
 
 
+class Launches(_Part, frozen=True, kw_only=True):
+    """What the host does between two steps.
+
+    `per_step` are functions, `module:function` or `module:Class.method`, that run every step and
+    must not wait for the device; one that a release lacks is passed over. `host_values` are globs
+    of names, besides those like `seq_lens_cpu`, whose values live on the host; `mirrored` are
+    those of device values of which the host has a copy under the same name with `_cpu`.
+    """
+
+    per_step: tuple[str, ...] = ()
+    host_values: tuple[str, ...] = ()
+    mirrored: tuple[str, ...] = ()
+
+
 class Contract(_Part, frozen=True, kw_only=True):
     """An engine's contract, whole. `origin` is the file it was read from."""
 
@@ -185,6 +199,7 @@ class Contract(_Part, frozen=True, kw_only=True):
     opaque: tuple[Opaque, ...] = ()
     graph_inputs: GraphInputs = GraphInputs()
     device: Device = Device()
+    launches: Launches = Launches()
 
 
 def applies(releases: str, version: str | None) -> bool:
@@ -233,6 +248,8 @@ def _check(contract: Contract, where: str) -> None:
     for number, opaque in enumerate(contract.opaque):
         for function in opaque.functions:
             _check_reference(function, where, f"opaque[{number}].functions", "module:function")
+    for function in contract.launches.per_step:
+        _check_reference(function, where, "launches.per_step", "module:Class.method")
 
 
 def _check_reference(text: str, where: str, key: str, shape: str) -> None:

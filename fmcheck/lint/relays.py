@@ -12,7 +12,7 @@ from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
     import libcst
     from libcst import CSTNode
@@ -102,21 +102,38 @@ class Relays:
     def may_index(self, node: ast.AST, path: str, *contexts: type[ast.expr_context]) -> bool:
         """Tells whether a syntax tree may access rows of a declared buffer: to clear it cheaply.
 
-        It names one, reached through what may hold it, and something is indexed in one of these
-        `contexts`, or handed to a method or kernel that reads or writes rows.
+        One is named, reached through what may hold it; and it, what it is assigned to or what looks
+        like it is indexed in one of these `contexts`, or handed to a method or kernel that reads
+        or writes rows.
         """
-        is_named, is_held, is_indexed = False, bool(self.of_file(path)), False
-        for one in ast.walk(node):
+        inner = list(ast.walk(node))
+        named = [one for one in inner if isinstance(one, ast.Attribute) and self.declares(one.attr)]
+        if not named or not (self.of_file(path) or self._is_held(inner)):
+            return False
+        aliases = _aliases(inner, {one.attr for one in named})
+        for one in inner:
             if isinstance(one, ast.Subscript):
-                is_indexed = is_indexed or isinstance(one.ctx, contexts)
+                if isinstance(one.ctx, contexts) and not isinstance(one.slice, ast.Slice):
+                    base = ast.walk(one.value)
+                    if any(self._may_be_buffer(part, path, aliases) for part in base):
+                        return True
             elif isinstance(one, (ast.Attribute, ast.Name)):
-                name = one.attr if isinstance(one, ast.Attribute) else one.id
-                is_named = is_named or self.declares(name)
-                is_held = is_held or name.lstrip("_") in self._holders
-                is_indexed = is_indexed or name in _ROW_METHODS or name in self._opaque
-            if is_named and is_held and is_indexed:
-                return True
+                word = one.attr if isinstance(one, ast.Attribute) else one.id
+                if word in _ROW_METHODS or word in self._opaque:
+                    return True
         return False
+
+    def _is_held(self, nodes: Iterable[ast.AST]) -> bool:
+        words = (getattr(one, "attr", getattr(one, "id", None)) for one in nodes)
+        return any(isinstance(word, str) and word.lstrip("_") in self._holders for word in words)
+
+    def _may_be_buffer(self, part: ast.AST, path: str, aliases: Collection[str]) -> bool:
+        if isinstance(part, ast.Name):
+            return part.id in aliases
+        if not isinstance(part, ast.Attribute):
+            return False
+        own = self.of_file(path)
+        return self.declares(part.attr) or any(self._looks_like(one, part.attr) for one in own)
 
     def may_write(self, nodes: Iterable[ast.AST]) -> bool:
         """Tells whether syntax trees may write rows of a declared buffer: to clear them cheaply."""
@@ -158,6 +175,33 @@ class Relays:
     def _looks_like(self, relay: Relay, attribute: str) -> bool:
         suffix = self._suffixes[relay.class_]
         return bool(suffix) and attribute.endswith(suffix)
+
+
+def _aliases(nodes: Iterable[ast.AST], attributes: Collection[str]) -> set[str]:
+    """Returns the names that are assigned something with these attributes, through other names."""
+    assigned: list[tuple[set[str], set[str]]] = []
+    for node in nodes:
+        if isinstance(node, ast.Assign):
+            assigned.append((_words(*node.targets), _words(node.value)))
+        elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
+            assigned.append((_words(node.target), _words(node.value)))
+        elif isinstance(node, (ast.For, ast.comprehension)):
+            assigned.append((_words(node.target), _words(node.iter)))
+    found = set(attributes)
+    known = 0
+    while known < len(found):
+        known = len(found)
+        for targets, words in assigned:
+            if not words.isdisjoint(found):
+                found |= targets
+    return found
+
+
+def _words(*nodes: ast.AST) -> set[str]:
+    words = (
+        getattr(one, "attr", getattr(one, "id", "")) for node in nodes for one in ast.walk(node)
+    )
+    return {word for word in words if word}
 
 
 def is_module(path: str, module: str) -> bool:
