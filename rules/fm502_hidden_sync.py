@@ -27,27 +27,6 @@ per_step = ["example:Runner.step"]
 host_values = ["lora_ids"]
 mirrored = ["seq_lens"]
 """
-#: Without one of these a block waits for nothing.
-WORDS = frozenset(
-    {
-        "all",
-        "any",
-        "argwhere",
-        "as_tensor",
-        "cpu",
-        "cuda",
-        "item",
-        "masked_select",
-        "nonzero",
-        "numpy",
-        "tensor",
-        "to",
-        "tolist",
-        "unique",
-        "unique_consecutive",
-        "where",
-    }
-)
 
 
 class HiddenSync(Rule):
@@ -170,10 +149,7 @@ class Runner:
         self._mirrored = [glob for one in declared for glob in one.mirrored]
         self._files: dict[str, set[str]] = {}
         names = {name.rpartition(".")[2] for _, _, name in self._functions}
-        self.needles = (
-            tuple(name.encode() for name in sorted(names)),
-            tuple(word.encode() for word in sorted(WORDS)),
-        )
+        self.needles = (tuple(name.encode() for name in sorted(names)),)
         self.anchors = self.needles[0]
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
