@@ -149,8 +149,10 @@ class Runner:
         self._mirrored = [glob for one in declared for glob in one.mirrored]
         self._files: dict[str, set[str]] = {}
         names = {name.rpartition(".")[2] for _, _, name in self._functions}
-        self.needles = (tuple(name.encode() for name in sorted(names)),)
-        self.anchors = self.needles[0]
+        # A name that holds another costs a search and finds nothing new.
+        short = [one for one in names if not any(one != other and other in one for other in names)]
+        self.needles = (tuple(name.encode() for name in sorted(short)),)
+        self.anchors = tuple(name.encode() for name in sorted(names))
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears functions that do not run every step, and those that only launch."""
