@@ -103,6 +103,10 @@ BAD = {
         HEAD + 'releases = "new"\n',
         "key `engine.releases`: expected a version range",
     ),
+    "per-step function": (
+        HEAD + '[launches]\nper_step = ["run"]\n',
+        "key `launches.per_step`: expected `module:Class.method`, got `run`",
+    ),
     "valid": (
         BUFFER + 'valid = "positive"\n',
         "key `relay[0].buffer[0].valid`: expected `>= N` or `> N`, got `positive`",
