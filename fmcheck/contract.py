@@ -191,6 +191,18 @@ class Launches(_Part, frozen=True, kw_only=True):
     mirrored: tuple[str, ...] = ()
 
 
+class LateResults(_Part, frozen=True, kw_only=True):
+    """What handles the results of a step while the next one runs.
+
+    `functions`, `module:function` or `module:Class.method`, book results to requests; one that a
+    release lacks is passed over. `checks` are the attributes and methods of a request that tell
+    whether it is still the one that the step ran for.
+    """
+
+    functions: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ("finished", "is_retracted")
+
+
 class Contract(_Part, frozen=True, kw_only=True):
     """An engine's contract, whole. `origin` is the file it was read from."""
 
@@ -200,6 +212,7 @@ class Contract(_Part, frozen=True, kw_only=True):
     graph_inputs: GraphInputs = GraphInputs()
     device: Device = Device()
     launches: Launches = Launches()
+    late_results: LateResults = LateResults()
 
 
 def applies(releases: str, version: str | None) -> bool:
@@ -248,8 +261,13 @@ def _check(contract: Contract, where: str) -> None:
     for number, opaque in enumerate(contract.opaque):
         for function in opaque.functions:
             _check_reference(function, where, f"opaque[{number}].functions", "module:function")
-    for function in contract.launches.per_step:
-        _check_reference(function, where, "launches.per_step", "module:Class.method")
+    named = {
+        "launches.per_step": contract.launches.per_step,
+        "late_results.functions": contract.late_results.functions,
+    }
+    for key, functions in named.items():
+        for function in functions:
+            _check_reference(function, where, key, "module:Class.method")
 
 
 def _check_reference(text: str, where: str, key: str, shape: str) -> None:

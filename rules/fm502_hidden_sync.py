@@ -6,7 +6,8 @@ import ast
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
-from fmcheck.lint.relays import functions, is_module
+from fmcheck.lint.declared import DeclaredFunctions
+from fmcheck.lint.relays import functions
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.syncs import Syncs, may_sync
 
@@ -144,19 +145,15 @@ class Runner:
     def __init__(self, contracts: Sequence[Contract]) -> None:
         super().__init__(contracts)
         declared = [one.launches for one in contracts]
-        self._functions = [one.partition(":") for all_ in declared for one in all_.per_step]
+        self._declared = DeclaredFunctions(name for one in declared for name in one.per_step)
         self._host_values = [glob for one in declared for glob in one.host_values]
         self._mirrored = [glob for one in declared for glob in one.mirrored]
-        self._files: dict[str, set[str]] = {}
-        names = {name.rpartition(".")[2] for _, _, name in self._functions}
-        # A name that holds another costs a search and finds nothing new.
-        short = [one for one in names if not any(one != other and other in one for other in names)]
-        self.needles = (tuple(name.encode() for name in sorted(short)),)
-        self.anchors = tuple(name.encode() for name in sorted(names))
+        self.needles = (self._declared.needles(),)
+        self.anchors = tuple(name.encode() for name in self._declared.names)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears functions that do not run every step, and those that only launch."""
-        names = self._of_file(facts.path)
+        names = self._declared.of_file(facts.path)
         defined = (
             (ast.walk(node) if isinstance(node, (ast.If, ast.Try)) else (node,)) if names else ()
         )
@@ -166,7 +163,7 @@ class Runner:
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each sync of a function that runs every step."""
-        names = self._of_file(block.path)
+        names = self._declared.of_file(block.path)
         for function in functions(block):
             if function.name.value in names:
                 syncs = Syncs(function, block, self._host_values, self._mirrored)
@@ -177,13 +174,3 @@ class Runner:
                         f"{sync.what}, in `{function.name.value}`, which runs every step",
                         help=sync.instead,
                     )
-
-    def _of_file(self, path: str) -> set[str]:
-        """Returns the names of the functions of a file that run every step."""
-        if path not in self._files:
-            self._files[path] = {
-                name.rpartition(".")[2]
-                for module, _, name in self._functions
-                if is_module(path, module)
-            }
-        return self._files[path]

@@ -62,7 +62,16 @@ def test_what_0_5_23_checks_is_left_alone() -> None:
     assert lines("FM105", "0.5.23") == []
 
 
-@pytest.mark.parametrize("code", [*RELAY_RULES, "FM502"])
+def test_late_results_are_booked_unasked_up_to_0_5_11() -> None:
+    managers = "sglang/srt/managers/"
+    mixin = managers + "scheduler_output_processor_mixin.py"
+    processor = managers + "scheduler_components/batch_result_processor.py"
+    assert lines("FM106", "0.5.11", mixin) == [373]
+    assert lines("FM106", "0.5.12", mixin) == []
+    assert lines("FM106", "0.5.23", processor) == []
+
+
+@pytest.mark.parametrize("code", [*RELAY_RULES, "FM106", "FM502"])
 def test_rule_is_silent_without_a_contract(code: str) -> None:
     rule = rules()[code]
     for example in rule.bad:
