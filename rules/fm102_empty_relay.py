@@ -31,9 +31,9 @@ class EmptyRelay(RelayRule):
     """A relay buffer that is made by `torch.empty`.
 
     ## What it does
-    Looks for a relay buffer of the contract to which its class assigns the result of
-    `torch.empty`, `empty_like` or `new_empty`, and which nothing in the module fills, or makes by
-    `torch.full` or the like on another branch.
+    Looks for a relay buffer, of which the contract says what values are valid, to which its class
+    assigns the result of `torch.empty`, `empty_like` or `new_empty`, and which nothing in the
+    module fills, or makes by `torch.full` or the like on another branch.
 
     ## Why is this bad
     A row that is gathered before it was written holds what the memory held before: often a token
@@ -76,10 +76,11 @@ from torch import empty
 
 class FutureMap:
     def _make_extras(self, payload):
-        self.topk_p_buf = payload.topk_p.new_empty((self.rows, 4))
+        self.bonus_tokens_buf = payload.tokens.new_empty((self.rows, 4))
         self.topk_index_buf: object = empty((self.rows, 4)) if payload.topk else None
+        self.topk_p_buf = empty((self.rows, 4))
 """,
-            at=((5, 27), (6, 39)),
+            at=((5, 33), (6, 39)),
             path=RELAY,
         ),
     )
@@ -124,7 +125,11 @@ class Planner:
 """
         ),
     )
-    judged = (Judged("sglang 0.5.23", 4, 4), Judged("vllm 0.20.2", 0, 0))
+    judged = (
+        Judged("sglang 0.5.23", 1, 1),
+        Judged("vllm 0.20.2", 0, 0),
+        Judged("sglang 0.5.12", 4, 4),
+    )
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears all but the module of a relay, and in it what makes nothing empty."""
@@ -142,7 +147,7 @@ class Planner:
             return
         made = [one for function in functions(block) for one in _made(function)]
         empty = [(name, call) for name, call in made if _is_empty(call)]
-        empty = [(name, call) for name, call in empty if self.relays.declares(name)]
+        empty = [(name, call) for name, call in empty if self.relays.tells_valid(name)]
         if not empty:
             return
         filled = {name for name, call in made if not _is_empty(call)} | set(_filled(block.facts))
@@ -153,8 +158,7 @@ class Planner:
                     call,
                     f"relay buffer `{name}` is made empty: a row that nobody wrote holds "
                     "what the memory held",
-                    help="make it by `torch.full` with a value that no request can have, "
-                    "-1 or a NaN",
+                    help="make it by `torch.full` with a value that no request can have",
                 )
 
 

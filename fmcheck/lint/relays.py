@@ -99,6 +99,14 @@ class Relays:
         """Tells whether a contract has a buffer of this name, whichever class it belongs to."""
         return any(self._is_declared(relay, attribute) for relay in self._relays)
 
+    def tells_valid(self, attribute: str) -> bool:
+        """Tells whether a contract says which values a buffer of this name may hold."""
+        return any(
+            buffer.matches(attribute) and buffer.valid
+            for relay in self._relays
+            for buffer in relay.buffer
+        )
+
     def may_index(self, node: ast.AST, path: str, *contexts: type[ast.expr_context]) -> bool:
         """Tells whether a syntax tree may access rows of a declared buffer: to clear it cheaply.
 
