@@ -6,11 +6,13 @@ import ast
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
+from fmcheck.lint.accesses import Access, Accesses, parents
 from fmcheck.lint.buffers import squeezed
+from fmcheck.lint.declared import functions
 from fmcheck.lint.flow import Flow
 from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import last_name
 from fmcheck.lint.relay_rule import RelayRule
-from fmcheck.lint.relays import Access, Accesses, functions, last_name, parents
 from fmcheck.lint.rule import Example, Judged, Scope
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
 from fmcheck.lint.block import walk
+from fmcheck.lint.declared import functions
 from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import last_name
 from fmcheck.lint.relay_rule import RelayRule
-from fmcheck.lint.relays import functions, last_name
 from fmcheck.lint.rule import Example, Judged, Scope
 
 if TYPE_CHECKING:

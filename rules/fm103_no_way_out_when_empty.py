@@ -7,9 +7,10 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
+from fmcheck.lint.accesses import Accesses
+from fmcheck.lint.declared import functions
 from fmcheck.lint.flow import Flow
 from fmcheck.lint.relay_rule import RelayRule
-from fmcheck.lint.relays import Accesses, functions
 from fmcheck.lint.rule import Example, Judged, Scope
 
 if TYPE_CHECKING:

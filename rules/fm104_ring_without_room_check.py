@@ -9,8 +9,8 @@ from fmcheck.finding import Severity
 from fmcheck.lint.block import walk
 from fmcheck.lint.buffers import squeezed
 from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import last_name
 from fmcheck.lint.relay_rule import RelayRule
-from fmcheck.lint.relays import last_name
 from fmcheck.lint.rule import Example, Judged, Scope
 
 if TYPE_CHECKING:

@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
+from fmcheck.lint.accesses import Access, Accesses
 from fmcheck.lint.block import walk
 from fmcheck.lint.flow import Flow
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.relay_rule import RelayRule
-from fmcheck.lint.relays import Access, Accesses
 from fmcheck.lint.rule import Example, Judged, Scope
 
 if TYPE_CHECKING:

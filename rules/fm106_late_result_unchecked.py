@@ -8,10 +8,9 @@ from typing import TYPE_CHECKING
 from fmcheck.finding import Severity
 from fmcheck.lint.block import walk
 from fmcheck.lint.buffers import squeezed
-from fmcheck.lint.declared import DeclaredFunctions
+from fmcheck.lint.declared import DeclaredFunctions, functions
 from fmcheck.lint.flow import Flow
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.relays import functions
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:

@@ -7,9 +7,10 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
+from fmcheck.lint.accesses import Access, Accesses
+from fmcheck.lint.declared import functions
 from fmcheck.lint.flow import Flow
 from fmcheck.lint.relay_rule import RelayRule
-from fmcheck.lint.relays import Access, Accesses, functions
 from fmcheck.lint.rule import Example, Judged, Scope
 
 if TYPE_CHECKING:

@@ -6,8 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
-from fmcheck.lint.declared import DeclaredFunctions
-from fmcheck.lint.relays import functions
+from fmcheck.lint.declared import DeclaredFunctions, functions
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.syncs import Syncs, may_sync
 

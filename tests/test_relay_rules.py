@@ -10,10 +10,12 @@ import pytest
 
 from fmcheck.config import Located, Settings
 from fmcheck.contract import parse_contract
+from fmcheck.lint.accesses import Accesses
 from fmcheck.lint.block import Block
+from fmcheck.lint.declared import functions, is_module
 from fmcheck.lint.engine import lint_file, lint_text
 from fmcheck.lint.facts import ModuleFacts
-from fmcheck.lint.relays import Accesses, Relays, functions, is_module
+from fmcheck.lint.relays import Relays
 from fmcheck.lint.syncs import Syncs, may_sync
 from fmcheck.registry import contracts_for, rules
 from tests import truth

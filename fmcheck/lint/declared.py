@@ -1,13 +1,18 @@
-"""Functions that a contract names, found again in the file that defines them."""
+"""Functions and modules that a contract names, found again in the files that define them."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.relays import is_module
+from fmcheck.lint.lazy import cst
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
+
+    import libcst
+    from libcst import CSTNode
+
+    from fmcheck.lint.block import Block
 
 
 class DeclaredFunctions:
@@ -38,3 +43,24 @@ class DeclaredFunctions:
             names = (name for module, name in self._functions if is_module(path, module))
             found = self._files[path] = frozenset(names)
         return found
+
+
+def is_module(path: str, module: str) -> bool:
+    """Tells whether a file may be the module of this dotted name."""
+    tail = module.replace(".", "/") + ".py"
+    path = path.replace("\\", "/")
+    return path == tail or path.endswith("/" + tail)
+
+
+def functions(block: Block) -> Iterator[libcst.FunctionDef]:
+    """Yields the functions and methods of a block, those nested in functions left out."""
+    stack: list[CSTNode] = list(reversed(block.module.body))
+    while stack:
+        node = stack.pop()
+        if isinstance(node, cst.FunctionDef):
+            yield node
+        elif isinstance(node, (cst.ClassDef, cst.If, cst.Else, cst.Try)):
+            for name in ("orelse", "body"):
+                suite = getattr(node, name, None)
+                inner = getattr(suite, "body", ()) if name == "body" else (suite,)
+                stack.extend(reversed([one for one in inner if one is not None]))

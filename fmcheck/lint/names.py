@@ -20,3 +20,10 @@ def dotted(node: libcst.CSTNode) -> str | None:
         return None
     parts.append(node.value)
     return ".".join(reversed(parts))
+
+
+def last_name(node: libcst.CSTNode) -> str:
+    """Returns the last part of what is called: `f` of `a.b().f`."""
+    if isinstance(node, cst.Attribute):
+        return str(node.attr.value)
+    return dotted(node) or ""
