@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import argparse
 import sys
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck import __version__
@@ -14,13 +13,6 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
-
-EXIT_STATUS = """\
-exit status:
-  0  nothing found (notes alone are nothing)
-  1  warnings or errors found
-  2  could not check everything: bad input, or a file that cannot be read or parsed
-"""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -42,6 +34,8 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _parser() -> argparse.ArgumentParser:
+    from fmcheck import cli_lint
+
     parser = argparse.ArgumentParser(
         prog="fmcheck",
         description="Finds stale-data bugs in overlap-scheduled LLM inference engines. "
@@ -49,7 +43,7 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fmcheck {__version__}")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_lint(commands)
+    cli_lint.add_to(commands)
     rule = commands.add_parser("rule", help="explain a rule")
     rule.add_argument("code", metavar="CODE", help="a rule's code, as FM201")
     rule.set_defaults(run=_explain)
@@ -58,81 +52,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    lint = commands.add_parser(
-        "lint",
-        help="check Python source",
-        description="Checks Python files against the rules and the engine's contract.",
-        epilog=EXIT_STATUS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    lint.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
-    lint.add_argument(
-        "--select",
-        action="append",
-        default=[],
-        metavar="RULES",
-        help="only these: codes, families (FM2) or ALL, split by commas",
-    )
-    lint.add_argument(
-        "--ignore", action="append", default=[], metavar="RULES", help="all but these"
-    )
-    lint.add_argument("--fix", action="store_true", help="apply the fixes that rules offer")
-    lint.add_argument(
-        "--format", choices=("text", "json"), default="text", help="how findings are shown"
-    )
-    lint.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="settings file, instead of [tool.fmcheck] in the nearest pyproject.toml",
-    )
-    lint.set_defaults(run=_lint)
-
-
-def _lint(arguments: argparse.Namespace) -> int:
-    from fmcheck.lint.run import Request, lint_paths
-    from fmcheck.report import text
-
-    outcome = lint_paths(
-        Request(
-            paths=tuple(arguments.paths),
-            config=arguments.config,
-            select=_selectors(arguments.select),
-            ignore=_selectors(arguments.ignore),
-            fix=arguments.fix,
-        )
-    )
-    if arguments.format == "json":
-        from fmcheck.report import json
-
-        print(json.render(outcome.findings))
-    else:
-        for finding in outcome.findings:
-            print(text.render(finding, outcome.lines_of))
-        print(text.summary(outcome.findings, outcome.files, outcome.rules))
-        if outcome.fixed:
-            print(f"fixed {outcome.fixed} of what was found; the rest is above")
-    if not outcome.files:
-        print("fmcheck: no Python files there; nothing was checked", file=sys.stderr)
-    if outcome.unreadable:
-        return FAILED
-    return FOUND if outcome.failing else CLEAN
-
-
-def _selectors(given: Sequence[str]) -> tuple[str, ...]:
-    return tuple(part.strip() for one in given for part in one.split(",") if part.strip())
-
-
 def _explain(arguments: argparse.Namespace) -> int:
-    from fmcheck.lint.page import rule_page
+    from fmcheck.lint.own import OWN_CODES
+    from fmcheck.lint.page import own_page, rule_page
     from fmcheck.registry import rules
 
     known = rules()
     code = arguments.code.upper()
-    if code not in known:
-        raise UsageError("rule", f"there is no `{arguments.code}`{nearest(code, known)}")
-    print(rule_page(known[code]))
+    if code in known:
+        print(rule_page(known[code]))
+    elif code in OWN_CODES:
+        print(own_page(OWN_CODES[code]))
+    else:
+        raise UsageError(
+            "rule", f"there is no `{arguments.code}`{nearest(code, (*known, *OWN_CODES))}"
+        )
     return CLEAN
 
 

@@ -110,6 +110,7 @@ def test_json_is_a_list_of_objects(lint, tmp_path):
             "help": "use `torch.get_device_module(device).Event`",
             "related": [],
             "fixable": False,
+            "safe": False,
         }
     ]
 

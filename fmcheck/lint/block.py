@@ -93,6 +93,7 @@ class Block:
         severity: Severity | None = None,
         related: Sequence[tuple[libcst.CSTNode, str]] = (),
         edits: Sequence[Edit] = (),
+        safe: bool = True,
     ) -> Finding:
         """Makes a finding of `rule` at `node`."""
         return Finding(
@@ -104,6 +105,7 @@ class Block:
             help=help,
             related=tuple((self.span(other), text) for other, text in related),
             edits=tuple(edits),
+            safe=safe,
         )
 
 
