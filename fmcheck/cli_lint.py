@@ -347,6 +347,7 @@ def _first(text: str) -> str:
 
 def _show_diff(outcome: Outcome, arguments: argparse.Namespace) -> None:
     from fmcheck.report.colour import paint_diff
+    from fmcheck.report.text import count
 
     paint = _paint(arguments, sys.stdout.isatty())
     for diff in outcome.diffs:
@@ -355,7 +356,7 @@ def _show_diff(outcome: Outcome, arguments: argparse.Namespace) -> None:
     for one in unchecked:
         print(f"fmcheck: {one.path}: {one.message}", file=sys.stderr)
     if not arguments.quiet:
-        print(f"{len(outcome.diffs)} files would change", file=sys.stderr)
+        print(f"{count(len(outcome.diffs), 'file')} would change", file=sys.stderr)
 
 
 def _paint(arguments: argparse.Namespace, is_terminal: bool) -> Paint:

@@ -10,41 +10,7 @@ import sys
 import pytest
 
 from fmcheck.cli import main
-
-STRAY_EVENT = """\
-import torch
-
-def publish(device):
-    module = torch.get_device_module(device)
-    ready = torch.cuda.Event()
-    return module, ready
-"""
-DEAD_ASSERT = """\
-import torch
-
-@torch.compile(dynamic=True)
-def check(values):
-    torch._assert_async((values >= 0).all())
-"""
-ANNOTATION = """\
-import torch
-
-def wait(ready: torch.cuda.Event, device):
-    torch.get_device_module(device).current_stream().wait_event(ready)
-"""
-
-
-@pytest.fixture
-def lint(tmp_path, monkeypatch, capsys):
-    """Runs `fmcheck lint` in an empty folder; returns exit status, stdout and stderr."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        status = main(["lint", *arguments])
-        out, err = capsys.readouterr()
-        return status, out, err
-
-    return run
+from tests.sources import ANNOTATION, DEAD_ASSERT, STRAY_EVENT
 
 
 def test_finding_is_shown_with_excerpt_caret_and_help(lint, tmp_path):

@@ -76,7 +76,8 @@ def _merge_base(revision: str, folder: Path) -> str:
     if known is None:
         names = _git(folder, "for-each-ref", "--format=%(refname:short)").decode().split()
         raise UsageError(
-            OPTION, f"expected a git revision, got `{revision}`{nearest(revision, names)}"
+            OPTION,
+            f"expected a git revision, got `{revision}`{nearest(revision, ['HEAD', *names])}",
         )
     commit = known.decode().strip()
     base = _run(folder, "merge-base", commit, "HEAD")

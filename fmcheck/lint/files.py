@@ -48,9 +48,9 @@ class Excludes:
     gitignore: bool = True
     named_too: bool = False
 
-    def cover(self, path: str) -> bool:
-        """Tells whether the absolute `path` of a file, or a folder above it, is excluded."""
-        return any(one.match(path) for one in self.patterns)
+    def cover(self, path: str, is_folder: bool = False) -> bool:
+        """Tells whether what is at the absolute `path`, or a folder above it, is excluded."""
+        return any(one.match(path, is_folder) for one in self.patterns)
 
 
 DEFAULT = Excludes()
@@ -66,7 +66,7 @@ def python_files(paths: Iterable[Path], excludes: Excludes = DEFAULT) -> Iterato
     for path in paths:
         if not path.exists():
             raise UsageError(str(path), f"no such file or folder{_sibling(path)}")
-        if excludes.named_too and excludes.cover(os.path.abspath(path)):
+        if excludes.named_too and excludes.cover(os.path.abspath(path), path.is_dir()):
             continue
         for file in _walk(path, excludes) if path.is_dir() else [path]:
             if file not in seen:
@@ -76,8 +76,10 @@ def python_files(paths: Iterable[Path], excludes: Excludes = DEFAULT) -> Iterato
 
 def _walk(top: Path, excludes: Excludes) -> Iterator[Path]:
     base = os.path.abspath(top)
-    # A folder that the user named is walked, whatever excludes it from above.
-    fixed = [one.sparing(base) for one in excludes.patterns]
+    fixed = list(excludes.patterns)
+    if not excludes.named_too:
+        # A folder that the user named is walked, whatever excludes it from above.
+        fixed = [one.sparing(base) for one in fixed]
     ignored: dict[str, Sequence[Patterns]] = {}
     if excludes.gitignore:
         ignored[base] = _gitignores_above(base)

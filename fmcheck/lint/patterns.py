@@ -78,10 +78,10 @@ class Patterns:
         spared._others = [one for one in self._others if not (inside and one[2].match(relative))]
         return spared
 
-    def match(self, path: str) -> bool:
-        """Tells whether the file at the absolute `path`, or a folder above it, is matched."""
+    def match(self, path: str, is_folder: bool = False) -> bool:
+        """Tells whether the entry at the absolute `path`, or a folder above it, is matched."""
         if not path.startswith(self._prefix):
             return False
         parts = path[len(self._prefix) :].split(os.sep)
         above = (self._prefix + os.sep.join(parts[:end]) for end in range(1, len(parts)))
-        return any(self.verdict(one, True) for one in above) or bool(self.verdict(path, False))
+        return any(self.verdict(one, True) for one in above) or bool(self.verdict(path, is_folder))

@@ -81,7 +81,7 @@ def plan(request: Request) -> Plan:
         UsageError: if a path, an option or the settings do not fit.
     """
     made: dict[Path | None, Policy] = {}
-    jobs: dict[Path, Job] = {}
+    jobs: dict[Path | str, Job] = {}
     policies: list[tuple[Path, Policy]] = []
     for path in request.paths:
         located = load_settings(request.config) if request.config else find_settings(path)
@@ -90,7 +90,9 @@ def plan(request: Request) -> Plan:
         policy = made[located.origin]
         policies.append((path, policy))
         for file in _files(path, request, policy):
-            jobs.setdefault(file, Job(file, policy, request.stdin))
+            # A file may be named in two ways only if two paths are given.
+            key = os.path.abspath(file) if len(request.paths) > 1 else file
+            jobs.setdefault(key, Job(file, policy, request.stdin))
     return Plan(list(jobs.values()), policies)
 
 

@@ -55,9 +55,9 @@ def render(
 
 def summary(findings: Sequence[Finding], files: int, rules: int) -> str:
     """Returns the closing line: how much was checked, and how much was found."""
-    checked = f"{_count(files, 'file')} checked with {_count(rules, 'rule')}"
+    checked = f"{count(files, 'file')} checked with {count(rules, 'rule')}"
     counts = [
-        _count(number, severity.value)
+        count(number, severity.value)
         for severity in reversed(Severity)
         if (number := sum(finding.severity is severity for finding in findings))
     ]
@@ -91,7 +91,8 @@ def _fixable(finding: Finding) -> str:
     return " [fixable]" if finding.safe else " [fixable with --unsafe-fixes]"
 
 
-def _count(number: int, noun: str) -> str:
+def count(number: int, noun: str) -> str:
+    """Returns a number and what it counts, in the plural if need be."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
