@@ -137,8 +137,6 @@ def test_the_standard_input_is_fixed_onto_the_standard_output(lint, stdin, tmp_p
     assert status == 1
     fixed = DEAD_ASSERT.replace("all())", 'all(), "check: (values >= 0).all()")')
     assert out == fixed + STRAY_EVENT
-        out == DEAD_ASSERT.replace("all())", 'all(), "check: (values >= 0).all()")') + STRAY_EVENT
-    )
     assert "FM301" in err
     assert os.listdir(tmp_path) == []
 
