@@ -284,9 +284,7 @@ def _text(contents: Contents, arguments: argparse.Namespace, paint: Paint) -> st
     from fmcheck.report import text
 
     parts = [text.render(one, contents.lines_of, paint) for one in contents.findings]
-    parts += [
-        text.render(one, contents.lines_of, paint, reason) for one, reason in contents.suppressed
-    ]
+    parts += [text.render(one, contents.lines_of, paint) for one in contents.suppressed]
     if arguments.statistics and contents.findings:
         parts.append(text.statistics(contents) + "\n")
     return "\n".join(parts)
@@ -310,10 +308,9 @@ def _closing(outcome: Outcome, arguments: argparse.Namespace) -> list[str]:
 def _contents(outcome: Outcome, arguments: argparse.Namespace) -> Contents:
     from fmcheck.report.contents import Contents
 
-    shown = outcome.suppressed if arguments.show_suppressed else []
     return Contents(
         findings=outcome.findings,
-        suppressed=[(one.finding, one.reason) for one in shown],
+        suppressed=outcome.suppressed if arguments.show_suppressed else (),
         codes=_codes() if arguments.statistics or arguments.format != "text" else {},
         lines_of=outcome.lines_of,
         root=os.getcwd(),

@@ -49,6 +49,7 @@ class Finding:
 
     `help` is the way out, in a sentence. `related` names other places that explain the finding.
     `edits` are its fix, made all or none; one that is not `safe` may change what the program does.
+    `suppressed` is the reason of the comment that suppresses it, "" where none does.
     """
 
     path: str
@@ -60,6 +61,7 @@ class Finding:
     related: tuple[tuple[Span, str], ...] = ()
     edits: tuple[Edit, ...] = ()
     safe: bool = True
+    suppressed: str = ""
 
     @property
     def sort_key(self) -> tuple[str, Span, str]:

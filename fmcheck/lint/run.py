@@ -18,7 +18,6 @@ from fmcheck.lint.own import UNCHECKED
 from fmcheck.lint.plan import Job, plan
 from fmcheck.lint.request import Fixing, Request
 from fmcheck.lint.source import decode, read, split_lines
-from fmcheck.lint.suppressions import Kept, Suppressed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -37,7 +36,7 @@ class Outcome:
     """
 
     findings: list[Finding] = field(default_factory=list)
-    suppressed: list[Suppressed] = field(default_factory=list)
+    suppressed: list[Finding] = field(default_factory=list)
     files: int = 0
     rules: int = 0
     fixed: int = 0
@@ -85,13 +84,14 @@ def lint_paths(request: Request) -> Outcome:
     most = max((len(policy.rules) for _, policy in planned.policies), default=0)
     outcome = Outcome(files=len(jobs), rules=most)
     reported: dict[Job, list[Finding]] = {}
-    for job, kept in lint_all(jobs, request.progress):
+    for job, found in lint_all(jobs, request.progress):
         if job.text is not None:
             outcome.show(str(job.path), job.text)
-        reported[job] = gate.let_through(job, kept.findings, outcome.lines_of)
-        outcome.suppressed += kept.suppressed
+        outcome.suppressed += [one for one in found if one.suppressed]
+        found = [one for one in found if not one.suppressed]
+        reported[job] = gate.let_through(job, found, outcome.lines_of)
         if request.fixing is not Fixing.NONE:
-            reported[job] = _fix(job, kept, reported[job], request, outcome)
+            reported[job] = _fix(job, found, reported[job], request, outcome)
     outcome.allowed = gate.allowed
     closed = gate.close(reported, outcome.lines_of)
     outcome.findings = [finding for found in reported.values() for finding in found]
@@ -100,31 +100,31 @@ def lint_paths(request: Request) -> Outcome:
     return outcome
 
 
-def lint_all(jobs: Sequence[Job], progress: bool) -> Iterator[tuple[Job, Kept]]:
-    """Yields each job with what is left of its findings after suppressions, in the same order."""
+def lint_all(jobs: Sequence[Job], progress: bool) -> Iterator[tuple[Job, list[Finding]]]:
+    """Yields each job with its findings, suppressed ones included, in the same order."""
     for job in _with_progress(jobs) if progress else jobs:
         yield job, lint_job(job)
 
 
-def lint_job(job: Job) -> Kept:
+def lint_job(job: Job) -> list[Finding]:
     """Lints one file."""
     if job.text is not None:
         return lint_as(job, job.text)
     try:
         text = read(job.path)
     except OSError:
-        return Kept(lint_file(job.path, job.rules))  # which says so
+        return lint_file(job.path, job.rules)  # which says so
     return lint_as(job, text)
 
 
-def lint_as(job: Job, text: bytes) -> Kept:
-    """Lints `text` as the file of the job would be."""
+def lint_as(job: Job, text: bytes) -> list[Finding]:
+    """Lints `text` as the file of the job would be, suppression comments included."""
     path = str(job.path)
     return suppressions.apply(text, path, lint_text(text, path, job.rules), job.codes)
 
 
 def _fix(
-    job: Job, kept: Kept, reported: list[Finding], request: Request, outcome: Outcome
+    job: Job, found: list[Finding], reported: list[Finding], request: Request, outcome: Outcome
 ) -> list[Finding]:
     """Fixes what is reported of a file, and nothing else; returns what is reported then."""
 
@@ -141,11 +141,11 @@ def _fix(
     except OSError as err:
         raise UsageError(path, f"cannot be read: {err.strerror or err}") from err
     outcome.stdin = job.text
-    withheld = _Withheld(kept.findings, reported, outcome.lines_of(path))
+    withheld = _Withheld(found, reported, outcome.lines_of(path))
     fixed = fix_text(
         text,
-        lambda now: lint_as(job, now).findings,
-        lambda found, now: filter(fits, withheld.taken_from(found, now)),
+        lambda now: lint_as(job, now),
+        lambda left, now: filter(fits, withheld.taken_from(left, now)),
     )
     if fixed.refused:
         outcome.refused.append((path, fixed.refused))
@@ -163,7 +163,7 @@ def _fix(
         except OSError as err:
             raise UsageError(path, f"cannot be rewritten: {err.strerror or err}") from err
     outcome.show(path, fixed.text)
-    return withheld.taken_from(lint_as(job, fixed.text).findings, fixed.text)
+    return withheld.taken_from(lint_as(job, fixed.text), fixed.text)
 
 
 class _Withheld:
@@ -176,13 +176,13 @@ class _Withheld:
         self._keys.subtract(_key(one, lines) for one in reported)
 
     def taken_from(self, findings: Iterable[Finding], text: bytes) -> list[Finding]:
-        """Returns the findings of `text` less those that are withheld."""
+        """Returns the findings of `text` less those that are withheld or suppressed."""
         left, lines, through = Counter(self._keys), _lines(text), []
         for finding in findings:
             key = _key(finding, lines)
             if left[key] > 0:
                 left[key] -= 1
-            else:
+            elif not finding.suppressed:
                 through.append(finding)
         return through
 

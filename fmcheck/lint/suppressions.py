@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 import tokenize
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fmcheck.errors import nearest
@@ -37,22 +37,6 @@ class Codes:
     checked: frozenset[str]
 
 
-@dataclass(frozen=True, slots=True)
-class Suppressed:
-    """A finding that a comment suppresses, and the reason that the comment gives."""
-
-    finding: Finding
-    reason: str
-
-
-@dataclass(frozen=True, slots=True)
-class Kept:
-    """A file's findings, sorted, with those about its suppressions; and what these suppress."""
-
-    findings: list[Finding]
-    suppressed: list[Suppressed] = field(default_factory=list)
-
-
 @dataclass(slots=True)
 class _Suppression:
     """One well-formed comment. `line` is None for the whole file; `used` grows as it suppresses."""
@@ -77,19 +61,19 @@ class _Scan:
     body: int | None = None
 
 
-def apply(text: bytes, path: str, findings: Sequence[Finding], codes: Codes) -> Kept:
-    """Returns what is left of a file's findings, `text` being its bytes.
+def apply(text: bytes, path: str, findings: Sequence[Finding], codes: Codes) -> list[Finding]:
+    """Returns a file's findings, sorted; those that a comment suppresses give its reason.
 
-    Findings of rules that the file was not checked for are dropped. A comment that suppresses
-    nothing, or says too little, is a finding of its own.
+    `text` is the file's bytes. Findings of rules that it was not checked for are dropped. A comment
+    that suppresses nothing, or says too little, is a finding of its own.
     """
     wanted = [one for one in findings if one.code in UNCHECKED or one.code in codes.checked]
     if NEEDLE not in text:
-        return Kept(wanted)
+        return wanted
     try:
         lines = split_lines(decode(text).source)
     except (SyntaxError, UnicodeDecodeError, LookupError):
-        return Kept(wanted)  # which holds one finding that says so
+        return wanted  # which holds one finding that says so
     scan = _scan(lines)
     suppressions: list[_Suppression] = []
     own: list[Finding] = []
@@ -97,11 +81,11 @@ def apply(text: bytes, path: str, findings: Sequence[Finding], codes: Codes) -> 
         own += problems
         if suppression is not None:
             suppressions.append(suppression)
-    kept, suppressed = _sift(wanted, suppressions, scan)
+    found = [_marked(one, suppressions, scan) for one in wanted]
     if not any(one.code in UNCHECKED for one in wanted):
         own += _unused(suppressions, path, lines, codes)
-    kept += [one for one in own if one.code in codes.checked]
-    return Kept(sorted(kept, key=lambda one: one.sort_key), suppressed)
+    found += [one for one in own if one.code in codes.checked]
+    return sorted(found, key=lambda one: one.sort_key)
 
 
 def _scan(lines: Sequence[str]) -> _Scan:
@@ -172,24 +156,15 @@ def _problems(form: re.Match[str], named: Sequence[str], codes: Codes) -> Iterat
         yield f"no reason is given, so it suppresses nothing: write why behind `[{form['codes']}]`"
 
 
-def _sift(
-    findings: Sequence[Finding], suppressions: Sequence[_Suppression], scan: _Scan
-) -> tuple[list[Finding], list[Suppressed]]:
-    kept: list[Finding] = []
-    suppressed: list[Suppressed] = []
-    for finding in findings:
-        line = finding.span.line
-        for at in (line, scan.starts.get(line, line), None):
-            taken = next(
-                (one for one in suppressions if one.line == at and finding.code in one.codes), None
-            )
-            if taken is not None:
-                taken.used.add(finding.code)
-                suppressed.append(Suppressed(finding, taken.reason))
-                break
-        else:
-            kept.append(finding)
-    return kept, suppressed
+def _marked(finding: Finding, suppressions: Sequence[_Suppression], scan: _Scan) -> Finding:
+    """Returns the finding, with the reason of the nearest comment if one suppresses it."""
+    line = finding.span.line
+    for at in (line, scan.starts.get(line, line), None):
+        for one in suppressions:
+            if one.line == at and finding.code in one.codes:
+                one.used.add(finding.code)
+                return replace(finding, suppressed=one.reason)
+    return finding
 
 
 def _unused(

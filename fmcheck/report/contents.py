@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, slots=True)
 class Contents:
-    """A run's findings, and those that a comment suppresses, each with the comment's reason.
+    """A run's findings, and those that a comment suppresses, where they are to be shown.
 
     `codes` explains every code that occurs, `lines_of` gives a file's lines, `root` is the folder
     from which paths are told, `files` counts what was checked. A run is `complete` if every file
@@ -23,7 +23,7 @@ class Contents:
     """
 
     findings: Sequence[Finding]
-    suppressed: Sequence[tuple[Finding, str]]
+    suppressed: Sequence[Finding]
     codes: Mapping[str, RuleInfo]
     lines_of: Callable[[str], Sequence[str]]
     root: str

@@ -16,9 +16,7 @@ def render(contents: Contents) -> str:
     Suppressed ones, where they are asked for, come last and have a key `suppressed`: the reason.
     """
     entries = [_entry(finding) for finding in contents.findings]
-    entries += [
-        {**_entry(finding), "suppressed": reason} for finding, reason in contents.suppressed
-    ]
+    entries += [{**_entry(one), "suppressed": one.suppressed} for one in contents.suppressed]
     return json.dumps(entries, indent=2)
 
 

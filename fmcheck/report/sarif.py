@@ -26,12 +26,8 @@ FINGERPRINT = "fmcheckLine/v1"
 
 def render(contents: Contents) -> str:
     """Returns one SARIF log with one run."""
-    suppressed = [finding for finding, _ in contents.suppressed]
-    reasons = [reason for _, reason in contents.suppressed]
-    used = sorted({finding.code for finding in (*contents.findings, *suppressed)})
-    results = [*_results(contents.findings, contents, used)]
-    for result, reason in zip(_results(suppressed, contents, used), reasons, strict=True):
-        results.append({**result, "suppressions": [{"kind": "inSource", "justification": reason}]})
+    shown = (*contents.findings, *contents.suppressed)
+    used = sorted({finding.code for finding in shown})
     run = {
         "tool": {
             "driver": {
@@ -43,7 +39,7 @@ def render(contents: Contents) -> str:
         "invocations": [{"executionSuccessful": contents.complete}],
         "originalUriBaseIds": {BASE: {"description": {"text": "where fmcheck was run"}}},
         "columnKind": "unicodeCodePoints",
-        "results": results,
+        "results": list(_results(shown, contents, used)),
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
 
@@ -79,6 +75,8 @@ def _results(
             ]
         if finding.edits:
             result["fixes"] = [_fix(finding, artifact)]
+        if finding.suppressed:
+            result["suppressions"] = [{"kind": "inSource", "justification": finding.suppressed}]
         yield result
 
 

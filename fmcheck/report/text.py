@@ -23,17 +23,13 @@ def render(
     finding: Finding,
     lines_of: Callable[[str], Sequence[str]],
     paint: Paint = plain,
-    suppressed: str = "",
 ) -> str:
-    """Returns one finding as a block of text; `lines_of` gives a file's lines.
-
-    `suppressed` is the reason of the comment that suppresses it, if one does.
-    """
+    """Returns one finding as a block of text; `lines_of` gives a file's lines."""
     lines = lines_of(finding.path)
     span, level = finding.span, finding.severity.value
     margin = " " * len(str(max([span.end_line, *(at.line for at, _ in finding.related)])))
     bar, equals = (paint(f"{margin} {mark}", "margin") for mark in "|=")
-    label = f"suppressed {level}" if suppressed else level
+    label = f"suppressed {level}" if finding.suppressed else level
     out = [
         f"{paint(f'{label}[{finding.code}]', level)}: {paint(finding.message, 'strong')}"
         f"{_fixable(finding)}",
@@ -48,8 +44,8 @@ def render(
             out.append(_numbered(at.line, lines, margin, paint))
     if finding.help:
         out.append(f"{equals} {paint('help', 'help')}: {finding.help}")
-    if suppressed:
-        out.append(f"{equals} suppressed: {suppressed}")
+    if finding.suppressed:
+        out.append(f"{equals} suppressed: {finding.suppressed}")
     return "\n".join(out) + "\n"
 
 
