@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shlex
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -125,6 +124,8 @@ class Gate:
         return False
 
     def _command(self) -> str:
+        import shlex
+
         request = self._request
         named = ["--baseline", str(request.baseline)] if request.baseline else []
         command = ["fmcheck", "lint", *named, "--update-baseline"]

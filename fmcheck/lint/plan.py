@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING
 from fmcheck.config import find_settings, load_settings
 from fmcheck.lint.files import EXCLUDED, Excludes, python_files
 from fmcheck.lint.patterns import Patterns
-from fmcheck.lint.selection import named_codes, select_codes
-from fmcheck.lint.suppressions import Codes
+from fmcheck.lint.selection import Codes, named_codes, select_codes
 from fmcheck.registry import contracts_for, rules
 
 if TYPE_CHECKING:

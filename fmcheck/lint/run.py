@@ -8,10 +8,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmcheck.atomic import replace_file
 from fmcheck.errors import UsageError
 from fmcheck.finding import Finding, Severity
-from fmcheck.lint import suppressions
 from fmcheck.lint.engine import lint_file, lint_text
 from fmcheck.lint.gate import Gate
 from fmcheck.lint.own import UNCHECKED
@@ -120,7 +118,12 @@ def lint_job(job: Job) -> list[Finding]:
 def lint_as(job: Job, text: bytes) -> list[Finding]:
     """Lints `text` as the file of the job would be, suppression comments included."""
     path = str(job.path)
-    return suppressions.apply(text, path, lint_text(text, path, job.rules), job.codes)
+    found = lint_text(text, path, job.rules)
+    if b"fmcheck:" not in text:
+        return found  # there is no such comment
+    from fmcheck.lint import suppressions
+
+    return suppressions.apply(text, path, found, job.codes)
 
 
 def _fix(
@@ -134,6 +137,7 @@ def _fix(
     path = str(job.path)
     if not any(one.edits and fits(one) for one in reported) and job.text is None:
         return reported
+    from fmcheck.atomic import replace_file
     from fmcheck.lint.fix import fix_text, unified_diff
 
     try:

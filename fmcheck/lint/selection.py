@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.errors import UsageError, nearest
@@ -11,6 +12,15 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Mapping
 
     from fmcheck.lint.rule import Rule
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """Codes of rules: `known` are all there are, `checked` those that a file is checked for."""
+
+    known: frozenset[str]
+    checked: frozenset[str]
+
 
 #: A selector and the place it came from, for the error: `("FM2", "--select")`.
 Selector = tuple[str, str]

@@ -20,21 +20,12 @@ from fmcheck.lint.source import decode, split_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-#: A file without these bytes holds no suppression and is not looked at.
-NEEDLE = b"fmcheck:"
+    from fmcheck.lint.selection import Codes
 
 COMMENT = re.compile(r"#\s*fmcheck:\s*(.*?)\s*(?=\s#|$)")
 FORM = re.compile(r"(?P<verb>[\w-]*)\s*(?P<brackets>\[(?P<codes>[^\]]*)\])?[\s:-]*(?P<reason>.*)")
 WISH = "expected `ignore[CODES] reason` or `ignore-file[CODES] reason`"
 BLANK = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
-
-
-@dataclass(frozen=True, slots=True)
-class Codes:
-    """Codes of rules: `known` are all there are, `checked` those that a file was checked for."""
-
-    known: frozenset[str]
-    checked: frozenset[str]
 
 
 @dataclass(slots=True)
@@ -64,16 +55,13 @@ class _Scan:
 def apply(text: bytes, path: str, findings: Sequence[Finding], codes: Codes) -> list[Finding]:
     """Returns a file's findings, sorted; those that a comment suppresses give its reason.
 
-    `text` is the file's bytes. Findings of rules that it was not checked for are dropped. A comment
-    that suppresses nothing, or says too little, is a finding of its own.
+    `text` is the file's bytes. A comment that suppresses nothing, or says too little, is a finding
+    of its own.
     """
-    wanted = [one for one in findings if one.code in UNCHECKED or one.code in codes.checked]
-    if NEEDLE not in text:
-        return wanted
     try:
         lines = split_lines(decode(text).source)
     except (SyntaxError, UnicodeDecodeError, LookupError):
-        return wanted  # which holds one finding that says so
+        return list(findings)  # one of which says so
     scan = _scan(lines)
     suppressions: list[_Suppression] = []
     own: list[Finding] = []
@@ -81,8 +69,8 @@ def apply(text: bytes, path: str, findings: Sequence[Finding], codes: Codes) -> 
         own += problems
         if suppression is not None:
             suppressions.append(suppression)
-    found = [_marked(one, suppressions, scan) for one in wanted]
-    if not any(one.code in UNCHECKED for one in wanted):
+    found = [_marked(one, suppressions, scan) for one in findings]
+    if not any(one.code in UNCHECKED for one in findings):
         own += _unused(suppressions, path, lines, codes)
     found += [one for one in own if one.code in codes.checked]
     return sorted(found, key=lambda one: one.sort_key)
