@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from fmcheck import __version__
 from fmcheck.errors import UsageError, nearest
@@ -17,8 +18,12 @@ CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command that `argv` asks for and returns its exit status."""
-    arguments = _parser().parse_args(argv)
     try:
+        arguments, unknown = _parser().parse_known_args(argv)
+        if unknown:
+            raise UsageError(
+                unknown[0], f"no such option or argument{nearest(unknown[0], arguments.options)}"
+            )
         status: int = arguments.run(arguments)
     except UsageError as err:
         print(f"fmcheck: {err}", file=sys.stderr)
@@ -33,15 +38,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are those of the command: one line, with the nearest name."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError."""
+        _, wrong, choices = message.partition("invalid choice: ")
+        if wrong:
+            given, *known = re.findall(r"'([^']*)'|([\w-]+)(?=[,)])", choices)
+            names = ["".join(one) for one in known]
+            message += nearest("".join(given), names)
+        raise UsageError(self.prog.removeprefix("fmcheck "), message)
+
+
 def _parser() -> argparse.ArgumentParser:
     from fmcheck import cli_lint
 
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="fmcheck",
+        allow_abbrev=False,
         description="Finds stale-data bugs in overlap-scheduled LLM inference engines. "
         "`fmcheck lint` reads the source; `pytest -p fmcheck` watches it run.",
     )
     parser.add_argument("--version", action="version", version=f"fmcheck {__version__}")
+    parser.set_defaults(options=("--help", "--version"))
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     cli_lint.add_to(commands)
     rule = commands.add_parser("rule", help="explain a rule")

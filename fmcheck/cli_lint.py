@@ -6,7 +6,7 @@ import argparse
 import os
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fmcheck import __version__
 from fmcheck.errors import UsageError
@@ -34,12 +34,13 @@ exit status:
 """
 
 
-def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Adds the command `lint`."""
     lint = commands.add_parser(
         "lint",
         help="check Python source",
         usage="fmcheck lint [OPTION]... PATH...",
+        allow_abbrev=False,
         description="Checks Python files against the rules and the engine's contract.",
         epilog=EXIT_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
@@ -56,7 +57,8 @@ def add_to(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> Non
     _add_fixes(lint.add_argument_group("fixes"))
     _add_baseline(lint.add_argument_group("baseline"))
     _add_output(lint.add_argument_group("output"))
-    lint.set_defaults(run=run)
+    options = [name for action in lint._actions for name in action.option_strings]
+    lint.set_defaults(run=run, options=options)
 
 
 def _add_selection(group: argparse._ArgumentGroup) -> None:

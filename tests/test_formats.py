@@ -14,7 +14,6 @@ import jsonschema
 import pytest
 
 from fmcheck import __version__
-from fmcheck.cli import main
 from fmcheck.finding import Finding, RuleInfo, Severity, Span
 from fmcheck.report import github, gitlab, junit, sarif
 from fmcheck.report.contents import Contents
@@ -241,9 +240,9 @@ def test_a_report_that_cannot_be_written_is_named(lint, tree):
     assert err == "fmcheck: none/report: cannot be written: No such file or directory\n"
 
 
-def test_an_unknown_format_is_named(capsys):
-    with pytest.raises(SystemExit) as ended:
-        main(["lint", "--format", "sarfi", "."])
+def test_an_unknown_format_is_named_with_the_nearest(lint):
+    status, out, err = lint("--format", "sarfi", ".")
 
-    assert ended.value.code == 2
-    assert "invalid choice: 'sarfi'" in capsys.readouterr().err
+    assert (status, out) == (2, "")
+    assert "argument --format: invalid choice: 'sarfi'" in err
+    assert err.endswith("did you mean `sarif`?\n")

@@ -171,6 +171,28 @@ def test_the_standard_input_stands_alone(lint, arguments, message):
     assert (status, err) == (2, f"fmcheck: {message}\n")
 
 
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--sinc", "HEAD", "."), "--sinc: no such option or argument; did you mean `--since`?"),
+        (("--sel", "FM3", "."), "--sel: no such option or argument; did you mean `--select`?"),
+        ((), "lint: the following arguments are required: PATH"),
+        (("--fix", "--diff", "."), "lint: argument --diff: not allowed with argument --fix"),
+    ],
+)
+def test_options_that_do_not_fit_are_one_error(lint, arguments, message):
+    assert lint(*arguments) == (2, "", f"fmcheck: {message}\n")
+
+
+def test_an_unknown_command_is_named_with_the_nearest(capsys):
+    from fmcheck.cli import main
+
+    assert main(["lnit"]) == 2
+    err = capsys.readouterr().err
+    assert "invalid choice: 'lnit'" in err
+    assert err.endswith("did you mean `lint`?\n")
+
+
 def test_help_is_grouped_and_names_the_exit_statuses(capsys, lint):
     with pytest.raises(SystemExit):
         lint("--help")
