@@ -1,4 +1,4 @@
-"""Sources to lint, each with one finding."""
+"""Sources to lint: each with one finding, and one that does not parse."""
 
 from __future__ import annotations
 
@@ -23,3 +23,5 @@ import torch
 def wait(ready: torch.cuda.Event, device):
     torch.get_device_module(device).current_stream().wait_event(ready)
 """
+#: Does not parse, and holds what rules look for.
+BROKEN = STRAY_EVENT + "def f(:\n"

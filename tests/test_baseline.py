@@ -7,7 +7,7 @@ import os
 
 import pytest
 
-from tests.sources import DEAD_ASSERT, STRAY_EVENT
+from tests.sources import BROKEN, DEAD_ASSERT, STRAY_EVENT
 
 WITH = ("--baseline", "base.json")
 
@@ -126,14 +126,14 @@ def test_entries_of_a_deleted_file_are_gone(lint, known):
 
 
 def test_entries_of_a_file_that_cannot_be_parsed_stay(lint, known):
-    (known / "a.py").write_text("def f(:\n")
+    (known / "a.py").write_text(BROKEN)
 
     assert lint(*WITH, "--update-baseline", ".")[0] == 2
     assert len(entries(known)) == 2
 
 
 def test_a_file_that_cannot_be_parsed_is_never_allowed(lint, tmp_path):
-    (tmp_path / "a.py").write_text("def f(:\n")
+    (tmp_path / "a.py").write_text(BROKEN)
 
     assert lint(*WITH, "--update-baseline", ".")[0] == 2
     assert entries(tmp_path) == []

@@ -9,9 +9,9 @@ from dataclasses import replace
 import pytest
 
 from fmcheck.finding import Edit, Finding, Severity, Span
-from fmcheck.lint import run
+from fmcheck.lint import tasks
 from fmcheck.lint.fix import fix_text, fixed_source
-from tests.sources import DEAD_ASSERT, STRAY_EVENT
+from tests.sources import BROKEN, DEAD_ASSERT, STRAY_EVENT
 
 FIXED = DEAD_ASSERT.replace(".all())", '.all(), "check: (values >= 0).all()")')
 
@@ -70,7 +70,7 @@ def test_diff_of_what_cannot_be_fixed_is_empty_and_exits_with_0(lint, tmp_path):
 
 
 def test_diff_of_a_broken_file_exits_with_2(lint, tmp_path):
-    (tmp_path / "a.py").write_text("def f(:\n")
+    (tmp_path / "a.py").write_text(BROKEN)
 
     status, out, err = lint("--diff", "a.py")
 
@@ -125,7 +125,7 @@ def test_unsafe_fixes_need_to_be_asked_for(lint, tmp_path, monkeypatch):
     (tmp_path / "a.py").write_text("x = 1\n")
     found = rewriting("1", "2", safe=False)
     monkeypatch.setattr(
-        run, "lint_text", lambda text, *_: [replace(one, code="FM301") for one in found(text)]
+        tasks, "lint_text", lambda text, *_: [replace(one, code="FM301") for one in found(text)]
     )
 
     status, out, _ = lint("--fix", "a.py")
@@ -153,7 +153,7 @@ def test_a_refused_fix_leaves_the_file_and_is_said(lint, tmp_path, monkeypatch):
     (tmp_path / "a.py").write_text("x = 1\n")
     found = rewriting("1", "(")
     monkeypatch.setattr(
-        run, "lint_text", lambda text, *_: [replace(one, code="FM301") for one in found(text)]
+        tasks, "lint_text", lambda text, *_: [replace(one, code="FM301") for one in found(text)]
     )
 
     status, out, err = lint("--fix", "a.py")

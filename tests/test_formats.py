@@ -17,7 +17,7 @@ from fmcheck import __version__
 from fmcheck.finding import Finding, RuleInfo, Severity, Span
 from fmcheck.report import github, gitlab, junit, sarif
 from fmcheck.report.contents import Contents
-from tests.sources import ANNOTATION, DEAD_ASSERT, STRAY_EVENT
+from tests.sources import ANNOTATION, BROKEN, DEAD_ASSERT, STRAY_EVENT
 
 FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit")
 
@@ -49,7 +49,7 @@ def tree(tmp_path):
 
 def test_sarif_fits_the_schema(lint, tree, sarif_schema):
     (tree / "b.py").write_text(STRAY_EVENT + "x = 1  # fmcheck: ignore[FM601] why\n")
-    (tree / "d.py").write_text("def f(:\n")
+    (tree / "d.py").write_text(BROKEN)
     (tree / "e.py").write_text(
         STRAY_EVENT.replace("Event()", "Event()  # fmcheck: ignore[FM301] why")
     )

@@ -12,7 +12,7 @@ import sys
 import pytest
 
 from fmcheck.report import colour
-from tests.sources import DEAD_ASSERT, STRAY_EVENT
+from tests.sources import BROKEN, DEAD_ASSERT, STRAY_EVENT
 
 
 @pytest.mark.parametrize(
@@ -95,7 +95,7 @@ def test_exit_zero_says_the_same_and_exits_with_0(lint, tmp_path):
 
 def test_exit_zero_hides_no_file_that_could_not_be_checked(lint, tmp_path):
     (tmp_path / "a.py").write_text(STRAY_EVENT)
-    (tmp_path / "b.py").write_text("def f(:\n")
+    (tmp_path / "b.py").write_text(BROKEN)
 
     assert lint("--exit-zero", ".")[0] == 2
 
@@ -142,11 +142,11 @@ def test_the_standard_input_is_fixed_onto_the_standard_output(lint, stdin, tmp_p
 
 
 def test_what_cannot_be_fixed_comes_out_as_it_went_in(lint, stdin):
-    stdin("def f(:\n")
+    stdin(BROKEN)
 
     status, out, _ = lint("--fix", "-")
 
-    assert (status, out) == (2, "def f(:\n")
+    assert (status, out) == (2, BROKEN)
 
 
 def test_a_diff_of_the_standard_input(lint, stdin):
@@ -240,7 +240,7 @@ def test_interrupted_says_so_and_exits_with_130(lint, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fmcheck.lint.run.lint_text", interrupted)
+    monkeypatch.setattr("fmcheck.lint.tasks.lint_text", interrupted)
 
     assert lint(".") == (130, "", "fmcheck: interrupted\n")
 

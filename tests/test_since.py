@@ -6,7 +6,7 @@ import json
 
 import pytest
 
-from tests.sources import STRAY_EVENT
+from tests.sources import BROKEN, STRAY_EVENT
 
 MORE = "\ndef more(device):\n    return torch.cuda.Stream()\n"
 
@@ -125,7 +125,7 @@ def test_from_a_folder_of_the_repository(found, committed, monkeypatch):
 
 
 def test_a_file_that_does_not_parse_is_told_of_whatever_changed(lint, committed):
-    (committed / "a.py").write_text("def f(:\n\n\n# changed\n")
+    (committed / "a.py").write_text(BROKEN)
 
     assert lint("--since", "HEAD", ".")[0] == 2
 

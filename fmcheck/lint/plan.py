@@ -26,10 +26,10 @@ if TYPE_CHECKING:
 class Policy:
     """What one settings file and the command line ask for together.
 
-    `origin` is that file. `per_file` holds codes that are ignored in the files of a pattern.
+    `per_file` holds codes that are ignored in the files of a pattern.
     """
 
-    origin: Path | None
+    located: Located
     rules: Sequence[Rule]
     codes: Codes
     per_file: Sequence[tuple[Patterns, frozenset[str]]]
@@ -119,7 +119,7 @@ def _policy(request: Request, located: Located) -> Policy:
     contracts = contracts_for(located)
     baseline = located.folder / settings.baseline if settings.baseline else None
     return Policy(
-        origin=located.origin,
+        located=located,
         rules=[rule(contracts) for code, rule in known.items() if code in checked],
         codes=Codes(frozenset(known), checked),
         per_file=per_file,

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 
 from fmcheck.errors import UsageError
 from fmcheck.finding import Finding, Severity
-from fmcheck.lint.engine import lint_file, lint_text
 from fmcheck.lint.gate import Gate
 from fmcheck.lint.own import UNCHECKED
 from fmcheck.lint.plan import Job, plan
 from fmcheck.lint.request import Fixing, Request
 from fmcheck.lint.source import decode, read, split_lines
+from fmcheck.lint.tasks import lint_as, lint_job
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -102,28 +102,6 @@ def lint_all(jobs: Sequence[Job], progress: bool) -> Iterator[tuple[Job, list[Fi
     """Yields each job with its findings, suppressed ones included, in the same order."""
     for job in _with_progress(jobs) if progress else jobs:
         yield job, lint_job(job)
-
-
-def lint_job(job: Job) -> list[Finding]:
-    """Lints one file."""
-    if job.text is not None:
-        return lint_as(job, job.text)
-    try:
-        text = read(job.path)
-    except OSError:
-        return lint_file(job.path, job.rules)  # which says so
-    return lint_as(job, text)
-
-
-def lint_as(job: Job, text: bytes) -> list[Finding]:
-    """Lints `text` as the file of the job would be, suppression comments included."""
-    path = str(job.path)
-    found = lint_text(text, path, job.rules)
-    if b"fmcheck:" not in text:
-        return found  # there is no such comment
-    from fmcheck.lint import suppressions
-
-    return suppressions.apply(text, path, found, job.codes)
 
 
 def _fix(
