@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -19,7 +20,8 @@ EXIT_STATUS = """\
 exit status:
   0  nothing found (notes alone are nothing)
   1  warnings or errors found
-  2  could not check everything: bad input, or a file that cannot be read or parsed
+  2  could not check everything: bad input, a file that cannot be read or decoded, a file of a
+     rule's concern that does not parse, or a rule that failed
 """
 
 
@@ -87,7 +89,28 @@ def _add_lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> 
         metavar="FILE",
         help="settings file, instead of [tool.fmcheck] in the nearest pyproject.toml",
     )
+    lint.add_argument(
+        "-j",
+        "--jobs",
+        type=_at_least_one,
+        metavar="N",
+        help="processes to use (default: as many as there are processors, if there is work)",
+    )
+    lint.add_argument("--no-cache", action="store_true", help="neither read nor write the cache")
+    lint.add_argument(
+        "--cache-dir",
+        metavar="FOLDER",
+        help="folder of the cache (default: $FMCHECK_CACHE_DIR, or .fmcheck_cache in the project's "
+        "folder, or fmcheck/lint in the user's cache)",
+    )
     lint.set_defaults(run=_lint)
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
 
 
 def _lint(arguments: argparse.Namespace) -> int:
@@ -101,6 +124,8 @@ def _lint(arguments: argparse.Namespace) -> int:
             select=_selectors(arguments.select),
             ignore=_selectors(arguments.ignore),
             fix=arguments.fix,
+            jobs=arguments.jobs,
+            cache=_cache(arguments),
         )
     )
     if arguments.format == "json":
@@ -118,6 +143,15 @@ def _lint(arguments: argparse.Namespace) -> int:
     if outcome.unreadable:
         return FAILED
     return FOUND if outcome.failing else CLEAN
+
+
+def _cache(arguments: argparse.Namespace) -> str | None:
+    from fmcheck.lint.stored import cache_folder
+
+    if arguments.no_cache:
+        return None
+    asked = [f"--cache-dir={arguments.cache_dir}"] if arguments.cache_dir else []
+    return cache_folder(asked, os.environ)
 
 
 def _selectors(given: Sequence[str]) -> tuple[str, ...]:
