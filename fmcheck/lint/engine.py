@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import ast
+import os
 import re
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Finding, Severity, Span
 from fmcheck.lint.block import Block, CstError
 from fmcheck.lint.facts import ModuleFacts
-from fmcheck.lint.module import Module, extent, parse
+from fmcheck.lint.module import Module, TooMuchError, extent, parse
 from fmcheck.lint.rule import Rule, Scope
 from fmcheck.lint.source import decode, is_text, read
 
@@ -99,17 +100,13 @@ def _lint_source(source: str, path: str, rules: Sequence[Rule], whole: bool) -> 
         return _lint_module(Module(source, whole=whole), path, rules, whole)
     except SyntaxError:
         pass  # It may be a slice that was cut wrongly: the whole file decides.
-    except (ValueError, RecursionError, MemoryError) as err:
-        return [unreadable(path, f"does not parse: {str(err) or type(err).__name__}")]
     try:
         parse(source)
     except SyntaxError as err:
-        if not _is_newer_grammar(source):
+        if isinstance(err, TooMuchError) or not _is_newer_grammar(source):
             why = f"does not parse: {err.msg}"
             return [unreadable(path, why, err.lineno or 1, err.offset or 1)]
         return _lint_module(Module(source, newer=True), path, rules, whole)
-    except (ValueError, RecursionError, MemoryError) as err:
-        return [unreadable(path, f"does not parse: {str(err) or type(err).__name__}")]
     return _lint_module(Module(source, whole=True), path, rules, whole)
 
 
@@ -192,6 +189,19 @@ def _is_newer_grammar(source: str) -> bool:
         depth += 1 if match[0] in "([{" else -1
         if depth > MOST_BRACKETS:
             return False
+    if not hasattr(os, "fork"):
+        return _libcst_parses(source)
+    # Nobody has looked at this text yet, and some texts end libcst's process: not this one.
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(0 if _libcst_parses(source) else 1)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _libcst_parses(source: str) -> bool:
     from fmcheck.lint.lazy import cst
 
     try:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -12,6 +13,9 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from fmcheck.lint.module import Module
+
+
+_WORD = re.compile(r"[^\W\d]\w*")
 
 
 class ModuleFacts:
@@ -77,7 +81,10 @@ class ModuleFacts:
     @cached_property
     def names(self) -> frozenset[str]:
         """Every identifier that the module reads, as a name or an attribute."""
-        return frozenset(_names(self.tree))
+        found = set(_names(self.tree))
+        for text in self.module.unparsed:
+            found.update(_WORD.findall(text))
+        return frozenset(found)
 
     def reads(self, names: Collection[str]) -> bool:
         """Tells whether the module reads one of these identifiers, as a name or an attribute.
@@ -87,9 +94,11 @@ class ModuleFacts:
         if "names" in vars(self):
             return not self.names.isdisjoint(names)
         present = [name for name in names if name in self.module.text]
-        return bool(present) and any(
+        if not present:
+            return False
+        return any(
             not set(names).isdisjoint(_names(node)) for node in self.module.statements_with(present)
-        )
+        ) or any(name in text for text in self.module.unparsed for name in present)
 
     def mentioned(self, node: ast.AST) -> set[str]:
         """Returns the dotted names that stand below `node`, imports included, each resolved."""

@@ -55,6 +55,12 @@ class Module:
         parts = [self._try_parse(one) for one in self.slices]
         return ast.Module([node for part in parts if part for node in part], [])
 
+    @cached_property
+    def unparsed(self) -> Sequence[str]:
+        """The texts of a `newer` module that only libcst can parse."""
+        slices = self.slices if self.newer else ()
+        return [self.text[one.start : one.end] for one in slices if self._try_parse(one) is None]
+
     def line_of(self, offset: int) -> int:
         """Returns the line of an offset, from 1."""
         return self.text.count("\n", 0, offset) + 1
@@ -65,9 +71,7 @@ class Module:
         With no words, every block. A block that only libcst can parse is a slice.
         """
         if scope is Scope.MODULE:
-            yield self.tree
-            if self.newer:
-                yield from (one for one in self.slices if self._try_parse(one) is None)
+            yield Slice(0, len(self.text)) if self.newer else self.tree
             return
         for one in self.slices:
             if not self._holds(one, words):
@@ -194,9 +198,20 @@ def extent(node: ast.stmt) -> tuple[int, int]:
     return first, node.end_lineno or node.lineno
 
 
+class TooMuchError(SyntaxError):
+    """Source that is more than the parser bears, whatever its grammar."""
+
+
 def parse(source: str) -> ast.Module:
-    """Parses source as the interpreter would, in silence."""
+    """Parses source as the interpreter would, in silence.
+
+    Raises:
+        SyntaxError: if it does not parse; TooMuchError if it nests too deeply for that.
+    """
     with warnings.catch_warnings():
         # A linted file's own SyntaxWarnings are not our user's business.
         warnings.simplefilter("ignore")
-        return ast.parse(source)
+        try:
+            return ast.parse(source)
+        except (ValueError, RecursionError, MemoryError) as err:
+            raise TooMuchError(str(err) or type(err).__name__) from err

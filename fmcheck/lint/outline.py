@@ -49,7 +49,7 @@ def outlines(facts: ModuleFacts) -> Sequence[Outline]:
     return [one for node in facts.tree.body for one in outlines_of(node)]
 
 
-@lru_cache(maxsize=256)
+@lru_cache(maxsize=4)
 def outlines_of(node: ast.AST) -> Sequence[Outline]:
     """Returns the outlines of the functions in `node`, a top-level statement of a module."""
     return [_outline(function) for function in _functions([node])]
