@@ -20,10 +20,10 @@ if TYPE_CHECKING:
 #: Options whose meaning is in the command line and the files that were noted, so that a run with
 #: them may be told again. With any other one it is made anew.
 _FLAGS = frozenset(
-    ("--exit-zero", "--statistics", "--force-exclude", "--no-respect-gitignore", "--no-progress")
+    ("--exit-zero", "--statistics", "--show-suppressed", "--quiet", "--force-exclude")
 )
 _VALUED = frozenset(
-    ("--select", "--ignore", "--exclude", "--format", "--config", "--baseline", "--jobs", "-j")
+    ("--select", "--ignore", "--exclude", "--format", "--config", "--jobs", "-j")
 )
 _ENVIRONMENT = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM", "COLUMNS")
 _SUFFIXES = (".py", ".pyi", ".gitignore")

@@ -5,16 +5,19 @@ from __future__ import annotations
 import os
 import sys
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING
 
 from fmcheck.config import Located, find_settings, load_settings
 from fmcheck.finding import Finding, Severity
-from fmcheck.lint import cache, pool, recording, stored
-from fmcheck.lint.engine import FAILED, UNREADABLE, lint_file, lint_text, unreadable
+from fmcheck.lint import recording, stored
+from fmcheck.lint.cache import unpack
+from fmcheck.lint.engine import FAILED, UNREADABLE, lint_file, lint_text
 from fmcheck.lint.files import python_files
 from fmcheck.lint.selection import select_rules
-from fmcheck.lint.source import decode, read, read_with_state, split_lines
+from fmcheck.lint.source import decode, read, split_lines
+from fmcheck.lint.work import Task, Work
 from fmcheck.registry import contract_files, contracts_for, rules
 
 if TYPE_CHECKING:
@@ -22,11 +25,6 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.replay import Inputs
     from fmcheck.lint.rule import Rule
-
-T = TypeVar("T")
-
-#: Fewer files than this are done before a progress bar could be read.
-MANY_FILES = 200
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +92,9 @@ def lint_paths(request: Request) -> Outcome:
             jobs.setdefault(file, made[located.origin])
     outcome = Outcome(files=len(jobs), rules=max((len(used) for used in made.values()), default=0))
     inputs = recording.INPUTS.get()
-    work = Work([(str(file), used) for file, used in jobs.items()], request.cache, inputs)
-    for file, findings in zip(jobs, work.findings(request.jobs), strict=True):
+    work = Work([_task(str(file), used) for file, used in jobs.items()], request.cache, inputs)
+    for file, packed in zip(jobs, work.results(request.jobs), strict=True):
+        findings = [unpack(one) for one in packed]
         fixable = request.fix and any(finding.edits for finding in findings)
         outcome.findings += _fix(file, findings, jobs[file], outcome) if fixable else findings
     if inputs is not None:
@@ -162,95 +161,13 @@ def _rules(request: Request, located: Located) -> list[Rule]:
     return [rule(contracts) for rule in chosen]
 
 
-class Work:
-    """The files of a run, each with its rules; what the cache knows is not done again."""
-
-    def __init__(
-        self, files: Sequence[tuple[str, Sequence[Rule]]], folder: str | None, inputs: Inputs | None
-    ) -> None:
-        self._files = files
-        self._inputs = inputs
-        ways = {id(used): used for _, used in files}
-        self._caches = {
-            key: cache.Cache(folder, f"{os.getcwd()} {_way(used)}") for key, used in ways.items()
-        }
-
-    def findings(self, jobs: int | None) -> Sequence[list[Finding]]:
-        """Returns every file's findings, in the files' order."""
-        packed: dict[int, Any] = {}
-        todo: list[int] = []
-        for number, (path, used) in enumerate(self._files):
-            state = stored.state_of(path)
-            known = self._caches[id(used)].by_state(path, state)
-            if known is None or state is None:
-                todo.append(number)
-            else:
-                packed[number] = known[1]
-                self._note(path, state, known[0])
-        workers = pool.processes(jobs, len(todo))
-        done = pool.results(lambda number: self._lint(todo[number]), len(todo), workers)
-        for at, result in _with_progress(done, len(todo)):
-            number = todo[at]
-            path, used = self._files[number]
-            if isinstance(result, pool.Died):
-                why = f"ended the process that checked it ({result})"
-                packed[number] = cache.pack([unreadable(path, why)])
-                self._forget()
-                continue
-            state, digest, found = result
-            packed[number] = found
-            self._note(path, state, digest)
-            if digest is not None and all(one[2] != FAILED for one in found):
-                self._caches[id(used)].put(path, state, digest, found)
-        for one in self._caches.values():
-            one.save()
-        return [[cache.unpack(one) for one in packed[number]] for number in range(len(self._files))]
-
-    def _lint(self, number: int) -> tuple[stored.State | None, bytes | None, Any]:
-        """Returns a file's state, digest and packed findings."""
-        from hashlib import sha256
-
-        path, used = self._files[number]
-        try:
-            text, state = read_with_state(path)
-        except OSError as err:
-            why = f"cannot be read: {err.strerror or err}"
-            return stored.state_of(path), None, cache.pack([unreadable(path, why)])
-        digest = sha256(text).digest()
-        found = self._caches[id(used)].by_digest(path, digest)
-        if found is None:
-            found = cache.pack(lint_text(text, path, used))
-        return state, digest, found
-
-    def _note(self, path: str, state: stored.State | None, digest: bytes | None) -> None:
-        if self._inputs is not None:
-            self._inputs.note(path, state, digest)
-
-    def _forget(self) -> None:
-        if self._inputs is not None:
-            self._inputs.repeatable = False
+def _task(path: str, used: Sequence[Rule]) -> Task:
+    return Task(path, _way(tuple(used)), lambda text: lint_text(text, path, used))
 
 
-def _way(used: Sequence[Rule]) -> str:
+@cache
+def _way(used: tuple[Rule, ...]) -> str:
     """Returns all that findings hang on beside a file's content."""
     sources = {source: stored.state_of(source) for rule in used for source in _sources(rule)}
     codes = [(rule.code, type(rule).__module__) for rule in used]
-    return repr((codes, used[0].contracts if used else (), sorted(sources.items())))
-
-
-def _with_progress(done: Iterable[T], total: int) -> Iterable[T]:
-    """Yields what is done; on a terminal, long work shows how far it is."""
-    if total < MANY_FILES or not sys.stderr.isatty():
-        return done
-    return _track(done, total)
-
-
-def _track(done: Iterable[T], total: int) -> Iterator[T]:
-    from rich.console import Console
-    from rich.progress import track
-
-    # Past whoever records what the run says: progress is no part of that.
-    console = Console(file=sys.__stderr__)
-    yield from track(
-        done, "linting", total=total, console=console, transient=True, update_period=0.2
-    )
+    return repr((os.getcwd(), codes, used[0].contracts if used else (), sorted(sources.items())))
