@@ -24,8 +24,9 @@ from typing import Any
 
 from tests.odd_files import plant
 
-#: Every rule, since no tree is more than odd files to a rule that is not for it.
-LINT = (sys.executable, "-m", "fmcheck", "lint", "--select", "ALL", "--format", "json")
+START = "import sys; from fmcheck.__main__ import main; sys.exit(main())"
+#: Every rule. Not by `-m`, which puts the folder first on the path: another Python's library.
+LINT = (sys.executable, "-P", "-c", START, "lint", "--select", "ALL", "--format", "json")
 ENVIRON = {**os.environ, "PYTHONPATH": os.getcwd()}
 
 
@@ -55,7 +56,7 @@ def _lint(folder: Path, *options: str) -> subprocess.CompletedProcess[bytes]:
 
 def _findings(done: subprocess.CompletedProcess[bytes], faults: list[str]) -> list[Any]:
     """Returns a run's findings; notes what must not be."""
-    what = " ".join(done.args[6:])
+    what = " ".join(done.args[9:])
     if done.stderr:
         faults.append(f"{what}: stderr {done.stderr[-300:].decode(errors='replace')}")
     if done.returncode not in (0, 1, 2):

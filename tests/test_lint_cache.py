@@ -222,6 +222,27 @@ def test_an_environment_that_changes_output_is_another_run(project, more):
     assert how(project.run(code=TELLING, **more)) == "anew"
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        ("--select", "FM3", "--ignore=FM6"),
+        ("--jobs", "1"),
+        ("-j", "1"),
+        ("--config", "pyproject.toml"),
+        ("--cache-dir", "other"),
+        ("--cache-dir=other",),
+    ],
+    ids=" ".join,
+)
+def test_a_run_with_options_is_told_again(project, options):
+    first = project.run(*options, "src")
+
+    again = project.run(*options, "src", code=TELLING)
+
+    assert how(again) == "again"
+    assert again.stdout == first.stdout
+
+
 @pytest.mark.parametrize("option", ["--select=FM6", "--ignore=FM3", "--format=json"])
 def test_another_command_line_is_another_run(project, option):
     project.run()

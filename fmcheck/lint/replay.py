@@ -22,7 +22,9 @@ if TYPE_CHECKING:
 _FLAGS = frozenset(
     ("--exit-zero", "--statistics", "--show-suppressed", "--quiet", "--force-exclude")
 )
-_VALUED = frozenset(("--select", "--ignore", "--exclude", "--format", "--config", "--jobs", "-j"))
+_VALUED = frozenset(
+    ("--select", "--ignore", "--exclude", "--format", "--config", "--jobs", "-j", "--cache-dir")
+)
 _ENVIRONMENT = ("NO_COLOR", "FORCE_COLOR", "CLICOLOR", "CLICOLOR_FORCE", "TERM", "COLUMNS")
 _SUFFIXES = (".py", ".pyi", ".gitignore")
 
