@@ -28,8 +28,9 @@ EXIT_STATUS = """\
 exit status:
   0    nothing found (notes alone are nothing); with --diff: nothing to fix
   1    warnings or errors found; with --diff: there is a difference
-  2    could not check everything: bad input, a file that cannot be read or parsed,
-       a file that cannot be written
+  2    could not check everything: bad input, a file that cannot be read or decoded, a
+       file of a rule's concern that does not parse, a rule that failed, a file that
+       cannot be written
   130  interrupted
 """
 
@@ -57,6 +58,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     _add_fixes(lint.add_argument_group("fixes"))
     _add_baseline(lint.add_argument_group("baseline"))
     _add_output(lint.add_argument_group("output"))
+    _add_speed(lint.add_argument_group("speed"))
     options = [name for action in lint._actions for name in action.option_strings]
     lint.set_defaults(run=run, options=options)
 
@@ -175,6 +177,30 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     )
 
 
+def _add_speed(group: argparse._ArgumentGroup) -> None:
+    group.add_argument(
+        "-j",
+        "--jobs",
+        type=_at_least_one,
+        metavar="N",
+        help="processes to use (default: as many as there are processors, if there is work)",
+    )
+    group.add_argument("--no-cache", action="store_true", help="neither read nor write the cache")
+    group.add_argument(
+        "--cache-dir",
+        metavar="FOLDER",
+        help="folder of the cache (default: $FMCHECK_CACHE_DIR, or .fmcheck_cache in the project's "
+        "folder, or fmcheck/lint in the user's cache)",
+    )
+
+
+def _at_least_one(text: str) -> int:
+    number = int(text)
+    if number < 1:
+        raise ValueError
+    return number
+
+
 def run(arguments: argparse.Namespace) -> int:
     """Lints as the options say, and returns the exit status."""
     from fmcheck.lint.run import lint_paths
@@ -228,7 +254,18 @@ def _request(arguments: argparse.Namespace) -> Request:
         updating=Updating.ADD if arguments.add_to_baseline else updating,
         since=arguments.since,
         progress=not arguments.quiet,
+        jobs=arguments.jobs,
+        cache=_cache(arguments),
     )
+
+
+def _cache(arguments: argparse.Namespace) -> str | None:
+    from fmcheck.lint.stored import cache_folder
+
+    if arguments.no_cache:
+        return None
+    asked = [f"--cache-dir={arguments.cache_dir}"] if arguments.cache_dir else []
+    return cache_folder(asked, os.environ)
 
 
 def _stdin(arguments: argparse.Namespace) -> bytes | None:

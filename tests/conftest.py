@@ -24,6 +24,7 @@ def root() -> Path:
 def lint(tmp_path, monkeypatch, capsys):
     """Runs `fmcheck lint` in an empty folder; returns exit status, stdout and stderr."""
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("FMCHECK_CACHE_DIR", str(tmp_path.parent / f"{tmp_path.name}-cache"))
     for name in ("NO_COLOR", "FORCE_COLOR"):
         monkeypatch.delenv(name, raising=False)
 

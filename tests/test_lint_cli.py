@@ -143,7 +143,6 @@ def test_folder_without_python_says_that_nothing_was_checked(lint, tmp_path):
 
 
 UNREADABLE = {
-    "syntax error of no rule's concern": b"def f(:\n",
     "latin-1 of no rule's concern": b"# \xe9\n",
     "syntax error": b"import torch\ntorch.cuda.Event(\n",
     "undeclared latin-1": b"# \xe9\ntorch.cuda.Event\n",
@@ -166,6 +165,12 @@ def test_file_that_cannot_be_parsed_is_one_diagnostic_and_the_run_goes_on(lint, 
         ("a.py", "FM001"),
         ("b.py", "FM301"),
     ]
+
+
+def test_file_of_no_concern_is_not_parsed(lint, tmp_path):
+    (tmp_path / "a.py").write_bytes(b"def f(:\n")
+
+    assert lint("a.py")[0] == 0
 
 
 def test_a_broken_file_cannot_be_deselected(lint, tmp_path):

@@ -32,7 +32,8 @@ class Request:
 
     `select` and `baseline` replace what the settings say, `ignore` and `exclude` add to it.
     `stdin` is the text of the one file that `paths` names, which is then not read. `since` is a
-    git revision: only what is on lines changed since then is reported.
+    git revision: only what is on lines changed since then is reported. `jobs` is the number of
+    processes, None for one that fits; `cache` the folder of the cache, None for none.
     """
 
     paths: tuple[Path, ...]
@@ -49,3 +50,5 @@ class Request:
     updating: Updating = Updating.NONE
     since: str = ""
     progress: bool = True
+    jobs: int | None = None
+    cache: str | None = None

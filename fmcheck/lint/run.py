@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -10,18 +9,20 @@ from typing import TYPE_CHECKING
 
 from fmcheck.errors import UsageError
 from fmcheck.finding import Finding, Severity
+from fmcheck.lint import recording
+from fmcheck.lint.cache import unpack
 from fmcheck.lint.gate import Gate
 from fmcheck.lint.own import UNCHECKED
 from fmcheck.lint.plan import Job, plan
 from fmcheck.lint.request import Fixing, Request
 from fmcheck.lint.source import decode, read, split_lines
-from fmcheck.lint.tasks import lint_as, lint_job
+from fmcheck.lint.tasks import lint_as, note, task_for
+from fmcheck.lint.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-#: Fewer files than this are done before a progress bar could be read.
-MANY_FILES = 200
+    from fmcheck.lint.replay import Inputs
 
 
 @dataclass(slots=True)
@@ -82,7 +83,8 @@ def lint_paths(request: Request) -> Outcome:
     most = max((len(policy.rules) for _, policy in planned.policies), default=0)
     outcome = Outcome(files=len(jobs), rules=most)
     reported: dict[Job, list[Finding]] = {}
-    for job, found in lint_all(jobs, request.progress):
+    inputs = recording.INPUTS.get()
+    for job, found in lint_all(jobs, request, inputs):
         if job.text is not None:
             outcome.show(str(job.path), job.text)
         outcome.suppressed += [one for one in found if one.suppressed]
@@ -91,6 +93,8 @@ def lint_paths(request: Request) -> Outcome:
         if request.fixing is not Fixing.NONE:
             reported[job] = _fix(job, found, reported[job], request, outcome)
     outcome.allowed = gate.allowed
+    if inputs is not None:
+        note(planned, inputs)
     closed = gate.close(reported, outcome.lines_of)
     outcome.findings = [finding for found in reported.values() for finding in found]
     outcome.findings += closed.findings
@@ -98,10 +102,17 @@ def lint_paths(request: Request) -> Outcome:
     return outcome
 
 
-def lint_all(jobs: Sequence[Job], progress: bool) -> Iterator[tuple[Job, list[Finding]]]:
+def lint_all(
+    jobs: Sequence[Job], request: Request, inputs: Inputs | None
+) -> Iterator[tuple[Job, list[Finding]]]:
     """Yields each job with its findings, suppressed ones included, in the same order."""
-    for job in _with_progress(jobs) if progress else jobs:
-        yield job, lint_job(job)
+    if request.stdin is not None:
+        yield from ((job, lint_as(job, request.stdin)) for job in jobs)
+        return
+    work = Work([task_for(job) for job in jobs], request.cache, inputs)
+    results = work.results(request.jobs, progress=request.progress)
+    for job, packed in zip(jobs, results, strict=True):
+        yield job, [unpack(one) for one in packed]
 
 
 def _fix(
@@ -178,19 +189,3 @@ def _lines(text: bytes) -> Sequence[str]:
         return split_lines(decode(text).source)
     except (SyntaxError, UnicodeDecodeError, LookupError):
         return ()
-
-
-def _with_progress(jobs: Sequence[Job]) -> Iterable[Job]:
-    """Yields the jobs; on a terminal, long work shows how far it is."""
-    if len(jobs) < MANY_FILES or not sys.stderr.isatty():
-        return jobs
-    return _track(jobs)
-
-
-def _track(jobs: Sequence[Job]) -> Iterator[Job]:
-    from rich.console import Console
-    from rich.progress import track
-
-    yield from track(
-        jobs, "linting", console=Console(stderr=True), transient=True, update_period=0.2
-    )
