@@ -152,7 +152,7 @@ def test_an_unselected_rule_makes_nothing_unused(lint, tmp_path):
 
 
 def test_a_file_that_was_not_checked_whole_has_no_unused_ones(lint, tmp_path):
-    (tmp_path / "a.py").write_text(BROKEN + "x = 1  # fmcheck: ignore[FM301] why\n")
+    (tmp_path / "a.py").write_text("x = 1  # fmcheck: ignore[FM301] why\n" + BROKEN)
 
     status, out, _ = lint("--format", "json", "a.py")
 
