@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 
@@ -137,6 +138,22 @@ def test_a_file_that_cannot_be_parsed_is_never_allowed(lint, tmp_path):
 
     assert lint(*WITH, "--update-baseline", ".")[0] == 2
     assert entries(tmp_path) == []
+    assert lint(*WITH, ".")[0] == 2
+
+
+def test_not_even_an_entry_for_it_allows_a_file_that_cannot_be_parsed(lint, tmp_path):
+    (tmp_path / "a.py").write_text(STRAY_EVENT)
+    assert lint(*WITH, "--update-baseline", ".")[0] == 0
+    text = (tmp_path / "base.json").read_text().replace("FM301", "FM001")
+    (tmp_path / "base.json").write_text(text)
+    (tmp_path / "a.py").write_text(BROKEN)
+    broken = lint("--format", "json", ".")[1]
+    line = json.loads(broken)[0]["line"]
+    digits = hashlib.sha256(" ".join(BROKEN.splitlines()[line - 1].split()).encode()).hexdigest()
+    (tmp_path / "base.json").write_text(
+        text.replace(entries(tmp_path)[0]["fingerprint"], digits[:16])
+    )
+
     assert lint(*WITH, ".")[0] == 2
 
 

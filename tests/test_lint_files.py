@@ -85,6 +85,12 @@ def test_named_files_and_folders_are_linted_whatever_excludes_them(linted, tree)
     assert linted("build", "sub/deep") == ["build/a.py", "sub/deep/a.py"]
 
 
+def test_a_named_folder_is_walked_though_a_pattern_matches_all_in_it(linted, tree):
+    settings(tree, 'extend-exclude = ["sub/**/*", "gen"]')
+
+    assert linted("sub/deep") == ["sub/deep/a.py"]
+
+
 def test_force_exclude_leaves_out_named_files(lint, linted, tree):
     settings(tree, 'extend-exclude = ["sub/**"]')
 
