@@ -10,17 +10,29 @@ from fmcheck.errors import UsageError
 from fmcheck.strict import convert, read_toml
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
+):
     """What a run is asked to do.
 
     `contracts` are names of registered contracts or paths of contract files, relative to the
     settings file; empty means every registered one. `select` and `ignore` hold rule codes,
     families (`FM2`) or `ALL`; empty `select` means the rules that are on by default.
+    `per_file_ignores` holds further ones to ignore, by a pattern of files.
+
+    `exclude` holds patterns of what is not linted, None for the usual folders, `extend_exclude`
+    further ones. All patterns are those of `.gitignore`, from the settings file's folder.
+    `baseline` is the path of a baseline, from there too; "" for none.
     """
 
     contracts: tuple[str, ...] = ()
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
+    per_file_ignores: dict[str, tuple[str, ...]] = {}
+    exclude: tuple[str, ...] | None = None
+    extend_exclude: tuple[str, ...] = ()
+    respect_gitignore: bool = True
+    baseline: str = ""
 
 
 class Located(msgspec.Struct, frozen=True):

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 #: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
 #: unless it fills a buffer that the contract names.
 IN_PLACE = frozenset({"copy_", "zero_", "fill_"})
+CALLS = (b"copy_(", b"zero_(", b"fill_(")
 #: How many of the buffers that are reset a finding shows.
 SHOWN = 3
 _WORDS = re.compile(rb"\b(copy_|zero_|fill_)\b")
@@ -276,16 +277,19 @@ def slots(by_token, by_row, kind, tracks):
         self._discarded = [glob for one in inputs for glob in one.tail_is_discarded]
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
         self._registries = {part.slot_class: part for one in inputs for part in one.registry}
+        named = (*self._row_indices, *self._registries)
+        self._named = tuple(_literal(name) for name in named)
+        self.anchors = (*CALLS, *self._named)
 
     def concerns(self, text: bytes) -> bool:
         """Asks for whole words, for the contracts' row indices and for their slot classes."""
         if super().concerns(text) and _WORDS.search(text):
             return True
-        return any(name.encode() in text for name in (*self._row_indices, *self._registries))
+        return any(word in text for word in self._named)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that make no slot, and fill no buffer where another one is reset."""
-        if any(candidates(outlines_of(node, facts))):
+        if any(candidates(outlines_of(node))):
             return True
         return declares(node, facts, self._registries)
 
@@ -367,6 +371,11 @@ def slots(by_token, by_row, kind, tracks):
         if _fits(leaf, self._row_indices):
             return Severity.ERROR
         return Severity.NOTE if _fits(leaf, self._discarded) else self.severity
+
+
+def _literal(glob: str) -> bytes:
+    """Returns the longest part of a glob that a name must have literally."""
+    return max(re.split(r"[*?]|\[.*?\]", glob), key=len).encode()
 
 
 def _fits(name: str, globs: Sequence[str]) -> bool:

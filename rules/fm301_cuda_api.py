@@ -72,6 +72,7 @@ class CudaApi(Rule):
     severity = Severity.WARNING
     scope = Scope.FUNCTION
     needles = ((b"cuda",), (b"Event", b"Stream", b"stream", b"synchronize"))
+    anchors = needles[1]
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/25962",
         "https://github.com/vllm-project/vllm/pull/58082",
@@ -191,19 +192,18 @@ def run_on_xpu(device):
         self._device_modules = {name for one in contracts for name in one.device.device_modules}
         self._guards = {name for one in contracts for name in one.device.guards}
 
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears modules that are written for CUDA alone, and blocks without the API."""
-        return self._is_agnostic(facts) and not API.isdisjoint(facts.mentioned(node))
-
-    def _is_agnostic(self, facts: ModuleFacts) -> bool:
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears modules that are written for CUDA alone."""
         if _lies_in(facts.path, self._cuda_only):
             return False
-        return bool(self._device_modules & facts.names) or _lies_in(facts.path, self._agnostic)
+        return _lies_in(facts.path, self._agnostic) or facts.reads(self._device_modules)
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears blocks without the API."""
+        return not API.isdisjoint(facts.mentioned(node))
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each use of the API that no test for CUDA guards."""
-        if not self._is_agnostic(block.facts):
-            return
         uses = [(node, api) for node, api in _uses(block) if api in API]
         exempt = self._guarded(block) | _replaced(block)
         annotations = _below(block, cst.Annotation)
