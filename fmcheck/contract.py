@@ -177,6 +177,31 @@ class Device(_Part, frozen=True, kw_only=True):
     guards: tuple[str, ...] = ("is_cuda", "is_cuda_alike", "is_hip")
 
 
+class Guard(_Part, frozen=True, kw_only=True):
+    """A context manager under which reused host buffers may be written.
+
+    `name` is the method that makes it, `covers` are methods that write such buffers: where one
+    function enters the guard, it calls them inside.
+    """
+
+    name: str
+    covers: tuple[str, ...]
+
+
+class Streams(_Part, frozen=True, kw_only=True):
+    """What orders streams out of the sight of a single function.
+
+    `ordered_by` are functions that order streams for their caller; `joins` are pairs of long-lived
+    streams, by the last part of their names, each of which waits for the other before it reuses
+    memory. `uploads` are methods of a buffer that start an asynchronous copy from its host half.
+    """
+
+    ordered_by: tuple[str, ...] = ()
+    joins: tuple[tuple[str, str], ...] = ()
+    uploads: tuple[str, ...] = ("copy_to_gpu",)
+    guard: tuple[Guard, ...] = ()
+
+
 class Contract(_Part, frozen=True, kw_only=True):
     """An engine's contract, whole. `origin` is the file it was read from."""
 
@@ -185,6 +210,7 @@ class Contract(_Part, frozen=True, kw_only=True):
     opaque: tuple[Opaque, ...] = ()
     graph_inputs: GraphInputs = GraphInputs()
     device: Device = Device()
+    streams: Streams = Streams()
 
 
 def applies(releases: str, version: str | None) -> bool:
@@ -230,6 +256,7 @@ def _check(contract: Contract, where: str) -> None:
             _check_valid(buffer.valid, where, f"{key}.buffer[{inner}].valid")
     for number, registry in enumerate(contract.graph_inputs.registry):
         _check_registry(registry, where, f"graph_inputs.registry[{number}]")
+    _check_streams(contract.streams, where)
     for number, opaque in enumerate(contract.opaque):
         for function in opaque.functions:
             _check_reference(function, where, f"opaque[{number}].functions", "module:function")
@@ -249,6 +276,24 @@ def _check_registry(registry: Registry, where: str, key: str) -> None:
             raise UsageError(where, f"key `{key}.{field}`: expected a name, got `{value}`")
     if not registry.stale_policies:
         raise UsageError(where, f"key `{key}.stale_policies`: expected at least one, got none")
+
+
+def _check_streams(streams: Streams, where: str) -> None:
+    named = {
+        "ordered_by": streams.ordered_by,
+        "joins": [name for pair in streams.joins for name in pair],
+        "uploads": streams.uploads,
+    }
+    for number, guard in enumerate(streams.guard):
+        named[f"guard[{number}].name"] = (guard.name,)
+        named[f"guard[{number}].covers"] = guard.covers
+        if not guard.covers:
+            key = f"streams.guard[{number}].covers"
+            raise UsageError(where, f"key `{key}`: expected at least one method, got none")
+    for key, names in named.items():
+        for name in names:
+            if not name.isidentifier():
+                raise UsageError(where, f"key `streams.{key}`: expected a name, got `{name}`")
 
 
 def _check_releases(text: str, where: str, key: str) -> None:

@@ -20,3 +20,10 @@ def dotted(node: libcst.CSTNode) -> str | None:
         return None
     parts.append(node.value)
     return ".".join(reversed(parts))
+
+
+def last_name(node: libcst.CSTNode) -> str:
+    """Returns `c` of `a.b.c`, whatever `a.b` is, and "" for what ends in no name."""
+    if isinstance(node, cst.Attribute):
+        return str(node.attr.value)
+    return str(node.value) if isinstance(node, cst.Name) else ""

@@ -1,0 +1,175 @@
+"""Stream words: the vocabulary of streams, and what of it one `ast` block contains.
+
+It clears most blocks before libcst is needed. So it errs to one side: by names, not by paths.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: Names of functions that order work for their caller, or wait for it.
+ORDERING = re.compile(
+    r"(^|_)(sync|synchronize|wait|fence|barrier)(_|$)|(^|_)join_|_join(_|$)", re.IGNORECASE
+)
+#: Names of classes.
+CLASS = re.compile(r"_?[A-Z]\w*[a-z]\w*$")
+#: Names of tensors on the host, and of what is computed there.
+ON_HOST = re.compile(r"(^|_|\b)(cpu|host|pin|pinned|np|numpy|list)(_|\b|$)")
+#: What an asynchronous copy's call is named.
+COPIES = frozenset({"copy_", "to"})
+#: Functions and methods that launch work and return a tensor. Containers have none of them.
+LAUNCHES = frozenset(
+    {
+        "arange",
+        "argmax",
+        "bmm",
+        "cat",
+        "clone",
+        "concat",
+        "contiguous",
+        "cumsum",
+        "einsum",
+        "full",
+        "gather",
+        "index_select",
+        "linear",
+        "masked_fill",
+        "matmul",
+        "mm",
+        "ones",
+        "repeat_interleave",
+        "softmax",
+        "stack",
+        "topk",
+        "where",
+        "zeros",
+        "zeros_like",
+    }
+)
+_EVENT = re.compile(r"(event|evt|_ready|_done|fence)s?(\[.*\]|\(\))?$", re.IGNORECASE)
+_CONTEXT = re.compile(r"stream_(ctx|context)$")
+
+
+def looks_like_event(code: str) -> bool:
+    """Tells whether an expression is an event by its name: other things have `record()` too."""
+    return bool(_EVENT.search(code))
+
+
+def looks_like_context(name: str) -> bool:
+    """Tells whether a name is that of a stream's context manager."""
+    return bool(_CONTEXT.search(name))
+
+
+class StreamWords:
+    """The calls of one block by their last name, and its stream contexts, in no order."""
+
+    def __init__(self, node: ast.AST) -> None:
+        self.calls: dict[str, list[ast.Call]] = defaultdict(list)
+        self.contexts: list[ast.With] = []
+        self.assigns: list[ast.Assign] = []
+        for inner in ast.walk(node):
+            if isinstance(inner, ast.Call):
+                self.calls[last_name(inner.func)].append(inner)
+            elif isinstance(inner, ast.With):
+                if any(_enters_stream(item.context_expr) for item in inner.items):
+                    self.contexts.append(inner)
+            elif isinstance(inner, ast.Assign):
+                self.assigns.append(inner)
+
+    @property
+    def pins(self) -> bool:
+        """Tells whether a pinned tensor is made here."""
+        return "pin_memory" in self.calls or any(
+            one.arg == "pin_memory"
+            for calls in self.calls.values()
+            for call in calls
+            for one in call.keywords
+        )
+
+    def lines(self, *words: str) -> Sequence[int]:
+        """Returns the lines of the calls of any of these names."""
+        return [call.lineno for word in words for call in self.calls.get(word, ())]
+
+    def ordering_lines(self) -> Sequence[int]:
+        """Returns the lines of the calls that wait, or whose name says that they order."""
+        return [
+            call.lineno
+            for word, calls in self.calls.items()
+            if word == "query" or ORDERING.search(word)
+            for call in calls
+        ]
+
+    def same_as(self, copy: ast.Call) -> set[str]:
+        """Returns the last names that the target of a copy, or its result, may go by."""
+        found: set[str] = set()
+        if isinstance(copy.func, ast.Attribute) and copy.func.attr == "copy_":
+            found.add(holder(copy.func.value))
+        for one in self.assigns:
+            if one.lineno <= copy.lineno <= (one.end_lineno or one.lineno):
+                found |= {name for target in one.targets for name in mentions(target)}
+        views = [
+            {holder(one.value), *(holder(target) for target in one.targets)}
+            for one in self.assigns
+            if not isinstance(one.value, ast.Call) or isinstance(one.value.func, ast.Attribute)
+        ]
+        for _ in views:
+            joined = [view for view in views if not found.isdisjoint(view)]
+            if all(view <= found for view in joined):
+                break
+            found = found.union(*joined)
+        return {name.rpartition(".")[2] for name in found} - {"", "self"}
+
+    def non_blocking(self) -> Iterator[ast.Call]:
+        """Yields the copies that are asked not to block."""
+        for word in COPIES:
+            for call in self.calls.get(word, ()):
+                if any(one.arg == "non_blocking" for one in call.keywords):
+                    yield call
+
+
+@lru_cache(maxsize=4)
+def stream_words(node: ast.AST) -> StreamWords:
+    """Returns a block's stream words; the rules that look at one block share them."""
+    return StreamWords(node)
+
+
+def last_name(node: ast.AST) -> str:
+    """Returns `c` of `a.b.c`."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def mentions(node: ast.AST) -> set[str]:
+    """Returns the names and attributes below a node, `self` aside."""
+    found = {last_name(inner) for inner in ast.walk(node)}
+    return found - {"", "self"}
+
+
+def holder(node: ast.AST) -> str:
+    """Returns the dotted name of what an expression is a part or a view of."""
+    parts: list[str] = []
+    while True:
+        if isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        elif isinstance(node, ast.Subscript):
+            parts.clear()
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            node = node.func.value
+        else:
+            return ".".join([last_name(node), *reversed(parts)])
+
+
+def _enters_stream(item: ast.expr) -> bool:
+    if isinstance(item, ast.Call):
+        return last_name(item.func) in ("stream", "StreamContext") and bool(item.args)
+    return looks_like_context(last_name(item))
