@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -74,6 +74,8 @@ class StreamWords:
         self.calls: dict[str, list[ast.Call]] = defaultdict(list)
         self.contexts: list[ast.With] = []
         self.assigns: list[ast.Assign] = []
+        #: Elements and slices that are assigned to, and what `+=` changes.
+        self.stores: list[ast.expr] = []
         for inner in ast.walk(node):
             if isinstance(inner, ast.Call):
                 self.calls[last_name(inner.func)].append(inner)
@@ -82,16 +84,23 @@ class StreamWords:
                     self.contexts.append(inner)
             elif isinstance(inner, ast.Assign):
                 self.assigns.append(inner)
+                self.stores += [one for one in inner.targets if isinstance(one, ast.Subscript)]
+            elif isinstance(inner, ast.AnnAssign) and inner.value is not None:
+                self.assigns.append(ast.Assign([inner.target], inner.value, lineno=inner.lineno))
+            elif isinstance(inner, ast.AugAssign):
+                self.stores.append(inner.target)
 
     @property
     def pins(self) -> bool:
         """Tells whether a pinned tensor is made here."""
-        return "pin_memory" in self.calls or any(
-            one.arg == "pin_memory"
-            for calls in self.calls.values()
-            for call in calls
-            for one in call.keywords
-        )
+        return any(_pins(call) for calls in self.calls.values() for call in calls)
+
+    @cached_property
+    def pinned(self) -> set[str]:
+        """The dotted names of what is assigned a pinned tensor."""
+        return {
+            holder(target) for one in self.assigns if _pins(one.value) for target in one.targets
+        }
 
     def lines(self, *words: str) -> Sequence[int]:
         """Returns the lines of the calls of any of these names."""
@@ -114,17 +123,30 @@ class StreamWords:
         for one in self.assigns:
             if one.lineno <= copy.lineno <= (one.end_lineno or one.lineno):
                 found |= {name for target in one.targets for name in mentions(target)}
-        views = [
-            {holder(one.value), *(holder(target) for target in one.targets)}
+        return {name.rpartition(".")[2] for name in self.aliases(found)} - {"", "self"}
+
+    def aliases(self, names: set[str], more: Sequence[set[str]] = ()) -> set[str]:
+        """Returns dotted names with those that are a view or a part of the same, or may be.
+
+        `more` are sets of names that stand for one thing.
+        """
+        found = set(names)
+        grown = 0
+        while grown < len(found):
+            grown = len(found)
+            for view in (*self.views, *more):
+                if not found.isdisjoint(view):
+                    found |= view
+        return found
+
+    @cached_property
+    def views(self) -> list[set[str]]:
+        """Names that are bound to a part or a view of one another, in sets."""
+        return [
+            {holder(one.value), *(holder(target) for target in one.targets)} - {""}
             for one in self.assigns
             if not isinstance(one.value, ast.Call) or isinstance(one.value.func, ast.Attribute)
         ]
-        for _ in views:
-            joined = [view for view in views if not found.isdisjoint(view)]
-            if all(view <= found for view in joined):
-                break
-            found = found.union(*joined)
-        return {name.rpartition(".")[2] for name in found} - {"", "self"}
 
     def non_blocking(self) -> Iterator[ast.Call]:
         """Yields the copies that are asked not to block."""
@@ -167,6 +189,17 @@ def holder(node: ast.AST) -> str:
             node = node.func.value
         else:
             return ".".join([last_name(node), *reversed(parts)])
+
+
+def _pins(node: ast.AST) -> bool:
+    """Tells whether an expression makes a pinned tensor."""
+    if isinstance(node, ast.IfExp):
+        return _pins(node.body) or _pins(node.orelse)
+    if not isinstance(node, ast.Call):
+        return False
+    return last_name(node.func) == "pin_memory" or any(
+        one.arg == "pin_memory" for one in node.keywords
+    )
 
 
 def _enters_stream(item: ast.expr) -> bool:
