@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.stream_words import StreamWords
     from fmcheck.lint.streams import Context, Wait
 
 #: Keywords by which a launch is told what to wait for.
@@ -236,23 +237,10 @@ def finish(self, loads, stores):
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks in which no form can be, by names and lines."""
         words = stream_words(node)
-        if any(call.keywords and _tells(call) for calls in words.calls.values() for call in calls):
+        if any(_tells(calls) for calls in words.calls.values() if len(calls) > 1):
             return True
-        if not words.contexts:
-            return False
-        waits = words.ordering_lines()
-        if any(words.lines("wait_event")) and words.lines("record", "record_event"):
-            return True
-        launched = [
-            one
-            for one in words.assigns
-            if isinstance(one.value, ast.Call)
-            and (last_word(one.value.func) in LAUNCHES or last_word(one.value.func) == "to")
-        ]
         return any(
-            one.lineno < context.lineno
-            and not any(one.lineno < line <= context.lineno for line in waits)
-            for one in launched
+            _may_be_of_own_job(context, words) or _may_be_unordered(context, words)
             for context in words.contexts
         )
 
@@ -360,5 +348,46 @@ def _wait_keyword(call: libcst.Call) -> str:
     return ""
 
 
-def _tells(call: ast.Call) -> bool:
-    return any(one.arg and _WAIT_ARGUMENT.match(one.arg) for one in call.keywords)
+def _may_be_of_own_job(context: ast.With, words: StreamWords) -> bool:
+    """Tells whether an event is waited for whose name is that of one recorded in the body."""
+    end = context.end_lineno or context.lineno
+    recorded = {
+        last_word(part)
+        for word in ("record", "record_event")
+        for call in words.calls[word]
+        if context.lineno <= call.lineno <= end
+        for part in (getattr(call.func, "value", call.func), *call.args)
+    }
+    waited = {last_word(arg) for call in words.calls["wait_event"] for arg in call.args}
+    for one in words.assigns:
+        if not waited.isdisjoint(last_word(target) for target in one.targets):
+            waited = waited | {last_word(one.value)}
+    return not (recorded & waited).isdisjoint(recorded - {""})
+
+
+def _may_be_unordered(context: ast.With, words: StreamWords) -> bool:
+    """Tells whether the body mentions what is launched after all that may order it."""
+    waits = words.ordering_lines()
+    launched = {
+        target.id
+        for one in words.assigns
+        if isinstance(one.value, ast.Call)
+        and last_word(one.value.func) in (*LAUNCHES, "to")
+        and one.lineno < context.lineno
+        and not any(one.lineno < line <= context.lineno for line in waits)
+        for target in one.targets
+        if isinstance(target, ast.Name)
+    }
+    return bool(launched) and any(
+        isinstance(inner, ast.Name) and inner.id in launched
+        for statement in context.body
+        for inner in ast.walk(statement)
+    )
+
+
+def _tells(calls: Sequence[ast.Call]) -> bool:
+    """Tells whether some of the calls are told what to wait for, and some are not."""
+    told = [
+        any(one.arg and _WAIT_ARGUMENT.match(one.arg) for one in call.keywords) for call in calls
+    ]
+    return any(told) and not all(told)

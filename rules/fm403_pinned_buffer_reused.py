@@ -68,7 +68,7 @@ class PinnedBufferReused(Rule):
     name = "pinned-buffer-reused"
     severity = Severity.WARNING
     scope = Scope.CLASS
-    needles = ((b"non_blocking", b"copy_to_gpu"), (b"pin_memory", b"copy_to_gpu"))
+    needles = ((b"non_blocking",), (b"pin_memory",))
     seen_in = (
         "https://github.com/NVIDIA/TensorRT-LLM/pull/15546",
         "https://github.com/NVIDIA/TensorRT-LLM/pull/14008",
@@ -215,11 +215,12 @@ class Runner:
         self._per_step = [glob for one in streams for glob in one.per_step]
         self._uploads = {name for one in streams for name in one.uploads}
         self._guards = {guard.name: guard for one in streams for guard in one.guard}
+        named = (*self._guards, *self._uploads)
+        self.anchors = (b"non_blocking", *(name.encode() for name in named))
 
     def concerns(self, text: bytes) -> bool:
         """Asks for the contracts' guards, and for their uploads, by their own names."""
-        names = [*self._guards, *self._uploads]
-        return super().concerns(text) or any(name.encode() in text for name in names)
+        return super().concerns(text) or any(name in text for name in self.anchors[1:])
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears classes that enter no guard, and those without a written pinned buffer."""

@@ -92,6 +92,7 @@ class HostReadBeforeSync(Rule):
     severity = Severity.WARNING
     scope = Scope.FUNCTION
     needles = ((b"non_blocking",), (b"copy_", b"cpu"))
+    anchors = (b"non_blocking",)
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31584",
         "https://github.com/vllm-project/vllm/issues/36942",

@@ -56,6 +56,7 @@ class WaitOnDefaultStream(Rule):
     severity = Severity.WARNING
     scope = Scope.FUNCTION
     needles = ((b"default_stream",), (b"wait",))
+    anchors = (b"default_stream",)
     seen_in = (
         "https://github.com/sgl-project/sglang/blob/v0.5.22/python/sglang/srt/disaggregation/"
         "common/staging_buffer.py",

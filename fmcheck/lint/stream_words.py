@@ -53,6 +53,22 @@ LAUNCHES = frozenset(
         "zeros_like",
     }
 )
+#: Methods of a tensor that write it in place.
+IN_PLACE = frozenset(
+    {
+        "add_",
+        "copy_",
+        "fill_",
+        "index_copy_",
+        "index_fill_",
+        "index_put_",
+        "masked_fill_",
+        "mul_",
+        "scatter_",
+        "sub_",
+        "zero_",
+    }
+)
 _EVENT = re.compile(r"(event|evt|_ready|_done|fence)s?(\[.*\]|\(\))?$", re.IGNORECASE)
 _CONTEXT = re.compile(r"stream_(ctx|context)$")
 

@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.block import walk
-from fmcheck.lint.buffers import Names, squeezed
+from fmcheck.lint.buffers import ANY, Names, squeezed
 from fmcheck.lint.flow import Flow
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, last_name
@@ -163,7 +163,7 @@ class Streams:
 
     def holders(self, node: CSTNode) -> set[str]:
         """Returns the buffers that an expression is, or is a part or a view of, by their paths."""
-        found = {one.path for one in self.names.regions(node) if one.leaf}
+        found = {_whole(one.path) for one in self.names.regions(node) if one.leaf}
         base = node
         while not isinstance(base, (cst.Name, cst.Attribute)):
             if isinstance(base, cst.Subscript):
@@ -323,6 +323,13 @@ def goes_to_host(call: libcst.Call) -> bool:
         if isinstance(value, cst.SimpleString) and value.evaluated_value == "cpu":
             return arg.keyword is None or arg.keyword.value == "device"
     return False
+
+
+def _whole(path: str) -> str:
+    """Returns the path of the buffer that this is an element of, or the path itself."""
+    while path.endswith(ANY):
+        path = path.removesuffix(ANY)
+    return path
 
 
 def _either(value: CSTNode) -> Iterator[CSTNode]:
