@@ -194,11 +194,11 @@ class Streams(_Part, frozen=True, kw_only=True):
     `ordered_by` are functions that order streams for their caller; `joins` are pairs of long-lived
     streams, by the last part of their names, each of which waits for the other before it reuses
     memory. `uploads` are methods of a buffer that start an asynchronous copy from its host half.
-    `per_step` are the methods that run in every step, by name or glob.
+    `fills_pinned` are the methods, by name or glob, that fill reused pinned buffers in every step.
     """
 
     ordered_by: tuple[str, ...] = ()
-    per_step: tuple[str, ...] = ()
+    fills_pinned: tuple[str, ...] = ()
     joins: tuple[tuple[str, str], ...] = ()
     uploads: tuple[str, ...] = ("copy_to_gpu",)
     guard: tuple[Guard, ...] = ()

@@ -37,10 +37,11 @@ class PinnedBufferReused(Rule):
     Follows pinned tensors (`pin_memory=True`, `.pin_memory()`, kept in an attribute or a local
     name, and views of them) to copies with `non_blocking=True` and to the contract's
     `streams.uploads`. It flags a host write that may follow such a copy in the same function, by
-    another round of a loop too, with no wait between. Where the contract names the functions that
-    run in every step (`streams.per_step`), it flags writes there that no wait precedes: the copy
-    of the step before may be pending. Where it names a guard (`[[streams.guard]]`), it flags calls
-    of the methods that the guard covers outside of it, in a function that enters it.
+    another round of a loop too, with no wait between. Where the contract names the methods that
+    fill reused buffers in every step (`streams.fills_pinned`), it flags writes there that no wait
+    precedes: the copy of the step before may be pending. Where it names a guard
+    (`[[streams.guard]]`), it flags calls of the methods that the guard covers outside of it, in a
+    function that enters it.
 
     ## Why is this bad
     A copy reads its source when it runs, not when it is enqueued. If the host is ahead, the device
@@ -119,7 +120,7 @@ class Tables:
         self.table.copy_(self.host, non_blocking=True)
 """,
             at=((9, 9),),
-            contract='engine.name = "mine"\nstreams.per_step = ["prepare_*"]\n',
+            contract='engine.name = "mine"\nstreams.fills_pinned = ["prepare_*"]\n',
         ),
         Example(
             """\
@@ -183,7 +184,7 @@ class Tables:
         self.host[: len(offsets)] = offsets
         self.table.copy_(self.host, non_blocking=True)
 """,
-            contract='engine.name = "mine"\nstreams.per_step = ["prepare_*"]\n',
+            contract='engine.name = "mine"\nstreams.fills_pinned = ["prepare_*"]\n',
         ),
         Example(
             """\
@@ -202,7 +203,7 @@ class Runner:
     def update_states(self, batch):
         self.preprocess(batch)
 """,
-            contract='engine.name = "mine"\n[streams]\nper_step = ["prepare_inputs"]\n'
+            contract='engine.name = "mine"\n[streams]\nfills_pinned = ["prepare_inputs"]\n'
             '[[streams.guard]]\nname = "input_prep"\ncovers = ["update_states", "preprocess"]\n',
         ),
     )
@@ -212,7 +213,7 @@ class Runner:
         super().__init__(contracts)
         streams = [one.streams for one in contracts]
         self._ordered_by = {name for one in streams for name in one.ordered_by}
-        self._per_step = [glob for one in streams for glob in one.per_step]
+        self._fillers = [glob for one in streams for glob in one.fills_pinned]
         self._uploads = {name for one in streams for name in one.uploads}
         self._guards = {guard.name: guard for one in streams for guard in one.guard}
         named = (*self._guards, *self._uploads)
@@ -263,7 +264,7 @@ class Runner:
             if keyword.arg == "out"
         ]
         loops = [one for one in ast.walk(function) if isinstance(one, (ast.For, ast.While))]
-        is_step = any(fnmatch.fnmatchcase(function.name, glob) for glob in self._per_step)
+        is_step = any(fnmatch.fnmatchcase(function.name, glob) for glob in self._fillers)
         return any(
             written in words.aliases({copied}, kept)
             and (
@@ -296,7 +297,7 @@ class Runner:
         copies: Sequence[Touch],
     ) -> Iterator[Finding]:
         waits = [wait.node for wait in streams.waits if wait.waiter in (HOST, ANYTHING)]
-        is_step = any(fnmatch.fnmatchcase(function.name.value, glob) for glob in self._per_step)
+        is_step = any(fnmatch.fnmatchcase(function.name.value, glob) for glob in self._fillers)
         reported: set[str] = set()
         for write in pinned.writes(streams):
             if write.buffer in reported or self._is_guarded(write.node, streams):

@@ -186,7 +186,7 @@ def save(self, parts):
             for target in one.targets
             if isinstance(target, ast.Name)
             and isinstance(one.value, ast.Call)
-            and (target.id in pinned or last_word(one.value.func) in ALLOCATES)
+            and (target.id in pinned or last_word(one.value.func) in (*ALLOCATES, "to"))
         }
         joins = [*words.ordering_lines(), *words.lines("record_stream")]
         return any(

@@ -11,6 +11,8 @@ from collections import defaultdict
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
+from fmcheck.lint.buffers import HELD
+
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
@@ -192,7 +194,7 @@ def mentions(node: ast.AST) -> set[str]:
 
 
 def holder(node: ast.AST) -> str:
-    """Returns the dotted name of what an expression is a part or a view of."""
+    """Returns the dotted name of what an expression is, or is a part, half or view of."""
     parts: list[str] = []
     while True:
         if isinstance(node, ast.Attribute):
@@ -202,9 +204,13 @@ def holder(node: ast.AST) -> str:
             parts.clear()
             node = node.value
         elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            parts.clear()
             node = node.func.value
         else:
-            return ".".join([last_name(node), *reversed(parts)])
+            break
+    while parts and parts[0] in HELD:
+        del parts[0]
+    return ".".join([last_name(node), *reversed(parts)])
 
 
 def _pins(node: ast.AST) -> bool:
