@@ -188,13 +188,26 @@ class Guard(_Part, frozen=True, kw_only=True):
     covers: tuple[str, ...]
 
 
+class Fence(_Part, frozen=True, kw_only=True):
+    """A fence by the name of the function that sets it, and between what it has to stand.
+
+    A function that calls `fence` calls it after each `launch` and before any of `writes`, which
+    write what the launched work may still read.
+    """
+
+    fence: str
+    launch: str
+    writes: tuple[str, ...]
+
+
 class Streams(_Part, frozen=True, kw_only=True):
     """What orders streams out of the sight of a single function.
 
     `ordered_by` are functions that order streams for their caller; `joins` are pairs of long-lived
-    streams, by the last part of their names, each of which waits for the other before it reuses
-    memory. `uploads` are methods of a buffer that start an asynchronous copy from its host half.
-    `fills_pinned` are the methods, by name or glob, that fill reused pinned buffers in every step.
+    streams, by the last part of their names, each of which has to wait for the other before it
+    reuses memory. `uploads` are methods of a buffer that start an asynchronous copy from its host
+    half. `fills_pinned` are the methods, by name or glob, that fill reused pinned buffers in every
+    step.
     """
 
     ordered_by: tuple[str, ...] = ()
@@ -202,6 +215,7 @@ class Streams(_Part, frozen=True, kw_only=True):
     joins: tuple[tuple[str, str], ...] = ()
     uploads: tuple[str, ...] = ("copy_to_gpu",)
     guard: tuple[Guard, ...] = ()
+    fence: tuple[Fence, ...] = ()
 
 
 class Contract(_Part, frozen=True, kw_only=True):
@@ -286,6 +300,11 @@ def _check_streams(streams: Streams, where: str) -> None:
         "joins": [name for pair in streams.joins for name in pair],
         "uploads": streams.uploads,
     }
+    for number, fence in enumerate(streams.fence):
+        named[f"fence[{number}]"] = (fence.fence, fence.launch, *fence.writes)
+        if not fence.writes:
+            key = f"streams.fence[{number}].writes"
+            raise UsageError(where, f"key `{key}`: expected at least one function, got none")
     for number, guard in enumerate(streams.guard):
         named[f"guard[{number}].name"] = (guard.name,)
         named[f"guard[{number}].covers"] = guard.covers

@@ -123,6 +123,10 @@ BAD = {
         HEAD + '[[streams.guard]]\nname = "input_prep"\ncovers = []\n',
         "key `streams.guard[0].covers`: expected at least one method, got none",
     ),
+    "fence before nothing": (
+        HEAD + '[[streams.fence]]\nfence = "war"\nlaunch = "run"\nwrites = []\n',
+        "key `streams.fence[0].writes`: expected at least one function, got none",
+    ),
     "unknown key of the streams": (
         HEAD + '[streams]\norderd_by = ["join"]\n',
         "unknown key `streams.orderd_by`; did you mean `ordered_by`?",
