@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import ast
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
+from fmcheck.finding import Edit, Severity, Span
 from fmcheck.lint.buffers import VIEWS, squeezed
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
@@ -128,6 +128,12 @@ def is_zero(scale, shift):
     )
 """,
             at=((3, 9), (3, 53)),
+            fixed="""\
+def is_zero(scale, shift):
+    return not (
+        scale.any().to("cpu") or shift.any().to(device="cpu")
+    )
+""",
         ),
         Example(
             """\
@@ -232,17 +238,34 @@ def lengths(self):
                 help="record an event after the copy and `synchronize()` it before the values are "
                 "read, or leave out `non_blocking=True`",
                 related=[(copy.node, "the copy is only enqueued here")],
+                edits=_blocking(copy, block) if use.is_at_once else (),
             )
             return
 
 
 @dataclass(frozen=True, slots=True)
 class Use:
-    """A read of a copied tensor's values by `word`, or an object of class `word` made of it."""
+    """A read of a copied tensor's values by `word`, or an object of class `word` made of it.
+
+    `is_at_once` tells that it is read in the expression that copies it.
+    """
 
     node: CSTNode
     word: str
     is_made: bool = False
+    is_at_once: bool = False
+
+
+def _blocking(copy: Copy, block: Block) -> Sequence[Edit]:
+    """Returns the edit that lets a copy block: what is read at once has nothing to overlap with."""
+    args = copy.node.args
+    for before, arg in zip(args, args[1:], strict=False):
+        if arg.keyword is not None and arg.keyword.value == "non_blocking":
+            start, end = block.span(before.value), block.span(arg.value)
+            is_plain = not getattr(before.value, "lpar", ())
+            gone = Span(start.end_line, start.end_column, end.end_line, end.end_column)
+            return (Edit(gone, ""),) if is_plain else ()
+    return ()
 
 
 def _is_to_host(copy: Copy, streams: Streams) -> bool:
@@ -263,7 +286,7 @@ def _uses(copy: Copy, streams: Streams) -> Iterator[Use]:
     if copy.target is None:
         use, names = _outwards(copy.node, streams)
         if use is not None:
-            yield use
+            yield use if use.is_made else replace(use, is_at_once=True)
             return
     else:
         names = streams.holders(copy.target)

@@ -71,7 +71,10 @@ IN_PLACE = frozenset(
         "zero_",
     }
 )
-_EVENT = re.compile(r"(event|evt|_ready|_done|fence)s?(\[.*\]|\(\))?$", re.IGNORECASE)
+_EVENT = re.compile(
+    r"(event|evt|fence|(\b|_)(ready|done|finished|copied|published))s?(\[.*\]|\(\))?$",
+    re.IGNORECASE,
+)
 _CONTEXT = re.compile(r"stream_(ctx|context)$")
 
 
