@@ -12,7 +12,7 @@ from fmcheck.lint.host_buffers import WRITES, Pinned
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_words import StreamWords, holder, stream_words
+from fmcheck.lint.stream_words import StreamWords, holder, outermost_functions, stream_words
 from fmcheck.lint.stream_words import last_name as last_word
 from fmcheck.lint.streams import ANYTHING, HOST, Streams, functions
 
@@ -224,34 +224,53 @@ class Runner:
         return super().concerns(text) or any(name in text for name in self.anchors[1:])
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears classes that enter no guard, and those without a written pinned buffer."""
-        words = stream_words(node)
-        if any(name in words.calls for name in self._guards):
-            return True
-        pinned = words.pinned | {holder(call) for call in self._uploaded(words)}
-        if not pinned:
-            return False
-        kept = [view for view in words.views if all(name.startswith("self.") for name in view)]
-        return any(self._may_reuse(function, pinned, kept) for function in _functions(node))
+        """Clears blocks in which no function may be at fault, by names and lines."""
+        return any(self._candidates(node, self._pinned(node)))
 
-    def _uploaded(self, words: StreamWords) -> Sequence[ast.Call]:
-        return [call for name in self._uploads for call in words.calls.get(name, ())]
+    def _pinned(self, node: ast.AST) -> Pinned:
+        return Pinned(stream_words(node), self._uploads)
+
+    def _candidates(
+        self, node: ast.AST, pinned: Pinned
+    ) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+        """Yields the functions that leave a guard, or that copy from and write a pinned buffer."""
+        for function in outermost_functions(node):
+            words = StreamWords(function)
+            if self._may_leave(function, words) or self._may_reuse(function, words, pinned):
+                yield function
+
+    def _may_leave(self, function: ast.AST, words: StreamWords) -> bool:
+        """Tells whether a function enters a guard, and calls what it covers outside."""
+        for guard in self._guards.values():
+            if guard.name not in words.calls:
+                continue
+            inside = {
+                id(inner)
+                for one in ast.walk(function)
+                if isinstance(one, ast.With)
+                and any(last_word(_called(item)) == guard.name for item in one.items)
+                for statement in one.body
+                for inner in ast.walk(statement)
+            }
+            calls = [call for name in guard.covers for call in words.calls[name]]
+            if inside and any(id(call) not in inside for call in calls):
+                return True
+        return False
 
     def _may_reuse(
         self,
         function: ast.FunctionDef | ast.AsyncFunctionDef,
-        pinned: set[str],
-        kept: Sequence[set[str]],
+        words: StreamWords,
+        pinned: Pinned,
     ) -> bool:
         """Tells whether a function copies from a pinned buffer and writes it, after or before."""
-        words = StreamWords(function)
-        copies = [(call.lineno, holder(call)) for call in self._uploaded(words)]
+        uploads = [call for name in self._uploads for call in words.calls[name]]
+        copies = [(call.lineno, holder(call)) for call in uploads]
         for call in words.non_blocking():
             is_new = last_word(call.func) == "to" or not call.args
             copies.append((call.lineno, holder(call if is_new else call.args[0])))
-        pinned = {name for name in pinned if name.startswith("self.")} | words.pinned
-        pinned = words.aliases(pinned, kept)
-        copies = [copy for copy in copies if copy[1] in pinned]
+        known = words.aliases(pinned.attributes() | words.pinned, pinned.views)
+        copies = [copy for copy in copies if copy[1] in known]
         if not copies:
             return False
         writes = [(one.lineno, holder(one)) for one in words.stores]
@@ -266,7 +285,7 @@ class Runner:
         loops = [one for one in ast.walk(function) if isinstance(one, (ast.For, ast.While))]
         is_step = any(fnmatch.fnmatchcase(function.name, glob) for glob in self._fillers)
         return any(
-            written in words.aliases({copied}, kept)
+            written in words.aliases({copied}, pinned.views)
             and (
                 is_step
                 or line > start
@@ -278,16 +297,15 @@ class Runner:
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each write that a pending copy may read."""
-        pinned = Pinned(block, self._uploads)
-        telling = self._uploads | set(self._guards)
-        for function in functions(block):
-            if not any(_tells(node, telling) for node in walk(function.body)):
-                continue
-            streams = Streams(function, block, self._ordered_by)
-            yield from self._outside_guard(function, streams, block)
-            copies = list(pinned.copies(streams))
-            if copies:
-                yield from self._reused(function, streams, pinned, copies)
+        pinned = self._pinned(block.syntax)
+        for candidate in self._candidates(block.syntax, pinned):
+            part = block.part_of(candidate)
+            for function in functions(part):
+                streams = Streams(function, part, self._ordered_by)
+                yield from self._outside_guard(function, streams, part)
+                copies = list(pinned.copies(streams))
+                if copies:
+                    yield from self._reused(function, streams, pinned, copies)
 
     def _reused(
         self,
@@ -405,13 +423,7 @@ def _within(function: libcst.FunctionDef, guard: Guard) -> set[CSTNode]:
     }
 
 
-def _tells(node: CSTNode, names: set[str]) -> bool:
-    if isinstance(node, cst.Arg):
-        return node.keyword is not None and node.keyword.value == "non_blocking"
-    return isinstance(node, cst.Call) and last_name(node.func) in names
-
-
-def _functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for inner in [node, *getattr(node, "body", ())]:
-        if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef)):
-            yield inner
+def _called(item: ast.withitem) -> ast.expr:
+    """Returns what a `with` item calls, or the item."""
+    item_value = item.context_expr
+    return item_value.func if isinstance(item_value, ast.Call) else item_value

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import itertools
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
@@ -259,7 +260,7 @@ class Use:
 def _blocking(copy: Copy, block: Block) -> Sequence[Edit]:
     """Returns the edit that lets a copy block: what is read at once has nothing to overlap with."""
     args = copy.node.args
-    for before, arg in zip(args, args[1:], strict=False):
+    for before, arg in itertools.pairwise(args):
         if arg.keyword is not None and arg.keyword.value == "non_blocking":
             start, end = block.span(before.value), block.span(arg.value)
             is_plain = not getattr(before.value, "lpar", ())

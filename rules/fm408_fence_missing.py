@@ -11,7 +11,7 @@ from fmcheck.lint.flow import Flow
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, last_name
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_words import StreamWords, holder, stream_words
+from fmcheck.lint.stream_words import StreamWords, outermost_functions, stream_words
 from fmcheck.lint.stream_words import last_name as last_word
 from fmcheck.lint.streams import functions
 
@@ -169,43 +169,66 @@ class Scheduler:
         )
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears classes that call no fence after a launch, and wait in both directions or none."""
-        words = stream_words(node)
-        for fence in self._fences:
-            if (
-                all(name in words.calls for name in (fence.fence, fence.launch))
-                and any(name in words.calls for name in fence.writes)
-                and any(_may_be_late(inner, fence) for inner in [node, *getattr(node, "body", ())])
-            ):
-                return True
-        waiting = {holder(call).rpartition(".")[2] for word in WAITS for call in words.calls[word]}
-        return any((first in waiting) != (other in waiting) for first, other in self._joins)
+        """Clears classes that fence each launch at once, and wait in both directions or none."""
+        return any(self._late(node)) or any(self._one_way(stream_words(node)))
+
+    def _late(self, node: ast.AST) -> Iterator[tuple[ast.stmt, Fence]]:
+        """Yields the functions in which a fence may come too late, each with that fence."""
+        for function in outermost_functions(node):
+            for fence in self._fences:
+                if _may_be_late(function, fence):
+                    yield function, fence
+
+    def _one_way(self, words: StreamWords) -> Iterator[tuple[ast.Call, str, str]]:
+        """Yields a wait of each pair in which one waits for the other only: who, and for whom."""
+        waits = [call for word in WAITS for call in words.calls[word] if call.args]
+        waiters = {_waiter(call) for call in waits}
+        for pair in self._joins:
+            for waiter, on in (pair, pair[::-1]):
+                found = [
+                    call
+                    for call in waits
+                    if _waiter(call) == waiter and last_word(call.args[0]) == on
+                ]
+                if found and on not in waiters:
+                    yield min(found, key=lambda call: call.lineno), waiter, on
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each write that no fence precedes, and for each one-way wait."""
-        yield from self._one_way(block)
-        for function in functions(block):
-            for fence in self._fences:
-                yield from self._too_late(function, fence, block)
+        for call, waiter, on in self._one_way(stream_words(block.syntax)):
+            yield from self._waits_one_way(call, waiter, on, block)
+        for statement, fence in self._late(block.syntax):
+            part = block.part_of(statement)
+            for function in functions(part):
+                yield from self._too_late(function, fence, part)
 
-    def _one_way(self, block: Block) -> Iterator[Finding]:
-        waits = [
-            node
-            for node in block.nodes()
-            if isinstance(node, cst.Call) and last_name(node.func) in WAITS and node.args
+    def _waits_one_way(
+        self, call: ast.Call, waiter: str, on: str, block: Block
+    ) -> Iterator[Finding]:
+        holding = [
+            one
+            for one in outermost_functions(block.syntax)
+            if one.lineno <= call.lineno <= (one.end_lineno or one.lineno)
         ]
-        for pair in self._joins if waits else ():
-            for waiter, on in (pair, pair[::-1]):
-                found = [one for one in waits if _waiter(one) == waiter]
-                one_way = [one for one in found if last_name(one.args[0].value) == on]
-                if one_way and not any(_waiter(one) == on for one in waits):
-                    yield block.finding(
+        for function in holding:
+            part = block.part_of(function)
+            for node in part.nodes():
+                if (
+                    isinstance(node, cst.Call)
+                    and isinstance(node.func, cst.Attribute)
+                    and node.func.attr.value in WAITS
+                    and last_name(node.func.value) == waiter
+                    and node.args
+                    and last_name(node.args[0].value) == on
+                ):
+                    yield part.finding(
                         self,
-                        one_way[0],
+                        node,
                         f"`{waiter}` waits for `{on}`, which never waits for `{waiter}` here: it "
                         "may rewrite what is still being read",
                         help=f"have `{on}` wait for `{waiter}` before it writes what they share",
                     )
+                    return
 
     def _too_late(
         self, function: libcst.FunctionDef, fence: Fence, block: Block
@@ -264,5 +287,5 @@ def _next_call(statements: Sequence[ast.stmt]) -> str:
     return ""
 
 
-def _waiter(call: libcst.Call) -> str:
-    return last_name(call.func.value) if isinstance(call.func, cst.Attribute) else ""
+def _waiter(call: ast.Call) -> str:
+    return last_word(call.func.value) if isinstance(call.func, ast.Attribute) else ""

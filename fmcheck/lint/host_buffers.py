@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from fmcheck.lint.block import walk
 from fmcheck.lint.buffers import literal_elements, squeezed
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted, last_name
+from fmcheck.lint.names import last_name
+from fmcheck.lint.stream_words import holder
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.lint.block import Block
+    from fmcheck.lint.stream_words import StreamWords
     from fmcheck.lint.streams import Streams
 
 #: Methods of a tensor or array that set its values.
@@ -49,32 +51,37 @@ class Touch:
 class Pinned:
     """The pinned attributes of a class, by their paths, and the views that it keeps of them.
 
-    A list or dict of pinned tensors is none: who makes several takes turns.
+    `words` are those of the class. A list or dict of pinned tensors is none: who makes several
+    takes turns. Of what one of the `uploads` is called on, the host half is pinned.
     """
 
-    def __init__(self, block: Block, uploads: Collection[str]) -> None:
-        self._block = block
+    def __init__(self, words: StreamWords, uploads: Collection[str]) -> None:
         self._uploads = uploads
-        self._made: set[str] = set()
-        self._views: dict[str, str] = {}
-        for node in block.nodes():
-            if isinstance(node, (cst.Assign, cst.AnnAssign)) and node.value is not None:
-                targets = node.targets if isinstance(node, cst.Assign) else [node]
-                for target in targets:
-                    self._note(target.target, node.value)
-            elif isinstance(node, cst.Call) and last_name(node.func) in uploads:
-                assert isinstance(node.func, (cst.Attribute, cst.Name))
-                path = dotted(getattr(node.func, "value", node.func)) or ""
-                if path.startswith("self."):
-                    self._made.add(path)
+        #: The dotted names, local ones included, that a pinned tensor is bound to or held by.
+        self.names = words.pinned | {
+            holder(call) for upload in uploads for call in words.calls[upload]
+        }
+        #: Attributes that are bound to a view of one another, in sets.
+        self.views = [
+            view for view in words.views if all(name.startswith("self.") for name in view)
+        ]
+
+    def attributes(self) -> set[str]:
+        """Returns the pinned attributes."""
+        return {name for name in self.names if name.startswith("self.")}
 
     def of(self, paths: Collection[str], streams: Streams) -> set[str]:
         """Returns the pinned buffers among some paths of a function: attributes or local names."""
-        found = {self._views.get(path, path) for path in paths} & self._made
+        found: set[str] = set()
         for path in paths:
             values = streams.names.values(path)
-            if "." not in path and any(makes_pinned(value, self._block) for value in values):
-                found.add(path)
+            if "." not in path:
+                found |= (
+                    {path} if any(makes_pinned(one, streams.block) for one in values) else set()
+                )
+            else:
+                same = {path}.union(*(view for view in self.views if path in view))
+                found |= same & self.attributes()
         return found
 
     def writes(self, streams: Streams) -> Iterator[Touch]:
@@ -98,24 +105,16 @@ class Pinned:
     ) -> Iterator[Touch]:
         if any(isinstance(one, cst.Attribute) and one.attr.value == "gpu" for one in walk(touched)):
             return  # the device's half of a pair
+        code = streams.block.code
         parts = {
-            (self._text(one.start), self._text(one.stop)) for one in streams.names.regions(touched)
+            (
+                "" if one.start is None else squeezed(code(one.start)),
+                "" if one.stop is None else squeezed(code(one.stop)),
+            )
+            for one in streams.names.regions(touched)
         }
         for buffer in self.of(streams.holders(touched), streams):
             yield Touch(node, buffer, order, frozenset(parts) or frozenset({("", "")}))
-
-    def _text(self, bound: CSTNode | None) -> str:
-        return "" if bound is None else squeezed(self._block.code(bound))
-
-    def _note(self, target: CSTNode, value: CSTNode) -> None:
-        path = dotted(target) or ""
-        if not path.startswith("self."):
-            return
-        if makes_pinned(value, self._block):
-            self._made.add(path)
-        elif isinstance(value, cst.Call) and last_name(value.func) == "numpy":
-            assert isinstance(value.func, (cst.Attribute, cst.Name))
-            self._views[path] = squeezed(self._block.code(getattr(value.func, "value", value.func)))
 
 
 def makes_pinned(value: CSTNode, block: Block) -> bool:

@@ -183,6 +183,17 @@ def stream_words(node: ast.AST) -> StreamWords:
     return StreamWords(node)
 
 
+def outermost_functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yields the functions and methods of a block; not those within functions."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        yield node
+        return
+    for name in ("body", "orelse", "finalbody", "handlers"):
+        inner = getattr(node, name, ())
+        for statement in inner if isinstance(inner, list) else ():
+            yield from outermost_functions(statement)
+
+
 def last_name(node: ast.AST) -> str:
     """Returns `c` of `a.b.c`."""
     if isinstance(node, ast.Attribute):
