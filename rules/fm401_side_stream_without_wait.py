@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.streams import Context, Wait
 
 #: Keywords by which a launch is told what to wait for.
-_WAIT_ARGUMENT = re.compile(r"^wait_(for|event|events|stream|for_event)$")
+_WAIT_ARGUMENT = re.compile(r"^wait_events?$")
 
 
 class SideStreamWithoutWait(Rule):
@@ -70,7 +70,16 @@ class SideStreamWithoutWait(Rule):
     name = "side-stream-without-wait"
     severity = Severity.WARNING
     scope = Scope.FUNCTION
-    needles = ((b"stream(", b"StreamContext", b"stream_ctx", b"stream_context", b"wait_"),)
+    needles = (
+        (
+            b"stream(",
+            b"StreamContext",
+            b"stream_ctx",
+            b"stream_context",
+            b"wait_event",
+            b"wait_for_e",
+        ),
+    )
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31341",
         "https://github.com/vllm-project/vllm/issues/47282",
@@ -358,11 +367,16 @@ def _may_be_of_own_job(context: ast.With, words: StreamWords) -> bool:
         if context.lineno <= call.lineno <= end
         for part in (getattr(call.func, "value", call.func), *call.args)
     }
-    waited = {last_word(arg) for call in words.calls["wait_event"] for arg in call.args}
-    for one in words.assigns:
-        if not waited.isdisjoint(last_word(target) for target in one.targets):
-            waited = waited | {last_word(one.value)}
-    return not (recorded & waited).isdisjoint(recorded - {""})
+    args = [arg for call in words.calls["wait_event"] for arg in call.args]
+    waited = {last_word(arg) for arg in args if isinstance(arg, ast.Attribute)}
+    names = {arg.id for arg in args if isinstance(arg, ast.Name)}
+    waited |= {
+        last_word(one.value)
+        for one in words.assigns
+        if isinstance(one.value, (ast.Attribute, ast.Name))
+        and not names.isdisjoint(last_word(target) for target in one.targets)
+    }
+    return bool(recorded & waited - {""})
 
 
 def _may_be_unordered(context: ast.With, words: StreamWords) -> bool:

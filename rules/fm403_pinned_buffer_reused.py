@@ -234,6 +234,8 @@ class Runner:
         self, node: ast.AST, pinned: Pinned
     ) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
         """Yields the functions that leave a guard, or that copy from and write a pinned buffer."""
+        if not pinned.names and self._guards.keys().isdisjoint(stream_words(node).calls):
+            return
         for function in outermost_functions(node):
             words = StreamWords(function)
             if self._may_leave(function, words) or self._may_reuse(function, words, pinned):

@@ -105,6 +105,7 @@ class Streams:
         self.copies: list[Copy] = []
         #: Names of the tensors that `record_stream` is called on.
         self.kept: set[str] = set()
+        self._held: dict[str, set[str]] = {}
         self.order: dict[CSTNode, int] = {
             node: order for order, node in enumerate(walk(function.body))
         }
@@ -163,6 +164,14 @@ class Streams:
 
     def holders(self, node: CSTNode) -> set[str]:
         """Returns the buffers that an expression is, or is a part or a view of, by their paths."""
+        name = dotted(node)
+        if name is None:
+            return self._holders(node)
+        if name not in self._held:
+            self._held[name] = self._holders(node)
+        return self._held[name]
+
+    def _holders(self, node: CSTNode) -> set[str]:
         found = {_whole(one.path) for one in self.names.regions(node) if one.leaf}
         base = node
         while not isinstance(base, (cst.Name, cst.Attribute)):
