@@ -237,7 +237,11 @@ def finish(self, loads, stores):
 """
         ),
     )
-    judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
+    judged = (
+        Judged("sglang 0.5.23", 0, 0),
+        Judged("sglang 0.5.12", 1, 1),
+        Judged("vllm 0.20.2", 0, 0),
+    )
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
         super().__init__(contracts)
