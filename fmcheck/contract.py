@@ -203,6 +203,47 @@ class LateResults(_Part, frozen=True, kw_only=True):
     checks: tuple[str, ...] = ("finished", "is_retracted")
 
 
+class Guard(_Part, frozen=True, kw_only=True):
+    """A context manager under which reused host buffers may be written.
+
+    `name` is the method that makes it, `covers` are methods that write such buffers: where one
+    function enters the guard, it calls them inside.
+    """
+
+    name: str
+    covers: tuple[str, ...]
+
+
+class Fence(_Part, frozen=True, kw_only=True):
+    """A fence by the name of the function that sets it, and between what it has to stand.
+
+    A function that calls `fence` calls it after each `launch` and before any of `writes`, which
+    write what the launched work may still read.
+    """
+
+    fence: str
+    launch: str
+    writes: tuple[str, ...]
+
+
+class Streams(_Part, frozen=True, kw_only=True):
+    """What orders streams out of the sight of a single function.
+
+    `ordered_by` are functions that order streams for their caller; `joins` are pairs of long-lived
+    streams, by the last part of their names, each of which has to wait for the other before it
+    reuses memory. `uploads` are methods of a buffer that start an asynchronous copy from its host
+    half. `fills_pinned` are the methods, by name or glob, that fill reused pinned buffers in every
+    step.
+    """
+
+    ordered_by: tuple[str, ...] = ()
+    fills_pinned: tuple[str, ...] = ()
+    joins: tuple[tuple[str, str], ...] = ()
+    uploads: tuple[str, ...] = ("copy_to_gpu",)
+    guard: tuple[Guard, ...] = ()
+    fence: tuple[Fence, ...] = ()
+
+
 class Contract(_Part, frozen=True, kw_only=True):
     """An engine's contract, whole. `origin` is the file it was read from."""
 
@@ -213,6 +254,7 @@ class Contract(_Part, frozen=True, kw_only=True):
     device: Device = Device()
     launches: Launches = Launches()
     late_results: LateResults = LateResults()
+    streams: Streams = Streams()
 
 
 def applies(releases: str, version: str | None) -> bool:
@@ -258,6 +300,7 @@ def _check(contract: Contract, where: str) -> None:
             _check_valid(buffer.valid, where, f"{key}.buffer[{inner}].valid")
     for number, registry in enumerate(contract.graph_inputs.registry):
         _check_registry(registry, where, f"graph_inputs.registry[{number}]")
+    _check_streams(contract.streams, where)
     for number, opaque in enumerate(contract.opaque):
         for function in opaque.functions:
             _check_reference(function, where, f"opaque[{number}].functions", "module:function")
@@ -284,6 +327,29 @@ def _check_registry(registry: Registry, where: str, key: str) -> None:
             raise UsageError(where, f"key `{key}.{field}`: expected a name, got `{value}`")
     if not registry.stale_policies:
         raise UsageError(where, f"key `{key}.stale_policies`: expected at least one, got none")
+
+
+def _check_streams(streams: Streams, where: str) -> None:
+    named = {
+        "ordered_by": streams.ordered_by,
+        "joins": [name for pair in streams.joins for name in pair],
+        "uploads": streams.uploads,
+    }
+    for number, fence in enumerate(streams.fence):
+        named[f"fence[{number}]"] = (fence.fence, fence.launch, *fence.writes)
+        if not fence.writes:
+            key = f"streams.fence[{number}].writes"
+            raise UsageError(where, f"key `{key}`: expected at least one function, got none")
+    for number, guard in enumerate(streams.guard):
+        named[f"guard[{number}].name"] = (guard.name,)
+        named[f"guard[{number}].covers"] = guard.covers
+        if not guard.covers:
+            key = f"streams.guard[{number}].covers"
+            raise UsageError(where, f"key `{key}`: expected at least one method, got none")
+    for key, names in named.items():
+        for name in names:
+            if not name.isidentifier():
+                raise UsageError(where, f"key `streams.{key}`: expected a name, got `{name}`")
 
 
 def _check_releases(text: str, where: str, key: str) -> None:

@@ -36,6 +36,7 @@ CODES = {
     "relay-ring": "FM104",
     "multi-gather": "FM501",
     "hidden-sync": "FM502",
+    "guard-coverage": "FM403",
 }
 LEAST_FLAGGED, MOST_CLEAN = 0.95, 0.03
 

@@ -151,13 +151,13 @@ class Flow:
         else:
             yield squeezed(self._block.code(test)), holds
 
-    def may_follow(self, first: CSTNode, then: CSTNode) -> bool:
+    def may_follow(self, first: CSTNode, then: CSTNode, without: Iterable[CSTNode] = ()) -> bool:
         """Tells whether a path leads from `first` on to `then`, another round of a loop included.
 
-        Within one step that is so only in a loop.
+        Within one step that is so only in a loop. The path passes none of `without`.
         """
         start, end = self.position(first), self.position(then)
-        return end in self._reached(start)
+        return end in self._reached(start, {self.position(node) for node in without})
 
     def always_follows(self, first: CSTNode, then: CSTNode) -> bool:
         """Tells whether every path from `first` to a return passes `then`, or they share a step."""
