@@ -216,12 +216,12 @@ class Runner:
         self._fillers = [glob for one in streams for glob in one.fills_pinned]
         self._uploads = {name for one in streams for name in one.uploads}
         self._guards = {guard.name: guard for one in streams for guard in one.guard}
-        named = (*self._guards, *self._uploads)
-        self.anchors = (b"non_blocking", *(name.encode() for name in named))
+        self._named = tuple(name.encode() for name in (*self._guards, *self._uploads))
+        self.anchors = (b"non_blocking", *self._named)
 
     def concerns(self, text: bytes) -> bool:
         """Asks for the contracts' guards, and for their uploads, by their own names."""
-        return super().concerns(text) or any(name in text for name in self.anchors[1:])
+        return super().concerns(text) or any(name in text for name in self._named)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks in which no function may be at fault, by names and lines."""
