@@ -50,7 +50,8 @@ def _parser() -> argparse.ArgumentParser:
         "`fmcheck lint` reads the source; `pytest -p fmcheck` watches it run.",
     )
     parser.add_argument("--version", action="version", version=f"fmcheck {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    # Named here, `prog` spares a formatter, and with it the import of shutil.
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="fmcheck")
     _add_lint(commands)
     rule = commands.add_parser("rule", help="explain a rule")
     rule.add_argument("code", metavar="CODE", help="a rule's code, as FM201")
