@@ -150,6 +150,8 @@ def test_a_fact_that_needs_no_tree_parses_none():
 #: Files of sglang 0.5.23: with findings of several rules, with none, with strings that are not cut.
 SAMPLE = (
     "sglang/srt/managers/overlap_utils.py",
+    "sglang/srt/model_executor/cpu_graph_runner.py",
+    "sglang/srt/model_executor/runner_utils/pool.py",
     "sglang/srt/managers/tp_worker.py",
     "sglang/srt/managers/utils.py",
     "sglang/srt/speculative/eagle_utils.py",
