@@ -62,7 +62,8 @@ def _parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"fmcheck {__version__}")
     parser.set_defaults(options=("--help", "--version"))
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    # Named here, `prog` spares a formatter, and with it the import of shutil.
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="fmcheck")
     cli_lint.add_to(commands)
     rule = commands.add_parser("rule", help="explain a rule")
     rule.add_argument("code", metavar="CODE", help="a rule's code, as FM201")

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import fnmatch
 import operator
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
 from fmcheck.errors import UsageError
 from fmcheck.strict import convert, parse_toml, read_toml
@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from pathlib import Path
 
+#: Version ranges that need no `packaging`, whose import takes longer than linting a file.
+_PLAIN_RELEASES = re.compile(r"((>=|<=|<|>|==|!=)\d+(\.\d+)*(,(?!$)|$))*")
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
     ">": operator.gt,
@@ -259,7 +261,11 @@ class Contract(_Part, frozen=True, kw_only=True):
 
 def applies(releases: str, version: str | None) -> bool:
     """Tells whether a part for `releases` is meant for `version`; an unknown version gets all."""
-    return not releases or version is None or SpecifierSet(releases).contains(version, True)
+    if not releases or version is None:
+        return True
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(releases).contains(version, True)
 
 
 def load_contract(path: Path) -> Contract:
@@ -353,6 +359,10 @@ def _check_streams(streams: Streams, where: str) -> None:
 
 
 def _check_releases(text: str, where: str, key: str) -> None:
+    if _PLAIN_RELEASES.fullmatch(text):
+        return
+    from packaging.specifiers import InvalidSpecifier, SpecifierSet
+
     try:
         SpecifierSet(text)
     except InvalidSpecifier:

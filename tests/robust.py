@@ -136,7 +136,7 @@ def _interrupted(folder: Path) -> list[str]:
         stderr=subprocess.PIPE,
         start_new_session=True,
     )
-    time.sleep(1.5)
+    time.sleep(0.7)
     os.killpg(run.pid, signal.SIGINT)
     _, err = run.communicate(timeout=60)
     print(f"{folder} interrupted: exit {run.returncode}, {err!r}")

@@ -228,6 +228,7 @@ def test_an_environment_that_changes_output_is_another_run(project, more):
         ("--select", "FM3", "--ignore=FM6"),
         ("--jobs", "1"),
         ("-j", "1"),
+        ("-j2",),
         ("--config", "pyproject.toml"),
         ("--cache-dir", "other"),
         ("--cache-dir=other",),

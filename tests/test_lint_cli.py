@@ -144,12 +144,12 @@ def test_folder_without_python_says_that_nothing_was_checked(lint, tmp_path):
 
 UNREADABLE = {
     "latin-1 of no rule's concern": b"# \xe9\n",
-    "syntax error": b"import torch\ntorch.cuda.Event(\n",
+    "syntax error": b"device_module = torch\ntorch.cuda.Event(\n",
     "undeclared latin-1": b"# \xe9\ntorch.cuda.Event\n",
     "unknown encoding": b"# coding: klingon\ntorch.cuda.Event\n",
     "NUL byte": b"torch.cuda.Event\0\n",
-    "tabs and spaces": b"if torch:\n\tcuda = 1\n        Event = 1\n",
-    "deep nesting": b"cuda = Event = " + b"(" * 5000 + b")" * 5000 + b"\n",
+    "tabs and spaces": b"if device_module:\n\tcuda = 1\n        Event = 1\n",
+    "deep nesting": b"device_module = cuda = Event = " + b"(" * 5000 + b")" * 5000 + b"\n",
 }
 
 

@@ -233,3 +233,24 @@ def test_files_that_vanish_meanwhile_are_one_diagnostic_each(tmp_path):
 
     assert codes_by_file(done.stdout)["m1.py"] == ("FM001",)
     assert done.returncode == 2
+
+
+def test_a_file_of_no_concern_needs_nothing_heavy(tmp_path):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    heavy = ("libcst", "importlib.metadata", "logging", "packaging", "rich", "subprocess", "torch")
+    code = (
+        "import sys\n"
+        "from fmcheck.__main__ import main\n"
+        "main()\n"
+        f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr)\n"
+    )
+
+    done = subprocess.run(
+        [sys.executable, "-c", code, "lint", "--no-cache", "a.py"],
+        cwd=tmp_path,
+        env=ENVIRON,
+        capture_output=True,
+        text=True,
+    )
+
+    assert done.stderr == "[]\n"

@@ -7,10 +7,14 @@ from pathlib import Path
 
 import pytest
 
+from fmcheck.config import Located, Settings
+from fmcheck.lint.engine import lint_text
 from fmcheck.lint.facts import ModuleFacts
 from fmcheck.lint.module import Module
 from fmcheck.lint.rule import Scope
 from fmcheck.lint.slices import Cuts
+from fmcheck.registry import contracts_for, rules
+from tests.corpus import wheel_source
 
 SOURCES = sorted(
     path
@@ -141,3 +145,26 @@ def test_a_fact_that_needs_no_tree_parses_none():
     assert not facts.reads({"get_device_module"})
     assert facts.imported == {"torch": "torch"}
     assert "tree" not in vars(module)
+
+
+#: Files of sglang 0.5.23: with findings of several rules, with none, with strings that are not cut.
+SAMPLE = (
+    "sglang/srt/managers/overlap_utils.py",
+    "sglang/srt/model_executor/cpu_graph_runner.py",
+    "sglang/srt/model_executor/runner_utils/pool.py",
+    "sglang/srt/managers/tp_worker.py",
+    "sglang/srt/managers/utils.py",
+    "sglang/srt/speculative/eagle_utils.py",
+    "sglang/srt/utils/common.py",
+    "sglang/version.py",
+)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_cheap_stages_change_no_finding_in_a_released_engine(name):
+    path = wheel_source("sglang", "0.5.23") / name
+    contracts = contracts_for(Located(Settings(), None))
+    used = [rule(contracts) for rule in rules().values()]
+    text = path.read_bytes()
+
+    assert lint_text(text, name, used) == lint_text(text, name, used, whole=True)

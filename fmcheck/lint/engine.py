@@ -130,12 +130,13 @@ def _lint_module(module: Module, path: str, rules: Sequence[Rule], whole: bool) 
 
 def _aliases(rule: Rule, facts: ModuleFacts) -> Iterator[str]:
     """Yields the names that imports give to what a rule's words are about."""
-    words = rule.words()
-    if rule.scope is Scope.MODULE or not words:
+    if rule.scope is Scope.MODULE:
         return
-    for name, target in facts.renamed.items():
-        if any(word in target for word in words):
-            yield name
+    for word in rule.words():
+        if word.isidentifier() and facts.may_rename(word):
+            for name, target in facts.imported.items():
+                if word in target.rpartition(".")[2] != name:
+                    yield name
 
 
 def _check(rule: Rule, node: ast.AST | Slice, facts: ModuleFacts, whole: bool) -> Sequence[Finding]:
@@ -177,8 +178,16 @@ def _is_deep(root: ast.AST) -> bool:
     """Tells whether a tree is deeper than libcst's stack bears; layer by layer, no recursion."""
     layer, depth = [root], 0
     while layer and depth <= MOST_DEPTH:
-        layer = [child for node in layer for child in ast.iter_child_nodes(node)]
         depth += 1
+        below: list[ast.AST] = []
+        for node in layer:
+            for name in node._fields:
+                value = getattr(node, name, None)
+                if value.__class__ is list:
+                    below += [one for one in value if isinstance(one, ast.AST)]
+                elif isinstance(value, ast.AST) and value._fields:
+                    below.append(value)
+        layer = below
     return depth > MOST_DEPTH
 
 

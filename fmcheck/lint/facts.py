@@ -67,16 +67,12 @@ class ModuleFacts:
             for alias in node.names
         ]
 
-    @cached_property
-    def renamed(self) -> dict[str, str]:
-        """Those of `imported` whose local name is not the last part of what it stands for."""
-        if " as " not in self.module.text:
-            return {}
-        return {
-            name: target
-            for name, target in self.imported.items()
-            if name != target.rpartition(".")[2]
-        }
+    def may_rename(self, word: str) -> bool:
+        """Tells whether an import may give another name to something called like `word`."""
+        text = self.module.text
+        if f"{word} as " in text:
+            return True
+        return " as " in text and re.search(rf"{word}\w*[ \t]+as\b", text) is not None
 
     @cached_property
     def names(self) -> frozenset[str]:

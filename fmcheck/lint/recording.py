@@ -35,6 +35,8 @@ def recorded(argv: list[str]) -> int:
 
     from fmcheck.cli import main
 
+    if "--no-cache" in argv:
+        return main(argv)
     inputs = Inputs()
     token = INPUTS.set(inputs)
     real = sys.stdout, sys.stderr

@@ -134,7 +134,7 @@ def _key(argv: list[str]) -> str | None:
             if name in _VALUED:
                 if not has_value:
                     next(expected, None)
-            elif argument not in _FLAGS:
+            elif argument not in _FLAGS and not (name[:2] == "-j" and name[2:].isdigit()):
                 return None
     try:
         terminal = [bool(one and one.isatty()) for one in (sys.stdout, sys.stderr)]
