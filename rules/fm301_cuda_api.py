@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import fnmatch
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted
-from fmcheck.lint.rule import Example, Rule, Scope
+from fmcheck.lint.names import dotted, lies_in
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import libcst
     from libcst import CSTNode
@@ -34,6 +33,11 @@ API = frozenset(
         "synchronize",
     )
 )
+#: Of CUDA's allocator and driver, with no equal that works everywhere: who asks them means CUDA.
+CUDA_ALONE = frozenset(
+    f"torch.cuda.{name}"
+    for name in ("cudart", "memory_snapshot", "memory_stats", "reset_peak_memory_stats")
+)
 
 
 class CudaApi(Rule):
@@ -41,11 +45,11 @@ class CudaApi(Rule):
 
     ## What it does
     Looks for `torch.cuda.Event`, `Stream`, `stream`, `current_stream`, `default_stream`,
-    `set_stream` and `synchronize`, under any import name, in a module that also reaches the
-    device module (`torch.get_device_module`), or that lies in a folder which the contract calls
+    `set_stream` and `synchronize`, under any import name, in a function that also reaches the
+    device module (`torch.get_device_module`), or in a folder which the contract calls
     device-agnostic. A call is a warning; an annotation, an import or another mention is a note.
     Code behind a test for CUDA (`if x.is_cuda:`, `if device == "cuda":`) is left alone, and so is
-    code that replaces the API by another device's.
+    code that replaces the API by another device's, or asks CUDA's own allocator beside it.
 
     ## Why is this bad
     On another accelerator the call fails, or worse, it answers about a CUDA stream that nothing
@@ -77,6 +81,10 @@ class CudaApi(Rule):
         "https://github.com/vllm-project/vllm/pull/58082",
     )
 
+    judged = (
+        Judged("sglang 0.5.23", 10, 10),
+        Judged("vllm 0.20.2", 0, 0),
+    )
     bad = (
         Example(
             """\
@@ -101,6 +109,7 @@ def plan(device) -> CudaStream:
     return side
 """,
             at=((2, 24), (2, 46), (4, 21), (6, 5)),
+            path="sglang/srt/speculative/worker.py",
         ),
         Example(
             """\
@@ -116,6 +125,30 @@ def wait(tensor, event):
         ),
     )
     good = (
+        Example(
+            """\
+import torch
+
+def peak(run):
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    torch.cuda.synchronize()
+    return torch.cuda.memory_stats()["allocated_bytes.all.peak"]
+""",
+            path="sglang/srt/speculative/dflash_worker_v2.py",
+        ),
+        Example(
+            """\
+import torch
+
+def wait(device):
+    torch.get_device_module(device).synchronize()
+
+def time_kernel():
+    torch.cuda.synchronize()
+"""
+        ),
         Example(
             """\
 import torch
@@ -193,18 +226,22 @@ def run_on_xpu(device):
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears modules that are written for CUDA alone, and blocks without the API."""
-        return self._is_agnostic(facts) and not API.isdisjoint(facts.mentioned(node))
+        mentioned = facts.mentioned(node)
+        return not API.isdisjoint(mentioned) and self._is_agnostic(facts.path, mentioned)
 
-    def _is_agnostic(self, facts: ModuleFacts) -> bool:
-        if _lies_in(facts.path, self._cuda_only):
+    def _is_agnostic(self, path: str, mentioned: Iterable[str]) -> bool:
+        if lies_in(path, self._cuda_only) or not CUDA_ALONE.isdisjoint(mentioned):
             return False
-        return bool(self._device_modules & facts.names) or _lies_in(facts.path, self._agnostic)
+        return lies_in(path, self._agnostic) or any(
+            not self._device_modules.isdisjoint(name.split(".")) for name in mentioned
+        )
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each use of the API that no test for CUDA guards."""
-        if not self._is_agnostic(block.facts):
+        mentions = list(_uses(block))
+        if not self._is_agnostic(block.path, [name for _, name in mentions]):
             return
-        uses = [(node, api) for node, api in _uses(block) if api in API]
+        uses = [(node, api) for node, api in mentions if api in API]
         exempt = self._guarded(block) | _replaced(block)
         annotations = _below(block, cst.Annotation)
         called = {node.func for node in block.nodes() if isinstance(node, cst.Call)}
@@ -279,10 +316,6 @@ def run_on_xpu(device):
             test = test.func
         name = dotted(test) or (test.attr.value if isinstance(test, cst.Attribute) else "")
         return True if name.rpartition(".")[2].lstrip("_") in self._guards else None
-
-
-def _lies_in(path: str, globs: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatch(path.replace("\\", "/"), f"*{glob}") for glob in globs)
 
 
 def _uses(block: Block) -> Iterator[tuple[CSTNode, str]]:
