@@ -72,6 +72,9 @@ class Platform:
             return sides.pop() if len(sides) == 1 else None
         if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
             return _compares_with_cuda(test)
+        if isinstance(test, cst.Call) and dotted(test.func) in ("any", "all") and test.args:
+            each = test.args[0].value
+            return self.asks_for_cuda(each.elt) if isinstance(each, cst.GeneratorExp) else None
         if isinstance(test, cst.Call):
             test = test.func
         name = dotted(test) or (test.attr.value if isinstance(test, cst.Attribute) else "")
