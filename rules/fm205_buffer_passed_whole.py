@@ -9,7 +9,7 @@ from fmcheck.finding import Severity
 from fmcheck.lint.graph_inputs import Filling, Kind
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.outline import outlines
-from fmcheck.lint.rule import Example, Rule, Scope
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -58,6 +58,7 @@ class BufferPassedWhole(Rule):
         "https://github.com/sgl-project/sglang/pull/32555",
         "https://github.com/vllm-project/vllm/pull/23035",
     )
+    judged = (Judged("sglang 0.5.23", 0, 0),)
     on_by_default = False
     bad = (
         Example(
@@ -139,7 +140,9 @@ class Backend:
             uses = sum(isinstance(one, cst.Name) and one.value == name for one in nodes)
             pads = [one for one in writes if one.kind is Kind.CONSTANT and one.region.is_tail]
             # Once where it is bound, once for each write.
-            is_view = isinstance(value, cst.Subscript) and isinstance(value.value, cst.Attribute)
+            is_view = isinstance(value, cst.Subscript) and any(
+                isinstance(one.slice, cst.Slice) for one in value.slice
+            )
             if is_view and pads and uses == len(writes) + 1:
                 yield block.finding(
                     self,
