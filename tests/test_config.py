@@ -86,8 +86,8 @@ BAD = {
     "not a table": ("[tool]\nfmcheck = 3\n", "key `tool.fmcheck`: expected a table"),
     "not TOML": ("[tool.fmcheck\n", "is not valid TOML"),
     "unknown rule": (
-        '[tool.fmcheck]\nselect = ["FM302"]\n',
-        "key `select`: expected a rule code, a family like `FM2`, or `ALL`, got `FM302`; "
+        '[tool.fmcheck]\nselect = ["FM3011"]\n',
+        "key `select`: expected a rule code, a family like `FM2`, or `ALL`, got `FM3011`; "
         "did you mean `FM301`?",
     ),
     "unknown contract": (
