@@ -147,6 +147,13 @@ class Registry(_Part, frozen=True, kw_only=True):
     computed_by: tuple[str, ...] = ()
 
 
+class FillValue(_Part, frozen=True, kw_only=True):
+    """What the padded rows of a graph input hold: `name`, which may be a glob, and the value."""
+
+    name: str
+    value: int
+
+
 class GraphInputs(_Part, frozen=True, kw_only=True):
     """The static buffers of graph runners.
 
@@ -154,7 +161,8 @@ class GraphInputs(_Part, frozen=True, kw_only=True):
     reads another request's rows. `index_like` name further buffers whose values are used as
     indices (positions, cache slots) or choose rows (masks). `tail_is_discarded` name those that
     padded rows compute from, for results that nobody keeps; `tail_may_stay` those whose padded
-    tail is harmless, whatever the rest says. All are names or globs.
+    tail is harmless, whatever the rest says. All are names or globs. `fill_value` says what padded
+    rows of single buffers hold.
     """
 
     row_indices: tuple[str, ...] = ()
@@ -162,19 +170,22 @@ class GraphInputs(_Part, frozen=True, kw_only=True):
     tail_is_discarded: tuple[str, ...] = ()
     tail_may_stay: tuple[str, ...] = ()
     registry: tuple[Registry, ...] = ()
+    fill_value: tuple[FillValue, ...] = ()
 
 
 class Device(_Part, frozen=True, kw_only=True):
     """Where code must not name one accelerator's API.
 
     `agnostic` are globs of paths from the package's root, in which `*` crosses folders;
-    `cuda_only` are those written for CUDA alone, whatever they mention. `device_modules` are the
+    `cuda_only` are those written for CUDA alone, whatever they mention; `no_literal` are further
+    ones whose tensors go where the engine is told to run. `device_modules` are the
     names by which code reaches the device-agnostic module; `guards` are names, leading underscores
     aside, whose truth means that the code runs on CUDA.
     """
 
     agnostic: tuple[str, ...] = ()
     cuda_only: tuple[str, ...] = ()
+    no_literal: tuple[str, ...] = ()
     device_modules: tuple[str, ...] = ("get_device_module", "device_module")
     guards: tuple[str, ...] = ("is_cuda", "is_cuda_alike", "is_hip")
 
@@ -246,6 +257,29 @@ class Streams(_Part, frozen=True, kw_only=True):
     fence: tuple[Fence, ...] = ()
 
 
+class Renamed(_Part, frozen=True, kw_only=True):
+    """A hook that has a new name; a method or call by the old one is never reached.
+
+    `classes` are globs of the classes that offer the hook, or of their bases; `receivers` of the
+    names by which they are called. Elsewhere the old name is somebody else's.
+    """
+
+    old: str
+    new: str
+    classes: tuple[str, ...] = ()
+    receivers: tuple[str, ...] = ()
+
+
+class SelfGuarding(_Part, frozen=True, kw_only=True):
+    """A function that returns at once where it has nothing to do: `call`, by its last name.
+
+    `guards` are names that it tests itself; a caller's test of one of them repeats it.
+    """
+
+    call: str
+    guards: tuple[str, ...]
+
+
 class Contract(_Part, frozen=True, kw_only=True):
     """An engine's contract, whole. `origin` is the file it was read from."""
 
@@ -257,6 +291,8 @@ class Contract(_Part, frozen=True, kw_only=True):
     launches: Launches = Launches()
     late_results: LateResults = LateResults()
     streams: Streams = Streams()
+    renamed: tuple[Renamed, ...] = ()
+    self_guarding: tuple[SelfGuarding, ...] = ()
 
 
 def applies(releases: str, version: str | None) -> bool:
@@ -307,6 +343,17 @@ def _check(contract: Contract, where: str) -> None:
     for number, registry in enumerate(contract.graph_inputs.registry):
         _check_registry(registry, where, f"graph_inputs.registry[{number}]")
     _check_streams(contract.streams, where)
+    for number, renamed in enumerate(contract.renamed):
+        _check_name(renamed.old, where, f"renamed[{number}].old")
+        _check_name(renamed.new, where, f"renamed[{number}].new")
+        if not renamed.classes and not renamed.receivers:
+            key = f"renamed[{number}]"
+            raise UsageError(where, f"key `{key}`: expected `classes` or `receivers`, got neither")
+    for number, guarding in enumerate(contract.self_guarding):
+        _check_name(guarding.call, where, f"self_guarding[{number}].call")
+        if not guarding.guards:
+            key = f"self_guarding[{number}].guards"
+            raise UsageError(where, f"key `{key}`: expected at least one, got none")
     for number, opaque in enumerate(contract.opaque):
         for function in opaque.functions:
             _check_reference(function, where, f"opaque[{number}].functions", "module:function")
@@ -324,6 +371,11 @@ def _check_reference(text: str, where: str, key: str, shape: str) -> None:
     dotted = [*module.split("."), *name.split(".")]
     if not colon or not all(part.isidentifier() for part in dotted):
         raise UsageError(where, f"key `{key}`: expected `{shape}`, got `{text}`")
+
+
+def _check_name(text: str, where: str, key: str) -> None:
+    if not text.isidentifier():
+        raise UsageError(where, f"key `{key}`: expected a name, got `{text}`")
 
 
 def _check_registry(registry: Registry, where: str, key: str) -> None:

@@ -30,7 +30,7 @@ DATA = Path(__file__).parent / "data" / "lint_truth.json"
 #: The rule of this project that answers for a kind of truth.
 CODES = {
     "padding-zero": "FM201",
-    "graphslot-policy": "FM201",
+    "graphslot-policy": "FM203",
     "cuda-event": "FM301",
     "relay-gather-unchecked": "FM101",
     "relay-ring": "FM104",
