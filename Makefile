@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help demo test check truth benchmarks clean
+.PHONY: help demo test check truth museum benchmarks clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
@@ -31,6 +31,9 @@ test: check  ## the whole test suite
 
 truth: $(VENV)/.ready  ## expected against given, over released SGLang wheels
 	$(BIN)/python -m tests.truth
+
+museum: $(VENV)/.ready  ## historic faults: which of them a lint rule catches
+	$(BIN)/python -m tests.museum
 
 benchmarks: $(VENV)/.ready  ## ratios: linter, watch, start-up, fused gather
 	$(BIN)/python -m tests.benchmarks

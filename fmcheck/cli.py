@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import re
 import sys
-from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 from fmcheck import __version__
 from fmcheck.doctor import add_doctor
@@ -16,18 +16,15 @@ if TYPE_CHECKING:
 
 CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 
-EXIT_STATUS = """\
-exit status:
-  0  nothing found (notes alone are nothing)
-  1  warnings or errors found
-  2  could not check everything: bad input, or a file that cannot be read or parsed
-"""
-
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command that `argv` asks for and returns its exit status."""
-    arguments = _parser().parse_args(argv)
     try:
+        arguments, unknown = _parser().parse_known_args(argv)
+        if unknown:
+            raise UsageError(
+                unknown[0], f"no such option or argument{nearest(unknown[0], arguments.options)}"
+            )
         status: int = arguments.run(arguments)
     except UsageError as err:
         print(f"fmcheck: {err}", file=sys.stderr)
@@ -42,15 +39,33 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are those of the command: one line, with the nearest name."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError."""
+        _, wrong, choices = message.partition("invalid choice: ")
+        if wrong:
+            given, *known = re.findall(r"'([^']*)'|([\w-]+)(?=[,)])", choices)
+            names = ["".join(one) for one in known]
+            message += nearest("".join(given), names)
+        raise UsageError(self.prog.removeprefix("fmcheck "), message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    from fmcheck import cli_lint
+
+    parser = _Parser(
         prog="fmcheck",
+        allow_abbrev=False,
         description="Finds stale-data bugs in overlap-scheduled LLM inference engines. "
         "`fmcheck lint` reads the source; `pytest -p fmcheck` watches it run.",
     )
     parser.add_argument("--version", action="version", version=f"fmcheck {__version__}")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
-    _add_lint(commands)
+    parser.set_defaults(options=("--help", "--version"))
+    # Named here, `prog` spares a formatter, and with it the import of shutil.
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="fmcheck")
+    cli_lint.add_to(commands)
     add_doctor(commands)
     rule = commands.add_parser("rule", help="explain a rule")
     rule.add_argument("code", metavar="CODE", help="a rule's code, as FM201")
@@ -60,81 +75,21 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _add_lint(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
-    lint = commands.add_parser(
-        "lint",
-        help="check Python source",
-        description="Checks Python files against the rules and the engine's contract.",
-        epilog=EXIT_STATUS,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
-    )
-    lint.add_argument("paths", nargs="+", type=Path, metavar="PATH", help="a file or a folder")
-    lint.add_argument(
-        "--select",
-        action="append",
-        default=[],
-        metavar="RULES",
-        help="only these: codes, families (FM2) or ALL, split by commas",
-    )
-    lint.add_argument(
-        "--ignore", action="append", default=[], metavar="RULES", help="all but these"
-    )
-    lint.add_argument("--fix", action="store_true", help="apply the fixes that rules offer")
-    lint.add_argument(
-        "--format", choices=("text", "json"), default="text", help="how findings are shown"
-    )
-    lint.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="settings file, instead of [tool.fmcheck] in the nearest pyproject.toml",
-    )
-    lint.set_defaults(run=_lint)
-
-
-def _lint(arguments: argparse.Namespace) -> int:
-    from fmcheck.lint.run import Request, lint_paths
-    from fmcheck.report import text
-
-    outcome = lint_paths(
-        Request(
-            paths=tuple(arguments.paths),
-            config=arguments.config,
-            select=_selectors(arguments.select),
-            ignore=_selectors(arguments.ignore),
-            fix=arguments.fix,
-        )
-    )
-    if arguments.format == "json":
-        from fmcheck.report import json
-
-        print(json.render(outcome.findings))
-    else:
-        for finding in outcome.findings:
-            print(text.render(finding, outcome.lines_of))
-        print(text.summary(outcome.findings, outcome.files, outcome.rules))
-        if outcome.fixed:
-            print(f"fixed {outcome.fixed} of what was found; the rest is above")
-    if not outcome.files:
-        print("fmcheck: no Python files there; nothing was checked", file=sys.stderr)
-    if outcome.unreadable:
-        return FAILED
-    return FOUND if outcome.failing else CLEAN
-
-
-def _selectors(given: Sequence[str]) -> tuple[str, ...]:
-    return tuple(part.strip() for one in given for part in one.split(",") if part.strip())
-
-
 def _explain(arguments: argparse.Namespace) -> int:
-    from fmcheck.lint.page import rule_page
+    from fmcheck.lint.own import OWN_CODES
+    from fmcheck.lint.page import own_page, rule_page
     from fmcheck.registry import rules
 
     known = rules()
     code = arguments.code.upper()
-    if code not in known:
-        raise UsageError("rule", f"there is no `{arguments.code}`{nearest(code, known)}")
-    print(rule_page(known[code]))
+    if code in known:
+        print(rule_page(known[code]))
+    elif code in OWN_CODES:
+        print(own_page(OWN_CODES[code]))
+    else:
+        raise UsageError(
+            "rule", f"there is no `{arguments.code}`{nearest(code, (*known, *OWN_CODES))}"
+        )
     return CLEAN
 
 

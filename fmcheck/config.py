@@ -31,14 +31,21 @@ class Suppression(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     site: str = ""
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class Settings(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, rename="kebab"
+):
     """What a run is asked to do.
 
     `contracts` are names of registered contracts or paths of contract files, relative to the
     settings file; empty means every registered one. `select` and `ignore` hold rule codes,
     families (`FM2`) or `ALL`; empty `select` means the rules that are on by default.
+    `per_file_ignores` holds further ones to ignore, by a pattern of files.
 
-    At run time, `fail_on` names checks that fail a run although by default they are only told of,
+    `exclude` holds patterns of what is not linted, None for the usual folders, `extend_exclude`
+    further ones. All patterns are those of `.gitignore`, from the settings file's folder.
+    `baseline` is the path of a baseline, from there too; "" for none.
+
+    At run time, `fail-on` names checks that fail a run although by default they are only told of,
     and `suppress` the violations that are known of.
     """
 
@@ -47,6 +54,11 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     ignore: tuple[str, ...] = ()
     fail_on: tuple[str, ...] = ()
     suppress: tuple[Suppression, ...] = ()
+    per_file_ignores: dict[str, tuple[str, ...]] = {}
+    exclude: tuple[str, ...] | None = None
+    extend_exclude: tuple[str, ...] = ()
+    respect_gitignore: bool = True
+    baseline: str = ""
 
 
 class Located(msgspec.Struct, frozen=True):
@@ -106,7 +118,7 @@ def _read(path: Path) -> Located | None:
 def _settings(table: dict[str, object], path: Path, at: str) -> Settings:
     settings = convert(table, Settings, str(path), at)
     for number, code in enumerate(settings.fail_on):
-        _known(code, ADVISORY, f"fail_on[{number}]", path, at)
+        _known(code, ADVISORY, f"fail-on[{number}]", path, at)
     for number, one in enumerate(settings.suppress):
         key = f"suppress[{number}]"
         _known(one.check, CHECKS, f"{key}.check", path, at)

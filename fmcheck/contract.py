@@ -7,30 +7,22 @@ from __future__ import annotations
 
 import fnmatch
 import operator
-import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 import msgspec
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
 
-from fmcheck.errors import UsageError, nearest
+from fmcheck.contract_checks import check
 from fmcheck.strict import convert, parse_toml, read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterator
     from pathlib import Path
 
 COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
     ">": operator.gt,
 }
-OVERWRITES = ("never", "until gathered", "always")
-HANDS_OUT, TAKES_BACK = "hands out", "takes back"
-
-# Of one thing, by names and keys; and of several, with `[]` for each item.
-_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[(\w[\w.]*|\*)\])*")
-_PATHS = re.compile(r"[A-Za-z_]\w*(\[\])?(\.[A-Za-z_]\w*(\[\])?)*")
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -262,6 +254,13 @@ class Replay(_Part, frozen=True, kw_only=True):
     writes: tuple[str, ...] = ()
 
 
+class FillValue(_Part, frozen=True, kw_only=True):
+    """What the padded rows of a graph input hold: `name`, which may be a glob, and the value."""
+
+    name: str
+    value: int
+
+
 class GraphInputs(_Part, frozen=True, kw_only=True):
     """The static buffers of graph runners.
 
@@ -269,7 +268,8 @@ class GraphInputs(_Part, frozen=True, kw_only=True):
     reads another request's rows. `index_like` name further buffers whose values are used as
     indices (positions, cache slots) or choose rows (masks). `tail_is_discarded` name those that
     padded rows compute from, for results that nobody keeps; `tail_may_stay` those whose padded
-    tail is harmless, whatever the rest says. All are names or globs.
+    tail is harmless, whatever the rest says. All are names or globs. `fill_value`
+    says what padded rows of single buffers hold.
 
     At run time: `holds` is what a tail holds after every fill, unless the fill says otherwise;
     `valid` (`> 0`) is what it must be besides. `batch_dim` is the dimension that is padded, where
@@ -286,21 +286,114 @@ class GraphInputs(_Part, frozen=True, kw_only=True):
     registry: tuple[Registry, ...] = ()
     fill: tuple[Fill, ...] = ()
     replay: tuple[Replay, ...] = ()
+    fill_value: tuple[FillValue, ...] = ()
 
 
 class Device(_Part, frozen=True, kw_only=True):
     """Where code must not name one accelerator's API.
 
     `agnostic` are globs of paths from the package's root, in which `*` crosses folders;
-    `cuda_only` are those written for CUDA alone, whatever they mention. `device_modules` are the
+    `cuda_only` are those written for CUDA alone, whatever they mention; `no_literal` are further
+    ones whose tensors go where the engine is told to run. `device_modules` are the
     names by which code reaches the device-agnostic module; `guards` are names, leading underscores
     aside, whose truth means that the code runs on CUDA.
     """
 
     agnostic: tuple[str, ...] = ()
     cuda_only: tuple[str, ...] = ()
+    no_literal: tuple[str, ...] = ()
     device_modules: tuple[str, ...] = ("get_device_module", "device_module")
     guards: tuple[str, ...] = ("is_cuda", "is_cuda_alike", "is_hip")
+
+
+class Launches(_Part, frozen=True, kw_only=True):
+    """What the host does between two steps.
+
+    `per_step` are functions, `module:function` or `module:Class.method`, that run every step and
+    must not wait for the device; one that a release lacks is passed over. `host_values` are globs
+    of names, besides those like `seq_lens_cpu`, whose values live on the host; `mirrored` are
+    those of device values of which the host has a copy under the same name with `_cpu`.
+    """
+
+    per_step: tuple[str, ...] = ()
+    host_values: tuple[str, ...] = ()
+    mirrored: tuple[str, ...] = ()
+
+
+class LateResults(_Part, frozen=True, kw_only=True):
+    """What handles the results of a step while the next one runs.
+
+    `functions`, `module:function` or `module:Class.method`, book results to requests; one that a
+    release lacks is passed over. `checks` are the attributes and methods of a request that tell
+    whether it is still the one that the step ran for.
+    """
+
+    functions: tuple[str, ...] = ()
+    checks: tuple[str, ...] = ("finished", "is_retracted")
+
+
+class Guard(_Part, frozen=True, kw_only=True):
+    """A context manager under which reused host buffers may be written.
+
+    `name` is the method that makes it, `covers` are methods that write such buffers: where one
+    function enters the guard, it calls them inside.
+    """
+
+    name: str
+    covers: tuple[str, ...]
+
+
+class Fence(_Part, frozen=True, kw_only=True):
+    """A fence by the name of the function that sets it, and between what it has to stand.
+
+    A function that calls `fence` calls it after each `launch` and before any of `writes`, which
+    write what the launched work may still read.
+    """
+
+    fence: str
+    launch: str
+    writes: tuple[str, ...]
+
+
+class Streams(_Part, frozen=True, kw_only=True):
+    """What orders streams out of the sight of a single function.
+
+    `ordered_by` are functions that order streams for their caller; `joins` are pairs of long-lived
+    streams, by the last part of their names, each of which has to wait for the other before it
+    reuses memory. `uploads` are methods of a buffer that start an asynchronous copy from its host
+    half. `fills_pinned` are the methods, by name or glob, that fill reused pinned buffers in every
+    step.
+    """
+
+    ordered_by: tuple[str, ...] = ()
+    fills_pinned: tuple[str, ...] = ()
+    joins: tuple[tuple[str, str], ...] = ()
+    uploads: tuple[str, ...] = ("copy_to_gpu",)
+    guard: tuple[Guard, ...] = ()
+    fence: tuple[Fence, ...] = ()
+
+
+class Renamed(_Part, frozen=True, kw_only=True):
+    """A hook that has a new name; a method or call by the old one is never reached.
+
+    `classes` are globs of the classes that offer the hook, or of their bases; `receivers` of the
+    names by which they are called. Elsewhere the old name is somebody else's.
+    """
+
+    old: str
+    new: str
+    classes: tuple[str, ...] = ()
+    receivers: tuple[str, ...] = ()
+
+
+class SelfGuarding(_Part, frozen=True, kw_only=True):
+    """A function that returns at once where it has nothing to do: `call`, by its last name.
+
+    `guards` are names that it tests itself; a caller's test of one of them repeats it.
+    """
+
+    call: str
+    guards: tuple[str, ...]
 
 
 class Contract(_Part, frozen=True, kw_only=True):
@@ -313,11 +406,20 @@ class Contract(_Part, frozen=True, kw_only=True):
     steps: tuple[StepFunctions, ...] = ()
     graph_inputs: GraphInputs = GraphInputs()
     device: Device = Device()
+    launches: Launches = Launches()
+    late_results: LateResults = LateResults()
+    streams: Streams = Streams()
+    renamed: tuple[Renamed, ...] = ()
+    self_guarding: tuple[SelfGuarding, ...] = ()
 
 
 def applies(releases: str, version: str | None) -> bool:
     """Tells whether a part for `releases` is meant for `version`; an unknown version gets all."""
-    return not releases or version is None or SpecifierSet(releases).contains(version, True)
+    if not releases or version is None:
+        return True
+    from packaging.specifiers import SpecifierSet
+
+    return SpecifierSet(releases).contains(version, True)
 
 
 def load_contract(path: Path) -> Contract:
@@ -340,146 +442,5 @@ def parse_contract(text: str, where: str) -> Contract:
 
 def _checked(table: dict[str, Any], where: str) -> Contract:
     contract = convert(table, Contract, where)
-    _check(contract, where)
+    check(contract, where)
     return contract
-
-
-def _check(contract: Contract, where: str) -> None:
-    """Rejects values that fit their type and mean nothing."""
-    _check_releases(contract.engine.releases, where, "engine.releases")
-    for number, relay in enumerate(contract.relay):
-        key = f"relay[{number}]"
-        _check_reference(relay.class_, where, f"{key}.class", "module:Class")
-        _check_releases(relay.releases, where, f"{key}.releases")
-        if not relay.buffer:
-            raise UsageError(where, f"key `{key}.buffer`: expected at least one buffer, got none")
-        for path in relay.pool:
-            _check_path(path, where, f"{key}.pool")
-        for inner, buffer in enumerate(relay.buffer):
-            _check_releases(buffer.releases, where, f"{key}.buffer[{inner}].releases")
-            _check_valid(buffer.valid, where, f"{key}.buffer[{inner}].valid")
-            _check_one_of(buffer.overwrite, OVERWRITES, where, f"{key}.buffer[{inner}].overwrite")
-    for number, registry in enumerate(contract.graph_inputs.registry):
-        _check_registry(registry, where, f"graph_inputs.registry[{number}]")
-    _check_graph_inputs(contract.graph_inputs, where)
-    for number, opaque in enumerate(contract.opaque):
-        for function in opaque.functions:
-            _check_reference(function, where, f"opaque[{number}].functions", "module:function")
-    for number, owners in enumerate(contract.owners):
-        _check_owners(owners, contract, where, f"owners[{number}]")
-    for number, steps in enumerate(contract.steps):
-        _check_functions(steps, where, f"steps[{number}]")
-
-
-def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: str) -> None:
-    _check_functions(owners, where, key)
-    _check_one_of(owners.does, (HANDS_OUT, TAKES_BACK), where, f"{key}.does")
-    _check_paths(owners.rows, where, f"{key}.rows")
-    if owners.owner:
-        _check_paths(owners.owner, where, f"{key}.owner")
-    if owners.pool:
-        _check_path(owners.pool, where, f"{key}.pool")
-    if owners.does == TAKES_BACK and re.match(r"return\b", owners.rows):
-        raise UsageError(
-            where,
-            f"key `{key}.rows`: expected a parameter, got `{owners.rows}` "
-            "(what is taken back is looked up before the call)",
-        )
-    for relay in owners.relays:
-        _check_one_of(relay, [one.class_ for one in contract.relay], where, f"{key}.relays")
-
-
-def _check_functions(part: OwnerFunctions | StepFunctions, where: str, key: str) -> None:
-    if not part.functions:
-        raise UsageError(where, f"key `{key}.functions`: expected at least one, got none")
-    for function in part.functions:
-        shape = "module:Class.method` or `module:function"
-        _check_reference(function, where, f"{key}.functions", shape)
-    _check_releases(part.releases, where, f"{key}.releases")
-
-
-def _check_one_of(text: str, known: Sequence[str], where: str, key: str) -> None:
-    if text not in known:
-        names = ", ".join(f"`{one}`" for one in known) or "none that is declared"
-        raise UsageError(
-            where, f"key `{key}`: expected one of {names}, got `{text}`{nearest(text, known)}"
-        )
-
-
-def _check_paths(text: str, where: str, key: str) -> None:
-    if not _PATHS.fullmatch(text):
-        raise UsageError(
-            where,
-            f"key `{key}`: expected a path like `return`, `reqs[].rid` or `self.rows`, "
-            f"got `{text}`",
-        )
-
-
-def _check_reference(text: str, where: str, key: str, shape: str) -> None:
-    module, colon, name = text.partition(":")
-    dotted = [*module.split("."), *name.split(".")]
-    if not colon or not all(part.isidentifier() for part in dotted):
-        raise UsageError(where, f"key `{key}`: expected `{shape}`, got `{text}`")
-
-
-def _check_registry(registry: Registry, where: str, key: str) -> None:
-    for field in ("slot_class", "name_argument", "policy_argument", "axis_argument"):
-        value = getattr(registry, field)
-        if not value.isidentifier():
-            raise UsageError(where, f"key `{key}.{field}`: expected a name, got `{value}`")
-    if not registry.stale_policies:
-        raise UsageError(where, f"key `{key}.stale_policies`: expected at least one, got none")
-
-
-def _check_graph_inputs(inputs: GraphInputs, where: str) -> None:
-    for name, text in inputs.valid.items():
-        _check_valid(text, where, f"graph_inputs.valid.{name}")
-    for number, fill in enumerate(inputs.fill):
-        _check_fill(fill, where, f"graph_inputs.fill[{number}]")
-    for number, replay in enumerate(inputs.replay):
-        key = f"graph_inputs.replay[{number}]"
-        _check_reference(replay.function, where, f"{key}.function", "module:function")
-        _check_releases(replay.releases, where, f"{key}.releases")
-        for path in (replay.rows, replay.count, *replay.reads, *replay.writes):
-            if path:
-                _check_path(path, where, key)
-
-
-def _check_fill(fill: Fill, where: str, key: str) -> None:
-    _check_reference(fill.class_, where, f"{key}.class", "module:Class")
-    _check_releases(fill.releases, where, f"{key}.releases")
-    if not fill.methods:
-        raise UsageError(where, f"key `{key}.methods`: expected at least one method, got none")
-    if len(fill.axis) != 1 and not fill.slot_axis:
-        raise UsageError(
-            where, f"key `{key}.axis`: expected one axis without `slot_axis`, got {len(fill.axis)}"
-        )
-    for method in fill.settled_by:
-        if ":" in method:
-            _check_reference(method, where, f"{key}.settled_by", "module:Class.method")
-    paths = [fill.inputs, *(path for path in (fill.unless, fill.source, fill.mapping) if path)]
-    paths += [held for held in fill.holds.values() if isinstance(held, str)]
-    for axis in fill.axis.values():
-        paths += [axis.raw, axis.padded, axis.capacity]
-    for path in paths:
-        _check_path(path, where, key)
-
-
-def _check_path(text: str, where: str, key: str) -> None:
-    if not _PATH.fullmatch(text):
-        raise UsageError(where, f"key `{key}`: expected a path like `self.buffers`, got `{text}`")
-
-
-def _check_releases(text: str, where: str, key: str) -> None:
-    try:
-        SpecifierSet(text)
-    except InvalidSpecifier:
-        raise UsageError(
-            where, f"key `{key}`: expected a version range like `>=0.5.13,<0.6`, got `{text}`"
-        ) from None
-
-
-def _check_valid(text: str, where: str, key: str) -> None:
-    sign, _, limit = text.partition(" ")
-    if text and (sign not in COMPARISONS or not limit.lstrip("-").isdigit()):
-        raise UsageError(where, f"key `{key}`: expected `>= N` or `> N`, got `{text}`")

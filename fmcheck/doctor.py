@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fmcheck.errors import UsageError, nearest
 
@@ -33,7 +33,7 @@ class Cell(NamedTuple):
     reason: str = ""
 
 
-def add_doctor(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add_doctor(commands: argparse._SubParsersAction[Any]) -> None:
     """Adds the command to the parser."""
     import argparse
 

@@ -4,6 +4,10 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
 
 #: The run-time checks, by code.
 CHECKS = {
@@ -16,7 +20,7 @@ CHECKS = {
     "FR301": "wrong-device",
     "FR602": "dead-assert",
 }
-#: Checks that are told of and fail no run, unless the settings' `fail_on` names them.
+#: Checks that are told of and fail no run, unless the settings' `fail-on` names them.
 ADVISORY = frozenset({"FR602"})
 
 
@@ -51,6 +55,8 @@ class Finding:
     """One diagnostic of the linter at one place in one file.
 
     `help` is the way out, in a sentence. `related` names other places that explain the finding.
+    `edits` are its fix, made all or none; one that is not `safe` may change what the program does.
+    `suppressed` is the reason of the comment that suppresses it, "" where none does.
     """
 
     path: str
@@ -61,11 +67,36 @@ class Finding:
     help: str = ""
     related: tuple[tuple[Span, str], ...] = ()
     edits: tuple[Edit, ...] = ()
+    safe: bool = True
+    suppressed: str = ""
 
     @property
     def sort_key(self) -> tuple[str, Span, str]:
         """Orders findings as a reader walks the tree: by file, place, code."""
         return (self.path, self.span, self.code)
+
+    def fingerprint(self, lines: Sequence[str]) -> str:
+        """Returns 16 hexadecimal digits for the text of its first line, white space aside.
+
+        They recognise the finding when lines above it have moved. `lines` are the file's; a line
+        that it has not is empty.
+        """
+        import hashlib  # a run that writes text needs none
+
+        number = self.span.line
+        text = lines[number - 1] if number <= len(lines) else ""
+        return hashlib.sha256(" ".join(text.split()).encode()).hexdigest()[:16]
+
+
+@dataclass(frozen=True, slots=True)
+class RuleInfo:
+    """What reports tell of a code: `summary` is one sentence, `page` the whole, in Markdown."""
+
+    code: str
+    name: str
+    severity: Severity
+    summary: str
+    page: str
 
 
 @dataclass(frozen=True, slots=True)

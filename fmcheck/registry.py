@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import importlib
-import inspect
+import os
 import pkgutil
+import sys
 from functools import cache
-from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -19,6 +19,7 @@ from fmcheck.lint.rule import Rule, problems
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
+    from importlib import metadata
 
     from fmcheck.config import Located
 
@@ -29,9 +30,32 @@ GROUP = "fmcheck"
 def _plugins() -> pluggy.PluginManager:
     manager = pluggy.PluginManager("fmcheck")
     manager.add_hookspecs(hookspecs)
-    for point in metadata.entry_points(group=GROUP):
-        _register(manager, point)
+    if _may_be_registered():
+        from importlib import metadata  # slow, and most environments register nothing
+
+        for point in metadata.entry_points(group=GROUP):
+            _register(manager, point)
     return manager
+
+
+def _may_be_registered() -> bool:
+    """Tells whether an installed package may name our group; reads only what names entry points."""
+    for folder in dict.fromkeys(sys.path):
+        if os.path.isfile(folder):
+            return True  # a zip file: for `importlib.metadata` to look into
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                try:
+                    with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
+                        if f"[{GROUP}]".encode() in file.read():
+                            return True
+                except OSError:
+                    continue
+    return False
 
 
 def _register(manager: pluggy.PluginManager, point: metadata.EntryPoint) -> None:
@@ -111,8 +135,9 @@ def _built_in_rules() -> Iterable[type[Rule]]:
     package = importlib.import_module("fmcheck.rules")
     for info in pkgutil.iter_modules(package.__path__):
         module = importlib.import_module(f"fmcheck.rules.{info.name}")
-        for _, kind in inspect.getmembers(module, inspect.isclass):
-            if issubclass(kind, Rule) and kind.__module__ == module.__name__:
+        for kind in vars(module).values():
+            is_own = isinstance(kind, type) and kind.__module__ == module.__name__
+            if is_own and issubclass(kind, Rule):
                 yield kind
 
 

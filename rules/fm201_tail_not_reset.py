@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import fnmatch
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
-from fmcheck.lint.graph_slots import declares, slots
+from fmcheck.lint.names import fits
 from fmcheck.lint.outline import outlines, outlines_of
 from fmcheck.lint.resets import Functions, Resets, candidates
-from fmcheck.lint.rule import Example, Rule, Scope
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
     import ast
@@ -22,12 +21,12 @@ if TYPE_CHECKING:
     from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
     from fmcheck.lint.graph_inputs import Filling, Write
-    from fmcheck.lint.graph_slots import Slot
     from fmcheck.lint.resets import Sibling
 
 #: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
 #: unless it fills a buffer that the contract names.
 IN_PLACE = frozenset({"copy_", "zero_", "fill_"})
+CALLS = (b"copy_(", b"zero_(", b"fill_(")
 #: How many of the buffers that are reset a finding shows.
 SHOWN = 3
 _WORDS = re.compile(rb"\b(copy_|zero_|fill_)\b")
@@ -40,7 +39,7 @@ class TailNotReset(Rule):
     Looks for a static buffer that is filled up to the raw size, `buf[:raw_bs].copy_(...)`, and
     never reset, in a function that resets buffers beside it because the batch is padded. It follows
     local names, lists of slices that one grouped copy fills, dict keys, and resets in other
-    methods. In a declarative registry it looks at the padding policies of the slots.
+    methods.
 
     ## Why is this bad
     A captured graph runs at its captured size. When the batch is smaller, the rows from the raw
@@ -80,6 +79,10 @@ class TailNotReset(Rule):
         "https://github.com/sgl-project/sglang/pull/24401",
         "https://github.com/sgl-project/sglang/pull/23037",
         "https://github.com/sgl-project/sglang/pull/24743",
+    )
+    judged = (
+        Judged("sglang 0.5.23", 12, 12),
+        Judged("vllm 0.20.2", 0, 0),
     )
     bad = (
         Example(
@@ -166,23 +169,6 @@ class Runner:
 """,
             at=((6, 9),),
         ),
-        Example(
-            """\
-def slots(by_token, by_row, kind):
-    return [
-        GraphSlot("input_ids", by_token, kind, axis="tokens"),
-        GraphSlot("positions", by_token, kind, axis="tokens"),
-        GraphSlot("out_cache_loc", by_token, kind, padding_policy=PaddingPolicy.ZERO),
-        GraphSlot(
-            "req_pool_indices", by_row, kind, axis="bs", padding_policy=PaddingPolicy.KEEP_PAD
-        ),
-    ]
-""",
-            at=(
-                (4, 19),
-                (7, 13),
-            ),
-        ),
     )
     good = (
         Example(
@@ -253,46 +239,29 @@ class Pool:
         self.seq_lens[:rows].copy_(values)
 """
         ),
-        Example(
-            """\
-def slots(by_token, by_row, kind, tracks):
-    found = [
-        GraphSlot("input_ids", by_token, kind, axis="tokens"),
-        GraphSlot("positions", by_token, kind, padding_policy=PaddingPolicy.ZERO),
-    ]
-    if tracks:
-        # Nothing pads this axis: no slot on it is ever reset.
-        found.append(GraphSlot("mamba_track_indices", by_row, kind, axis="bs"))
-    return found
-"""
-        ),
     )
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
         super().__init__(contracts)
         inputs = [one.graph_inputs for one in contracts]
         self._row_indices = [glob for one in inputs for glob in one.row_indices]
-        self._index_like = [glob for one in inputs for glob in one.index_like]
         self._discarded = [glob for one in inputs for glob in one.tail_is_discarded]
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
-        self._registries = {part.slot_class: part for one in inputs for part in one.registry}
+        self._named = tuple(_literal(name) for name in self._row_indices)
+        self.anchors = (*CALLS, *self._named)
 
     def concerns(self, text: bytes) -> bool:
-        """Asks for whole words, for the contracts' row indices and for their slot classes."""
+        """Asks for whole words, or for the contracts' row indices."""
         if super().concerns(text) and _WORDS.search(text):
             return True
-        return any(name.encode() in text for name in (*self._row_indices, *self._registries))
+        return any(word in text for word in self._named)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that make no slot, and fill no buffer where another one is reset."""
-        if any(candidates(outlines_of(node, facts))):
-            return True
-        return declares(node, facts, self._registries)
+        """Clears blocks that fill no buffer where another one is reset."""
+        return any(candidates(outlines_of(node)))
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each buffer whose padded tail nothing resets."""
-        for part, found in slots(block, self._registries):
-            yield from self._stale_slots(part, found)
         has_tensors = any(one.calls & IN_PLACE for one in outlines(block.facts))
         functions = Functions(block)
         for filling in functions.candidates():
@@ -304,9 +273,9 @@ def slots(by_token, by_row, kind, tracks):
         reported: set[str] = set()
         for fill in filling.fills:
             leaf = fill.region.leaf
-            if not has_tensors and not _fits(leaf, self._row_indices):
+            if not has_tensors and not fits(leaf, self._row_indices):
                 continue
-            if leaf in reported or _fits(leaf, self._may_stay) or resets.functions.is_list(fill):
+            if leaf in reported or fits(leaf, self._may_stay) or resets.functions.is_list(fill):
                 continue
             siblings = resets.siblings_of(fill)
             if siblings and not resets.reach(fill):
@@ -337,40 +306,15 @@ def slots(by_token, by_row, kind, tracks):
         related = tuple((one.span, f"`{one.leaf}` is reset here") for one in siblings[:SHOWN])
         return replace(finding, related=related)
 
-    def _stale_slots(self, block: Block, found: Sequence[Slot]) -> Iterator[Finding]:
-        for slot in found:
-            leaf = slot.name.rpartition(".")[2]
-            siblings = [one for one in found if one.axis == slot.axis and one.is_reset]
-            is_wanted = _fits(leaf, self._row_indices) or (
-                # A registry whose slots are never reset is not padded on this axis.
-                bool(siblings) and _fits(leaf, self._index_like)
-            )
-            if slot.is_stale and is_wanted and not _fits(leaf, self._may_stay):
-                yield self._stale_slot(block, slot, siblings)
-
-    def _stale_slot(self, block: Block, slot: Slot, siblings: Sequence[Slot]) -> Finding:
-        policy = f"`{slot.policy}`" if slot.is_explicit else f"the default policy, `{slot.policy}`"
-        argument = slot.registry.policy_argument
-        written = next((one for one in siblings if one.is_explicit), None)
-        return block.finding(
-            self,
-            slot.node,
-            f"the slot `{slot.name}` has {policy}: its padded tail keeps what an earlier replay "
-            "left there",
-            help=f"name a policy that resets the tail: `{argument}=...`"
-            + (f", as `{written.name}` does with `{written.policy}`" if written else ""),
-            severity=self._severity(slot.name.rpartition(".")[2]),
-            related=[(one.node, f"`{one.name}` has `{one.policy}`") for one in siblings[:SHOWN]],
-        )
-
     def _severity(self, leaf: str) -> Severity:
-        if _fits(leaf, self._row_indices):
+        if fits(leaf, self._row_indices):
             return Severity.ERROR
-        return Severity.NOTE if _fits(leaf, self._discarded) else self.severity
+        return Severity.NOTE if fits(leaf, self._discarded) else self.severity
 
 
-def _fits(name: str, globs: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+def _literal(glob: str) -> bytes:
+    """Returns the longest part of a glob that a name must have literally."""
+    return max(re.split(r"[*?]|\[.*?\]", glob), key=len).encode()
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import fnmatch
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted
-from fmcheck.lint.rule import Example, Rule, Scope
+from fmcheck.lint.names import dotted, lies_in
+from fmcheck.lint.platform import Platform
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
-    import libcst
     from libcst import CSTNode
 
     from fmcheck.contract import Contract
@@ -34,6 +33,11 @@ API = frozenset(
         "synchronize",
     )
 )
+#: Of CUDA's allocator and driver, with no equal that works everywhere: who asks them means CUDA.
+CUDA_ALONE = frozenset(
+    f"torch.cuda.{name}"
+    for name in ("cudart", "memory_snapshot", "memory_stats", "reset_peak_memory_stats")
+)
 
 
 class CudaApi(Rule):
@@ -41,11 +45,11 @@ class CudaApi(Rule):
 
     ## What it does
     Looks for `torch.cuda.Event`, `Stream`, `stream`, `current_stream`, `default_stream`,
-    `set_stream` and `synchronize`, under any import name, in a module that also reaches the
-    device module (`torch.get_device_module`), or that lies in a folder which the contract calls
+    `set_stream` and `synchronize`, under any import name, in a function that also reaches the
+    device module (`torch.get_device_module`), or in a folder which the contract calls
     device-agnostic. A call is a warning; an annotation, an import or another mention is a note.
     Code behind a test for CUDA (`if x.is_cuda:`, `if device == "cuda":`) is left alone, and so is
-    code that replaces the API by another device's.
+    code that replaces the API by another device's, or asks CUDA's own allocator beside it.
 
     ## Why is this bad
     On another accelerator the call fails, or worse, it answers about a CUDA stream that nothing
@@ -72,11 +76,16 @@ class CudaApi(Rule):
     severity = Severity.WARNING
     scope = Scope.FUNCTION
     needles = ((b"cuda",), (b"Event", b"Stream", b"stream", b"synchronize"))
+    anchors = needles[1]
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/25962",
         "https://github.com/vllm-project/vllm/pull/58082",
     )
 
+    judged = (
+        Judged("sglang 0.5.23", 10, 10),
+        Judged("vllm 0.20.2", 0, 0),
+    )
     bad = (
         Example(
             """\
@@ -101,6 +110,7 @@ def plan(device) -> CudaStream:
     return side
 """,
             at=((2, 24), (2, 46), (4, 21), (6, 5)),
+            path="sglang/srt/speculative/worker.py",
         ),
         Example(
             """\
@@ -116,6 +126,30 @@ def wait(tensor, event):
         ),
     )
     good = (
+        Example(
+            """\
+import torch
+
+def peak(run):
+    torch.cuda.synchronize()
+    torch.cuda.reset_peak_memory_stats()
+    run()
+    torch.cuda.synchronize()
+    return torch.cuda.memory_stats()["allocated_bytes.all.peak"]
+""",
+            path="sglang/srt/speculative/dflash_worker_v2.py",
+        ),
+        Example(
+            """\
+import torch
+
+def wait(device):
+    torch.get_device_module(device).synchronize()
+
+def time_kernel():
+    torch.cuda.synchronize()
+"""
+        ),
         Example(
             """\
 import torch
@@ -189,23 +223,33 @@ def run_on_xpu(device):
         self._agnostic = [glob for one in contracts for glob in one.device.agnostic]
         self._cuda_only = [glob for one in contracts for glob in one.device.cuda_only]
         self._device_modules = {name for one in contracts for name in one.device.device_modules}
-        self._guards = {name for one in contracts for name in one.device.guards}
+        self._platform = Platform({name for one in contracts for name in one.device.guards})
+
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears modules that are written for CUDA alone."""
+        if lies_in(facts.path, self._cuda_only):
+            return False
+        return lies_in(facts.path, self._agnostic) or facts.reads(self._device_modules)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears modules that are written for CUDA alone, and blocks without the API."""
-        return self._is_agnostic(facts) and not API.isdisjoint(facts.mentioned(node))
+        """Clears blocks without the API, and those that are written for CUDA alone."""
+        mentioned = facts.mentioned(node)
+        return not API.isdisjoint(mentioned) and self._is_agnostic(facts.path, mentioned)
 
-    def _is_agnostic(self, facts: ModuleFacts) -> bool:
-        if _lies_in(facts.path, self._cuda_only):
+    def _is_agnostic(self, path: str, mentioned: Iterable[str]) -> bool:
+        if not CUDA_ALONE.isdisjoint(mentioned):
             return False
-        return bool(self._device_modules & facts.names) or _lies_in(facts.path, self._agnostic)
+        return lies_in(path, self._agnostic) or any(
+            not self._device_modules.isdisjoint(name.split(".")) for name in mentioned
+        )
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each use of the API that no test for CUDA guards."""
-        if not self._is_agnostic(block.facts):
+        mentions = list(_uses(block))
+        if not self._is_agnostic(block.path, [name for _, name in mentions]):
             return
-        uses = [(node, api) for node, api in _uses(block) if api in API]
-        exempt = self._guarded(block) | _replaced(block)
+        uses = [(node, api) for node, api in mentions if api in API]
+        exempt = self._platform.guarded(block) | _replaced(block)
         annotations = _below(block, cst.Annotation)
         called = {node.func for node in block.nodes() if isinstance(node, cst.Call)}
         for node, api in uses:
@@ -224,65 +268,6 @@ def run_on_xpu(device):
                 else f"reach `{name}` through `torch.get_device_module(device)`",
                 severity=Severity.WARNING if is_call else Severity.NOTE,
             )
-
-    def _guarded(self, block: Block) -> set[CSTNode]:
-        """Returns the nodes that run only where a test for CUDA held."""
-        guarded: set[CSTNode] = set()
-        for node in block.nodes():
-            if isinstance(node, (cst.If, cst.IfExp)):
-                guarded.update(self._guarded_branch(node, block))
-            elif isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.And):
-                if self._asks_for_cuda(node.left, block) is True:
-                    guarded.update(block.nodes(node.right))
-            elif isinstance(node, cst.IndentedBlock):
-                guarded.update(self._after_early_exit(node, block))
-        return guarded
-
-    def _guarded_branch(self, node: libcst.If | libcst.IfExp, block: Block) -> Iterator[CSTNode]:
-        asks = self._asks_for_cuda(node.test, block)
-        if asks is True:
-            yield from block.nodes(node.body)
-        elif asks is False and node.orelse is not None:
-            yield from block.nodes(node.orelse)
-
-    def _after_early_exit(self, body: libcst.IndentedBlock, block: Block) -> Iterator[CSTNode]:
-        """Yields what follows `if not x.is_cuda: return` or `assert x.is_cuda`."""
-        statements = iter(body.body)
-        for statement in statements:
-            if self._leaves_unless_cuda(statement, block):
-                break
-        for statement in statements:
-            yield from block.nodes(statement)
-
-    def _leaves_unless_cuda(self, statement: CSTNode, block: Block) -> bool:
-        if isinstance(statement, cst.If):
-            return self._asks_for_cuda(statement.test, block) is False and _leaves(statement.body)
-        if isinstance(statement, cst.SimpleStatementLine):
-            first = statement.body[0]
-            return isinstance(first, cst.Assert) and self._asks_for_cuda(first.test, block) is True
-        return False
-
-    def _asks_for_cuda(self, test: CSTNode, block: Block) -> bool | None:
-        """Returns True if `test` holding implies CUDA, False if its failing does, else None."""
-        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-            inner = self._asks_for_cuda(test.expression, block)
-            return None if inner is None else not inner
-        if isinstance(test, cst.BooleanOperation):
-            sides = {self._asks_for_cuda(side, block) for side in (test.left, test.right)}
-            wanted = isinstance(test.operator, cst.And)
-            if wanted in sides:
-                return wanted
-            return sides.pop() if len(sides) == 1 else None
-        if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
-            return _compares_with_cuda(test)
-        if isinstance(test, cst.Call):
-            test = test.func
-        name = dotted(test) or (test.attr.value if isinstance(test, cst.Attribute) else "")
-        return True if name.rpartition(".")[2].lstrip("_") in self._guards else None
-
-
-def _lies_in(path: str, globs: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatch(path.replace("\\", "/"), f"*{glob}") for glob in globs)
 
 
 def _uses(block: Block) -> Iterator[tuple[CSTNode, str]]:
@@ -315,24 +300,3 @@ def _below(block: Block, kind: type[CSTNode]) -> set[CSTNode]:
     return {
         inner for node in block.nodes() if isinstance(node, kind) for inner in block.nodes(node)
     }
-
-
-def _leaves(body: CSTNode) -> bool:
-    statements = getattr(body, "body", ())
-    last = statements[-1] if statements else None
-    if isinstance(last, cst.SimpleStatementLine):
-        last = last.body[-1]
-    return isinstance(last, (cst.Return, cst.Raise, cst.Continue))
-
-
-def _compares_with_cuda(test: libcst.Comparison) -> bool | None:
-    target = test.comparisons[0]
-    sides = (test.left, target.comparator)
-    literal = any(
-        isinstance(side, cst.SimpleString) and side.evaluated_value == "cuda" for side in sides
-    )
-    if literal and isinstance(target.operator, (cst.Equal, cst.Is)):
-        return True
-    if literal and isinstance(target.operator, (cst.NotEqual, cst.IsNot)):
-        return False
-    return None

@@ -10,7 +10,7 @@ from fmcheck.cli import main
 from fmcheck.config import find_settings, load_settings
 from fmcheck.errors import UsageError
 
-SOURCE = "import torch\nm = torch.get_device_module()\ne = torch.cuda.Event()\n"
+SOURCE = "import torch\nm, e = torch.get_device_module(), torch.cuda.Event()\n"
 
 
 def write(folder, text, name="pyproject.toml"):
@@ -86,8 +86,8 @@ BAD = {
     "not a table": ("[tool]\nfmcheck = 3\n", "key `tool.fmcheck`: expected a table"),
     "not TOML": ("[tool.fmcheck\n", "is not valid TOML"),
     "unknown rule": (
-        '[tool.fmcheck]\nselect = ["FM302"]\n',
-        "key `select`: expected a rule code, a family like `FM2`, or `ALL`, got `FM302`; "
+        '[tool.fmcheck]\nselect = ["FM3011"]\n',
+        "key `select`: expected a rule code, a family like `FM2`, or `ALL`, got `FM3011`; "
         "did you mean `FM301`?",
     ),
     "unknown contract": (

@@ -117,6 +117,10 @@ BAD = {
         HEAD + 'releases = "new"\n',
         "key `engine.releases`: expected a version range",
     ),
+    "per-step function": (
+        HEAD + '[launches]\nper_step = ["run"]\n',
+        "key `launches.per_step`: expected `module:Class.method`, got `run`",
+    ),
     "valid": (
         BUFFER + 'valid = "positive"\n',
         "key `relay[0].buffer[0].valid`: expected `>= N` or `> N`, got `positive`",
@@ -175,6 +179,26 @@ BAD = {
     "step releases": (
         HEAD + '[[steps]]\nfunctions = ["mine:loop"]\nreleases = "new"\n',
         "key `steps[0].releases`: expected a version range",
+    ),
+    "stream join of one": (
+        HEAD + '[streams]\njoins = [["forward_stream"]]\n',
+        "key `streams.joins[0]`: expected `array` of length 2",
+    ),
+    "stream join by a dotted name": (
+        HEAD + '[streams]\njoins = [["self.a", "self.b"]]\n',
+        "key `streams.joins`: expected a name, got `self.a`",
+    ),
+    "guard that covers nothing": (
+        HEAD + '[[streams.guard]]\nname = "input_prep"\ncovers = []\n',
+        "key `streams.guard[0].covers`: expected at least one method, got none",
+    ),
+    "fence before nothing": (
+        HEAD + '[[streams.fence]]\nfence = "war"\nlaunch = "run"\nwrites = []\n',
+        "key `streams.fence[0].writes`: expected at least one function, got none",
+    ),
+    "unknown key of the streams": (
+        HEAD + '[streams]\norderd_by = ["join"]\n',
+        "unknown key `streams.orderd_by`; did you mean `ordered_by`?",
     ),
     "not UTF-8": (None, "is not UTF-8"),
 }

@@ -585,7 +585,7 @@ def test_a_dead_assert_is_told_of_and_fails_nothing(
 
 
 def test_a_dead_assert_fails_where_the_settings_say_so(project: Project) -> None:
-    project.write("pyproject.toml", SETTINGS + '    fail_on = ["FR602"]\n')
+    project.write("pyproject.toml", SETTINGS + '    fail-on = ["FR602"]\n')
     result = project.run(DEAD_ASSERT)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*; 1 violation"])

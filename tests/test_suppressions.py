@@ -99,6 +99,6 @@ def test_what_does_not_fit_is_named_with_file_and_key(
 
 def test_fail_on_takes_advisory_checks_only(tmp_path: Path) -> None:
     path = tmp_path / "fmcheck.toml"
-    path.write_text('fail_on = ["FR102"]')
-    with pytest.raises(UsageError, match=r"key `fail_on\[0\]`: expected one of `FR602`"):
+    path.write_text('fail-on = ["FR102"]')
+    with pytest.raises(UsageError, match=r"key `fail-on\[0\]`: expected one of `FR602`"):
         load_settings(path)

@@ -1,4 +1,4 @@
-"""FM201: which buffers of a runner it calls stale, in source of ours and in released wheels."""
+"""FM201 and FM203: which buffers and slots they call stale, in our source and in wheels."""
 
 from __future__ import annotations
 
@@ -32,9 +32,9 @@ if TYPE_CHECKING:
 
 
 @cache
-def rule() -> Rule:
+def rule(code: str = "FM201") -> Rule:
     here = truth.DATA
-    return rules()["FM201"](contracts_for(find_settings(here)))
+    return rules()[code](contracts_for(find_settings(here)))
 
 
 def lint(source: str) -> list[Finding]:
@@ -44,6 +44,12 @@ def lint(source: str) -> list[Finding]:
 def stale(source: str) -> list[str]:
     """The buffers that are called stale, in the order of their lines."""
     return [re.findall(r"`(.+?)`", finding.message)[0] for finding in lint(source)]
+
+
+def stale_slots(source: str) -> list[str]:
+    """The slots whose policy keeps the tail, in the order of their lines."""
+    found = lint_text(source.encode(), "registry.py", [rule("FM203")])
+    return [re.findall(r"`(.+?)`", finding.message)[0] for finding in found]
 
 
 def replay(body: str, signature: str = "self, batch, bs, raw_bs") -> str:
@@ -533,7 +539,7 @@ ZERO = ", padding_policy=PaddingPolicy.ZERO"
 )  # fmt: skip
 def test_slot_with_a_policy_that_keeps_the_tail(slots: list[str], expected: list[str]) -> None:
     source = "def build(shape, kind):\n    return [\n" + "\n".join(slots) + "\n]\n"
-    assert stale(source) == expected
+    assert stale_slots(source) == expected
 
 
 @pytest.mark.parametrize(
@@ -545,7 +551,7 @@ def test_slot_with_a_policy_that_keeps_the_tail(slots: list[str], expected: list
     ],
 )
 def test_slot_is_seen_wherever_it_is_made(source: str) -> None:
-    assert stale(source) == ["req_pool_indices"]
+    assert stale_slots(source) == ["req_pool_indices"]
 
 
 def test_slot_class_is_the_contracts() -> None:
@@ -553,9 +559,11 @@ def test_slot_class_is_the_contracts() -> None:
         row_indices=("rows",),
         registry=(Registry(slot_class="Input", default_policy="KEEP", stale_policies=("KEEP",)),),
     )
-    own = type(rule())([Contract(engine=rule().contracts[0].engine, graph_inputs=inputs)])
+    own = type(rule("FM203"))(
+        [Contract(engine=rule("FM203").contracts[0].engine, graph_inputs=inputs)]
+    )
     assert [one.code for one in lint_text(b"INPUTS = [Input('rows')]\n", "x.py", [own])] == [
-        "FM201"
+        "FM203"
     ]
 
 

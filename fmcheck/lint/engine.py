@@ -1,25 +1,34 @@
-"""Runs rules over files: `ast`, then needles, then libcst, each for what the one before left."""
+"""Runs rules over files: needles, then `ast` of slices, then libcst, each for what was left."""
 
 from __future__ import annotations
 
 import ast
-import warnings
+import os
+import re
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Finding, Severity, Span
-from fmcheck.lint.block import Block
+from fmcheck.lint.block import Block, CstError
 from fmcheck.lint.facts import ModuleFacts
-from fmcheck.lint.rule import Scope
-from fmcheck.lint.source import decode, read, split_lines
+from fmcheck.lint.module import Module, TooMuchError, extent, parse
+from fmcheck.lint.rule import Rule, Scope
+from fmcheck.lint.source import decode, is_text, read
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
     from pathlib import Path
 
-    from fmcheck.lint.rule import Rule
+    from fmcheck.lint.slices import Slice
 
 #: The code of a file that could not be read or parsed. No selection turns it off.
 UNREADABLE = "FM001"
+#: The code of a rule that failed on a file. No selection turns it off either.
+FAILED = "FM002"
+#: Brackets nested deeper than CPython's own limit may end libcst, and its process with it.
+MOST_BRACKETS = 200
+#: Trees deeper than this may do so too.
+MOST_DEPTH = 1000
+_BRACKETS = re.compile(r"[()\[\]{}]")
 
 
 def lint_file(path: Path, rules: Sequence[Rule]) -> list[Finding]:
@@ -27,75 +36,210 @@ def lint_file(path: Path, rules: Sequence[Rule]) -> list[Finding]:
     try:
         text = read(path)
     except OSError as err:
-        return [_unreadable(str(path), f"cannot be read: {err.strerror or err}")]
+        return [unreadable(str(path), f"cannot be read: {err.strerror or err}")]
     return lint_text(text, str(path), rules)
 
 
-def lint_text(text: bytes, path: str, rules: Sequence[Rule]) -> list[Finding]:
-    """Returns the findings of a file's bytes, as `path` would be linted."""
-    try:
-        source = decode(text).source
-    except (SyntaxError, UnicodeDecodeError, LookupError) as err:
-        return [_unreadable(path, f"cannot be decoded: {err}")]
-    try:
-        tree = _parse(source)
-    except SyntaxError as err:
-        return [_unreadable(path, f"does not parse: {err.msg}", err.lineno or 1, err.offset or 1)]
-    except (ValueError, RecursionError, MemoryError) as err:
-        return [_unreadable(path, f"does not parse: {str(err) or type(err).__name__}")]
-    # Only now: a file that does not parse is told of, whether or not a rule is concerned.
-    concerned = [rule for rule in rules if rule.concerns(text)]
-    if not concerned:
-        return []
-    facts = ModuleFacts(tree, path)
-    lines = split_lines(source)
-    found = [finding for rule in concerned for finding in _check(rule, facts, lines)]
+def lint_text(
+    text: bytes, path: str, rules: Sequence[Rule], *, whole: bool = False
+) -> list[Finding]:
+    """Returns the findings of a file's bytes, as `path` would be linted.
+
+    A file that concerns no rule is not parsed. `whole` switches the cheap stages off: every block
+    of the whole tree is given to every rule.
+    """
+    if not is_text(text):
+        return [unreadable(path, f"cannot be decoded: {_why_not_text(text)}")]
+    found: list[Finding] = []
+    concerned = list(rules) if whole else list(_concerned(text, rules, path, found))
+    if concerned:
+        try:
+            found += _lint_source(decode(text).source, path, concerned, whole)
+        except (SyntaxError, UnicodeDecodeError, LookupError) as err:
+            found.append(unreadable(path, f"cannot be decoded: {err}"))
     return sorted(found, key=lambda finding: finding.sort_key)
 
 
-def _check(rule: Rule, facts: ModuleFacts, lines: Sequence[str]) -> Iterator[Finding]:
-    for node in _scopes(facts.tree, rule.scope):
-        if rule.suspects(node, facts):
-            first, last = _extent(node, lines)
+def _why_not_text(text: bytes) -> str:
+    try:
+        decode(text)
+    except (SyntaxError, UnicodeDecodeError, LookupError) as err:
+        return str(err)
+    return "it holds null bytes"
+
+
+def _concerned(
+    text: bytes, rules: Sequence[Rule], path: str, failed: list[Finding]
+) -> Iterator[Rule]:
+    """Yields the rules whose needles stand in a text; each needle is looked for once."""
+    seen: dict[bytes, bool] = {}
+    for rule in rules:
+        if type(rule).concerns is not Rule.concerns:
             try:
-                yield from rule.check(Block(facts, lines[first - 1 : last], first))
-            except (SyntaxError, RecursionError) as err:
-                why = f"could not be checked for {rule.code}: {err}"
-                yield _unreadable(facts.path, why, first, left_out="this part of the file")
-
-
-def _scopes(tree: ast.Module, scope: Scope) -> Iterator[ast.AST]:
-    """Yields the nodes that a rule of this scope is handed: together they cover the module."""
-    if scope is Scope.MODULE:
-        yield tree
-        return
-    for statement in tree.body:
-        if scope is Scope.FUNCTION and isinstance(statement, ast.ClassDef):
-            yield from statement.body
+                if rule.concerns(text):
+                    yield rule
+            except Exception as err:
+                failed.append(_failed(rule, path, err))
+            continue
+        for group in rule.needles:
+            for needle in group:
+                holds = seen.get(needle)
+                if holds is None:
+                    holds = seen[needle] = needle in text
+                if holds:
+                    break
+            else:
+                break
         else:
-            yield statement
+            yield rule
 
 
-def _extent(node: ast.AST, lines: Sequence[str]) -> tuple[int, int]:
-    """Returns the first and last line of a node, decorators included."""
+def _lint_source(source: str, path: str, rules: Sequence[Rule], whole: bool) -> Sequence[Finding]:
+    """Lints decoded source; one finding tells of source that cannot be parsed."""
+    try:
+        return _lint_module(Module(source, whole=whole), path, rules, whole)
+    except SyntaxError:
+        pass  # It may be a slice that was cut wrongly: the whole file decides.
+    try:
+        parse(source)
+    except SyntaxError as err:
+        if isinstance(err, TooMuchError) or not _is_newer_grammar(source):
+            why = f"does not parse: {err.msg}"
+            return [unreadable(path, why, err.lineno or 1, err.offset or 1)]
+        return _lint_module(Module(source, newer=True), path, rules, whole)
+    return _lint_module(Module(source, whole=True), path, rules, whole)
+
+
+def _lint_module(module: Module, path: str, rules: Sequence[Rule], whole: bool) -> list[Finding]:
+    facts = ModuleFacts(module, path)
+    found: list[Finding] = []
+    for rule in rules:
+        try:
+            if not rule.concerns_module(facts):
+                continue
+        except SyntaxError:
+            raise  # of the file
+        except Exception as err:
+            found.append(_failed(rule, path, err))
+            continue
+        words = () if whole else (*rule.words(), *_aliases(rule, facts))
+        for node in module.nodes(rule.scope, words):
+            found += _check(rule, node, facts, whole)
+    return found
+
+
+def _aliases(rule: Rule, facts: ModuleFacts) -> Iterator[str]:
+    """Yields the names that imports give to what a rule's words are about."""
+    if rule.scope is Scope.MODULE:
+        return
+    for word in rule.words():
+        if word.isidentifier() and facts.may_rename(word):
+            for name, target in facts.imported.items():
+                if word in target.rpartition(".")[2] != name:
+                    yield name
+
+
+def _check(rule: Rule, node: ast.AST | Slice, facts: ModuleFacts, whole: bool) -> Sequence[Finding]:
+    """Returns a rule's findings in one block; a rule that fails is one finding."""
+    first = 1
+    try:
+        if isinstance(node, ast.AST):
+            if not whole and not rule.suspects(node, facts):
+                return ()
+            if _is_deep(node):
+                why = f"could not be checked for {rule.code}: it nests too deeply"
+                return [unreadable(facts.path, why, _line(node), left_out="this part of the file")]
+        first, last = _lines(node, facts.module)
+        return list(rule.check(Block(facts, facts.module.lines[first - 1 : last], first)))
+    except SyntaxError:
+        raise  # of the file, from whatever part of it the rule asked for
+    except (CstError, RecursionError, MemoryError) as err:
+        why = f"could not be checked for {rule.code}: {str(err) or type(err).__name__}"
+        return [unreadable(facts.path, why, first, left_out="this part of the file")]
+    except Exception as err:
+        return [_failed(rule, facts.path, err)]
+
+
+def _lines(node: ast.AST | Slice, module: Module) -> tuple[int, int]:
+    """Returns the first and last line of a block."""
     if isinstance(node, ast.Module):
-        return 1, len(lines)
-    assert isinstance(node, ast.stmt)
-    decorators = getattr(node, "decorator_list", [])
-    first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
-    return first, node.end_lineno or node.lineno
+        return 1, len(module.lines)
+    if isinstance(node, ast.stmt):
+        return extent(node)
+    assert not isinstance(node, ast.AST)
+    return module.line_of(node.start), module.line_of(max(node.end - 1, node.start))
 
 
-def _parse(source: str) -> ast.Module:
-    with warnings.catch_warnings():
-        # A linted file's own SyntaxWarnings are not our user's business.
-        warnings.simplefilter("ignore")
-        return ast.parse(source)
+def _line(node: ast.AST) -> int:
+    return extent(node)[0] if isinstance(node, ast.stmt) else 1
 
 
-def _unreadable(
+def _is_deep(root: ast.AST) -> bool:
+    """Tells whether a tree is deeper than libcst's stack bears; layer by layer, no recursion."""
+    layer, depth = [root], 0
+    while layer and depth <= MOST_DEPTH:
+        depth += 1
+        below: list[ast.AST] = []
+        for node in layer:
+            for name in node._fields:
+                value = getattr(node, name, None)
+                if value.__class__ is list:
+                    below += [one for one in value if isinstance(one, ast.AST)]
+                elif isinstance(value, ast.AST) and value._fields:
+                    below.append(value)
+        layer = below
+    return depth > MOST_DEPTH
+
+
+def _is_newer_grammar(source: str) -> bool:
+    """Tells whether libcst, which knows newer grammar than the interpreter, parses a source."""
+    depth = 0
+    for match in _BRACKETS.finditer(source):
+        depth += 1 if match[0] in "([{" else -1
+        if depth > MOST_BRACKETS:
+            return False
+    if not hasattr(os, "fork"):
+        return _libcst_parses(source)
+    # Nobody has looked at this text yet, and some texts end libcst's process: not this one.
+    pid = os.fork()
+    if pid == 0:
+        try:
+            os._exit(0 if _libcst_parses(source) else 1)
+        finally:
+            os._exit(1)
+    return os.waitpid(pid, 0)[1] == 0
+
+
+def _libcst_parses(source: str) -> bool:
+    from fmcheck.lint.lazy import cst
+
+    try:
+        cst.parse_module(source)
+    except Exception:
+        return False
+    return True
+
+
+def _failed(rule: Rule, path: str, err: Exception) -> Finding:
+    """Tells of an error in a rule: which, where in the rule, and on which file."""
+    import traceback
+
+    last = traceback.extract_tb(err.__traceback__)[-1]
+    return Finding(
+        path=path,
+        span=Span(1, 1, 1, 2),
+        code=FAILED,
+        severity=Severity.ERROR,
+        message=f"rule {rule.code} failed here: {type(err).__name__}: {err}",
+        help=f"a fault of the rule, in `{last.name}`, line {last.lineno}; its other findings in "
+        "this file may be missing",
+    )
+
+
+def unreadable(
     path: str, why: str, line: int = 1, column: int = 1, left_out: str = "this file"
 ) -> Finding:
+    """Tells of a file that could not be checked."""
     column = max(column, 1)
     return Finding(
         path=path,

@@ -1,64 +1,106 @@
-"""Applies the edits of findings to a file: all of a finding's or none, atomically."""
+"""Applies the edits of findings to a file's text: all of a finding's or none, to the end."""
 
 from __future__ import annotations
 
 import ast
-import errno
-import os
-import tempfile
+import warnings
+from collections import Counter
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fmcheck.errors import UsageError
-from fmcheck.lint.source import decode, read, split_lines
+from fmcheck.lint.own import UNUSED_SUPPRESSION
+from fmcheck.lint.source import decode, split_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
-    from pathlib import Path
+    from collections.abc import Callable, Iterable, Sequence
 
-    from fmcheck.finding import Finding, Span
+    from fmcheck.finding import Edit, Finding, Span
+
+#: One fix may make room for another. A chain longer than this is a fix that never ends.
+ROUNDS = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Fixed:
+    """What came of fixing a text: the new one, and how many findings were fixed.
+
+    With a reason in `refused`, the text is the one from before.
+    """
+
+    text: bytes
+    count: int = 0
+    refused: str = ""
+
+
+def fix_text(
+    text: bytes,
+    lint: Callable[[bytes], Sequence[Finding]],
+    wanted: Callable[[Sequence[Finding], bytes], Iterable[Finding]],
+) -> Fixed:
+    """Applies the fixes of the findings of `text` that are `wanted`, and of those found then.
+
+    `lint` gives the findings of a text that can be decoded, `wanted` picks among those of a text.
+    Line ends and encoding stay as they are. A result that does not parse, or that holds a finding
+    which was not there before, is refused, and so are fixes that never come to an end.
+    """
+    now, left, count, codes = text, lint(text), 0, ""
+    for _ in range(ROUNDS):
+        fixing = [one for one in wanted(left, now) if one.edits]
+        if not fixing:
+            return Fixed(now, count)
+        decoded = decode(now)
+        source, applied = _apply(decoded.raw, fixing)
+        codes = ", ".join(sorted({one.code for one in applied}))
+        try:
+            now = decoded.encode(source)
+        except UnicodeEncodeError:
+            return Fixed(text, 0, f"the fix of {codes} cannot be written in {decoded.encoding}")
+        if not _parses(source):
+            return Fixed(text, 0, f"the fix of {codes} gives source that does not parse")
+        before, left = left, lint(now)
+        if new := _new(before, left):
+            return Fixed(text, 0, f"the fix of {codes} makes a new finding, {new}")
+        count += len(applied)
+    return Fixed(text, 0, f"the fix of {codes} finds something to do every time")
 
 
 def fixed_source(source: str, findings: Iterable[Finding]) -> str:
     """Returns `source` with each finding's edits applied, in order, where they do not overlap."""
-    lines = split_lines(source)
+    return _apply(source, findings)[0]
+
+
+def unified_diff(path: str, before: bytes, after: bytes) -> str:
+    """Returns the difference of two texts of a file as `diff -u` shows it."""
+    import difflib
+
+    old, new = (split_lines(decode(text).raw) for text in (before, after))
+    out = []
+    for line in difflib.unified_diff(old, new, path, path):
+        out.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
+    return "".join(out)
+
+
+def _apply(source: str, findings: Iterable[Finding]) -> tuple[str, list[Finding]]:
+    """Returns the edited source, and the findings whose edits are in it."""
     starts = [0]
-    for line in lines:
+    for line in split_lines(source):
         starts.append(starts[-1] + len(line))
+    newline = "\r\n" if "\r\n" in source else "\n"
     taken: list[tuple[int, int, str]] = []
+    applied: list[Finding] = []
     for finding in findings:
-        edits = [(*_offsets(edit.span, starts), edit.text) for edit in finding.edits]
+        edits = [_placed(edit, starts, newline) for edit in finding.edits]
         if edits and not any(_overlap(edit, other) for edit in edits for other in taken):
             taken += edits
+            applied.append(finding)
     for start, end, text in sorted(taken, reverse=True):
         source = source[:start] + text + source[end:]
-    return source
+    return source, applied
 
 
-def fix_file(path: Path, findings: Sequence[Finding]) -> bool:
-    """Rewrites `path` with the findings' fixes; returns whether anything changed.
-
-    Line ends and encoding stay as they are. A result that would not parse is not written.
-
-    Raises:
-        UsageError: if the file cannot be rewritten; it is then as it was.
-    """
-    text = decode(read(path))
-    fixed = fixed_source(text.raw, findings)
-    if fixed == text.raw or not _parses(fixed):
-        return False
-    try:
-        _replace(path, text.encode(fixed))
-    except OSError as err:
-        raise UsageError(str(path), f"cannot be rewritten: {err.strerror or err}") from err
-    return True
-
-
-def _parses(source: str) -> bool:
-    try:
-        ast.parse(source)
-    except (SyntaxError, ValueError, RecursionError):
-        return False
-    return True
+def _placed(edit: Edit, starts: Sequence[int], newline: str) -> tuple[int, int, str]:
+    text = edit.text.replace("\n", newline) if newline != "\n" else edit.text
+    return (*_offsets(edit.span, starts), text)
 
 
 def _offsets(span: Span, starts: Sequence[int]) -> tuple[int, int]:
@@ -72,17 +114,33 @@ def _overlap(one: tuple[int, int, str], other: tuple[int, int, str]) -> bool:
     return one[0] <= other[1] and other[0] <= one[1]
 
 
-def _replace(path: Path, content: bytes) -> None:
-    """Writes beside `path` and renames, so that a reader or a crash sees the old or the new."""
-    target = path.resolve()
-    if not os.access(target, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+def _parses(source: str) -> bool:
     try:
-        with os.fdopen(handle, "wb") as file:
-            file.write(content)
-        os.chmod(temporary, target.stat().st_mode)
-        os.replace(temporary, target)
-    except BaseException:
-        os.unlink(temporary)
-        raise
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")
+            ast.parse(source)
+    except SyntaxError:
+        return _parses_as_newer_python(source)
+    except (ValueError, RecursionError, MemoryError):
+        return False
+    return True
+
+
+def _parses_as_newer_python(source: str) -> bool:
+    """Asks libcst, whose grammar may be newer than this interpreter's."""
+    import libcst
+
+    try:
+        libcst.parse_module(source)
+    except libcst.ParserSyntaxError:
+        return False
+    return True
+
+
+def _new(before: Iterable[Finding], after: Iterable[Finding]) -> str:
+    """Returns the code of a finding that was not there before, or "".
+
+    A comment that suppressed what is now fixed is no fault of the fix: the next round removes it.
+    """
+    grown = Counter(one.code for one in after) - Counter(one.code for one in before)
+    return next((code for code in grown if code != UNUSED_SUPPRESSION), "")

@@ -52,7 +52,7 @@ class Slot:
 def declares(node: ast.AST, facts: ModuleFacts, registries: Mapping[str, Registry]) -> bool:
     """Tells whether a top-level statement makes a slot."""
     names = _local_names(facts, registries)
-    if any(names.keys() & one.calls for one in outlines_of(node, facts)):
+    if any(names.keys() & one.calls for one in outlines_of(node)):
         return True
     return not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and any(
         isinstance(inner, ast.Call)
@@ -80,11 +80,9 @@ def _called(call: libcst.Call) -> str:
 def _local_names(facts: ModuleFacts, registries: Mapping[str, Registry]) -> dict[str, Registry]:
     """Returns the slot classes by the names that they have in this module."""
     names = dict(registries)
-    for statement in facts.tree.body:
-        if isinstance(statement, ast.ImportFrom):
-            for alias in statement.names:
-                if alias.asname and alias.name in registries:
-                    names[alias.asname] = registries[alias.name]
+    for alias in facts.import_aliases:
+        if alias.asname and alias.name in registries:
+            names[alias.asname] = registries[alias.name]
     return names
 
 

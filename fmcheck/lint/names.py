@@ -1,12 +1,15 @@
-"""Names in libcst trees."""
+"""Names: of what libcst trees mention, and whether a glob of a contract is meant by one."""
 
 from __future__ import annotations
 
+import fnmatch
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.lazy import cst
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     import libcst
 
 
@@ -20,3 +23,20 @@ def dotted(node: libcst.CSTNode) -> str | None:
         return None
     parts.append(node.value)
     return ".".join(reversed(parts))
+
+
+def last_name(node: libcst.CSTNode) -> str:
+    """Returns the last part of what is called: `f` of `a.b().f`."""
+    if isinstance(node, cst.Attribute):
+        return str(node.attr.value)
+    return dotted(node) or ""
+
+
+def fits(name: str, globs: Iterable[str]) -> bool:
+    """Tells whether one of the globs means `name`."""
+    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+
+
+def lies_in(path: str, globs: Iterable[str]) -> bool:
+    """Tells whether a glob means this path; globs start at a package's root, paths may not."""
+    return any(fnmatch.fnmatch(path.replace("\\", "/"), f"*{glob}") for glob in globs)

@@ -46,15 +46,13 @@ class Outline:
 @lru_cache(maxsize=1)
 def outlines(facts: ModuleFacts) -> Sequence[Outline]:
     """Returns the outlines of a module's functions and methods."""
-    return [_outline(node) for node in _functions(facts.tree.body)]
+    return [one for node in facts.tree.body for one in outlines_of(node)]
 
 
-def outlines_of(node: ast.AST, facts: ModuleFacts) -> Sequence[Outline]:
-    """Returns the outlines of the functions in `node`, a top-level statement of the module."""
-    if not hasattr(node, "body"):
-        return ()
-    first, last = getattr(node, "lineno", 1), getattr(node, "end_lineno", None) or 1
-    return [one for one in outlines(facts) if first <= one.line <= last]
+@lru_cache(maxsize=4)
+def outlines_of(node: ast.AST) -> Sequence[Outline]:
+    """Returns the outlines of the functions in `node`, a top-level statement of a module."""
+    return [_outline(function) for function in _functions([node])]
 
 
 def _functions(body: Iterable[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

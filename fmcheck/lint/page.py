@@ -9,12 +9,18 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fmcheck.lint.own import OwnCode
     from fmcheck.lint.rule import Rule
 
 
 def rule_page(rule: type[Rule]) -> str:
     """Returns a rule's page as Markdown."""
     return "\n".join(_parts(rule))
+
+
+def own_page(own: OwnCode) -> str:
+    """Returns the page of a code of the linter's own as Markdown."""
+    return f"# {own.code} {own.name}\n\n{own.severity.value}\n\n{own.page}"
 
 
 def _parts(rule: type[Rule]) -> Iterator[str]:

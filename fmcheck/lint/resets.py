@@ -91,7 +91,7 @@ class Functions:
             for one in self._block.facts.tree.body
             if one.lineno <= outline.line <= (one.end_lineno or one.lineno)
         )
-        return {leaf for one in outlines_of(statement, self._block.facts) for leaf in one.fills}
+        return {leaf for one in outlines_of(statement) for leaf in one.fills}
 
 
 class Resets:

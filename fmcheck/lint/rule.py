@@ -63,7 +63,12 @@ class Rule(ABC):
         severity: of most findings; a rule may give single findings another.
         scope: the source around a needle that `check` is handed.
         needles: an AND of ORs of byte strings without which a file cannot concern the rule.
-            Identifiers, never dotted chains: a module may import them under another name.
+            Identifiers, never dotted chains: a module may import them under another name. A rule
+            that a contract tells its names may set its own when it is made.
+        anchors: byte strings of which one stands in every block that may hold a finding, where
+            the needles do not say it; blocks without any are not looked at. Names that imports
+            give to what is anchored count too. None means all needles, or every block of a rule
+            with a `concerns` of its own; empty means every block.
         seen_in: public pull requests that taught the rule.
         bad, good: examples that the tests run.
         judged: how precise the rule was on released trees. On by default are only rules of which
@@ -74,11 +79,12 @@ class Rule(ABC):
     name: ClassVar[str]
     severity: ClassVar[Severity]
     scope: ClassVar[Scope]
-    needles: ClassVar[tuple[tuple[bytes, ...], ...]]
+    needles: tuple[tuple[bytes, ...], ...]
     seen_in: ClassVar[tuple[str, ...]]
     bad: ClassVar[tuple[Example, ...]]
     good: ClassVar[tuple[Example, ...]]
     judged: ClassVar[tuple[Judged, ...]] = ()
+    anchors: tuple[bytes, ...] | None = None
     on_by_default: ClassVar[bool] = True
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
@@ -92,6 +98,21 @@ class Rule(ABC):
     def concerns(self, text: bytes) -> bool:
         """Tells whether a file with this text may hold a finding, by the needles alone."""
         return all(any(needle in text for needle in group) for group in self.needles)
+
+    def words(self) -> tuple[str, ...]:
+        """Returns the anchors that hold, as text; none if every block is to be looked at."""
+        anchors = self.anchors
+        if anchors is None:
+            own = type(self).concerns is not Rule.concerns
+            anchors = () if own else tuple(needle for group in self.needles for needle in group)
+        return tuple(anchor.decode() for anchor in anchors)
+
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Tells whether a module may hold a finding, by its path and its facts, before any block.
+
+        What it returns False for has no finding: `suspects` and `check` need not ask again.
+        """
+        return True
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears a block by a necessary condition, cheaply; what it returns True for is checked."""

@@ -2,47 +2,48 @@
 
 from __future__ import annotations
 
-import sys
+from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmcheck.config import Located, find_settings, load_settings
+from fmcheck.errors import UsageError
 from fmcheck.finding import Finding, Severity
-from fmcheck.lint.engine import UNREADABLE, lint_file
-from fmcheck.lint.files import python_files
-from fmcheck.lint.selection import select_rules
+from fmcheck.lint import recording
+from fmcheck.lint.cache import unpack
+from fmcheck.lint.gate import Gate
+from fmcheck.lint.own import UNCHECKED
+from fmcheck.lint.plan import Job, plan
+from fmcheck.lint.request import Fixing, Request
 from fmcheck.lint.source import decode, read, split_lines
-from fmcheck.registry import contracts_for, rules
+from fmcheck.lint.tasks import lint_as, note, task_for
+from fmcheck.lint.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from fmcheck.lint.rule import Rule
-
-#: Fewer files than this are done before a progress bar could be read.
-MANY_FILES = 200
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """What the user asked for. `select` replaces what the settings select, `ignore` adds to it."""
-
-    paths: tuple[Path, ...]
-    config: Path | None = None
-    select: tuple[str, ...] = ()
-    ignore: tuple[str, ...] = ()
-    fix: bool = False
+    from fmcheck.lint.replay import Inputs
 
 
 @dataclass(slots=True)
 class Outcome:
-    """What came of a run. `files` and `rules` count what was checked, and by how many rules."""
+    """What came of a run. `files` and `rules` count what was checked, and by how many rules.
+
+    `fixed` counts findings; `refused` holds paths and why their fixes were not made, `diffs` what
+    would have been written and `stdin` the fixed text of a file that was given as text. `allowed`
+    counts findings that a baseline knows, `notes` say what was done to one.
+    """
 
     findings: list[Finding] = field(default_factory=list)
+    suppressed: list[Finding] = field(default_factory=list)
     files: int = 0
     rules: int = 0
     fixed: int = 0
+    refused: list[tuple[str, str]] = field(default_factory=list)
+    diffs: list[str] = field(default_factory=list)
+    stdin: bytes | None = None
+    allowed: int = 0
+    notes: list[str] = field(default_factory=list)
     _lines: dict[str, Sequence[str]] = field(default_factory=dict)
 
     @property
@@ -53,76 +54,138 @@ class Outcome:
     @property
     def unreadable(self) -> bool:
         """Tells whether a file could not be checked."""
-        return any(finding.code == UNREADABLE for finding in self.findings)
+        return any(finding.code in UNCHECKED for finding in self.findings)
 
     def lines_of(self, path: str) -> Sequence[str]:
         """Returns a file's lines for an excerpt; none if it cannot be read any more."""
         if path not in self._lines:
             try:
-                self._lines[path] = split_lines(decode(read(Path(path))).source)
-            except (OSError, SyntaxError, UnicodeDecodeError, LookupError):
+                self.show(path, read(Path(path)))
+            except OSError:
                 self._lines[path] = ()
         return self._lines[path]
 
+    def show(self, path: str, text: bytes) -> None:
+        """Takes the excerpts of a file from this text."""
+        self._lines[path] = _lines(text)
+
 
 def lint_paths(request: Request) -> Outcome:
-    """Lints every Python file of the request's paths.
+    """Lints every Python file of the request's paths, and fixes what it is asked to.
 
     Raises:
-        UsageError: before any file is read, if a path, an option or the settings do not fit.
+        UsageError: before any file is read, if a path, an option or the settings do not fit; or
+            where a file cannot be written.
     """
-    made: dict[Path | None, list[Rule]] = {}
-    jobs: dict[Path, list[Rule]] = {}
-    for path in request.paths:
-        located = load_settings(request.config) if request.config else find_settings(path)
-        if located.origin not in made:
-            made[located.origin] = _rules(request, located)
-        for file in python_files([path]):
-            jobs.setdefault(file, made[located.origin])
-    outcome = Outcome(files=len(jobs), rules=max((len(used) for used in made.values()), default=0))
-    for file in _with_progress(list(jobs)):
-        outcome.findings += _lint_one(file, jobs[file], outcome, request.fix)
+    planned = plan(request)
+    gate = Gate(request, planned)
+    jobs = [job for job in planned.jobs if gate.wants(job)]
+    most = max((len(policy.rules) for _, policy in planned.policies), default=0)
+    outcome = Outcome(files=len(jobs), rules=most)
+    reported: dict[Job, list[Finding]] = {}
+    inputs = recording.INPUTS.get()
+    for job, found in lint_all(jobs, request, inputs):
+        if job.text is not None:
+            outcome.show(str(job.path), job.text)
+        outcome.suppressed += [one for one in found if one.suppressed]
+        found = [one for one in found if not one.suppressed]
+        reported[job] = gate.let_through(job, found, outcome.lines_of)
+        if request.fixing is not Fixing.NONE:
+            reported[job] = _fix(job, found, reported[job], request, outcome)
+    outcome.allowed = gate.allowed
+    if inputs is not None:
+        note(planned, inputs)
+    closed = gate.close(reported, outcome.lines_of)
+    outcome.findings = [finding for found in reported.values() for finding in found]
+    outcome.findings += closed.findings
+    outcome.notes += closed.notes
     return outcome
 
 
-def _lint_one(file: Path, used: Sequence[Rule], outcome: Outcome, fix: bool) -> list[Finding]:
-    findings = lint_file(file, used)
-    if fix and any(finding.edits for finding in findings):
-        from fmcheck.lint.fix import fix_file
+def lint_all(
+    jobs: Sequence[Job], request: Request, inputs: Inputs | None
+) -> Iterator[tuple[Job, list[Finding]]]:
+    """Yields each job with its findings, suppressed ones included, in the same order."""
+    if request.stdin is not None:
+        yield from ((job, lint_as(job, request.stdin)) for job in jobs)
+        return
+    work = Work([task_for(job) for job in jobs], request.cache, inputs)
+    results = work.results(request.jobs, progress=request.progress)
+    for job, packed in zip(jobs, results, strict=True):
+        yield job, [unpack(one) for one in packed]
 
-        if fix_file(file, findings):
-            left = lint_file(file, used)
-            outcome.fixed += len(findings) - len(left)
-            return left
-    return findings
 
+def _fix(
+    job: Job, found: list[Finding], reported: list[Finding], request: Request, outcome: Outcome
+) -> list[Finding]:
+    """Fixes what is reported of a file, and nothing else; returns what is reported then."""
 
-def _rules(request: Request, located: Located) -> list[Rule]:
-    settings, origin = located.settings, str(located.origin)
-    chosen = select_rules(
-        rules(),
-        request.select or settings.select,
-        request.ignore + settings.ignore,
-        (
-            "--select" if request.select else f"{origin}: key `select`",
-            "--ignore" if request.ignore else f"{origin}: key `ignore`",
-        ),
+    def fits(finding: Finding) -> bool:
+        return finding.safe or request.unsafe_fixes
+
+    path = str(job.path)
+    if not any(one.edits and fits(one) for one in reported) and job.text is None:
+        return reported
+    from fmcheck.atomic import replace_file
+    from fmcheck.lint.fix import fix_text, unified_diff
+
+    try:
+        text = job.text if job.text is not None else read(job.path)
+    except OSError as err:
+        raise UsageError(path, f"cannot be read: {err.strerror or err}") from err
+    outcome.stdin = job.text
+    withheld = _Withheld(found, reported, outcome.lines_of(path))
+    fixed = fix_text(
+        text,
+        lambda now: lint_as(job, now),
+        lambda left, now: filter(fits, withheld.taken_from(left, now)),
     )
-    contracts = contracts_for(located)
-    return [rule(contracts) for rule in chosen]
+    if fixed.refused:
+        outcome.refused.append((path, fixed.refused))
+        return reported
+    outcome.fixed += fixed.count
+    if request.fixing is Fixing.DIFF:
+        if fixed.text != text:
+            outcome.diffs.append(unified_diff(path, text, fixed.text))
+        return reported
+    if job.text is not None:
+        outcome.stdin = fixed.text
+    elif fixed.text != text:
+        try:
+            replace_file(job.path, fixed.text)
+        except OSError as err:
+            raise UsageError(path, f"cannot be rewritten: {err.strerror or err}") from err
+    outcome.show(path, fixed.text)
+    return withheld.taken_from(lint_as(job, fixed.text), fixed.text)
 
 
-def _with_progress(files: Sequence[Path]) -> Iterable[Path]:
-    """Yields the files; on a terminal, long work shows how far it is."""
-    if len(files) < MANY_FILES or not sys.stderr.isatty():
-        return files
-    return _track(files)
+class _Withheld:
+    """The findings of a file that are not reported, known again after a fix moved them."""
+
+    def __init__(
+        self, findings: Sequence[Finding], reported: Sequence[Finding], lines: Sequence[str]
+    ) -> None:
+        self._keys = Counter(_key(one, lines) for one in findings)
+        self._keys.subtract(_key(one, lines) for one in reported)
+
+    def taken_from(self, findings: Iterable[Finding], text: bytes) -> list[Finding]:
+        """Returns the findings of `text` less those that are withheld or suppressed."""
+        left, lines, through = Counter(self._keys), _lines(text), []
+        for finding in findings:
+            key = _key(finding, lines)
+            if left[key] > 0:
+                left[key] -= 1
+            elif not finding.suppressed:
+                through.append(finding)
+        return through
 
 
-def _track(files: Sequence[Path]) -> Iterator[Path]:
-    from rich.console import Console
-    from rich.progress import track
+def _key(finding: Finding, lines: Sequence[str]) -> tuple[str, str]:
+    return finding.code, finding.fingerprint(lines)
 
-    yield from track(
-        files, "linting", console=Console(stderr=True), transient=True, update_period=0.2
-    )
+
+def _lines(text: bytes) -> Sequence[str]:
+    try:
+        return split_lines(decode(text).source)
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        return ()

@@ -2,47 +2,69 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.errors import UsageError, nearest
+from fmcheck.lint.own import OPTIONAL, OWN_CODES
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Mapping, Sequence
+    from collections.abc import Collection, Iterable, Mapping
 
     from fmcheck.lint.rule import Rule
 
 
-def select_rules(
-    known: Mapping[str, type[Rule]],
-    select: Sequence[str],
-    ignore: Sequence[str],
-    where: tuple[str, str],
-) -> list[type[Rule]]:
-    """Returns the rules that `select` names (by default those on by default) less `ignore`.
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """Codes of rules: `known` are all there are, `checked` those that a file is checked for."""
 
-    `where` names the places that `select` and `ignore` came from, for the error.
+    known: frozenset[str]
+    checked: frozenset[str]
+
+
+#: A selector and the place it came from, for the error: `("FM2", "--select")`.
+Selector = tuple[str, str]
+
+
+def select_codes(
+    known: Mapping[str, type[Rule]], select: Collection[Selector], ignore: Iterable[Selector]
+) -> frozenset[str]:
+    """Returns the codes that `select` names (those on by default if none) less `ignore`.
+
+    What the linter itself says of suppressions is selected with any rule, unless it is ignored.
 
     Raises:
-        UsageError: if a selector names no rule.
+        UsageError: if a selector names no code, or one that nothing turns off.
     """
     wanted = (
-        _matching(known, select, where[0])
+        _matching(known, select)
         if select
         else {code for code, rule in known.items() if rule.on_by_default}
     )
-    wanted -= _matching(known, ignore, where[1])
-    return [rule for code, rule in known.items() if code in wanted]
+    return frozenset((wanted | OPTIONAL) - _matching(known, ignore))
 
 
-def _matching(known: Mapping[str, type[Rule]], selectors: Iterable[str], where: str) -> set[str]:
+def named_codes(known: Mapping[str, type[Rule]], selectors: Iterable[Selector]) -> frozenset[str]:
+    """Returns the codes that the selectors name.
+
+    Raises:
+        UsageError: if a selector names no code, or one that nothing turns off.
+    """
+    return frozenset(_matching(known, selectors))
+
+
+def _matching(known: Mapping[str, type[Rule]], selectors: Iterable[Selector]) -> set[str]:
     found: set[str] = set()
-    for selector in selectors:
-        codes = {code for code in known if selector == "ALL" or _covers(selector, code)}
+    names = {*known, *OPTIONAL}
+    for selector, where in selectors:
+        codes = {code for code in names if selector == "ALL" or _covers(selector, code)}
+        if selector in OWN_CODES and not codes:
+            raise UsageError(where, f"`{selector}` cannot be turned off or on")
         if not codes:
             raise UsageError(
                 where,
                 f"expected a rule code, a family like `FM2`, or `ALL`, got `{selector}`"
-                f"{nearest(selector, known)}",
+                f"{nearest(selector, sorted(names))}",
             )
         found |= codes
     return found

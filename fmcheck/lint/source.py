@@ -12,6 +12,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from fmcheck.lint.stored import State
+
 
 @dataclass(frozen=True, slots=True)
 class Text:
@@ -30,14 +32,30 @@ class Text:
         return raw.encode(self.encoding)
 
 
-def read(path: Path) -> bytes:
+def read(path: str | Path) -> bytes:
     """Returns the bytes of a regular file; OSError for anything else."""
+    return read_with_state(path)[0]
+
+
+def read_with_state(path: str | Path) -> tuple[bytes, State]:
+    """Returns the bytes of a regular file and its state before they were read.
+
+    Raises:
+        OSError: if it is anything else or cannot be read.
+    """
     # O_NONBLOCK: opening a FIFO that is called x.py would wait for ever.
     handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    with os.fdopen(handle, "rb") as file:
-        if not stat.S_ISREG(os.fstat(file.fileno()).st_mode):
+    try:
+        at = os.fstat(handle)
+        if not stat.S_ISREG(at.st_mode):
             raise OSError("not a regular file")
-        return file.read()
+        left, parts = at.st_size + 1, []
+        while part := os.read(handle, max(left, 1 << 16)):
+            parts.append(part)
+            left -= len(part)
+    finally:
+        os.close(handle)
+    return b"".join(parts), (at.st_mtime_ns, at.st_ctime_ns, at.st_size, at.st_ino)
 
 
 def decode(raw: bytes) -> Text:
@@ -48,6 +66,25 @@ def decode(raw: bytes) -> Text:
     """
     encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
     return Text(raw.decode(encoding), encoding)
+
+
+def is_text(raw: bytes) -> bool:
+    """Tells whether bytes may be source: no null byte, and text in the encoding that they declare.
+
+    Plain ASCII is taken at its word, which costs a file of no concern next to nothing.
+    """
+    if b"\0" in raw:
+        return False
+    if raw.isascii():
+        return True
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        try:
+            decode(raw)
+        except (SyntaxError, UnicodeDecodeError, LookupError):
+            return False
+    return True
 
 
 def split_lines(text: str) -> list[str]:

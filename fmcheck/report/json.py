@@ -6,14 +6,18 @@ import json
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
-
     from fmcheck.finding import Finding, Span
+    from fmcheck.report.contents import Contents
 
 
-def render(findings: Iterable[Finding]) -> str:
-    """Returns the findings as a JSON list, one object each; lines and columns count from 1."""
-    return json.dumps([_entry(finding) for finding in findings], indent=2)
+def render(contents: Contents) -> str:
+    """Returns the findings as a JSON list, one object each; lines and columns count from 1.
+
+    Suppressed ones, where they are asked for, come last and have a key `suppressed`: the reason.
+    """
+    entries = [_entry(finding) for finding in contents.findings]
+    entries += [{**_entry(one), "suppressed": one.suppressed} for one in contents.suppressed]
+    return json.dumps(entries, indent=2)
 
 
 def _entry(finding: Finding) -> dict[str, Any]:
@@ -26,6 +30,7 @@ def _entry(finding: Finding) -> dict[str, Any]:
         "help": finding.help,
         "related": [{**_place(span), "message": text} for span, text in finding.related],
         "fixable": bool(finding.edits),
+        "safe": bool(finding.edits) and finding.safe,
     }
 
 

@@ -2,65 +2,111 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
+from fmcheck.report.colour import plain
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from fmcheck.finding import Finding, Span
+    from fmcheck.report.colour import Paint
+    from fmcheck.report.contents import Contents
 
 #: Longer stretches than this are shown by their first lines.
 MOST_LINES = 3
 
 
-def render(finding: Finding, lines_of: Callable[[str], Sequence[str]]) -> str:
+def render(
+    finding: Finding,
+    lines_of: Callable[[str], Sequence[str]],
+    paint: Paint = plain,
+) -> str:
     """Returns one finding as a block of text; `lines_of` gives a file's lines."""
     lines = lines_of(finding.path)
-    span = finding.span
+    span, level = finding.span, finding.severity.value
     margin = " " * len(str(max([span.end_line, *(at.line for at, _ in finding.related)])))
+    bar, equals = (paint(f"{margin} {mark}", "margin") for mark in "|=")
+    label = f"suppressed {level}" if finding.suppressed else level
     out = [
-        f"{finding.severity.value}[{finding.code}]: {finding.message}",
-        f"{margin}--> {finding.path}:{span.line}:{span.column}",
+        f"{paint(f'{label}[{finding.code}]', level)}: {paint(finding.message, 'strong')}"
+        f"{_fixable(finding)}",
+        f"{margin}{paint('-->', 'margin')} {finding.path}:{span.line}:{span.column}",
     ]
     if span.line <= len(lines):
-        out += [f"{margin} |", *_excerpt(span, lines, margin, "^"), f"{margin} |"]
+        excerpt = _excerpt(span, lines, margin, lambda mark: paint(mark, level), paint)
+        out += [bar, *excerpt, bar]
     for at, text in finding.related:
-        out.append(f"{margin} = note: {text}, line {at.line}")
+        out.append(f"{equals} note: {text}, line {at.line}")
         if at.line <= len(lines):
-            out.append(_numbered(at.line, lines, margin))
+            out.append(_numbered(at.line, lines, margin, paint))
     if finding.help:
-        out.append(f"{margin} = help: {finding.help}")
+        out.append(f"{equals} {paint('help', 'help')}: {finding.help}")
+    if finding.suppressed:
+        out.append(f"{equals} suppressed: {finding.suppressed}")
     return "\n".join(out) + "\n"
 
 
 def summary(findings: Sequence[Finding], files: int, rules: int) -> str:
     """Returns the closing line: how much was checked, and how much was found."""
-    checked = f"{_count(files, 'file')} checked with {_count(rules, 'rule')}"
+    checked = f"{count(files, 'file')} checked with {count(rules, 'rule')}"
     counts = [
-        _count(number, severity.value)
+        count(number, severity.value)
         for severity in reversed(Severity)
         if (number := sum(finding.severity is severity for finding in findings))
     ]
     return f"{checked}: {', '.join(counts) if counts else 'no findings'}"
 
 
-def _count(number: int, noun: str) -> str:
+def fixable(findings: Iterable[Finding]) -> str:
+    """Returns how many findings a fix is offered for, as a sentence; "" for none."""
+    kinds = Counter(finding.safe for finding in findings if finding.edits)
+    parts = []
+    if kinds[True]:
+        parts.append(f"{kinds[True]:,} can be fixed with `--fix`")
+    if kinds[False]:
+        parts.append(f"{kinds[False]:,}{' more' * bool(parts)} with `--fix --unsafe-fixes`")
+    return ", ".join(parts)
+
+
+def statistics(contents: Contents) -> str:
+    """Returns a table: how often each code was found, the most frequent first."""
+    counts = Counter(finding.code for finding in contents.findings)
+    width = len(f"{max(counts.values(), default=0):,}")
+    return "\n".join(
+        f"{number:>{width},}  {code}  {contents.codes[code].name}"
+        for code, number in sorted(counts.items(), key=lambda one: (-one[1], one[0]))
+    )
+
+
+def _fixable(finding: Finding) -> str:
+    if not finding.edits:
+        return ""
+    return " [fixable]" if finding.safe else " [fixable with --unsafe-fixes]"
+
+
+def count(number: int, noun: str) -> str:
+    """Returns a number and what it counts, in the plural if need be."""
     return f"{number:,} {noun}{'' if number == 1 else 's'}"
 
 
-def _excerpt(span: Span, lines: Sequence[str], margin: str, mark: str) -> Iterator[str]:
+def _excerpt(
+    span: Span, lines: Sequence[str], margin: str, mark: Callable[[str], str], paint: Paint
+) -> Iterator[str]:
     last = min(span.end_line, span.line + MOST_LINES - 1, len(lines))
+    bar = paint(f"{margin} |", "margin")
     for number in range(span.line, last + 1):
-        yield _numbered(number, lines, margin)
+        yield _numbered(number, lines, margin, paint)
         text = lines[number - 1].rstrip("\n")
         start = span.column - 1 if number == span.line else len(text) - len(text.lstrip())
         end = span.end_column - 1 if number == span.end_line else len(text)
         # Tabs are kept, so that the caret stands where the reader's terminal put the text.
         lead = "".join("\t" if char == "\t" else " " for char in text[:start])
-        yield f"{margin} | {lead}{mark * max(end - start, 1)}"
+        yield f"{bar} {lead}{mark('^' * max(end - start, 1))}"
 
 
-def _numbered(number: int, lines: Sequence[str], margin: str) -> str:
-    return f"{number:>{len(margin)}} | {lines[number - 1]}".rstrip()
+def _numbered(number: int, lines: Sequence[str], margin: str, paint: Paint) -> str:
+    place = paint(f"{number:>{len(margin)}} |", "margin")
+    return f"{place} {lines[number - 1].rstrip()}".rstrip()

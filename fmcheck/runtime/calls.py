@@ -10,7 +10,8 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fmcheck.contract import HANDS_OUT, applies
+from fmcheck.contract import applies
+from fmcheck.contract_checks import HANDS_OUT
 from fmcheck.errors import nearest
 from fmcheck.runtime import paths
 from fmcheck.runtime.hold import attribute, installed_version, patch, rebind

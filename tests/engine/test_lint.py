@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 ENGINE = Path(fixtures.engine.__file__).parent
 CONTRACT = load_contract(ENGINE / "fmcheck.toml")
-RULES = [rule([CONTRACT]) for rule in rules().values()]
+RULES = [rule([CONTRACT]) for rule in rules().values() if rule.on_by_default]
 FILES = {
     "decode": "runners/target.py",
     "cpu": "runners/target.py",

@@ -1,0 +1,82 @@
+"""Findings of files that have not changed, kept between runs with the same rules and contracts."""
+
+from __future__ import annotations
+
+import binascii
+import dataclasses
+import enum
+import os
+import time
+from typing import TYPE_CHECKING, Any
+
+from fmcheck.finding import Edit, Finding, Severity, Span
+from fmcheck.lint import stored
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+
+def pack(value: Any) -> Any:
+    """Returns a finding, or what it holds, as plain types."""
+    if isinstance(value, (list, tuple)):
+        return tuple(pack(one) for one in value)
+    if isinstance(value, enum.Enum):
+        return value.value
+    if dataclasses.is_dataclass(value):
+        return tuple(pack(getattr(value, one.name)) for one in dataclasses.fields(value))
+    return value
+
+
+def unpack(packed: Sequence[Any]) -> Finding:
+    """Returns the finding that was packed."""
+    path, span, code, severity, message, way_out, related, edits, *more = packed
+    return Finding(
+        path,
+        Span(*span),
+        code,
+        Severity(severity),
+        message,
+        way_out,
+        tuple((Span(*at), text) for at, text in related),
+        tuple(Edit(Span(*at), text) for at, text in edits),
+        *more,
+    )
+
+
+class Cache:
+    """Findings by file, for one way of linting; `way` is everything that they hang on beside it.
+
+    An entry is the file's state, its digest and its findings. Files that changed get a new one.
+    """
+
+    def __init__(self, folder: str | None, way: str) -> None:
+        self._now = time.time_ns()
+        self._way = f"{stored.tool_stamp()} {way}"
+        name = f"files-{binascii.crc32(way.encode('utf-8', 'replace')):08x}"
+        self._path = os.path.join(folder, name) if folder else None
+        self._entries: dict[str, tuple[stored.State, bytes, Any]] = {}
+        self._is_new = False
+        if self._path:
+            found = stored.load(self._path)
+            if isinstance(found, tuple) and len(found) == 2 and found[0] == self._way:
+                self._entries = found[1]
+
+    def by_state(self, path: str, state: stored.State | None) -> tuple[bytes, Any] | None:
+        """Returns digest and packed findings of a file in this state, None if they are unknown."""
+        entry = self._entries.get(path)
+        return entry[1:] if entry and entry[0] == state else None
+
+    def by_digest(self, path: str, digest: bytes) -> Any | None:
+        """Returns the packed findings of a file with this content, None if they are unknown."""
+        entry = self._entries.get(path)
+        return entry[2] if entry and entry[1] == digest else None
+
+    def put(self, path: str, state: stored.State, digest: bytes, findings: Any) -> None:
+        """Takes in what was found in a file."""
+        self._entries[path] = (stored.trusted(state, self._now) or (), digest, findings)
+        self._is_new = True
+
+    def save(self) -> None:
+        """Stores the entries if there are new ones; a folder that cannot be written is no error."""
+        if self._path and self._is_new:
+            stored.save(self._path, (self._way, self._entries))

@@ -1,0 +1,66 @@
+"""Functions and modules that a contract names, found again in the files that define them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.lazy import cst
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator
+
+    import libcst
+    from libcst import CSTNode
+
+    from fmcheck.lint.block import Block
+
+
+class DeclaredFunctions:
+    """Functions and methods by reference, `module:function` or `module:Class.method`.
+
+    A method is known by its own name alone: its class is out of sight of a rule that is handed
+    one function at a time.
+    """
+
+    def __init__(self, references: Iterable[str]) -> None:
+        parts = [reference.partition(":") for reference in references]
+        self._functions = [(module, name.rpartition(".")[2]) for module, _, name in parts]
+        self._files: dict[str, frozenset[str]] = {}
+        self.names = sorted({name for _, name in self._functions})
+
+    def needles(self) -> tuple[bytes, ...]:
+        """Returns the names to look for; one that holds another would find nothing new."""
+        return tuple(
+            one.encode()
+            for one in self.names
+            if not any(one != other and other in one for other in self.names)
+        )
+
+    def of_file(self, path: str) -> frozenset[str]:
+        """Returns the names of the functions that this file may define."""
+        found = self._files.get(path)
+        if found is None:
+            names = (name for module, name in self._functions if is_module(path, module))
+            found = self._files[path] = frozenset(names)
+        return found
+
+
+def is_module(path: str, module: str) -> bool:
+    """Tells whether a file may be the module of this dotted name."""
+    tail = module.replace(".", "/") + ".py"
+    path = path.replace("\\", "/")
+    return path == tail or path.endswith("/" + tail)
+
+
+def functions(block: Block) -> Iterator[libcst.FunctionDef]:
+    """Yields the functions and methods of a block, those nested in functions left out."""
+    stack: list[CSTNode] = list(reversed(block.module.body))
+    while stack:
+        node = stack.pop()
+        if isinstance(node, cst.FunctionDef):
+            yield node
+        elif isinstance(node, (cst.ClassDef, cst.If, cst.Else, cst.Try)):
+            for name in ("orelse", "body"):
+                suite = getattr(node, name, None)
+                inner = getattr(suite, "body", ()) if name == "body" else (suite,)
+                stack.extend(reversed([one for one in inner if one is not None]))

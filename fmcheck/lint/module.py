@@ -1,0 +1,217 @@
+"""A module under the linter: its text, and as much of its syntax tree as somebody asks for."""
+
+from __future__ import annotations
+
+import ast
+import warnings
+from bisect import bisect_left
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.rule import Scope
+from fmcheck.lint.slices import Cuts, Slice
+from fmcheck.lint.source import split_lines
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+
+
+class Module:
+    """A module's source, cut and parsed on demand. SyntaxError comes from whatever parses.
+
+    `whole` keeps it from being cut. `newer` tells that the interpreter's own grammar lacks
+    something that libcst knows: slices that `ast` rejects are then handed out unparsed.
+    """
+
+    def __init__(self, text: str, *, whole: bool = False, newer: bool = False) -> None:
+        self.text = text
+        self.newer = newer
+        self._whole = whole
+        self._parsed: dict[tuple[int, int], list[ast.stmt]] = {}
+        self._hits: dict[str, list[int]] = {}
+
+    @cached_property
+    def lines(self) -> Sequence[str]:
+        """The source by lines, ends included."""
+        return split_lines(self.text)
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        """Where the text may be cut."""
+        return Cuts(self.text)
+
+    @cached_property
+    def slices(self) -> Sequence[Slice]:
+        """Stretches of whole statements; the whole module where a cut is not certain."""
+        if self._whole or not self.cuts.certain:
+            return [Slice(0, len(self.text))]
+        return self.cuts.top_level()
+
+    @cached_property
+    def tree(self) -> ast.Module:
+        """The whole syntax tree; without what `ast` cannot parse, in a `newer` module."""
+        if not self.newer:
+            return parse(self.text)
+        parts = [self._try_parse(one) for one in self.slices]
+        return ast.Module([node for part in parts if part for node in part], [])
+
+    @cached_property
+    def unparsed(self) -> Sequence[str]:
+        """The texts of a `newer` module that only libcst can parse."""
+        slices = self.slices if self.newer else ()
+        return [self.text[one.start : one.end] for one in slices if self._try_parse(one) is None]
+
+    def line_of(self, offset: int) -> int:
+        """Returns the line of an offset, from 1."""
+        return self.text.count("\n", 0, offset) + 1
+
+    def nodes(self, scope: Scope, words: Collection[str]) -> Iterator[ast.AST | Slice]:
+        """Yields what a rule of this scope is to look at: blocks that hold one of `words`.
+
+        With no words, every block. A block that only libcst can parse is a slice.
+        """
+        if scope is Scope.MODULE:
+            yield Slice(0, len(self.text)) if self.newer else self.tree
+            return
+        for one in self.slices:
+            if not self._holds(one, words):
+                continue
+            statements = self._try_parse(one, scope, words) if self.newer else None
+            if self.newer and statements is None:
+                yield one
+            elif statements is None:
+                statements = self._statements(one, scope, words)
+            found = statements or []
+            for node in found:
+                if len(found) == 1 or self._near(node, words):
+                    yield node
+
+    def statements_with(self, words: Collection[str]) -> Iterator[ast.stmt]:
+        """Yields top-level statements, those near one of `words` among them."""
+        for one in self.slices:
+            if self._holds(one, words):
+                found = self._try_parse(one) if self.newer else self._parse(one)
+                yield from found or ()
+
+    def _statements(self, one: Slice, scope: Scope, words: Collection[str]) -> list[ast.stmt]:
+        if scope is not Scope.FUNCTION:
+            return self._parse(one)
+        methods = self._methods(one, words) if one.is_class and self._is_long(one) else None
+        if methods is not None:
+            return methods
+        found: list[ast.stmt] = []
+        for node in self._parse(one):
+            found += node.body if isinstance(node, ast.ClassDef) else [node]
+        return found
+
+    def _methods(self, one: Slice, words: Collection[str]) -> list[ast.stmt] | None:
+        """Returns the statements of a class's body near `words`; None if it cannot be cut."""
+        indent = self.cuts.first_indent(one)
+        if indent is None or (one.start, one.end) in self._parsed:
+            return None
+        head, *methods = self.cuts.methods(one, indent)
+        try:
+            found = self._head(head, indent)
+            for method in methods:
+                if self._holds(method, words):
+                    found += self._parse(method, "class _:\n")
+        except SyntaxError:
+            return None
+        return found
+
+    def _head(self, head: Slice, indent: str) -> list[ast.stmt]:
+        """Returns the statements before the first method, which are indented by `indent`."""
+        before = "\n" * (self.line_of(head.start) - 1)
+        tree = parse(f"{before}{self.text[head.start : head.end]}{indent}pass\n")
+        (node,) = tree.body
+        assert isinstance(node, ast.ClassDef)
+        if node.body[0].col_offset != len(indent):
+            raise SyntaxError("the methods are not at the depth of the class's body")
+        return node.body[:-1]
+
+    def _parse(self, one: Slice, wrapped_in: str = "") -> list[ast.stmt]:
+        key = one.start, one.end
+        if key not in self._parsed:
+            # Empty lines before it put a slice where it stands in the file.
+            before = "\n" * (self.line_of(one.start) - 1 - bool(wrapped_in))
+            body = parse(f"{before}{wrapped_in}{self.text[one.start : one.end]}").body
+            if wrapped_in:
+                assert isinstance(body[0], ast.ClassDef)
+                body = [*body[0].body, *body[1:]]
+            self._parsed[key] = body
+        return self._parsed[key]
+
+    def _try_parse(
+        self, one: Slice, scope: Scope = Scope.CLASS, words: Collection[str] = ()
+    ) -> list[ast.stmt] | None:
+        try:
+            return self._statements(one, scope, words)
+        except SyntaxError:
+            return None
+
+    def _is_long(self, one: Slice) -> bool:
+        return one.end - one.start > 2000
+
+    def _holds(self, one: Slice, words: Collection[str]) -> bool:
+        if not words:
+            return True
+        for word in words:
+            offsets = self._offsets(word)
+            at = bisect_left(offsets, one.start)
+            if at < len(offsets) and offsets[at] < one.end:
+                return True
+        return False
+
+    def _near(self, node: ast.stmt, words: Collection[str]) -> bool:
+        """Tells whether one of `words` stands on the lines of a node."""
+        if not words:
+            return True
+        first, last = extent(node)
+        return self._holds(Slice(self._line_start(first), self._line_start(last + 1)), words)
+
+    def _line_start(self, line: int) -> int:
+        starts = self._line_starts
+        return starts[line - 1] if line <= len(starts) else len(self.text)
+
+    @cached_property
+    def _line_starts(self) -> list[int]:
+        starts, at = [], 0
+        for line in self.lines:
+            starts.append(at)
+            at += len(line)
+        return starts
+
+    def _offsets(self, word: str) -> list[int]:
+        if word not in self._hits:
+            found, at = [], self.text.find(word)
+            while at >= 0:
+                found.append(at)
+                at = self.text.find(word, at + 1)
+            self._hits[word] = found
+        return self._hits[word]
+
+
+def extent(node: ast.stmt) -> tuple[int, int]:
+    """Returns the first and last line of a statement, decorators included."""
+    decorators = getattr(node, "decorator_list", [])
+    first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
+    return first, node.end_lineno or node.lineno
+
+
+class TooMuchError(SyntaxError):
+    """Source that is more than the parser bears, whatever its grammar."""
+
+
+def parse(source: str) -> ast.Module:
+    """Parses source as the interpreter would, in silence.
+
+    Raises:
+        SyntaxError: if it does not parse; TooMuchError if it nests too deeply for that.
+    """
+    with warnings.catch_warnings():
+        # A linted file's own SyntaxWarnings are not our user's business.
+        warnings.simplefilter("ignore")
+        try:
+            return ast.parse(source)
+        except (ValueError, RecursionError, MemoryError) as err:
+            raise TooMuchError(str(err) or type(err).__name__) from err

@@ -1,0 +1,152 @@
+"""From a request to jobs: which files are linted, each with which rules and codes."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fmcheck.config import find_settings, load_settings
+from fmcheck.lint.files import EXCLUDED, Excludes, python_files
+from fmcheck.lint.patterns import Patterns
+from fmcheck.lint.selection import Codes, named_codes, select_codes
+from fmcheck.registry import contracts_for, rules
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from pathlib import Path
+
+    from fmcheck.config import Located
+    from fmcheck.lint.request import Request
+    from fmcheck.lint.rule import Rule
+    from fmcheck.lint.selection import Selector
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Policy:
+    """What one settings file and the command line ask for together.
+
+    `per_file` holds codes that are ignored in the files of a pattern.
+    """
+
+    located: Located
+    rules: Sequence[Rule]
+    codes: Codes
+    per_file: Sequence[tuple[Patterns, frozenset[str]]]
+    excludes: Excludes
+    baseline: Path | None
+
+    def codes_for(self, path: Path) -> Codes:
+        """Returns the codes that the file is checked for."""
+        if not self.per_file:
+            return self.codes
+        whole = os.path.abspath(path)
+        ignored = (codes for patterns, codes in self.per_file if patterns.match(whole))
+        return Codes(self.codes.known, self.codes.checked.difference(*ignored))
+
+
+@dataclass(frozen=True, slots=True)
+class Job:
+    """One file to lint; `text` is what to read in its place, if the user gave it."""
+
+    path: Path
+    policy: Policy
+    text: bytes | None = None
+
+    @property
+    def codes(self) -> Codes:
+        """The codes that this file is checked for."""
+        return self.policy.codes_for(self.path)
+
+    @property
+    def rules(self) -> Sequence[Rule]:
+        """The rules that this file is checked with."""
+        checked = self.codes.checked
+        return [rule for rule in self.policy.rules if rule.code in checked]
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The jobs of a run, and the policy under which each named path stands."""
+
+    jobs: Sequence[Job]
+    policies: Sequence[tuple[Path, Policy]]
+
+
+def plan(request: Request) -> Plan:
+    """Returns what a run has to do.
+
+    Raises:
+        UsageError: if a path, an option or the settings do not fit.
+    """
+    made: dict[Path | None, Policy] = {}
+    jobs: dict[Path | str, Job] = {}
+    policies: list[tuple[Path, Policy]] = []
+    for path in request.paths:
+        located = load_settings(request.config) if request.config else find_settings(path)
+        if located.origin not in made:
+            made[located.origin] = _policy(request, located)
+        policy = made[located.origin]
+        policies.append((path, policy))
+        for file in _files(path, request, policy):
+            # A file may be named in two ways only if two paths are given.
+            key = os.path.abspath(file) if len(request.paths) > 1 else file
+            jobs.setdefault(key, Job(file, policy, request.stdin))
+    return Plan(list(jobs.values()), policies)
+
+
+def _files(path: Path, request: Request, policy: Policy) -> Sequence[Path]:
+    if request.stdin is None:
+        return list(python_files([path], policy.excludes))
+    excludes = policy.excludes
+    return [] if excludes.named_too and excludes.cover(os.path.abspath(path)) else [path]
+
+
+def _policy(request: Request, located: Located) -> Policy:
+    settings, known = located.settings, rules()
+    checked = select_codes(
+        known,
+        _from(request.select, "--select") or _from(settings.select, _key(located, "select")),
+        [*_from(request.ignore, "--ignore"), *_from(settings.ignore, _key(located, "ignore"))],
+    )
+    per_file = [
+        (
+            Patterns([pattern], os.path.abspath(located.folder)),
+            named_codes(known, _from(given, _key(located, f"per-file-ignores.{pattern}"))),
+        )
+        for pattern, given in settings.per_file_ignores.items()
+    ]
+    contracts = contracts_for(located)
+    baseline = located.folder / settings.baseline if settings.baseline else None
+    return Policy(
+        located=located,
+        rules=[rule(contracts) for code, rule in known.items() if code in checked],
+        codes=Codes(frozenset(known), checked),
+        per_file=per_file,
+        excludes=_excludes(request, located),
+        baseline=request.baseline or baseline,
+    )
+
+
+def _excludes(request: Request, located: Located) -> Excludes:
+    settings, folder = located.settings, os.path.abspath(located.folder)
+    usual = EXCLUDED if settings.exclude is None else settings.exclude
+    given = (
+        Patterns(usual, folder),
+        Patterns(settings.extend_exclude, folder),
+        Patterns(request.exclude, os.getcwd()),
+    )
+    return Excludes(
+        patterns=tuple(one for one in given if one),
+        names=frozenset(EXCLUDED if settings.exclude is None else ()),
+        gitignore=settings.respect_gitignore and request.respect_gitignore,
+        named_too=request.force_exclude,
+    )
+
+
+def _from(selectors: Sequence[str], where: str) -> list[Selector]:
+    return [(selector, where) for selector in selectors]
+
+
+def _key(located: Located, key: str) -> str:
+    return f"{located.origin}: key `{key}`"

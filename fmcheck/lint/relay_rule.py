@@ -1,0 +1,24 @@
+"""What the rules about relay buffers share: they are told by contracts which those are."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.relays import Relays
+from fmcheck.lint.rule import Rule
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fmcheck.contract import Contract
+
+
+class RelayRule(Rule):
+    """A rule about the relay buffers of the contracts; without one it is silent."""
+
+    needles: tuple[tuple[bytes, ...], ...] = ()
+
+    def __init__(self, contracts: Sequence[Contract]) -> None:
+        super().__init__(contracts)
+        self.relays = Relays(contracts)
+        self.needles = (self.relays.needles(), self.relays.anchors())

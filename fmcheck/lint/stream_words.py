@@ -1,0 +1,264 @@
+"""Stream words: the vocabulary of streams, and what of it one `ast` block contains.
+
+It clears most blocks before libcst is needed. So it errs to one side: by names, not by paths.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections import defaultdict
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.buffers import HELD
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+#: Names of functions that order work for their caller, or wait for it.
+ORDERING = re.compile(
+    r"(^|_)(sync|synchronize|wait|fence|barrier)(_|$)|(^|_)join_|_join(_|$)", re.IGNORECASE
+)
+#: Names of classes.
+CLASS = re.compile(r"_?[A-Z]\w*[a-z]\w*$")
+#: Names of tensors on the host, and of what is computed there.
+ON_HOST = re.compile(r"(^|_|\b)(cpu|host|pin|pinned|np|numpy|list)(_|\b|$)")
+#: What an asynchronous copy's call is named.
+COPIES = frozenset({"copy_", "to"})
+#: Functions and methods that launch work and return a tensor. Containers have none of them.
+LAUNCHES = frozenset(
+    {
+        "arange",
+        "argmax",
+        "bmm",
+        "cat",
+        "clone",
+        "concat",
+        "contiguous",
+        "cumsum",
+        "einsum",
+        "full",
+        "gather",
+        "index_select",
+        "linear",
+        "masked_fill",
+        "matmul",
+        "mm",
+        "ones",
+        "repeat_interleave",
+        "softmax",
+        "stack",
+        "topk",
+        "where",
+        "zeros",
+        "zeros_like",
+    }
+)
+#: Methods of a tensor that write it in place.
+IN_PLACE = frozenset(
+    {
+        "add_",
+        "copy_",
+        "fill_",
+        "index_copy_",
+        "index_fill_",
+        "index_put_",
+        "masked_fill_",
+        "mul_",
+        "scatter_",
+        "sub_",
+        "zero_",
+    }
+)
+_EVENT = re.compile(
+    r"(event|evt|fence|(\b|_)(ready|done|finished|copied|published))s?(\[.*\]|\(\))?$",
+    re.IGNORECASE,
+)
+_CONTEXT = re.compile(r"stream_(ctx|context)$")
+
+
+def looks_like_event(code: str) -> bool:
+    """Tells whether an expression is an event by its name: other things have `record()` too."""
+    return bool(_EVENT.search(code))
+
+
+def looks_like_context(name: str) -> bool:
+    """Tells whether a name is that of a stream's context manager."""
+    return bool(_CONTEXT.search(name))
+
+
+class StreamWords:
+    """The calls of one block by their last name, and its stream contexts, in no order."""
+
+    def __init__(self, node: ast.AST) -> None:
+        self.calls: dict[str, list[ast.Call]] = defaultdict(list)
+        self.contexts: list[ast.With] = []
+        self.assigns: list[ast.Assign] = []
+        #: Elements and slices that are assigned to, and what `+=` changes.
+        self.stores: list[ast.expr] = []
+        for inner in _walk(node):
+            if isinstance(inner, ast.Call):
+                self.calls[last_name(inner.func)].append(inner)
+            elif isinstance(inner, ast.With):
+                if any(_enters_stream(item.context_expr) for item in inner.items):
+                    self.contexts.append(inner)
+            elif isinstance(inner, ast.Assign):
+                self.assigns.append(inner)
+                self.stores += [one for one in inner.targets if isinstance(one, ast.Subscript)]
+            elif isinstance(inner, ast.AnnAssign) and inner.value is not None:
+                self.assigns.append(ast.Assign([inner.target], inner.value, lineno=inner.lineno))
+            elif isinstance(inner, ast.AugAssign):
+                self.stores.append(inner.target)
+
+    @property
+    def pins(self) -> bool:
+        """Tells whether a pinned tensor is made here."""
+        return any(_pins(call) for calls in self.calls.values() for call in calls)
+
+    @cached_property
+    def pinned(self) -> set[str]:
+        """The dotted names of what is assigned a pinned tensor."""
+        return {
+            holder(target) for one in self.assigns if _pins(one.value) for target in one.targets
+        }
+
+    def lines(self, *words: str) -> Sequence[int]:
+        """Returns the lines of the calls of any of these names."""
+        return [call.lineno for word in words for call in self.calls.get(word, ())]
+
+    def ordering_lines(self) -> Sequence[int]:
+        """Returns the lines of the calls that wait, or whose name says that they order."""
+        return [
+            call.lineno
+            for word, calls in self.calls.items()
+            if word == "query" or ORDERING.search(word)
+            for call in calls
+        ]
+
+    def same_as(self, copy: ast.Call) -> set[str]:
+        """Returns the last names that the target of a copy, or its result, may go by."""
+        found: set[str] = set()
+        if isinstance(copy.func, ast.Attribute) and copy.func.attr == "copy_":
+            found.add(holder(copy.func.value))
+        for one in self.assigns:
+            if one.lineno <= copy.lineno <= (one.end_lineno or one.lineno):
+                found |= {name for target in one.targets for name in mentions(target)}
+        return {name.rpartition(".")[2] for name in self.aliases(found)} - {"", "self"}
+
+    def aliases(self, names: set[str], more: Sequence[set[str]] = ()) -> set[str]:
+        """Returns dotted names with those that are a view or a part of the same, or may be.
+
+        `more` are sets of names that stand for one thing.
+        """
+        found = set(names)
+        grown = 0
+        while grown < len(found):
+            grown = len(found)
+            for view in (*self.views, *more):
+                if not found.isdisjoint(view):
+                    found |= view
+        return found
+
+    @cached_property
+    def views(self) -> list[set[str]]:
+        """Names that are bound to a part or a view of one another, in sets."""
+        return [
+            {holder(one.value), *(holder(target) for target in one.targets)} - {""}
+            for one in self.assigns
+            if not isinstance(one.value, ast.Call) or isinstance(one.value.func, ast.Attribute)
+        ]
+
+    def non_blocking(self) -> Iterator[ast.Call]:
+        """Yields the copies that are asked not to block."""
+        for word in COPIES:
+            for call in self.calls.get(word, ()):
+                if any(one.arg == "non_blocking" for one in call.keywords):
+                    yield call
+
+
+@lru_cache(maxsize=4)
+def stream_words(node: ast.AST) -> StreamWords:
+    """Returns a block's stream words; the rules that look at one block share them."""
+    return StreamWords(node)
+
+
+def outermost_functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
+    """Yields the functions and methods of a block; not those within functions."""
+    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        yield node
+        return
+    for name in ("body", "orelse", "finalbody", "handlers"):
+        inner = getattr(node, name, ())
+        for statement in inner if isinstance(inner, list) else ():
+            yield from outermost_functions(statement)
+
+
+def last_name(node: ast.AST) -> str:
+    """Returns `c` of `a.b.c`."""
+    if isinstance(node, ast.Attribute):
+        return node.attr
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def mentions(node: ast.AST) -> set[str]:
+    """Returns the names and attributes below a node, `self` aside."""
+    found = {last_name(inner) for inner in ast.walk(node)}
+    return found - {"", "self"}
+
+
+def holder(node: ast.AST) -> str:
+    """Returns the dotted name of what an expression is, or is a part, half or view of."""
+    parts: list[str] = []
+    while True:
+        if isinstance(node, ast.Attribute):
+            parts.append(node.attr)
+            node = node.value
+        elif isinstance(node, ast.Subscript):
+            parts.clear()
+            node = node.value
+        elif isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            parts.clear()
+            node = node.func.value
+        else:
+            break
+    while parts and parts[0] in HELD:
+        del parts[0]
+    return ".".join([last_name(node), *reversed(parts)])
+
+
+#: Nodes without children that tell nothing here; most of a tree.
+_MUTE = frozenset({ast.Name, ast.Constant, ast.Load, ast.Store, ast.arg, ast.alias, ast.Pass})
+
+
+def _walk(root: ast.AST) -> Iterator[ast.AST]:
+    """Yields the nodes that may tell something, in half the time of `ast.walk`."""
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        yield node
+        for name in node._fields:
+            value = getattr(node, name, None)
+            if value.__class__ is list:
+                stack += [
+                    one for one in value if isinstance(one, ast.AST) and one.__class__ not in _MUTE
+                ]
+            elif isinstance(value, ast.AST) and value.__class__ not in _MUTE:
+                stack.append(value)
+
+
+def _pins(node: ast.AST) -> bool:
+    """Tells whether an expression makes a pinned tensor."""
+    if isinstance(node, ast.IfExp):
+        return _pins(node.body) or _pins(node.orelse)
+    if not isinstance(node, ast.Call):
+        return False
+    return last_name(node.func) == "pin_memory" or any(
+        one.arg == "pin_memory" for one in node.keywords
+    )
+
+
+def _enters_stream(item: ast.expr) -> bool:
+    if isinstance(item, ast.Call):
+        return last_name(item.func) in ("stream", "StreamContext") and bool(item.args)
+    return looks_like_context(last_name(item))

@@ -1,0 +1,80 @@
+"""From jobs to tasks of the work, and what a run is noted to depend on beside its files."""
+
+from __future__ import annotations
+
+import os
+import sys
+from functools import cache, partial
+from typing import TYPE_CHECKING
+
+from fmcheck.lint import stored
+from fmcheck.lint.engine import lint_text
+from fmcheck.lint.work import Task
+from fmcheck.registry import contract_files
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.plan import Job, Plan
+    from fmcheck.lint.replay import Inputs
+    from fmcheck.lint.rule import Rule
+    from fmcheck.lint.selection import Codes
+
+
+def lint_as(job: Job, text: bytes) -> list[Finding]:
+    """Lints `text` as the file of the job would be, suppression comments included."""
+    path = str(job.path)
+    found = lint_text(text, path, job.rules)
+    if b"fmcheck:" not in text:
+        return found  # there is no such comment
+    from fmcheck.lint import suppressions
+
+    return suppressions.apply(text, path, found, job.codes)
+
+
+def task_for(job: Job) -> Task:
+    """Returns the task of a job."""
+    return Task(str(job.path), _way(tuple(job.rules), job.codes), partial(lint_as, job))
+
+
+@cache
+def _way(used: tuple[Rule, ...], codes: Codes) -> str:
+    """Returns all that findings hang on beside a file's content."""
+    sources = {source: stored.state_of(source) for rule in used for source in _sources(rule)}
+    kinds = [(rule.code, type(rule).__module__) for rule in used]
+    contracts = used[0].contracts if used else ()
+    around = sorted(codes.known), sorted(codes.checked), sorted(sources.items())
+    return repr((os.getcwd(), kinds, contracts, around))
+
+
+def note(plan: Plan, inputs: Inputs) -> None:
+    """Notes all that decided which files are linted with which rules, and what is reported."""
+    for path, policy in plan.policies:
+        if path.is_dir():
+            inputs.note_folder(str(path))
+        start = path.resolve()
+        for folder in (start, *start.parents):
+            if folder.is_dir():
+                for name in ("pyproject.toml", ".gitignore", ".git/info/exclude"):
+                    inputs.note_file(str(folder / name))
+        located = policy.located
+        if located.origin is not None:
+            inputs.note_file(str(located.origin))
+        for contract in located.settings.contracts:
+            inputs.note_file(str(located.folder / contract))
+        if policy.baseline is not None:
+            inputs.note_file(str(policy.baseline))
+        for source in {source for rule in policy.rules for source in _sources(rule)}:
+            inputs.note_file(source)
+    for file in contract_files().values():
+        inputs.note_file(str(file))
+
+
+def _sources(rule: Rule) -> Iterator[str]:
+    """Yields the files of a rule that another package registered, and of what it may import."""
+    package = type(rule).__module__.partition(".")[0]
+    if package != "fmcheck":
+        for name, module in list(sys.modules.items()):
+            if name.partition(".")[0] == package and getattr(module, "__file__", None):
+                yield str(module.__file__)

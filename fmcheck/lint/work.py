@@ -1,0 +1,119 @@
+"""The work of a run: files to lint, less those that the cache knows, over as many processes."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from fmcheck.lint import pool, stored
+from fmcheck.lint.cache import Cache, pack
+from fmcheck.lint.engine import FAILED, unreadable
+from fmcheck.lint.source import read_with_state
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.replay import Inputs
+
+T = TypeVar("T")
+
+#: Fewer files than this are done before a progress bar could be read.
+MANY_FILES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Task:
+    """One file to lint. `way` is all that its findings hang on beside path and content.
+
+    `lint` returns the findings of the file's text.
+    """
+
+    path: str
+    way: str
+    lint: Callable[[bytes], Sequence[Finding]]
+
+
+class Work:
+    """Tasks, the caches of their ways, and the inputs that they are noted in (None: nowhere)."""
+
+    def __init__(self, tasks: Sequence[Task], folder: str | None, inputs: Inputs | None) -> None:
+        self._tasks = tasks
+        self._inputs = inputs
+        self._is_forgetful = folder is None and inputs is None
+        self._caches = {way: Cache(folder, way) for way in {task.way for task in tasks}}
+
+    def results(self, jobs: int | None, *, progress: bool = True) -> list[Any]:
+        """Returns every task's packed findings, in the tasks' order, from `jobs` processes."""
+        packed: list[Any] = [None] * len(self._tasks)
+        todo: list[int] = []
+        for number, task in enumerate(self._tasks):
+            state = stored.state_of(task.path)
+            known = self._caches[task.way].by_state(task.path, state)
+            if known is None or state is None:
+                todo.append(number)
+            else:
+                packed[number] = known[1]
+                self._note(task, state, known[0])
+        workers = pool.processes(jobs, len(todo))
+        done = pool.results(lambda at: self._lint(self._tasks[todo[at]]), len(todo), workers)
+        for at, result in _with_progress(done, len(todo)) if progress else done:
+            packed[todo[at]] = self._take(self._tasks[todo[at]], result)
+        for one in self._caches.values():
+            one.save()
+        return packed
+
+    def _lint(self, task: Task) -> tuple[stored.State | None, bytes | None, Any]:
+        """Returns a file's state, digest and packed findings: in a worker."""
+        try:
+            text, state = read_with_state(task.path)
+        except OSError as err:
+            why = f"cannot be read: {err.strerror or err}"
+            return stored.state_of(task.path), None, pack([unreadable(task.path, why)])
+        if self._is_forgetful:
+            return state, None, pack(task.lint(text))
+        from hashlib import sha256
+
+        digest = sha256(text).digest()
+        found = self._caches[task.way].by_digest(task.path, digest)
+        return state, digest, pack(task.lint(text)) if found is None else found
+
+    def _take(self, task: Task, result: Any) -> Any:
+        """Notes what a worker returned, and returns the findings in it."""
+        if isinstance(result, pool.Died):
+            if self._inputs is not None:
+                self._inputs.repeatable = False
+            why = f"ended the process that checked it ({result})"
+            return pack([unreadable(task.path, why)])
+        state, digest, found = result
+        self._note(task, state, digest)
+        # A rule that failed may have done so for reasons outside of the file.
+        if any(one[2] == FAILED for one in found):
+            if self._inputs is not None:
+                self._inputs.repeatable = False
+        elif state is not None and digest is not None:
+            self._caches[task.way].put(task.path, state, digest, found)
+        return found
+
+    def _note(self, task: Task, state: stored.State | None, digest: bytes | None) -> None:
+        if self._inputs is not None:
+            self._inputs.note(task.path, state, digest)
+
+
+def _with_progress(done: Iterable[T], total: int) -> Iterable[T]:
+    """Yields what is done; on a terminal, long work shows how far it is."""
+    if total < MANY_FILES or not sys.stderr.isatty():
+        return done
+    return _track(done, total)
+
+
+def _track(done: Iterable[T], total: int) -> Iterator[T]:
+    from rich.console import Console
+    from rich.progress import track
+
+    # Past whoever records what the run says: progress is no part of that.
+    console = Console(file=sys.__stderr__)
+    yield from track(
+        done, "linting", total=total, console=console, transient=True, update_period=0.2
+    )

@@ -1,0 +1,36 @@
+"""Lint findings as a GitLab Code Quality report."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+
+if TYPE_CHECKING:
+    from fmcheck.report.contents import Contents
+
+SEVERITIES = {Severity.NOTE: "info", Severity.WARNING: "minor", Severity.ERROR: "major"}
+
+
+def render(contents: Contents) -> str:
+    """Returns a JSON list. Fingerprints outlive moved lines, and no two are alike."""
+    entries = []
+    for finding, digits in contents.fingerprinted(contents.findings):
+        path = contents.relative(finding.path)
+        told = f"{finding.message}; {finding.help}" if finding.help else finding.message
+        key = f"{path}:{finding.code}:{digits}"
+        entries.append(
+            {
+                "description": told,
+                "check_name": finding.code,
+                "fingerprint": hashlib.sha256(key.encode()).hexdigest(),
+                "severity": SEVERITIES[finding.severity],
+                "location": {
+                    "path": path,
+                    "lines": {"begin": finding.span.line, "end": finding.span.end_line},
+                },
+            }
+        )
+    return json.dumps(entries, indent=2)

@@ -1,0 +1,114 @@
+"""Lint findings as SARIF 2.1.0, which code scanning services read."""
+
+from __future__ import annotations
+
+import json
+from typing import TYPE_CHECKING, Any
+from urllib.parse import quote
+
+from fmcheck.finding import Severity
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+    from fmcheck.finding import Finding, RuleInfo, Span
+    from fmcheck.report.contents import Contents
+
+SCHEMA = (
+    "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
+)
+LEVELS = {Severity.NOTE: "note", Severity.WARNING: "warning", Severity.ERROR: "error"}
+#: The base of relative URIs: the folder that fmcheck ran in.
+BASE = "%SRCROOT%"
+#: Changes when the way does in which a fingerprint is made.
+FINGERPRINT = "fmcheckLine/v1"
+
+
+def render(contents: Contents) -> str:
+    """Returns one SARIF log with one run."""
+    shown = (*contents.findings, *contents.suppressed)
+    used = sorted({finding.code for finding in shown})
+    run = {
+        "tool": {
+            "driver": {
+                "name": "fmcheck",
+                "version": contents.version,
+                "rules": [_rule(contents.codes[code]) for code in used],
+            }
+        },
+        "invocations": [{"executionSuccessful": contents.complete}],
+        "originalUriBaseIds": {BASE: {"description": {"text": "where fmcheck was run"}}},
+        "columnKind": "unicodeCodePoints",
+        "results": list(_results(shown, contents, used)),
+    }
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
+
+
+def _rule(info: RuleInfo) -> dict[str, Any]:
+    return {
+        "id": info.code,
+        "name": info.name,
+        "shortDescription": {"text": info.summary},
+        "help": {"text": info.page, "markdown": info.page},
+        "defaultConfiguration": {"level": LEVELS[info.severity]},
+    }
+
+
+def _results(
+    findings: Sequence[Finding], contents: Contents, used: Sequence[str]
+) -> Iterable[dict[str, Any]]:
+    for finding, digits in contents.fingerprinted(findings):
+        artifact = _artifact(contents.relative(finding.path))
+        text = f"{finding.message}\n{finding.help}" if finding.help else finding.message
+        result: dict[str, Any] = {
+            "ruleId": finding.code,
+            "ruleIndex": used.index(finding.code),
+            "level": LEVELS[finding.severity],
+            "message": {"text": text},
+            "locations": [_location(finding.span, artifact)],
+            "partialFingerprints": {FINGERPRINT: digits},
+        }
+        if finding.related:
+            result["relatedLocations"] = [
+                {"id": number, **_location(span, artifact), "message": {"text": told}}
+                for number, (span, told) in enumerate(finding.related)
+            ]
+        if finding.edits:
+            result["fixes"] = [_fix(finding, artifact)]
+        if finding.suppressed:
+            result["suppressions"] = [{"kind": "inSource", "justification": finding.suppressed}]
+        yield result
+
+
+def _fix(finding: Finding, artifact: dict[str, str]) -> dict[str, Any]:
+    how = finding.help or "fix"
+    replacements = [
+        {"deletedRegion": _region(edit.span), "insertedContent": {"text": edit.text}}
+        for edit in finding.edits
+    ]
+    return {
+        "description": {"text": how if finding.safe else f"{how} (may change what the code does)"},
+        "artifactChanges": [{"artifactLocation": artifact, "replacements": replacements}],
+    }
+
+
+def _location(span: Span, artifact: dict[str, str]) -> dict[str, Any]:
+    return {"physicalLocation": {"artifactLocation": artifact, "region": _region(span)}}
+
+
+def _region(span: Span) -> dict[str, int]:
+    return {
+        "startLine": span.line,
+        "startColumn": span.column,
+        "endLine": span.end_line,
+        "endColumn": span.end_column,
+    }
+
+
+def _artifact(path: str) -> dict[str, str]:
+    if path.startswith("/"):
+        return {"uri": f"file://{quote(path)}"}
+    # A drive's colon would be read as a scheme's.
+    if path[1:2] == ":":
+        return {"uri": f"file:///{quote(path, safe='/:')}"}
+    return {"uri": quote(path), "uriBaseId": BASE}

@@ -1,0 +1,282 @@
+"""FM101: a gather from a relay buffer that nothing checks."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+from fmcheck.lint.accesses import Access, Accesses, parents
+from fmcheck.lint.buffers import squeezed
+from fmcheck.lint.declared import functions
+from fmcheck.lint.flow import Flow
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import last_name
+from fmcheck.lint.relay_rule import RelayRule
+from fmcheck.lint.rule import Example, Judged, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from libcst import CSTNode
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+
+RELAY = "sglang/srt/managers/overlap_utils.py"
+
+
+class GatherUnchecked(RelayRule):
+    """A gather from a relay buffer that nothing checks.
+
+    ## What it does
+    Looks for `buf[rows]` on a relay buffer of the contract after which, on some path to a return,
+    no call is handed the buffer and the rows to check and to invalidate them. A check of another
+    buffer by the same rows will do, for rows are stashed together; so will an assert on the values
+    with a constant written back by hand. A guard may stand behind a switch. Kernels that the
+    contract declares as gathers count, methods that it calls peeks do not. A buffer that only looks
+    like the declared ones is a note.
+
+    ## Why is this bad
+    A row that was overwritten before it was read, read twice, or never written gives the token or
+    the length of another step or request. Nothing fails: the output is merely wrong, at some batch
+    sizes and timings. A poisoned row and an assert after each gather name the step.
+
+    ## Example
+    ```python
+    tokens = self.output_tokens_buf[rows]
+    batch.input_ids = tokens
+    ```
+
+    ## Use instead
+    ```python
+    tokens = self.output_tokens_buf[rows]
+    if DEBUG_ASSERT:
+        assert_and_invalidate(tokens, self.output_tokens_buf, rows)
+    batch.input_ids = tokens
+    ```
+    """
+
+    code = "FM101"
+    name = "gather-unchecked"
+    severity = Severity.WARNING
+    scope = Scope.FUNCTION
+    seen_in = ("https://github.com/sgl-project/sglang/pull/26108",)
+
+    bad = (
+        Example(
+            """\
+class FutureMap:
+    def resolve(self, batch):
+        batch.input_ids = self.output_tokens_buf[batch.rows]
+""",
+            at=((3, 27),),
+            path=RELAY,
+        ),
+        Example(
+            """\
+def prepare(batch, future_map):
+    buf = future_map.output_tokens_buf
+    tokens = buf.index_select(0, batch.rows)
+    invalidate(tokens, buf, batch.other_rows)
+    return tokens
+""",
+            at=((3, 14),),
+        ),
+        Example(
+            """\
+class FutureMap:
+    def resolve(self, batch, rows):
+        batch.lengths = self.new_seq_lens_buf[rows]
+        if batch.on_device:
+            return
+        if self.debug:
+            self.guard(batch.lengths, self.new_seq_lens_buf, rows)
+""",
+            at=((3, 25),),
+            path=RELAY,
+        ),
+        Example(
+            """\
+import torch
+
+class FutureMap:
+    def resolve(self, batch, rows):
+        tokens = self.output_tokens_buf[rows]
+        torch._assert_async((tokens >= 0).all(), "stale row")
+        batch.tokens = tokens
+        batch.p, batch.ids = gather_spec_extras(rows, self.topk_p_buf, self.topk_index_buf)
+""",
+            at=((5, 18), (8, 30)),
+            path=RELAY,
+        ),
+        Example(
+            """\
+class FutureMap:
+    def resolve(self, batch, rows):
+        batch.lens = self.accept_lens_buf[rows]
+        if batch.late:
+            self.output_tokens_buf[rows] = batch.tokens
+""",
+            at=((3, 22),),
+            path=RELAY,
+        ),
+    )
+    good = (
+        Example(
+            """\
+class FutureMap:
+    def resolve(self, batch, rows):
+        if self.has_tokens:
+            batch.tokens = self.output_tokens_buf[rows]
+        if DEBUG_ASSERT:
+            if self.has_tokens:
+                assert_and_invalidate(batch.tokens, self.output_tokens_buf, rows)
+""",
+            path=RELAY,
+        ),
+        Example(
+            """\
+class FutureMap:
+    def resolve(self, batch):
+        rows = batch.rows
+        batch.input_ids = self.output_tokens_buf[rows]
+        if DEBUG_ASSERT:
+            assert_and_invalidate(batch.input_ids, self.output_tokens_buf, batch.rows)
+""",
+            path=RELAY,
+        ),
+        Example(
+            """\
+class FutureMap:
+    def resolve(self, batch, rows):
+        batch.p, batch.tokens = gather_spec_extras(rows, self.topk_p_buf, self.output_tokens_buf)
+        if batch.needs_hidden:
+            batch.hidden = self.hidden_states_buf[rows]
+        self.guard.tokens(batch.tokens, self.output_tokens_buf, rows)
+""",
+            path=RELAY,
+        ),
+        Example(
+            """\
+import torch
+
+def resolve(batch, future_map):
+    tokens = future_map.output_tokens_buf[batch.rows]
+    torch._assert_async((tokens >= 0).all(), "stale row")
+    future_map.output_tokens_buf[batch.rows] = -1
+    return tokens
+"""
+        ),
+        Example(
+            """\
+class FutureMap:
+    def resolve_mixed_spec_tails(self, batch):
+        return self.new_seq_lens_buf[batch.rows]
+""",
+            path=RELAY,
+        ),
+        Example(
+            """\
+class Planner:
+    def plan(self, batch):
+        return self.new_seq_lens_buf[batch.rows], batch.output_tokens_buf[batch.rows]
+"""
+        ),
+        Example(
+            """\
+class FutureMap:
+    def mirror(self, rows):
+        self.pinned.copy_(self.new_seq_lens_buf, non_blocking=True)
+        self.new_seq_lens_buf[rows] = 0
+        return self.new_seq_lens_buf[:4], self.new_seq_lens_buf[0]
+""",
+            path=RELAY,
+        ),
+    )
+    judged = (Judged("sglang 0.5.23", 2, 2), Judged("vllm 0.20.2", 0, 0))
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears blocks that take no rows of a buffer of a contract."""
+        return self.relays.may_index(node, facts.path, ast.Load)
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each gather that may return unchecked."""
+        for function in functions(block):
+            if function.name.value in self.relays.peeks(block.path):
+                continue
+            accesses = Accesses(function, block, self.relays)
+            seen: set[CSTNode] = set()
+            for gather in accesses.gathers:
+                if gather.node in seen:
+                    continue  # a kernel that gathers several buffers
+                seen.add(gather.node)
+                missing = _missing(gather, accesses, block)
+                if missing:
+                    yield self._finding(gather, missing, block)
+
+    def _finding(self, gather: Access, missing: str, block: Block) -> Finding:
+        undeclared = "" if gather.is_declared else ", which no contract declares,"
+        return block.finding(
+            self,
+            gather.node,
+            f"gather from relay buffer `{gather.buffer}`{undeclared} {missing}",
+            help=f"poison the buffer and, after the gather, assert that the values are real and "
+            f"put the poison back into rows `{gather.index}`",
+            severity=self.severity if gather.is_declared else Severity.NOTE,
+        )
+
+
+def _missing(gather: Access, accesses: Accesses, block: Block) -> str:
+    """Returns what a gather lacks, in words, or "" if it lacks nothing."""
+    flow = Flow(accesses.function, block)
+    if not flow.contains(gather.node):
+        return ""  # in a nested function: its caller's business
+    branches = parents(accesses.function.body, cst.If)
+    certain = {one.text for one in flow.known(gather.node) if one.holds}
+
+    def follows(nodes: Sequence[CSTNode]) -> bool:
+        found = [node for node in nodes if flow.contains(node)]
+        found += [one for node in list(found) for one in _switches(node, branches, certain, block)]
+        found = [one for one in found if flow.position(one) != flow.position(gather.node)]
+        return bool(found) and flow.any_always_follows(gather.node, found)
+
+    guards = list(accesses.guards(gather.index))
+    if follows(guards):
+        return ""
+    asserts = [
+        call
+        for call in accesses.calls
+        if "assert" in last_name(call.func) and _mentions(call, gather, block)
+    ]
+    back = [
+        one.node
+        for one in accesses.writes
+        if one.is_constant and (one.buffer, one.index) == (gather.buffer, gather.index)
+    ]
+    if follows(asserts):
+        return "" if follows(back) else "is checked, but its rows are not invalidated"
+    if guards and any(flow.may_follow(gather.node, one) for one in guards if flow.contains(one)):
+        return "is checked on some paths only"
+    return "is neither checked nor invalidated"
+
+
+def _switches(
+    node: CSTNode, branches: Mapping[int, CSTNode], certain: Collection[str], block: Block
+) -> Iterator[CSTNode]:
+    """Yields the `if`s that stand for what they hold: one switch, and tests that are `certain`."""
+    may_switch = True
+    above = branches.get(id(node))
+    while isinstance(above, cst.If) and above.orelse is None:
+        if squeezed(block.code(above.test)) not in certain:
+            if not may_switch:
+                return
+            may_switch = False
+        yield above
+        above = branches.get(id(above))
+
+
+def _mentions(call: CSTNode, gather: Access, block: Block) -> bool:
+    code = "".join(block.code(call).split())
+    return any(bound in code for bound in gather.bound)

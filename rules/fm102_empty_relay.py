@@ -1,0 +1,196 @@
+"""FM102: a relay buffer that is made by torch.empty."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+from fmcheck.lint.block import walk
+from fmcheck.lint.declared import functions
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import last_name
+from fmcheck.lint.relay_rule import RelayRule
+from fmcheck.lint.rule import Example, Judged, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import libcst
+    from libcst import CSTNode
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+
+RELAY = "sglang/srt/managers/overlap_utils.py"
+EMPTY = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"})
+FILLED = frozenset({"fill_", "zero_", "copy_"})
+
+
+class EmptyRelay(RelayRule):
+    """A relay buffer that is made by `torch.empty`.
+
+    ## What it does
+    Looks for a relay buffer, of which the contract says what values are valid, to which its class
+    assigns the result of `torch.empty`, `empty_like` or `new_empty`, and which nothing in the
+    module fills, or makes by `torch.full` or the like on another branch.
+
+    ## Why is this bad
+    A row that is gathered before it was written holds what the memory held before: often a token
+    or a length that looks real. Only a buffer that starts with a value that no request can have
+    lets a check after the gather tell the difference.
+
+    ## Example
+    ```python
+    self.output_tokens_buf = torch.empty((rows,), dtype=torch.int64, device=device)
+    ```
+
+    ## Use instead
+    ```python
+    self.output_tokens_buf = torch.full((rows,), -1, dtype=torch.int64, device=device)
+    ```
+    """
+
+    code = "FM102"
+    name = "empty-relay"
+    severity = Severity.WARNING
+    scope = Scope.FUNCTION
+    seen_in = ("https://github.com/sgl-project/sglang/pull/26108",)
+
+    bad = (
+        Example(
+            """\
+import torch
+
+class FutureMap:
+    def __init__(self, rows, device):
+        self.output_tokens_buf = torch.empty((rows,), dtype=torch.int64, device=device)
+        self.pinned = torch.empty((rows,), dtype=torch.int64, pin_memory=True)
+""",
+            at=((5, 34),),
+            path=RELAY,
+        ),
+        Example(
+            """\
+from torch import empty
+
+class FutureMap:
+    def _make_extras(self, payload):
+        self.bonus_tokens_buf = payload.tokens.new_empty((self.rows, 4))
+        self.topk_index_buf: object = empty((self.rows, 4)) if payload.topk else None
+        self.topk_p_buf = empty((self.rows, 4))
+""",
+            at=((5, 33), (6, 39)),
+            path=RELAY,
+        ),
+    )
+    good = (
+        Example(
+            """\
+import torch
+
+class FutureMap:
+    def __init__(self, rows, debug):
+        self.output_tokens_buf = torch.full((rows,), -1) if debug else torch.empty((rows,))
+        if debug:
+            self.new_seq_lens_buf = torch.full((rows,), -1)
+        else:
+            self.new_seq_lens_buf = torch.empty((rows,))
+""",
+            path=RELAY,
+        ),
+        Example(
+            """\
+import torch
+
+class FutureRelayBuffers:
+    def __init__(self, rows):
+        self.new_seq_lens = torch.empty((rows,))
+
+class FutureMap:
+    def _adopt(self, relay):
+        relay.new_seq_lens.fill_(-1)
+        self.new_seq_lens_buf = relay.new_seq_lens
+""",
+            path=RELAY,
+        ),
+        Example(
+            """\
+import torch
+
+class Planner:
+    def __init__(self, rows):
+        self.new_seq_lens_buf = torch.empty((rows,))
+        self.future_map = FutureMap(rows)
+"""
+        ),
+    )
+    judged = (
+        Judged("sglang 0.5.23", 1, 1),
+        Judged("vllm 0.20.2", 0, 0),
+        Judged("sglang 0.5.12", 4, 4),
+    )
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears all but the module of a relay, and in it what makes nothing empty."""
+        if not self.relays.of_file(facts.path):
+            return False
+        return any(
+            (one.attr if isinstance(one, ast.Attribute) else one.id) in EMPTY
+            for one in ast.walk(node)
+            if isinstance(one, (ast.Attribute, ast.Name))
+        )
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each empty buffer that nothing in the module fills."""
+        if not self.relays.of_file(block.path):
+            return
+        made = [one for function in functions(block) for one in _made(function)]
+        empty = [(name, call) for name, call in made if _is_empty(call)]
+        empty = [(name, call) for name, call in empty if self.relays.tells_valid(name)]
+        if not empty:
+            return
+        filled = {name for name, call in made if not _is_empty(call)} | set(_filled(block.facts))
+        for name, call in empty:
+            if name not in filled:
+                yield block.finding(
+                    self,
+                    call,
+                    f"relay buffer `{name}` is made empty: a row that nobody wrote holds "
+                    "what the memory held",
+                    help="make it by `torch.full` with a value that no request can have",
+                )
+
+
+def _made(function: libcst.FunctionDef) -> Iterator[tuple[str, libcst.Call]]:
+    """Yields the attributes of `self` that are assigned a call, with each call that may be."""
+    for node in walk(function):
+        if not isinstance(node, (cst.Assign, cst.AnnAssign)):
+            continue
+        targets = [one.target for one in node.targets] if isinstance(node, cst.Assign) else ()
+        for target in targets or [getattr(node, "target", None)]:
+            if isinstance(target, cst.Attribute) and last_name(target.value) == "self":
+                for call in _calls(node.value):
+                    yield target.attr.value, call
+
+
+def _calls(value: CSTNode | None) -> Iterator[libcst.Call]:
+    if isinstance(value, cst.IfExp):
+        yield from _calls(value.body)
+        yield from _calls(value.orelse)
+    elif isinstance(value, cst.Call):
+        yield value
+
+
+def _is_empty(call: libcst.Call) -> bool:
+    return last_name(call.func) in EMPTY
+
+
+def _filled(facts: ModuleFacts) -> Iterator[str]:
+    """Yields the attributes that the module fills whole, in any function."""
+    for node in ast.walk(facts.tree):
+        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
+            held = node.func.value
+            if node.func.attr in FILLED and isinstance(held, ast.Attribute):
+                yield held.attr

@@ -1,0 +1,239 @@
+"""FM104: a ring counter that hands out relay slots without asking whether they are free."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING, TypeGuard
+
+from fmcheck.finding import Severity
+from fmcheck.lint.block import walk
+from fmcheck.lint.buffers import squeezed
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import last_name
+from fmcheck.lint.relay_rule import RelayRule
+from fmcheck.lint.rule import Example, Judged, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import libcst
+    from libcst import CSTNode
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+
+RELAY = "sglang/srt/managers/overlap_utils.py"
+#: Methods that find out whether a slot is free, or wait until it is.
+WAITS = frozenset({"query", "wait", "synchronize", "wait_event", "acquire", "popleft"})
+
+
+class RingWithoutRoomCheck(RelayRule):
+    """A ring counter that hands out relay slots without asking whether they are free.
+
+    ## What it does
+    Looks in a relay class of the contract for a counter that moves on modulo a limit,
+    `self.count = (self.count + n) % self.limit`, in a method that neither compares it with
+    anything, nor waits for or asks an event.
+
+    ## Why is this bad
+    The counter knows how many slots were handed out, not how many are still to be read. Prompt
+    chunks, padded batches and retracted requests take slots too; when the ring wraps over a slot
+    that is still to be read, a request goes on from another request's token, without any error.
+
+    ## Example
+    ```python
+    start = self.count + 1
+    self.count = (self.count + bs) % self.limit
+    ```
+
+    ## Use instead
+    ```python
+    self.output_tokens_buf[req_pool_indices] = tokens  # a row of its own for each request
+    ```
+    """
+
+    code = "FM104"
+    name = "ring-without-room-check"
+    severity = Severity.WARNING
+    scope = Scope.CLASS
+    seen_in = (
+        "https://github.com/sgl-project/sglang/pull/25862",
+        "https://github.com/sgl-project/sglang/pull/13713",
+        "https://github.com/sgl-project/sglang-jax/pull/1504",
+    )
+
+    bad = (
+        Example(
+            """\
+class FutureMap:
+    def take(self, bs):
+        count = self.count
+        self.count = (count + bs) % self.limit
+        return slice(count + 1, count + 1 + bs)
+
+    def store(self, slots, tokens):
+        if slots.stop < self.limit:
+            self.token_ids_buf[slots] = tokens
+""",
+            at=((4, 9),),
+            path=RELAY,
+        ),
+        Example(
+            """\
+class FutureMap:
+    def store(self, tokens):
+        slot = self.count % self.limit
+        self.token_ids_buf[slot] = tokens
+        self.count += 1
+
+    def skip(self, n):
+        self.count += n
+        self.count %= self.limit
+""",
+            at=((5, 9), (9, 9)),
+            path=RELAY,
+        ),
+    )
+    good = (
+        Example(
+            """\
+class FutureMap:
+    def take(self, bs):
+        if self.taken + bs > self.limit:
+            raise RuntimeError("no free slots")
+        self.count = (self.count + bs) % self.limit
+        self.token_ids_buf[self.count] = bs
+
+    def store(self, tokens):
+        slot = self.steps % self.depth
+        self.copied[slot].synchronize()
+        self.steps += 1
+""",
+            path=RELAY,
+        ),
+        Example(
+            """\
+class FutureMap:
+    def store(self, rows, tokens):
+        self.steps += 1
+        self.phase = self.steps % 2
+        self.shard = rows % self.size
+        self.token_ids_buf[rows] = tokens
+""",
+            path=RELAY,
+        ),
+        Example(
+            """\
+class Sampler:
+    def take(self, bs):
+        self.count = (self.count + bs) % self.limit
+        self.token_ids_buf[self.count] = bs
+"""
+        ),
+    )
+    judged = (
+        Judged("sglang 0.5.23", 0, 0),
+        Judged("vllm 0.20.2", 0, 0),
+        Judged("sglang 0.5.12", 1, 1),
+    )
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears all but relay classes that compute a remainder."""
+        if not isinstance(node, ast.ClassDef) or not self._is_relay(node.name, facts.path):
+            return False
+        return any(
+            isinstance(one, (ast.BinOp, ast.AugAssign)) and isinstance(one.op, ast.Mod)
+            for one in ast.walk(node)
+        )
+
+    def _is_relay(self, name: str, path: str) -> bool:
+        return any(relay.qualname == name for relay in self.relays.of_file(path))
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each counter that wraps unasked."""
+        for node in block.module.body:
+            if isinstance(node, cst.ClassDef) and self._is_relay(node.name.value, block.path):
+                for method in node.body.body:
+                    if isinstance(method, cst.FunctionDef):
+                        yield from self._in_method(method, block)
+
+    def _in_method(self, method: libcst.FunctionDef, block: Block) -> Iterator[Finding]:
+        if _asks_for_room(method):
+            return
+        for counter, step in _counters(method, block):
+            yield block.finding(
+                self,
+                step,
+                f"`{counter}` wraps around without asking whether its slots were read",
+                help="give each request a row of its own, or refuse to hand out slots that are "
+                "still to be read",
+            )
+
+
+def _counters(method: libcst.FunctionDef, block: Block) -> Iterator[tuple[str, CSTNode]]:
+    """Yields the counters that move on modulo a limit, with the statement that moves each."""
+    aliases: dict[str, str] = {}
+    wrapped: set[str] = set()
+    grown: list[tuple[str, CSTNode]] = []
+    for node in walk(method):
+        if _is_remainder(node):
+            wrapped |= _attributes(node.left, aliases, block)
+        elif isinstance(node, cst.AugAssign):
+            target = _text(node.target, block)
+            if isinstance(node.operator, cst.ModuloAssign) and target.startswith("self."):
+                yield target, node
+            elif isinstance(node.operator, cst.AddAssign):
+                grown.append((target, node))
+        elif isinstance(node, cst.Assign) and len(node.targets) == 1:
+            target = _text(node.targets[0].target, block)
+            value = _text(node.value, block)
+            if isinstance(node.targets[0].target, cst.Name) and value.startswith("self."):
+                aliases[target] = value
+            if target.startswith("self.") and target in _remainders(node.value, aliases, block):
+                yield target, node
+    yield from ((counter, step) for counter, step in grown if counter in wrapped)
+
+
+def _remainders(value: CSTNode, aliases: dict[str, str], block: Block) -> set[str]:
+    """Returns the attributes of which an expression takes a remainder by more than a constant."""
+    found: set[str] = set()
+    for node in walk(value):
+        if _is_remainder(node):
+            found |= _attributes(node.left, aliases, block)
+    return found
+
+
+def _is_remainder(node: CSTNode) -> TypeGuard[libcst.BinaryOperation]:
+    if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Modulo):
+        return False
+    return not isinstance(node.right, (cst.Integer, cst.Tuple))
+
+
+def _attributes(node: CSTNode, aliases: dict[str, str], block: Block) -> set[str]:
+    texts = {_text(one, block) for one in walk(node) if isinstance(one, (cst.Name, cst.Attribute))}
+    return {aliases.get(text, text) for text in texts}
+
+
+def _text(node: CSTNode, block: Block) -> str:
+    return squeezed(block.code(node))
+
+
+def _asks_for_room(method: libcst.FunctionDef) -> bool:
+    """Tells whether a method compares quantities in a test, or waits for or asks an event."""
+    tests = [
+        node.test for node in walk(method) if isinstance(node, (cst.If, cst.While, cst.Assert))
+    ]
+    compared = [
+        one for test in tests for one in walk(test) if isinstance(one, cst.ComparisonTarget)
+    ]
+    orders: Sequence[type[CSTNode]] = (
+        cst.LessThan,
+        cst.LessThanEqual,
+        cst.GreaterThan,
+        cst.GreaterThanEqual,
+    )
+    if any(isinstance(one.operator, tuple(orders)) for one in compared):
+        return True
+    calls = [node for node in walk(method) if isinstance(node, cst.Call)]
+    return any(last_name(call.func) in WAITS for call in calls)

@@ -1,0 +1,263 @@
+"""FM105: a relay buffer that is written on one branch, and read on all."""
+
+from __future__ import annotations
+
+import ast
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+from fmcheck.lint.accesses import Access, Accesses
+from fmcheck.lint.block import walk
+from fmcheck.lint.flow import Flow
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.relay_rule import RelayRule
+from fmcheck.lint.rule import Example, Judged, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping, Sequence
+
+    import libcst
+    from libcst import CSTNode
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+
+RELAY = "sglang/srt/managers/overlap_utils.py"
+#: A test of what kind something is, its spaces taken out.
+_KIND = re.compile(r"\.is_\w+\(\)|isinstance\(")
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """A method of a relay class, its paths, and what it does to the buffers."""
+
+    flow: Flow
+    accesses: Accesses
+    node: libcst.FunctionDef
+
+
+class WriteOnOneBranch(RelayRule):
+    """A relay buffer that is written on one branch, and read on all.
+
+    ## What it does
+    Looks, in a relay class of the contract, for a buffer that one branch of an `if` with `else`
+    writes, while another writes other buffers by rows and not this one; and for a buffer of which
+    every write in the class stands under a test of a kind (`if algorithm.is_eagle():`). Both only
+    if a method gathers the buffer without having made the same test.
+
+    ## Why is this bad
+    The step that takes the other branch leaves the row as it was: the next one gathers what an
+    older step or another request left there, or what nobody ever wrote.
+
+    ## Example
+    ```python
+    def stash(self, rows, payload):
+        if payload.is_draft:
+            self.output_tokens_buf[rows] = payload.bonus_tokens
+            self.new_seq_lens_buf[rows] = payload.lengths
+        else:
+            self.output_tokens_buf[rows] = payload.tokens
+    ```
+
+    ## Use instead
+    ```python
+    def stash(self, rows, payload):
+        self.output_tokens_buf[rows] = payload.bonus_tokens if payload.is_draft else payload.tokens
+        self.new_seq_lens_buf[rows] = payload.lengths
+    ```
+    """
+
+    code = "FM105"
+    name = "write-on-one-branch"
+    severity = Severity.WARNING
+    scope = Scope.CLASS
+    seen_in = ("https://github.com/sgl-project/sglang/pull/31513",)
+
+    bad = (
+        Example(
+            """\
+class FutureMap:
+    def stash(self, rows, payload):
+        if payload.is_draft:
+            self.output_tokens_buf[rows] = payload.bonus_tokens
+            self.new_seq_lens_buf[rows] = payload.lengths
+        else:
+            self.output_tokens_buf[rows] = payload.tokens
+
+    def resolve(self, batch):
+        return self.output_tokens_buf[batch.rows], self.new_seq_lens_buf[batch.rows]
+""",
+            at=((5, 13),),
+            path=RELAY,
+        ),
+        Example(
+            """\
+class FutureMap:
+    def seed(self, rows, payload):
+        if self.algorithm.is_eagle():
+            self.topk_p_buf[rows] = payload.topk_p
+
+    def resolve(self, batch):
+        if self.algorithm.is_eagle() or self.algorithm.is_standalone():
+            batch.topk_p = self.topk_p_buf[batch.rows]
+""",
+            at=((4, 13),),
+            path=RELAY,
+        ),
+    )
+    good = (
+        Example(
+            """\
+class FutureMap:
+    def stash(self, rows, payload):
+        if self.algorithm.is_none():
+            self.token_ids_buf[rows] = payload.tokens
+        else:
+            self.topk_p_buf[rows] = payload.topk_p
+
+    def resolve(self, batch):
+        if self.algorithm.is_none():
+            batch.tokens = self.token_ids_buf[batch.rows]
+            return
+        batch.topk_p = self.topk_p_buf[batch.rows]
+""",
+            path=RELAY,
+        ),
+        Example(
+            """\
+class FutureMap:
+    def stash(self, rows, payload):
+        if payload is self.published:
+            self.published = None
+        else:
+            self.output_tokens_buf[rows] = payload.tokens
+        if payload.is_draft:
+            self.topk_p_buf[rows] = payload.topk_p
+        elif payload.is_mixed:
+            self.topk_p_buf[rows] = 0.0
+            self.output_tokens_buf[rows] = payload.tokens
+        else:
+            raise TypeError
+
+    def resolve(self, batch):
+        return self.output_tokens_buf[batch.rows], self.topk_p_buf[batch.rows]
+""",
+            path=RELAY,
+        ),
+        Example(
+            """\
+class FutureMap:
+    def seed(self, rows, payload):
+        if self.algorithm.is_eagle():
+            self.topk_p_buf[rows] = payload.topk_p
+
+    def stash(self, rows, payload):
+        if payload.topk_p is not None:
+            self.topk_p_buf[rows] = payload.topk_p
+
+    def resolve(self, batch):
+        batch.topk_p = self.topk_p_buf[batch.rows]
+""",
+            path=RELAY,
+        ),
+    )
+    judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears all but relay classes that write rows under a test of a kind, or on both sides."""
+        if not isinstance(node, ast.ClassDef) or not self._is_relay(node.name, facts.path):
+            return False
+        writes = self.relays.may_write
+        return any(
+            writes(one.body) and (writes(one.orelse) or _KIND.search(ast.unparse(one.test)))
+            for one in ast.walk(node)
+            if isinstance(one, ast.If)
+        )
+
+    def _is_relay(self, name: str, path: str) -> bool:
+        return any(relay.qualname == name for relay in self.relays.of_file(path))
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding at each write that a gather needs and a branch lacks."""
+        for node in block.module.body:
+            if isinstance(node, cst.ClassDef) and self._is_relay(node.name.value, block.path):
+                methods = [
+                    Method(Flow(one, block), Accesses(one, block, self.relays), one)
+                    for one in node.body.body
+                    if isinstance(one, cst.FunctionDef)
+                ]
+                yield from self._in_class(methods, block)
+
+    def _in_class(self, methods: Sequence[Method], block: Block) -> Iterator[Finding]:
+        for method in methods:
+            for write, test in _missing_beside(method):
+                if _is_gathered_without(write.buffer, block.code(test), methods):
+                    yield self._finding(write, test, "the other branch leaves it stale", block)
+        for write, test in _by_kind_only(methods, block):
+            yield self._finding(write, test, "nothing else writes it", block)
+
+    def _finding(self, write: Access, test: CSTNode, what: str, block: Block) -> Finding:
+        return block.finding(
+            self,
+            write.node,
+            f"relay buffer `{write.buffer}` is written only if `{block.code(test)}`, "
+            f"and gathered without that test: {what}",
+            help=f"write `{write.buffer}` on every branch, or gather it under the same test",
+        )
+
+
+def _missing_beside(method: Method) -> Iterator[tuple[Access, CSTNode]]:
+    """Yields the writes of a branch that a sibling, which writes other buffers, lacks."""
+    writes = [one for one in _writes(method) if method.flow.contains(one.node)]
+    for node in walk(method.node.body):
+        if isinstance(node, cst.If) and isinstance(node.orelse, cst.Else):
+            sides = (_within(node.body, writes), _within(node.orelse, writes))
+            elsewhere = [one for one in writes if one not in sides[0] and one not in sides[1]]
+            for here, there in (sides, sides[::-1]):
+                written = {one.buffer for one in (*there, *elsewhere)}
+                for write in here if there else ():
+                    if write.buffer not in written:
+                        yield write, node.test
+
+
+def _writes(method: Method) -> Sequence[Access]:
+    return [one for one in method.accesses.writes if one.is_declared]
+
+
+def _within(suite: CSTNode, writes: Sequence[Access]) -> list[Access]:
+    inside = {id(node) for node in walk(suite)}
+    return [one for one in writes if id(one.node) in inside]
+
+
+def _is_gathered_without(buffer: str, test: str, methods: Sequence[Method]) -> bool:
+    """Tells whether a method gathers a buffer where the outcome of a test is not known."""
+    text = "".join(test.split())
+    return any(
+        text not in (known.text for known in method.flow.known(gather.node))
+        for method in methods
+        for gather in method.accesses.gathers
+        if gather.buffer == buffer and method.flow.contains(gather.node)
+    )
+
+
+def _by_kind_only(methods: Sequence[Method], block: Block) -> Iterator[tuple[Access, CSTNode]]:
+    """Yields the first write of each buffer that is written for some kinds only."""
+    writes: dict[str, list[Mapping[str, CSTNode]]] = {}
+    first: dict[str, Access] = {}
+    for method in methods:
+        for write in _writes(method):
+            if not write.is_constant and method.flow.contains(write.node):
+                known = method.flow.known(write.node)
+                kinds = {
+                    one.text: one.test for one in known if one.holds and _KIND.search(one.text)
+                }
+                writes.setdefault(write.buffer, []).append(kinds)
+                first.setdefault(write.buffer, write)
+    for buffer, tests in writes.items():
+        shared = set(tests[0]).intersection(*tests[1:])
+        for text in sorted(shared):
+            if _is_gathered_without(buffer, text, methods):
+                yield first[buffer], tests[0][text]

@@ -1,0 +1,202 @@
+"""FM107: a tensor that was handed to the worker is advanced in place."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+from fmcheck.lint.block import walk
+from fmcheck.lint.flow import Flow
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    import libcst
+    from libcst import CSTNode
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+
+#: In-place arithmetic; `copy_` and its like refill static buffers, which are meant to be shared.
+ADVANCES = frozenset({"add_", "sub_", "mul_", "div_"})
+
+
+class HandedOverThenMutated(Rule):
+    """A tensor that was handed to the worker is advanced in place.
+
+    ## What it does
+    Looks for a class that gives an attribute of its own away as it is, `other.x = self.x` or
+    `Batch(x=self.x)`, and advances it in place elsewhere, `self.x.add_(1)`, other than on a branch
+    beside one that rebinds it.
+
+    ## Why is this bad
+    With overlap the worker computes with what it was handed while the scheduler prepares the next
+    step. Both hold the same tensor: the worker sees lengths of a step that has not begun.
+
+    ## Example
+    ```python
+    worker_batch.seq_lens = self.seq_lens
+    ...
+    self.seq_lens.add_(1)
+    ```
+
+    ## Use instead
+    ```python
+    worker_batch.seq_lens = self.seq_lens
+    ...
+    self.seq_lens = self.seq_lens + 1  # the worker keeps the old tensor
+    ```
+    """
+
+    code = "FM107"
+    name = "handed-over-then-mutated"
+    severity = Severity.WARNING
+    scope = Scope.CLASS
+    needles = (tuple(sorted(word.encode() for word in ADVANCES)),)
+    seen_in = ("https://github.com/sgl-project/sglang/pull/1712",)
+    on_by_default = False
+
+    bad = (
+        Example(
+            """\
+class ScheduleBatch:
+    def hand_over(self, worker_batch):
+        worker_batch.seq_lens = self.seq_lens
+        return Forward(positions=self.positions)
+
+    def prepare_for_next(self):
+        self.seq_lens.add_(1)
+        if self.has_positions:
+            self.positions.add_(1)
+""",
+            at=((7, 9), (9, 13)),
+        ),
+    )
+    good = (
+        Example(
+            """\
+class ScheduleBatch:
+    def hand_over(self, worker_batch):
+        worker_batch.seq_lens = self.seq_lens
+        worker_batch.positions = self.positions.clone()
+        self.last = self.steps
+        return Forward(rows=self.req_pool_indices)
+
+    def prepare_for_next(self):
+        if self.overlap:
+            self.seq_lens = self.seq_lens + 1
+        else:
+            self.seq_lens.add_(1)
+        self.positions.add_(1)
+        self.steps.add_(1)
+        self.req_pool_indices.copy_(self.next_rows)
+"""
+        ),
+        Example(
+            """\
+class Given:
+    def hand_over(self, worker_batch):
+        worker_batch.seq_lens = self.seq_lens
+
+class Mutated:
+    def prepare_for_next(self):
+        self.seq_lens.add_(1)
+"""
+        ),
+    )
+    judged = (
+        Judged("sglang 0.5.23", 0, 0),
+        Judged("vllm 0.20.2", 0, 0),
+    )
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears all but classes that advance and give away one and the same attribute."""
+        if not isinstance(node, ast.ClassDef):
+            return False
+        inner = list(ast.walk(node))
+        advanced = {
+            _own_name(one.value)
+            for one in inner
+            if isinstance(one, ast.Attribute) and one.attr in ADVANCES
+        }
+        given = {
+            _own_name(one.value) for one in inner if isinstance(one, (ast.Assign, ast.keyword))
+        }
+        advanced.discard("")
+        return not advanced.isdisjoint(given)
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each advance of a tensor that somebody else holds."""
+        for node in block.module.body:
+            if isinstance(node, cst.ClassDef):
+                given = dict(_given(node))
+                for method in node.body.body:
+                    if given and isinstance(method, cst.FunctionDef):
+                        yield from self._in_method(method, given, block)
+
+    def _in_method(
+        self, method: libcst.FunctionDef, given: Mapping[str, CSTNode], block: Block
+    ) -> Iterator[Finding]:
+        advances = [one for one in _advances(method) if one[0] in given]
+        if not advances:
+            return
+        flow = Flow(method, block)
+        rebound = [(name, node) for node in walk(method) for name in _rebinds(node)]
+        for name, call in advances:
+            beside = [node for other, node in rebound if other == name and flow.contains(node)]
+            if flow.contains(call) and not any(flow.excludes(one, call) for one in beside):
+                yield block.finding(
+                    self,
+                    call,
+                    f"`self.{name}` is advanced in place, and was handed to somebody else as it is",
+                    help=f"hand over `self.{name}.clone()`, or rebind: `self.{name} = ...`",
+                    related=[(given[name], "handed over here")],
+                )
+
+
+def _own_name(node: ast.AST) -> str:
+    """Returns `x` for `self.x`, "" for anything else."""
+    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
+        return node.attr if node.value.id == "self" else ""
+    return ""
+
+
+def _own_attribute(node: CSTNode) -> str:
+    """Returns `x` for `self.x`, "" for anything else."""
+    if isinstance(node, cst.Attribute) and isinstance(node.value, cst.Name):
+        return node.attr.value if node.value.value == "self" else ""
+    return ""
+
+
+def _given(node: libcst.ClassDef) -> Iterator[tuple[str, CSTNode]]:
+    """Yields the attributes that a class gives away as they are, and where."""
+    for inner in walk(node):
+        if isinstance(inner, cst.Assign):
+            name = _own_attribute(inner.value)
+            others = [one.target for one in inner.targets if isinstance(one.target, cst.Attribute)]
+            if name and any(not _own_attribute(one) for one in others):
+                yield name, inner
+        elif isinstance(inner, cst.Arg) and inner.keyword is not None:
+            name = _own_attribute(inner.value)
+            if name and inner.keyword.value == name:
+                yield name, inner
+
+
+def _advances(method: libcst.FunctionDef) -> Iterator[tuple[str, libcst.Call]]:
+    for node in walk(method):
+        if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            name = _own_attribute(node.func.value)
+            if name and node.func.attr.value in ADVANCES:
+                yield name, node
+
+
+def _rebinds(node: CSTNode) -> Iterator[str]:
+    if isinstance(node, cst.Assign):
+        for target in node.targets:
+            name = _own_attribute(target.target)
+            if name:
+                yield name

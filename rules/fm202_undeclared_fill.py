@@ -1,0 +1,221 @@
+"""FM202: padded rows get another value than the one that is declared for them."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import dotted, fits
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    import libcst
+    from libcst import CSTNode
+
+    from fmcheck.contract import Contract
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+
+
+SUFFIX = "_fill_value"
+
+
+class UndeclaredFill(Rule):
+    """Padded rows get another value than the one that is declared for them.
+
+    ## What it does
+    Looks for a class with an attribute like `self.seq_len_fill_value` that sets a buffer whose name
+    starts likewise (`seq_lens`, `seq_lens_cpu`) to a literal: by `fill_`, or, where `fill_` is
+    given the attribute, by `torch.ones` and the like when it makes the buffer. And for a literal
+    that differs from the contract's `[[graph_inputs.fill_value]]`, in `fill_`, or in a
+    `clamp(min=...)` that lifts the declared value to another one.
+
+    ## Why is this bad
+    The backend says which value its kernels skip, and it is not the same for all of them. A literal
+    that was right for one makes padded rows attend to something, or write to a live row; capture
+    and replay that disagree are the same fault.
+
+    ## Example
+    ```python
+    self.seq_len_fill_value = backend.get_cuda_graph_seq_len_fill_value()
+    self.seq_lens.fill_(1)
+    ```
+
+    ## Use instead
+    ```python
+    self.seq_len_fill_value = backend.get_cuda_graph_seq_len_fill_value()
+    self.seq_lens.fill_(self.seq_len_fill_value)
+    ```
+    """
+
+    code = "FM202"
+    name = "undeclared-fill"
+    severity = Severity.WARNING
+    scope = Scope.CLASS
+    # The contracts' buffers count too: see `concerns`.
+    needles = ()
+    seen_in = (
+        "https://github.com/sgl-project/sglang/pull/1469",
+        "https://github.com/sgl-project/sglang/pull/7233",
+        "https://github.com/lightseekorg/tokenspeed/pull/700",
+    )
+    judged = (
+        Judged("sglang 0.5.23", 0, 0),
+        Judged("vllm 0.20.2", 0, 0),
+    )
+    bad = (
+        Example(
+            """\
+class Runner:
+    def __init__(self, backend, size):
+        self.seq_len_fill_value = backend.fill_value()
+        self.seq_lens = torch.ones((size,))
+
+    def replay(self, batch, raw_bs):
+        self.seq_lens.fill_(self.seq_len_fill_value)
+        self.seq_lens_cpu.fill_(1)
+""",
+            at=((4, 25), (8, 33)),
+        ),
+        Example(
+            """\
+def pad(self, rows):
+    self.state_indices.fill_(0)
+    return self.state_indices[:rows].clamp(min=0)
+""",
+            at=((2, 30), (3, 12)),
+            contract="""\
+engine.name = "mine"
+[[graph_inputs.fill_value]]
+name = "state_indices"
+value = -1
+""",
+        ),
+    )
+    good = (
+        Example(
+            """\
+class Runner:
+    def __init__(self, backend, size):
+        self.seq_len_fill_value = backend.fill_value()
+        self.seq_lens = torch.full((size,), self.seq_len_fill_value)
+        self.sequence = torch.ones((size,))
+
+    def replay(self, batch, raw_bs):
+        self.seq_lens.fill_(self.seq_len_fill_value)
+        self.positions.fill_(1)
+"""
+        ),
+        Example(
+            """\
+class Runner:
+    def replay(self, batch, raw_bs):
+        self.seq_lens.fill_(1)
+"""
+        ),
+    )
+
+    def __init__(self, contracts: Sequence[Contract]) -> None:
+        super().__init__(contracts)
+        self._declared = [one for part in contracts for one in part.graph_inputs.fill_value]
+
+    def concerns(self, text: bytes) -> bool:
+        """Asks for a declared value, the class's own or a contract's."""
+        return SUFFIX.encode() in text or (
+            bool(self._declared) and (b"fill_" in text or b"clamp" in text)
+        )
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears blocks that call none of the functions in question."""
+        called = {
+            inner.attr if isinstance(inner, ast.Attribute) else inner.id
+            for inner in ast.walk(node)
+            if isinstance(inner, (ast.Attribute, ast.Name))
+        }
+        is_told = bool(self._declared) or any(name.endswith(SUFFIX) for name in called)
+        return is_told and not called.isdisjoint({"fill_", "clamp"})
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each literal that is not the declared value."""
+        nodes = list(block.nodes())
+        stems = {
+            name.removesuffix(SUFFIX): block.code(node)
+            for node in nodes
+            if isinstance(node, cst.Attribute)
+            and (name := node.attr.value).endswith(SUFFIX)
+            and dotted(node.value) == "self"
+        }
+        filled: set[str] = set()
+        for node in nodes:
+            if isinstance(node, cst.Call) and _method(node) == "fill_" and node.args:
+                leaf, value = _leaf(node), _literal(node.args[0].value)
+                declared = stems.get(_stem(leaf, stems))
+                if value is None and declared == block.code(node.args[0].value):
+                    filled.add(leaf)
+                elif value is not None:
+                    yield from self._differs(node.args[0].value, leaf, value, declared, block)
+            elif isinstance(node, cst.Call) and _method(node) == "clamp":
+                yield from self._clamped(node, block)
+        for node in nodes:
+            if isinstance(node, cst.Assign) and isinstance(node.value, cst.Call):
+                leaf = (dotted(node.targets[0].target) or "").rpartition(".")[2]
+                if leaf in filled and dotted(node.value.func) in ("torch.ones", "torch.zeros"):
+                    declared = stems[_stem(leaf, stems)]
+                    yield self._finding(node.value, leaf, declared, block)
+
+    def _differs(
+        self, node: CSTNode, leaf: str, value: int, declared: str | None, block: Block
+    ) -> Iterator[Finding]:
+        told = [one.value for one in self._declared if fits(leaf, [one.name])]
+        if told and value not in told:
+            yield self._finding(node, leaf, str(told[0]), block)
+        elif not told and declared is not None:
+            yield self._finding(node, leaf, declared, block)
+
+    def _clamped(self, call: libcst.Call, block: Block) -> Iterator[Finding]:
+        leaf = _leaf(call)
+        least = [
+            _literal(arg.value)
+            for position, arg in enumerate(call.args)
+            if (arg.keyword.value == "min" if arg.keyword else position == 0)
+        ]
+        for one in self._declared:
+            if fits(leaf, [one.name]) and least and least[0] is not None and one.value < least[0]:
+                yield self._finding(call, leaf, str(one.value), block)
+
+    def _finding(self, node: CSTNode, leaf: str, declared: str, block: Block) -> Finding:
+        return block.finding(
+            self,
+            node,
+            f"padded rows of `{leaf}` get another value than the declared `{declared}`",
+            help=f"use `{declared}`, and leave it as it is",
+        )
+
+
+def _method(call: libcst.Call) -> str:
+    return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+
+
+def _leaf(call: libcst.Call) -> str:
+    """Returns the name of the buffer whose method is called, a slice of it included."""
+    node: CSTNode = call.func.value if isinstance(call.func, cst.Attribute) else call.func
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return (dotted(node) or "").rpartition(".")[2]
+
+
+def _literal(node: CSTNode) -> int | None:
+    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
+        inner = _literal(node.expression)
+        return None if inner is None else -inner
+    return int(node.value, 0) if isinstance(node, cst.Integer) else None
+
+
+def _stem(leaf: str, stems: dict[str, str]) -> str:
+    """Returns the declared stem of a buffer's name: `seq_len` of `seq_lens` and `seq_lens_cpu`."""
+    return next((one for one in stems if leaf in (one, f"{one}s", f"{one}s_cpu")), "")

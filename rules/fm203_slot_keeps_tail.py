@@ -1,0 +1,157 @@
+"""FM203: the padding policy of a graph slot keeps a stale tail."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+from fmcheck.lint.graph_slots import declares, slots
+from fmcheck.lint.names import fits
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterator, Sequence
+
+    from fmcheck.contract import Contract
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.graph_slots import Slot
+
+#: How many of the slots with a policy that resets a finding shows.
+SHOWN = 3
+
+
+class SlotKeepsTail(Rule):
+    """The padding policy of a graph slot keeps a stale tail.
+
+    ## What it does
+    Looks at the slots of a declarative registry, as the contract's `graph_inputs.registry`
+    describes it: a slot for a buffer in `row_indices`, or one in `index_like` where another slot of
+    its axis is reset, whose policy keeps the padded tail, be it named or the default.
+
+    ## Why is this bad
+    As for FM201: a captured graph reads the padded rows too, and what an earlier, larger batch left
+    there are row indices, positions and cache slots of other requests. A default policy makes this
+    easy to overlook: the slot looks as complete as its neighbours.
+
+    ## Example
+    ```python
+    GraphSlot("input_ids", tokens, torch.int64),
+    GraphSlot("positions", tokens, torch.int64),
+    GraphSlot("out_cache_loc", tokens, torch.int64, padding_policy=PaddingPolicy.ZERO),
+    ```
+
+    ## Use instead
+    ```python
+    GraphSlot("input_ids", tokens, torch.int64),
+    GraphSlot("positions", tokens, torch.int64, padding_policy=PaddingPolicy.ZERO),
+    GraphSlot("out_cache_loc", tokens, torch.int64, padding_policy=PaddingPolicy.ZERO),
+    ```
+
+    ## Severity
+    An error for the contract's `graph_inputs.row_indices`, a note for its `tail_is_discarded`,
+    a warning for any other buffer; nothing for those in `tail_may_stay`.
+    """
+
+    code = "FM203"
+    name = "slot-keeps-tail"
+    severity = Severity.WARNING
+    scope = Scope.CLASS
+    # Which names to look for is the contracts' to say: see `concerns`.
+    needles = ()
+    seen_in = ("https://github.com/sgl-project/sglang/pull/24401",)
+    judged = (
+        Judged("sglang 0.5.13", 2, 2),
+        Judged("sglang 0.5.23", 0, 0),
+        Judged("vllm 0.20.2", 0, 0),
+    )
+    bad = (
+        Example(
+            """\
+def slots(by_token, by_row, kind):
+    return [
+        GraphSlot("input_ids", by_token, kind, axis="tokens"),
+        GraphSlot("positions", by_token, kind, axis="tokens"),
+        GraphSlot("out_cache_loc", by_token, kind, padding_policy=PaddingPolicy.ZERO),
+        GraphSlot(
+            "req_pool_indices", by_row, kind, axis="bs", padding_policy=PaddingPolicy.KEEP_PAD
+        ),
+    ]
+""",
+            at=(
+                (4, 19),
+                (7, 13),
+            ),
+        ),
+    )
+    good = (
+        Example(
+            """\
+def slots(by_token, by_row, kind, tracks):
+    found = [
+        GraphSlot("input_ids", by_token, kind, axis="tokens"),
+        GraphSlot("positions", by_token, kind, padding_policy=PaddingPolicy.ZERO),
+    ]
+    if tracks:
+        # Nothing pads this axis: no slot on it is ever reset.
+        found.append(GraphSlot("mamba_track_indices", by_row, kind, axis="bs"))
+    return found
+"""
+        ),
+    )
+
+    def __init__(self, contracts: Sequence[Contract]) -> None:
+        super().__init__(contracts)
+        inputs = [one.graph_inputs for one in contracts]
+        self._row_indices = [glob for one in inputs for glob in one.row_indices]
+        self._index_like = [glob for one in inputs for glob in one.index_like]
+        self._discarded = [glob for one in inputs for glob in one.tail_is_discarded]
+        self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
+        self._registries = {part.slot_class: part for one in inputs for part in one.registry}
+        self.anchors = tuple(name.encode() for name in self._registries)
+
+    def concerns(self, text: bytes) -> bool:
+        """Asks for the contracts' slot classes."""
+        return any(name.encode() in text for name in self._registries)
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears blocks that make no slot."""
+        return declares(node, facts, self._registries)
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each slot whose policy keeps the padded tail."""
+        for part, found in slots(block, self._registries):
+            yield from self._stale_slots(part, found)
+
+    def _stale_slots(self, block: Block, found: Sequence[Slot]) -> Iterator[Finding]:
+        for slot in found:
+            leaf = slot.name.rpartition(".")[2]
+            siblings = [one for one in found if one.axis == slot.axis and one.is_reset]
+            is_wanted = fits(leaf, self._row_indices) or (
+                # A registry whose slots are never reset is not padded on this axis.
+                bool(siblings) and fits(leaf, self._index_like)
+            )
+            if slot.is_stale and is_wanted and not fits(leaf, self._may_stay):
+                yield self._stale_slot(block, slot, siblings)
+
+    def _stale_slot(self, block: Block, slot: Slot, siblings: Sequence[Slot]) -> Finding:
+        policy = f"`{slot.policy}`" if slot.is_explicit else f"the default policy, `{slot.policy}`"
+        argument = slot.registry.policy_argument
+        written = next((one for one in siblings if one.is_explicit), None)
+        return block.finding(
+            self,
+            slot.node,
+            f"the slot `{slot.name}` has {policy}: its padded tail keeps what an earlier replay "
+            "left there",
+            help=f"name a policy that resets the tail: `{argument}=...`"
+            + (f", as `{written.name}` does with `{written.policy}`" if written else ""),
+            severity=self._severity(slot.name.rpartition(".")[2]),
+            related=[(one.node, f"`{one.name}` has `{one.policy}`") for one in siblings[:SHOWN]],
+        )
+
+    def _severity(self, leaf: str) -> Severity:
+        if fits(leaf, self._row_indices):
+            return Severity.ERROR
+        return Severity.NOTE if fits(leaf, self._discarded) else self.severity

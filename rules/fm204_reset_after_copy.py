@@ -1,0 +1,166 @@
+"""FM204: a buffer is reset after it was filled."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+from fmcheck.lint.graph_inputs import Filling, Kind
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import dotted
+from fmcheck.lint.outline import outlines, outlines_of
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterator
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.graph_inputs import Write
+
+#: Calls that leave a buffer to those after them; any other may be where the batch was used.
+HARMLESS = frozenset({"copy_", "zero_", "fill_", "len", "min", "max"})
+
+
+class ResetAfterCopy(Rule):
+    """A buffer is reset after it was filled.
+
+    ## What it does
+    Looks for a function that copies into the head of a buffer, `buf[:raw].copy_(...)`, and then
+    sets all of the same buffer to one value, on a path that has passed the copy.
+
+    ## Why is this bad
+    The reset is there for the padded tail, and takes the batch with it: each row now points at the
+    sink row, at any batch size that is padded. Nothing fails; the model attends to nothing.
+
+    ## Example
+    ```python
+    self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+    if bs != raw_bs:
+        self.req_pool_indices.zero_()
+    ```
+
+    ## Use instead
+    ```python
+    if bs != raw_bs:
+        self.req_pool_indices.zero_()
+    self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+    ```
+    """
+
+    code = "FM204"
+    name = "reset-after-copy"
+    severity = Severity.ERROR
+    scope = Scope.FUNCTION
+    needles = ((b"copy_", b"copy"), (b"zero_", b"fill_"))
+    seen_in = ("https://github.com/sgl-project/sglang/pull/26292",)
+    judged = (
+        Judged("sglang 0.5.23", 0, 0),
+        Judged("vllm 0.20.2", 0, 0),
+    )
+    bad = (
+        Example(
+            """\
+class Runner:
+    def replay(self, batch, bs, raw_bs):
+        self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+        if bs != raw_bs:
+            self.req_pool_indices.zero_()
+""",
+            at=((5, 13),),
+        ),
+    )
+    good = (
+        Example(
+            """\
+class Runner:
+    def replay(self, batch, bs, raw_bs):
+        if bs != raw_bs:
+            self.req_pool_indices.zero_()
+        self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+        self.req_pool_indices[raw_bs:].zero_()
+        if batch.seq_lens is not None:
+            self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        else:
+            self.seq_lens.zero_()
+"""
+        ),
+        Example(
+            """\
+def stage(pool, rows, batch, out):
+    pool.rows[: len(rows)].copy_(rows)
+    out.copy_(pool.rows)
+    pool.rows.zero_()
+"""
+        ),
+    )
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears functions that reset nothing of what they fill."""
+        return any(one.fills & one.resets for one in outlines_of(node))
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each reset that undoes a copy."""
+        here = range(block.first_line, block.last_line + 1)
+        for outline in outlines(block.facts):
+            if outline.line in here and outline.fills & outline.resets:
+                part = block.part(outline.line, outline.end_line)
+                writes = Filling(part, ()).writes
+                for reset in writes:
+                    filled = next((one for one in writes if _undoes(reset, one, part)), None)
+                    if filled is not None:
+                        yield self._finding(reset, filled, part)
+
+    def _finding(self, reset: Write, filled: Write, part: Block) -> Finding:
+        leaf = reset.region.leaf
+        return part.finding(
+            self,
+            reset.site,
+            f"`{leaf}` is set to one value here, after the batch was copied into it",
+            help="reset it before the copy, or its tail only",
+            related=[(filled.site, f"`{leaf}` is filled here")],
+        )
+
+
+def _undoes(reset: Write, fill: Write, block: Block) -> bool:
+    """Tells whether `reset` takes back what `fill` copied, before anybody can have used it."""
+    return (
+        reset.kind is Kind.CONSTANT
+        and reset.region.is_whole
+        and fill.kind is Kind.COPY
+        and fill.region.is_head
+        and fill.order < reset.order
+        and fill.region.path == reset.region.path
+        and fill.region.leaf == reset.region.leaf
+        and not _exclude(fill, reset)
+        and not _is_used(fill, reset, block)
+    )
+
+
+def _exclude(one: Write, other: Write) -> bool:
+    """Tells whether the writes stand in two branches of one test."""
+    held = {id(test): outcome for test, outcome in one.tests}
+    return any(held.get(id(test), outcome) is not outcome for test, outcome in other.tests)
+
+
+def _is_used(fill: Write, reset: Write, block: Block) -> bool:
+    nodes = list(block.nodes())
+    first = next(i for i, one in enumerate(nodes) if one is fill.site)
+    last = next(i for i, one in enumerate(nodes) if one is reset.site)
+    between = nodes[first:last]
+    calls = [node for node in between if isinstance(node, cst.Call)]
+    words = {(dotted(call.func) or "?").rpartition(".")[2] for call in calls}
+    buffer = block.code(reset.site)
+    # Once is the copy itself.
+    is_read = (
+        sum(
+            isinstance(node, (cst.Name, cst.Attribute, cst.Subscript))
+            and block.code(node) == buffer
+            for node in between
+        )
+        > 1
+    )
+    is_left = any(isinstance(node, cst.Return) for node in between)
+    return is_read or is_left or not words <= HARMLESS

@@ -1,0 +1,193 @@
+"""FM205: a static buffer is filled at its front and handed on whole."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+from fmcheck.lint.graph_inputs import Filling, Kind
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.outline import outlines
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from libcst import CSTNode
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+
+
+class BufferPassedWhole(Rule):
+    """A static buffer is filled at its front and handed on whole.
+
+    ## What it does
+    Looks for a local name of an attribute, `buf = self.track_buf`, that is filled up to a length,
+    `buf[:n].copy_(...)`, never reset, and then assigned to something or returned without a slice;
+    and for a slice that is padded with a value, `padded[n:] = -1`, and never read. Off by default:
+    whether the one who gets the buffer slices it again, the function does not say.
+
+    ## Why is this bad
+    The buffer is as long as the largest batch. A consumer that counts from its end, or takes its
+    length for the batch's, reads rows that nobody has refreshed.
+
+    ## Example
+    ```python
+    buf = self.track_buf
+    buf[:bs].copy_(batch.track_rows)
+    metadata.track_rows = buf
+    ```
+
+    ## Use instead
+    ```python
+    buf = self.track_buf[:bs]
+    buf.copy_(batch.track_rows)
+    metadata.track_rows = buf
+    ```
+    """
+
+    code = "FM205"
+    name = "buffer-passed-whole"
+    severity = Severity.WARNING
+    scope = Scope.FUNCTION
+    needles = ((b"self",),)
+    seen_in = (
+        "https://github.com/sgl-project/sglang/pull/32555",
+        "https://github.com/vllm-project/vllm/pull/23035",
+    )
+    judged = (Judged("sglang 0.5.23", 0, 0),)
+    on_by_default = False
+    bad = (
+        Example(
+            """\
+class Backend:
+    def replay(self, batch, bs):
+        buf = self.track_buf
+        buf[:bs].copy_(batch.rows)
+        return Metadata(track=1), buf
+
+    def build(self, rows, n, n_pad):
+        padded = self.state_rows[:n_pad]
+        padded[n:] = -1
+        return Metadata(rows)
+""",
+            at=((5, 35), (9, 9)),
+        ),
+    )
+    good = (
+        Example(
+            """\
+class Backend:
+    def replay(self, batch, bs):
+        buf = self.track_buf[:bs]
+        buf.copy_(batch.rows)
+        rows = self.rows
+        rows[:bs].copy_(batch.rows)
+        self.metadata.rows = rows[:bs]
+        return buf
+
+    def build(self, rows, n, n_pad):
+        padded = self.state_rows[:n_pad]
+        padded[n:] = -1
+        return Metadata(padded)
+"""
+        ),
+    )
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears blocks without a local name of a buffer that is written by a slice."""
+        names = {
+            inner.targets[0].id
+            for inner in ast.walk(node)
+            if isinstance(inner, ast.Assign)
+            and isinstance(inner.targets[0], ast.Name)
+            and isinstance(_bare(inner.value), ast.Attribute)
+        }
+        return bool(names) and any(
+            _is_cut(target, names) for inner in ast.walk(node) for target in _targets(inner)
+        )
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each name that is handed on whole, or padded for nobody."""
+        here = range(block.first_line, block.last_line + 1)
+        for outline in outlines(block.facts):
+            if outline.line in here:
+                yield from self._function(block.part(outline.line, outline.end_line))
+
+    def _function(self, block: Block) -> Iterator[Finding]:
+        filling = Filling(block, ())
+        nodes = list(block.nodes(filling.function.body))
+        bound = {
+            node.targets[0].target.value: node.value
+            for node in nodes
+            if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Name)
+        }
+        for name, value in bound.items():
+            writes = [one for one in filling.writes if _written(one.site) == name]
+            heads = [one for one in writes if one.kind is Kind.COPY and one.region.is_head]
+            if isinstance(value, cst.Attribute) and heads and len(heads) == len(writes):
+                for place in _handed_on(nodes[nodes.index(heads[0].site) :], name):
+                    yield block.finding(
+                        self,
+                        place,
+                        f"`{name}` is filled at its front only, and handed on whole",
+                        help=f"slice it to the batch: `{name}[:...]`",
+                        related=[(heads[0].site, "filled here")],
+                    )
+            uses = sum(isinstance(one, cst.Name) and one.value == name for one in nodes)
+            pads = [one for one in writes if one.kind is Kind.CONSTANT and one.region.is_tail]
+            # Once where it is bound, once for each write.
+            is_view = isinstance(value, cst.Subscript) and any(
+                isinstance(one.slice, cst.Slice) for one in value.slice
+            )
+            if is_view and pads and uses == len(writes) + 1:
+                yield block.finding(
+                    self,
+                    pads[0].site,
+                    f"`{name}` is padded here and never read: what is handed on is not padded",
+                    help=f"hand `{name}` on, or leave it out",
+                )
+
+
+def _bare(node: ast.expr) -> ast.expr:
+    return node.value if isinstance(node, ast.Subscript) else node
+
+
+def _targets(node: ast.AST) -> list[ast.expr]:
+    if isinstance(node, ast.Attribute) and node.attr in ("copy_", "fill_", "zero_"):
+        return [node.value]
+    return node.targets if isinstance(node, ast.Assign) else []
+
+
+def _is_cut(node: ast.expr, names: set[str]) -> bool:
+    """Tells whether this is a slice of one of the names."""
+    return (
+        isinstance(node, ast.Subscript)
+        and isinstance(node.value, ast.Name)
+        and node.value.id in names
+        and any(isinstance(inner, ast.Slice) for inner in ast.walk(node.slice))
+    )
+
+
+def _written(site: CSTNode) -> str:
+    """Returns the local name that a write goes through."""
+    while isinstance(site, cst.Subscript):
+        site = site.value
+    return site.value if isinstance(site, cst.Name) else ""
+
+
+def _handed_on(nodes: list[CSTNode], name: str) -> Iterator[CSTNode]:
+    """Yields where `name` itself is returned, or assigned to an attribute."""
+    for node in nodes:
+        values: list[CSTNode] = []
+        if isinstance(node, cst.Return) and node.value is not None:
+            is_tuple = isinstance(node.value, cst.Tuple)
+            values = [one.value for one in node.value.elements] if is_tuple else [node.value]
+        elif isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Attribute):
+            values = [node.value]
+        for value in values:
+            if isinstance(value, cst.Name) and value.value == name:
+                yield value

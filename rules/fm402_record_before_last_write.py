@@ -1,0 +1,202 @@
+"""FM402: an event is recorded before the last write that it is to protect."""
+
+from __future__ import annotations
+
+import fnmatch
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+from fmcheck.lint.device_writes import device_writes
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.stream_words import IN_PLACE, holder, stream_words
+from fmcheck.lint.streams import Streams, functions
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterator, Sequence
+
+    from fmcheck.contract import Contract
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.device_writes import DeviceWrite
+    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.streams import Record
+
+
+class RecordBeforeLastWrite(Rule):
+    """An event is recorded, and what it protects is written again after it.
+
+    ## What it does
+    Looks for `event.record()` and `stream.record_event()` between two writes on one stream: to the
+    same tensor, or to two relay buffers of the contract by the same rows. It is silent if any event
+    is recorded after the last write. `record()` of anything that is no event by its name or its
+    argument (a metric, a profiler) is left alone, and so are writes to host memory.
+
+    ## Why is this bad
+    An event covers what was enqueued before it. Who waits for it then reads the rows while the
+    later write is still queued: the old token beside the new length, or the next owner's row
+    overwritten by the last one.
+
+    ## Example
+    ```python
+    self.new_seq_lens_buf[rows] = seq_lens
+    self.publish_ready.record()
+    self.output_tokens_buf[rows] = tokens
+    ```
+
+    ## Use instead
+    ```python
+    self.new_seq_lens_buf[rows] = seq_lens
+    self.output_tokens_buf[rows] = tokens
+    self.publish_ready.record()
+    ```
+    """
+
+    code = "FM402"
+    name = "record-before-last-write"
+    severity = Severity.WARNING
+    scope = Scope.FUNCTION
+    needles = ((b"record(", b"record_event("),)
+    seen_in = ("https://github.com/sgl-project/sglang/pull/35748",)
+    bad = (
+        Example(
+            """\
+class Relay:
+    def publish(self, rows, lens, tokens):
+        self.new_seq_lens_buf[rows] = lens
+        self.publish_ready.record()
+        self.output_tokens_buf[rows] = tokens
+""",
+            at=((5, 9),),
+        ),
+        Example(
+            """\
+def stage(self, batch, n):
+    inputs = self.inputs[:n]
+    inputs.copy_(batch.inputs)
+    ready = self.device_module.current_stream().record_event()
+    self.inputs.masked_fill_(self.mask, 0)
+    return ready
+""",
+            at=((5, 5),),
+        ),
+    )
+    good = (
+        Example(
+            """\
+class Relay:
+    def publish(self, rows, lens, tokens, other):
+        self.new_seq_lens_buf[rows] = lens
+        self.ready.record()
+        self.output_tokens_buf[other] = tokens
+
+    def stash(self, rows, lens, tokens):
+        self.new_seq_lens_buf[rows] = lens
+        self.ready.record()
+        self.output_tokens_buf[rows] = tokens
+        self.done.record()
+"""
+        ),
+        Example(
+            """\
+def count(self, kind, values):
+    self.stats[kind] = values
+    self.recorder.record(kind)
+    self.stats[kind] = None
+    self.totals.zero_()
+    self.metric.record()
+    self.totals.zero_()
+"""
+        ),
+        Example(
+            """\
+def stage(self, batch, side):
+    self.inputs.copy_(batch.inputs)
+    self.ready.record()
+    with self.device_module.stream(side):
+        self.inputs.zero_()
+    self.staged_ids[0] = batch
+    self.cpu_inputs.zero_()
+"""
+        ),
+        Example(
+            """\
+def stage(self, batch, is_first):
+    if is_first:
+        self.inputs.copy_(batch.inputs)
+        self.ready.record()
+        return
+    self.inputs.zero_()
+"""
+        ),
+    )
+    judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
+
+    def __init__(self, contracts: Sequence[Contract]) -> None:
+        super().__init__(contracts)
+        self._relays = [
+            buffer.name for one in contracts for relay in one.relay for buffer in relay.buffer
+        ]
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears blocks in which no write follows a record, or none precedes it."""
+        words = stream_words(node)
+        records = words.lines("record", "record_event")
+        if not records:
+            return False
+        writes = [(call.lineno, holder(call)) for word in IN_PLACE for call in words.calls[word]]
+        writes += [(one.lineno, holder(one)) for one in words.stores]
+        before = {name for line, name in writes if line < max(records)}
+        relays = any(self._is_relay(name) for name in before)
+        before = words.aliases(before)
+        return any(
+            name in before or (relays and self._is_relay(name))
+            for line, name in writes
+            if line > min(records)
+        )
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each write that comes too late for its event."""
+        for function in functions(block):
+            streams = Streams(function, block)
+            if not streams.records:
+                continue
+            writes = list(device_writes(streams))
+            for record in streams.records:
+                late = self._late_write(record, writes, streams)
+                if late is not None:
+                    yield block.finding(
+                        self,
+                        late.node,
+                        f"this is written after `{record.event}` was recorded: who waits for the "
+                        "event does not wait for it",
+                        help=f"record `{record.event}` after the last write",
+                        related=[(record.node, "recorded here")],
+                    )
+
+    def _late_write(
+        self, record: Record, writes: Sequence[DeviceWrite], streams: Streams
+    ) -> DeviceWrite | None:
+        mine = [one for one in writes if one.stream == record.stream]
+        last = max(one.order for one in streams.records)
+        before = [
+            one
+            for one in mine
+            if one.order < record.order and streams.flow.may_follow(one.node, record.node)
+        ]
+        for late in mine:
+            is_last = late.order > last and streams.flow.may_follow(record.node, late.node)
+            if is_last and any(self._are_one(early, late) for early in before):
+                return late
+        return None
+
+    def _are_one(self, early: DeviceWrite, late: DeviceWrite) -> bool:
+        """Tells whether one event is to protect both writes."""
+        if early.buffers & late.buffers:
+            return early.is_tensor or late.is_tensor
+        is_relay = all(any(self._is_relay(path) for path in one.buffers) for one in (early, late))
+        return is_relay and early.index == late.index != ""
+
+    def _is_relay(self, path: str) -> bool:
+        leaf = path.rpartition(".")[2]
+        return any(fnmatch.fnmatchcase(leaf, glob) for glob in self._relays)

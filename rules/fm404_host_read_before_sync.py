@@ -1,0 +1,420 @@
+"""FM404: the host reads what an asynchronous copy has not delivered yet."""
+
+from __future__ import annotations
+
+import ast
+import itertools
+import re
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Edit, Severity, Span
+from fmcheck.lint.buffers import VIEWS, squeezed
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import last_name
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.stream_words import CLASS, ON_HOST, mentions, stream_words
+from fmcheck.lint.stream_words import last_name as last_word
+from fmcheck.lint.streams import ANYTHING, HOST, Streams, functions, goes_to_host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from libcst import CSTNode
+
+    from fmcheck.contract import Contract
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.stream_words import StreamWords
+    from fmcheck.lint.streams import Copy
+
+#: Methods of a host tensor or array that read its values at once. Views are none of them.
+READS = frozenset({"tolist", "item", "sum", "max", "min", "any", "all", "nonzero", "argmax"})
+#: Built-in functions that do.
+READERS = frozenset({"int", "float", "bool", "sum", "max", "min", "any", "all", "sorted"})
+#: Calls that read a device tensor, and wait for the device first.
+SYNCS = frozenset({"item", "tolist", "cpu", "nonzero"})
+#: Expressions whose value is, or holds, that of a part.
+_DISPLAYS = frozenset(
+    {
+        "Dict",
+        "DictComp",
+        "DictElement",
+        "Element",
+        "GeneratorExp",
+        "IfExp",
+        "List",
+        "ListComp",
+        "Subscript",
+        "Tuple",
+    }
+)
+#: What calls itself asynchronous leaves the wait to its caller.
+_ASYNC = re.compile(r"async|non_?block|future|pending|handle", re.IGNORECASE)
+
+
+class HostReadBeforeSync(Rule):
+    """The host reads the target of an asynchronous copy before the copy is done.
+
+    ## What it does
+    Looks for copies to the host with `non_blocking=True`: `x.to("cpu", non_blocking=True)`, and
+    `host.copy_(x, non_blocking=True)` where `host` is pinned or named as a host tensor. It flags a
+    read of the values (`tolist`, `item`, `int(...)`, a truth test, a comparison) that no
+    `synchronize`, `query` or other wait stands before, and an object that is made of such a copy
+    in a function that neither records an event nor waits. Views (`[...]`, `unbind`, `numpy`) are no
+    reads. `int(...)` or `bool(...)` of a buffer that an object keeps is a poll, whose answer may be
+    old, and is left alone; so is what calls itself asynchronous.
+
+    ## Why is this bad
+    The copy is only enqueued when the call returns. The host sees what the memory held before:
+    wrong tokens or lengths, mostly right on an idle device and wrong under load. `.to("cpu",
+    non_blocking=True)` allocates pinned memory, so this is no matter of pageable buffers.
+
+    ## Example
+    ```python
+    lens = seq_lens.to("cpu", non_blocking=True)
+    total = int(lens.sum())
+    ```
+
+    ## Use instead
+    ```python
+    lens = seq_lens.to("cpu", non_blocking=True)
+    done = device_module.Event()
+    done.record()
+    ...  # what does not need the lengths
+    done.synchronize()
+    total = int(lens.sum())
+    ```
+    """
+
+    code = "FM404"
+    name = "host-read-before-sync"
+    severity = Severity.WARNING
+    scope = Scope.FUNCTION
+    needles = ((b"non_blocking",), (b"copy_", b"cpu"))
+    anchors = (b"non_blocking",)
+    seen_in = (
+        "https://github.com/vllm-project/vllm/pull/31584",
+        "https://github.com/vllm-project/vllm/issues/36942",
+    )
+    bad = (
+        Example(
+            """\
+def total(seq_lens):
+    lens = seq_lens.to("cpu", non_blocking=True)
+    return int(lens.sum())
+""",
+            at=((3, 16),),
+        ),
+        Example(
+            """\
+import torch
+
+def tokens(self, sampled, ready):
+    host = torch.empty(sampled.shape, dtype=sampled.dtype, pin_memory=True)
+    host[: len(sampled)].copy_(sampled, non_blocking=True)
+    ready.record()
+    rows = host[:2].numpy().tolist()
+    ready.synchronize()
+    return rows
+""",
+            at=((7, 12),),
+        ),
+        Example(
+            """\
+def is_zero(scale, shift):
+    return not (
+        scale.any().to("cpu", non_blocking=True) or shift.any().to(device="cpu", non_blocking=True)
+    )
+""",
+            at=((3, 9), (3, 53)),
+            fixed="""\
+def is_zero(scale, shift):
+    return not (
+        scale.any().to("cpu") or shift.any().to(device="cpu")
+    )
+""",
+        ),
+        Example(
+            """\
+def pool(self, hidden):
+    pooled = self.pooler(hidden)
+    return RunnerOutput(pooled=[one.to("cpu", non_blocking=True) for one in pooled])
+""",
+            at=((3, 12),),
+        ),
+    )
+    good = (
+        Example(
+            """\
+def total(seq_lens, ready):
+    lens = seq_lens.to("cpu", non_blocking=True)
+    ready.record()
+    ready.synchronize()
+    return int(lens.sum())
+"""
+        ),
+        Example(
+            """\
+class AsyncPooled:
+    def get_output(self, ready):
+        rows = self.pooled.to("cpu", non_blocking=True).unbind(0)
+        part = rows[0][:2].numpy()
+        ready.synchronize()
+        return part.tolist(), rows[1].item()
+"""
+        ),
+        Example(
+            """\
+class Watch:
+    def record(self, hits):
+        self.pinned_hits.copy_(hits, non_blocking=True)
+        return int(self.pinned_hits[0])
+"""
+        ),
+        Example(
+            """\
+def upload(self, lens_cpu):
+    self.lens.copy_(lens_cpu, non_blocking=True)
+    rows = lens_cpu.to(self.device, non_blocking=True)
+    return lens_cpu.tolist(), rows.sum()
+"""
+        ),
+        Example(
+            """\
+def to_cpu_nonblocking(self):
+    return LogprobsTensors(self.ids.to("cpu", non_blocking=True))
+
+def lengths(self):
+    lens = self.lens.to("cpu", non_blocking=True)
+    self.flags.tolist()
+    return lens.sum()
+"""
+        ),
+    )
+    judged = (Judged("sglang 0.5.23", 2, 2), Judged("vllm 0.20.2", 1, 1))
+
+    def __init__(self, contracts: Sequence[Contract]) -> None:
+        super().__init__(contracts)
+        self._ordered_by = {name for one in contracts for name in one.streams.ordered_by}
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears blocks without a copy to the host, or with nothing that may read it."""
+        words = stream_words(node)
+        for copy in words.non_blocking():
+            if _may_go_to_host(copy, words):
+                names = words.same_as(copy)
+                syncs = words.ordering_lines()
+                for read in _may_read(node, names, copy):
+                    end = read.end_lineno or read.lineno
+                    if end >= copy.lineno and not any(
+                        copy.lineno < sync < read.lineno for sync in syncs
+                    ):
+                        return True
+        return False
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each read that may come before the values."""
+        for function in functions(block):
+            streams = Streams(function, block, self._ordered_by)
+            for copy in streams.copies:
+                if _is_to_host(copy, streams):
+                    yield from self._read(copy, streams, block)
+
+    def _read(self, copy: Copy, streams: Streams, block: Block) -> Iterator[Finding]:
+        """Yields a finding for the first read that nothing waits before."""
+        for use in _uses(copy, streams):
+            if use.is_made and not _is_left_alone(use, streams):
+                told = f"`{use.word}` is made of an asynchronous copy to the host that nothing here"
+                told += " waits for, or gives an event for"
+            elif not use.is_made and not _is_awaited(copy, use, streams):
+                told = f"{use.word} reads an asynchronous copy to the host that may not be done"
+            else:
+                continue
+            yield block.finding(
+                self,
+                use.node,
+                told,
+                help="record an event after the copy and `synchronize()` it before the values are "
+                "read, or leave out `non_blocking=True`",
+                related=[(copy.node, "the copy is only enqueued here")],
+                edits=_blocking(copy, block) if use.is_at_once else (),
+            )
+            return
+
+
+@dataclass(frozen=True, slots=True)
+class Use:
+    """A read of a copied tensor's values by `word`, or an object of class `word` made of it.
+
+    `is_at_once` tells that it is read in the expression that copies it.
+    """
+
+    node: CSTNode
+    word: str
+    is_made: bool = False
+    is_at_once: bool = False
+
+
+def _blocking(copy: Copy, block: Block) -> Sequence[Edit]:
+    """Returns the edit that lets a copy block: what is read at once has nothing to overlap with."""
+    args = copy.node.args
+    for before, arg in itertools.pairwise(args):
+        if arg.keyword is not None and arg.keyword.value == "non_blocking":
+            start, end = block.span(before.value), block.span(arg.value)
+            is_plain = not getattr(before.value, "lpar", ())
+            gone = Span(start.end_line, start.end_column, end.end_line, end.end_column)
+            return (Edit(gone, ""),) if is_plain else ()
+    return ()
+
+
+def _is_to_host(copy: Copy, streams: Streams) -> bool:
+    """Tells whether a copy goes from the device to the host, by what its ends are named."""
+    if copy.target is None:
+        return goes_to_host(copy.node)
+    if ON_HOST.search(streams.block.code(copy.source)):
+        return False
+    return bool(ON_HOST.search(streams.block.code(copy.target))) or any(
+        "pin_memory" in streams.block.code(value)
+        for name in streams.holders(copy.target)
+        for value in streams.names.values(name)
+    )
+
+
+def _uses(copy: Copy, streams: Streams) -> Iterator[Use]:
+    """Yields what reads the copy: in its own expression, or later by the names that hold it."""
+    if copy.target is None:
+        use, names = _outwards(copy.node, streams)
+        if use is not None:
+            yield use if use.is_made else replace(use, is_at_once=True)
+            return
+    else:
+        names = streams.holders(copy.target)
+    for node, order in streams.order.items():
+        if (
+            order > copy.order
+            and isinstance(node, (cst.Name, cst.Attribute))
+            and names & streams.holders(node)
+            and streams.flow.may_follow(copy.node, node)
+        ):
+            use, _ = _outwards(node, streams)
+            if use is not None and not _is_poll(copy, use):
+                yield use
+
+
+def _outwards(node: CSTNode, streams: Streams) -> tuple[Use | None, set[str]]:
+    """Follows a tensor outwards, through views and displays, to what reads it or holds it."""
+    while True:
+        inner, node = node, streams.parents.get(node, streams.function)
+        if isinstance(node, cst.Attribute):
+            call = streams.parents.get(node)
+            word = node.attr.value
+            if not isinstance(call, cst.Call) or call.func is not node:
+                return None, set()
+            if word in READS:
+                return Use(call, f"`{word}()`"), set()
+            if word not in VIEWS and word not in ("unbind", "split", "chunk"):
+                return None, set()
+            node = call
+        elif isinstance(node, cst.Arg):
+            call = streams.parents[node]
+            word = last_name(call.func) if isinstance(call, cst.Call) else ""
+            if word in READERS:
+                return Use(call, f"`{word}()`"), set()
+            if CLASS.match(word):
+                return Use(call, word, is_made=True), set()
+            if word not in ("list", "tuple"):
+                return None, set()
+            node = call
+        elif _tests(node, inner):
+            return Use(inner, "this test"), set()
+        elif isinstance(node, (cst.Assign, cst.AnnAssign)) and inner is node.value:
+            targets = node.targets if isinstance(node, cst.Assign) else [node]
+            return None, {squeezed(streams.block.code(one.target)) for one in targets}
+        elif type(node).__name__ not in _DISPLAYS or inner is getattr(node, "slice", None):
+            return None, set()
+
+
+def _tests(node: CSTNode, inner: CSTNode) -> bool:
+    """Tells whether `node` asks for the truth of `inner`, or compares it."""
+    if isinstance(node, (cst.If, cst.While, cst.Assert, cst.IfExp)):
+        return inner is node.test
+    if isinstance(node, cst.UnaryOperation):
+        return isinstance(node.operator, cst.Not)
+    if isinstance(node, cst.Comparison):
+        kinds = (cst.Is, cst.IsNot)
+        return not any(isinstance(one.operator, kinds) for one in node.comparisons)
+    return isinstance(node, cst.BooleanOperation)
+
+
+def _is_poll(copy: Copy, use: Use) -> bool:
+    """Tells whether one value of a buffer that an object keeps is asked for: it may be old."""
+    base = copy.target
+    while isinstance(base, cst.Subscript):
+        base = base.value
+    return isinstance(base, cst.Attribute) and use.word in ("`int()`", "`bool()`")
+
+
+def _is_awaited(copy: Copy, use: Use, streams: Streams) -> bool:
+    """Tells whether the host waits between a copy and a read, or reads the device itself."""
+    end = streams.order[use.node]
+    if any(
+        copy.order < wait.order < end and wait.waiter in (HOST, ANYTHING) for wait in streams.waits
+    ):
+        return True
+    copied = {name for one in streams.copies for name in _names_of(one, streams)}
+    for node in streams.nodes(copy.order, end):
+        if (
+            isinstance(node, cst.Call)
+            and isinstance(node.func, cst.Attribute)
+            and node.func.attr.value in SYNCS
+            and not copied & streams.holders(node.func.value)
+        ):
+            return True
+    return False
+
+
+def _names_of(copy: Copy, streams: Streams) -> set[str]:
+    if copy.target is not None:
+        return streams.holders(copy.target)
+    return _outwards(copy.node, streams)[1]
+
+
+def _is_left_alone(use: Use, streams: Streams) -> bool:
+    """Tells whether an object that is made of a copy may be waited for by whoever gets it."""
+    return bool(
+        streams.waits
+        or streams.records
+        or streams.contexts
+        or _ASYNC.search(streams.function.name.value)
+        or _ASYNC.search(use.word)
+    )
+
+
+def _may_go_to_host(call: ast.Call, words: StreamWords) -> bool:
+    """Tells whether a copy may go to the host, by the names of its ends."""
+    if last_word(call.func) == "to":
+        return any(isinstance(one, ast.Constant) and one.value == "cpu" for one in ast.walk(call))
+    if not call.args or any(ON_HOST.search(name) for name in mentions(call.args[0])):
+        return False
+    return words.pins or any(ON_HOST.search(name) for name in mentions(call.func))
+
+
+def _may_read(node: ast.AST, names: set[str], copy: ast.Call) -> Iterator[ast.expr]:
+    """Yields the expressions below `node` that may read one of the named tensors."""
+    for inner in ast.walk(node):
+        tested: list[ast.expr] = []
+        if isinstance(inner, ast.Call):
+            word = last_word(inner.func)
+            if word in READS or word in READERS or CLASS.match(word):
+                tested = [inner]
+        elif isinstance(inner, (ast.If, ast.While, ast.Assert, ast.IfExp)):
+            tested = [inner.test]
+        elif isinstance(inner, ast.UnaryOp) and isinstance(inner.op, ast.Not):
+            tested = [inner.operand]
+        elif isinstance(inner, (ast.BoolOp, ast.Compare)):
+            tested = [inner]
+        for one in tested:
+            if not names.isdisjoint(mentions(one)) or copy in ast.walk(one):
+                yield one

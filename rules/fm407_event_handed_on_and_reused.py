@@ -1,0 +1,181 @@
+"""FM407: one event object is handed on with each request, and recorded again for the next."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+from fmcheck.lint.block import walk
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import dotted, last_name
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.stream_words import CLASS, holder, stream_words
+from fmcheck.lint.streams import Streams, functions
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Iterator
+
+    from libcst import CSTNode
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.streams import Record
+
+#: Methods that hand an object on to whoever takes it later.
+_QUEUES = re.compile(r"^(put|put_nowait|append|appendleft|submit|enqueue|send|push)$")
+
+
+class EventHandedOnAndReused(Rule):
+    """One event object goes with every request, and is recorded anew for each.
+
+    ## What it does
+    Looks for a function that records an event which an object keeps, `self.ready.record()`, and
+    hands that event on: into a queue, or into an object that it makes. It is silent where the
+    function makes a new event first, or waits for the last one.
+
+    ## Why is this bad
+    An event is one mark: recording it again moves it. The one who waits for the first request then
+    waits for the second one's work as well, which may itself wait for the first: a deadlock, or a
+    wait that is over before its work is done. One request in flight hides it; overlap makes two.
+
+    ## Example
+    ```python
+    self.input_ready.record()
+    self.requests.put((rows, self.input_ready))
+    ```
+
+    ## Use instead
+    ```python
+    ready = device_module.Event()
+    ready.record()
+    self.requests.put((rows, ready))
+    ```
+    """
+
+    code = "FM407"
+    name = "event-handed-on-and-reused"
+    severity = Severity.WARNING
+    scope = Scope.FUNCTION
+    needles = ((b"record(", b"record_event("),)
+    seen_in = ("https://github.com/vllm-project/vllm/issues/53960",)
+    bad = (
+        Example(
+            """\
+class Offload:
+    def request(self, rows):
+        self.input_ready_event.record()
+        self.requests.put((rows, self.input_ready_event))
+""",
+            at=((4, 34),),
+        ),
+        Example(
+            """\
+def request(self, rows, stream):
+    done = self.done
+    done.record(stream)
+    return Request(rows=rows, done=done)
+""",
+            at=((4, 36),),
+        ),
+    )
+    good = (
+        Example(
+            """\
+class Offload:
+    def request(self, rows):
+        self.ready = torch.Event()
+        self.ready.record()
+        self.requests.put((rows, self.ready))
+
+    def next(self, rows):
+        ready = torch.Event()
+        ready.record()
+        self.requests.put((rows, ready))
+
+    def single(self, rows):
+        self.done.synchronize()
+        self.done.record()
+        self.requests.append(Request(rows, self.done))
+
+    def start(self, rows):
+        self.ready.record()
+        self.side.wait_event(self.ready)
+        self.requests.append(rows)
+        self.requests.append(self.side.record_event())
+"""
+        ),
+    )
+    judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears blocks that hand on nothing by the name of what they record."""
+        words = stream_words(node)
+        recorded = {
+            holder(one)
+            for word in ("record", "record_event")
+            for call in words.calls[word]
+            for one in (call.args if word == "record_event" else [call])
+        }
+        recorded = words.aliases(recorded - {"", "self"})
+        if not any(name.startswith("self.") for name in recorded):
+            return False
+        return any(
+            holder(passed) in recorded
+            for word, calls in words.calls.items()
+            if _QUEUES.match(word) or CLASS.match(word)
+            for call in calls
+            for one in (*call.args, *(keyword.value for keyword in call.keywords))
+            for passed in getattr(one, "elts", [one])
+        )
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each event that is handed on and will be recorded again."""
+        for function in functions(block):
+            streams = Streams(function, block)
+            for record in streams.records:
+                is_kept = record.event.startswith("self.") and "(" not in record.event
+                if is_kept and not _is_renewed(record, streams):
+                    yield from self._handed_on(record, streams, block)
+
+    def _handed_on(self, record: Record, streams: Streams, block: Block) -> Iterator[Finding]:
+        for call in streams.nodes(record.order):
+            if not isinstance(call, cst.Call) or call is record.node:
+                continue
+            word = last_name(call.func)
+            is_queue = isinstance(call.func, cst.Attribute) and _QUEUES.match(word)
+            if not is_queue and not CLASS.match(word):
+                continue
+            for arg in call.args:
+                for node in _passed(arg.value):
+                    if streams.text(node) == record.event:
+                        yield block.finding(
+                            self,
+                            node,
+                            f"`{record.event}` is handed on here and recorded again by the next "
+                            "call, while this one may still be waited for",
+                            help="make one event for each request",
+                            related=[(record.node, "recorded here, each time")],
+                        )
+                        return
+
+
+def _passed(value: CSTNode) -> Iterator[CSTNode]:
+    """Yields what is passed by an argument: itself, or the elements of a display."""
+    if isinstance(value, (cst.Tuple, cst.List)):
+        for element in value.elements:
+            yield element.value
+    else:
+        yield value
+
+
+def _is_renewed(record: Record, streams: Streams) -> bool:
+    """Tells whether the event is made anew in this function, or waited for before."""
+    for node in walk(streams.function.body):
+        if isinstance(node, cst.Assign) and any(
+            dotted(target.target) == record.event for target in node.targets
+        ):
+            return True
+    return any(wait.on == record.event and wait.order < record.order for wait in streams.waits)

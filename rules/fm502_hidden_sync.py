@@ -1,0 +1,175 @@
+"""FM502: the host waits for the device in a function that runs every step."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+from fmcheck.lint.declared import DeclaredFunctions, functions
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.syncs import Syncs, may_sync
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from fmcheck.contract import Contract
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+
+CONTRACT = """\
+[engine]
+name = "example"
+
+[launches]
+per_step = ["example:Runner.step"]
+host_values = ["lora_ids"]
+mirrored = ["seq_lens"]
+"""
+
+
+class HiddenSync(Rule):
+    """The host waits for the device in a function that runs every step.
+
+    ## What it does
+    Looks, in the functions that the contract says run every step, for what makes the host wait
+    and does not look like it: `.item()`, `.tolist()`, `.cpu()`, `.to("cpu")` into pageable
+    memory, also with `non_blocking=True`; `torch.tensor(list, device=...)`; an upload with
+    `non_blocking=True` from memory that is not pinned; `nonzero` and masks as an index, whose
+    result is as long as the data say; `bool(mask.any())` and tests like it; single elements of
+    a tensor of which the host has a copy. Values that are named or made as host values are left
+    alone, and so are masks that are assigned to.
+
+    ## Why is this bad
+    With overlap the host prepares a step while the device runs the one before. A sync in it makes
+    the host wait for the whole of that step, each time: the overlap is gone, silently.
+
+    ## Example
+    ```python
+    tokens = torch.tensor([req.last for req in self.reqs], device=self.device)
+    ```
+
+    ## Use instead
+    ```python
+    tokens = torch.tensor([req.last for req in self.reqs], pin_memory=True)
+    tokens = tokens.to(self.device, non_blocking=True)
+    ```
+    """
+
+    code = "FM502"
+    name = "hidden-sync"
+    severity = Severity.WARNING
+    scope = Scope.FUNCTION
+    needles: tuple[tuple[bytes, ...], ...] = ()
+    seen_in = (
+        "https://github.com/sgl-project/sglang/pull/28491",
+        "https://github.com/sgl-project/sglang/pull/29075",
+        "https://github.com/vllm-project/vllm/pull/31336",
+    )
+
+    bad = (
+        Example(
+            """\
+import torch
+
+class Runner:
+    def step(self, batch):
+        last = batch.starts[0].item()
+        ids = batch.ids.tolist()
+        lens = batch.lens.to("cpu", non_blocking=True)
+        new = torch.tensor(batch.new, device=self.device)
+        old = torch.tensor(batch.old).to(self.device, non_blocking=True)
+        return last, ids, lens, new, old
+""",
+            at=((5, 16), (6, 15), (7, 16), (8, 15), (9, 15)),
+            contract=CONTRACT,
+        ),
+        Example(
+            """\
+import torch
+
+class Runner:
+    def step(self, batch):
+        mask = batch.tokens >= 0
+        kept = batch.tokens[mask]
+        where = mask.nonzero()
+        if not bool(mask.any()) or kept.numel() == 0:
+            return torch.where(mask)
+        if mask.all():
+            return where
+        return [int(batch.seq_lens[i]) for i in range(batch.size)]
+""",
+            at=((6, 16), (7, 17), (8, 21), (9, 20), (10, 12), (12, 21)),
+            contract=CONTRACT,
+        ),
+    )
+    good = (
+        Example(
+            """\
+import torch
+import numpy as np
+
+class Runner:
+    def step(self, batch):
+        ids = (batch.ids_cpu == 1).tolist() + self.lora_ids.tolist()
+        lens = torch.tensor([1, 2]).sum().item()
+        pinned = torch.tensor(batch.new, pin_memory=True).to(self.device, non_blocking=True)
+        batch.tokens[batch.tokens < 0] = 0
+        rows = np.array(batch.rows)
+        if any(batch.flags) or (rows > 0).any():
+            ids = rows[rows > 0].tolist()
+        first = [batch.seq_lens_cpu[i] for i in range(batch.size)]
+        zero = torch.tensor(0, device=self.device)
+        return ids, lens, pinned, first, zero, batch.tokens.to(self.device)
+
+    def report(self, batch):
+        return batch.tokens.tolist()
+""",
+            contract=CONTRACT,
+        ),
+        Example(
+            """\
+class Runner:
+    def step(self, batch):
+        return batch.tokens.tolist()
+"""
+        ),
+    )
+    judged = (
+        Judged("sglang 0.5.23", 4, 4),
+        Judged("vllm 0.20.2", 0, 0),
+    )
+
+    def __init__(self, contracts: Sequence[Contract]) -> None:
+        super().__init__(contracts)
+        declared = [one.launches for one in contracts]
+        self._declared = DeclaredFunctions(name for one in declared for name in one.per_step)
+        self._host_values = [glob for one in declared for glob in one.host_values]
+        self._mirrored = [glob for one in declared for glob in one.mirrored]
+        self.needles = (self._declared.needles(),)
+        self.anchors = tuple(name.encode() for name in self._declared.names)
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears functions that do not run every step, and those that only launch."""
+        names = self._declared.of_file(facts.path)
+        defined = (
+            (ast.walk(node) if isinstance(node, (ast.If, ast.Try)) else (node,)) if names else ()
+        )
+        if not any(getattr(one, "name", None) in names for one in defined):
+            return False
+        return may_sync(node, self._host_values, self._mirrored)
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each sync of a function that runs every step."""
+        names = self._declared.of_file(block.path)
+        for function in functions(block):
+            if function.name.value in names:
+                syncs = Syncs(function, block, self._host_values, self._mirrored)
+                for sync in syncs.all():
+                    yield block.finding(
+                        self,
+                        sync.node,
+                        f"{sync.what}, in `{function.name.value}`, which runs every step",
+                        help=sync.instead,
+                    )

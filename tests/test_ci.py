@@ -1,0 +1,123 @@
+"""What other people's CI runs: the GitHub action and the pre-commit hook."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+
+import pytest
+import yaml
+
+from fmcheck.cli import main
+from tests.sources import DEAD_ASSERT, STRAY_EVENT
+
+
+@pytest.fixture(scope="session")
+def action(root) -> dict:
+    return yaml.safe_load((root / "action.yml").read_text())
+
+
+@pytest.fixture
+def run_action(action, root, tmp_path):
+    """Runs the action's lint step in a folder, with the command that stands in this checkout."""
+    temp = tmp_path / "temp"
+    work = tmp_path / "work"
+    temp.mkdir()
+    work.mkdir()
+    command = temp / "fmcheck"
+    command.write_text(f'#!/bin/sh\nexec {shlex.quote(sys.executable)} -m fmcheck "$@"\n')
+    command.chmod(0o755)
+    defaults = {name: one.get("default", "") for name, one in action["inputs"].items()}
+
+    def run(**inputs: str) -> tuple[int, str, str]:
+        given = defaults | inputs
+        environ = {
+            **os.environ,
+            "PYTHONPATH": str(root),
+            "FMCHECK": str(command),
+            "PATHS": given["paths"],
+            "ARGS": given["args"],
+            "SARIF": given.get("sarif", given["sarif-file"]),
+            "GITHUB_OUTPUT": str(temp / "output"),
+        }
+        done = subprocess.run(
+            ["bash", "-eo", "pipefail", "-c", action["runs"]["steps"][-1]["run"]],
+            cwd=work,
+            env=environ,
+            capture_output=True,
+            text=True,
+        )
+        return done.returncode, done.stdout, (temp / "output").read_text()
+
+    run.folder = work
+    return run
+
+
+def test_every_input_reaches_the_lint_step(action):
+    used = str(action["runs"]["steps"])
+
+    for name in action["inputs"]:
+        assert f"inputs.{name}" in used
+
+
+def test_the_action_annotates_and_fails(run_action):
+    (run_action.folder / "a.py").write_text(STRAY_EVENT)
+
+    status, out, output = run_action()
+
+    assert (status, output) == (1, "exit-status=1\n")
+    assert out.startswith("::warning title=FM301 cuda-api,file=a.py,line=5")
+
+
+def test_the_action_is_quiet_about_a_clean_tree(run_action):
+    (run_action.folder / "a.py").write_text("x = 1\n")
+
+    assert run_action() == (0, "", "exit-status=0\n")
+
+
+def test_the_action_writes_sarif_beside(run_action):
+    (run_action.folder / "a.py").write_text(STRAY_EVENT)
+
+    assert run_action(sarif="out.sarif")[0] == 1
+    log = json.loads((run_action.folder / "out.sarif").read_text())
+    assert [one["ruleId"] for one in log["runs"][0]["results"]] == ["FM301"]
+
+
+def test_the_action_reads_its_inputs_as_words_and_runs_none(run_action):
+    (run_action.folder / "a b").mkdir()
+    (run_action.folder / "a b" / "a.py").write_text(STRAY_EVENT + DEAD_ASSERT)
+    (run_action.folder / "c.py").write_text(DEAD_ASSERT)
+
+    status, out, _ = run_action(
+        paths="'a b' c.py", args="--select FM301 --exclude '$(touch$IFS-pwned)'"
+    )
+
+    assert status == 1
+    assert out.count("::") == 2
+    assert sorted(os.listdir(run_action.folder)) == ["a b", "c.py"]
+
+
+def test_a_path_that_is_no_option(run_action):
+    (run_action.folder / "a.py").write_text(STRAY_EVENT)
+
+    assert run_action(paths="--exit-zero")[0] == 2
+
+
+def test_hooks_run_options_that_there_are(root, tmp_path, monkeypatch, capsys):
+    hooks = yaml.safe_load((root / ".pre-commit-hooks.yaml").read_text())
+    monkeypatch.chdir(tmp_path)
+
+    assert [hook["id"] for hook in hooks] == ["fmcheck", "fmcheck-fix"]
+    for hook in hooks:
+        (tmp_path / "a.py").write_text(DEAD_ASSERT)
+        (tmp_path / "build").mkdir(exist_ok=True)
+        (tmp_path / "build" / "b.py").write_text(STRAY_EVENT)
+        name, *arguments = hook["entry"].split()
+        assert name == "fmcheck"
+        # pre-commit names every file, excluded or not.
+        status = main([*arguments, "a.py", "build/b.py"])
+        assert status == (0 if "--fix" in arguments else 1)
+        assert "FM301" not in capsys.readouterr().out

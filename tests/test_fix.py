@@ -1,0 +1,260 @@
+"""`--fix` and `--diff`: what is written, what is refused, and that nothing else is touched."""
+
+from __future__ import annotations
+
+import json
+import os
+from dataclasses import replace
+
+import pytest
+
+from fmcheck.finding import Edit, Finding, Severity, Span
+from fmcheck.lint import tasks
+from fmcheck.lint.fix import fix_text, fixed_source
+from tests.sources import BROKEN, DEAD_ASSERT, STRAY_EVENT
+
+FIXED = DEAD_ASSERT.replace(".all())", '.all(), "check: (values >= 0).all()")')
+
+
+def edit(line: int, start: int, end: int, text: str) -> Edit:
+    return Edit(Span(line, start, line, end), text)
+
+
+def finding(*edits: Edit, code: str = "FM999", safe: bool = True) -> Finding:
+    return Finding("a.py", edits[0].span, code, Severity.WARNING, "message", edits=edits, safe=safe)
+
+
+def everything(found, _):
+    return found
+
+
+def rewriting(old: str, new: str, **given):
+    """Returns a linter that finds `old` on the first line and would have it be `new`."""
+
+    def lint(text: bytes) -> list[Finding]:
+        line = text.decode().partition("\n")[0]
+        at = line.find(old) + 1
+        return [finding(edit(1, at, at + len(old), new), **given)] if at else []
+
+    return lint
+
+
+def test_a_second_run_changes_nothing(lint, tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text(DEAD_ASSERT)
+
+    assert lint("--fix", "a.py")[0] == 0
+    assert path.read_text() == FIXED
+    before = path.stat()
+    assert lint("--fix", "a.py")[0] == 0
+    assert path.stat().st_mtime_ns == before.st_mtime_ns
+
+
+def test_diff_shows_and_writes_nothing(lint, tmp_path):
+    (tmp_path / "a.py").write_text(DEAD_ASSERT + STRAY_EVENT)
+
+    status, out, err = lint("--diff", "a.py")
+
+    assert status == 1
+    assert out.startswith("--- a.py\n+++ a.py\n@@ -2,7 +2,7 @@\n")
+    assert out.count("\n+    ") == 1
+    assert "\n-    torch._assert_async((values >= 0).all())\n" in out
+    assert "1 file would change" in err
+    assert (tmp_path / "a.py").read_text() == DEAD_ASSERT + STRAY_EVENT
+
+
+def test_diff_of_what_cannot_be_fixed_is_empty_and_exits_with_0(lint, tmp_path):
+    (tmp_path / "a.py").write_text(STRAY_EVENT)
+
+    assert lint("--diff", "a.py")[:2] == (0, "")
+
+
+def test_diff_of_a_broken_file_exits_with_2(lint, tmp_path):
+    (tmp_path / "a.py").write_text(BROKEN)
+
+    status, out, err = lint("--diff", "a.py")
+
+    assert (status, out) == (2, "")
+    assert "a.py: file does not parse" in err
+
+
+def test_diff_of_a_file_without_final_newline_says_so(lint, tmp_path):
+    (tmp_path / "a.py").write_text(DEAD_ASSERT.rstrip("\n"))
+
+    _, out, _ = lint("--diff", "a.py")
+
+    assert out.count("\\ No newline at end of file\n") == 2
+
+
+def test_a_link_stays_a_link(lint, tmp_path):
+    (tmp_path / "real").mkdir()
+    (tmp_path / "real" / "a.py").write_text(DEAD_ASSERT)
+    (tmp_path / "a.py").symlink_to(tmp_path / "real" / "a.py")
+
+    lint("--fix", "a.py")
+
+    assert (tmp_path / "a.py").is_symlink()
+    assert (tmp_path / "real" / "a.py").read_text() == FIXED
+
+
+def test_a_byte_order_mark_and_an_encoding_stay(lint, tmp_path):
+    (tmp_path / "a.py").write_bytes(DEAD_ASSERT.encode("utf-8-sig"))
+    (tmp_path / "b.py").write_bytes(("# coding: latin-1\n# é\n" + DEAD_ASSERT).encode("latin-1"))
+
+    assert lint("--fix", ".")[0] == 0
+    assert (tmp_path / "a.py").read_bytes() == FIXED.encode("utf-8-sig")
+    assert b"# \xe9\n" in (tmp_path / "b.py").read_bytes()
+
+
+@pytest.mark.skipif(os.name != "posix", reason="modes are POSIX's")
+def test_a_read_only_file_or_folder_is_one_error_and_stays(lint, tmp_path, monkeypatch):
+    folder = tmp_path / "ro"
+    folder.mkdir()
+    (folder / "a.py").write_text(DEAD_ASSERT)
+    # Root may write anywhere: say what the system would say to anybody else.
+    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+
+    status, out, err = lint("--fix", "ro")
+
+    assert (status, out) == (2, "")
+    assert err == "fmcheck: ro/a.py: cannot be rewritten: Permission denied\n"
+    assert (folder / "a.py").read_text() == DEAD_ASSERT
+
+
+def test_unsafe_fixes_need_to_be_asked_for(lint, tmp_path, monkeypatch):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    found = rewriting("1", "2", safe=False)
+    monkeypatch.setattr(
+        tasks, "lint_text", lambda text, *_: [replace(one, code="FM301") for one in found(text)]
+    )
+
+    status, out, _ = lint("--fix", "a.py")
+    assert status == 1
+    assert "[fixable with --unsafe-fixes]" in out
+    assert "1 with `--fix --unsafe-fixes`" in out
+    assert (tmp_path / "a.py").read_text() == "x = 1\n"
+
+    assert lint("--fix", "--unsafe-fixes", "a.py")[0] == 0
+    assert (tmp_path / "a.py").read_text() == "x = 2\n"
+
+
+def test_unsafe_fixes_alone_are_a_mistake(lint, tmp_path):
+    (tmp_path / "a.py").write_text("")
+
+    status, _, err = lint("--unsafe-fixes", "a.py")
+
+    assert (status, err) == (
+        2,
+        "fmcheck: --unsafe-fixes: expected `--fix` or `--diff` beside it\n",
+    )
+
+
+def test_a_refused_fix_leaves_the_file_and_is_said(lint, tmp_path, monkeypatch):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    found = rewriting("1", "(")
+    monkeypatch.setattr(
+        tasks, "lint_text", lambda text, *_: [replace(one, code="FM301") for one in found(text)]
+    )
+
+    status, out, err = lint("--fix", "a.py")
+
+    assert status == 1
+    assert "FM301" in out
+    assert err == (
+        "fmcheck: a.py: left as it was: the fix of FM301 gives source that does not parse\n"
+    )
+    assert (tmp_path / "a.py").read_text() == "x = 1\n"
+
+
+def test_a_fix_that_makes_a_new_finding_is_refused():
+    def lint(text: bytes) -> list[Finding]:
+        return rewriting("1", "2")(text) + rewriting("2", "3", code="FM998")(text)
+
+    fixed = fix_text(b"x = 1\n", lint, everything)
+
+    assert fixed.text == b"x = 1\n"
+    assert fixed.refused == "the fix of FM999 makes a new finding, FM998"
+
+
+def test_a_fix_that_never_ends_is_refused():
+    fixed = fix_text(b"x = 1\n", rewriting("1", "1 + 1"), everything)
+
+    assert fixed.text == b"x = 1\n"
+    assert fixed.refused == "the fix of FM999 finds something to do every time"
+
+
+def test_what_the_encoding_cannot_hold_is_refused():
+    text = b"# coding: latin-1\nx = 1\n"
+
+    def lint(_: bytes) -> list[Finding]:
+        return [finding(edit(2, 5, 6, '"\u20ac"'))]
+
+    fixed = fix_text(text, lint, everything)
+
+    assert (fixed.text, fixed.count) == (text, 0)
+    assert fixed.refused == "the fix of FM999 cannot be written in iso-8859-1"
+
+
+def test_a_fix_that_makes_room_for_another_is_followed_by_it():
+    def lint(text: bytes) -> list[Finding]:
+        return [finding(edit(1, 5, 6, "0"))] if b"123"[len(text) - 6 :] and b"1" in text else []
+
+    fixed = fix_text(b"x = 1\n", lint, everything)
+
+    assert (fixed.text, fixed.count, fixed.refused) == (b"x = 0\n", 1, "")
+
+
+def test_of_overlapping_edits_the_second_waits_for_the_next_round():
+    def lint(text: bytes) -> list[Finding]:
+        return [
+            finding(edit(1, at, at + 1, "y"))
+            for at, letter in enumerate(text.decode(), 1)
+            if letter == "x"
+        ]
+
+    assert fixed_source("xx\n", lint(b"xx\n")) == "yx\n"
+    fixed = fix_text(b"xx\n", lint, everything)
+    assert (fixed.text, fixed.count) == (b"yy\n", 2)
+
+
+def test_a_finding_is_fixed_by_all_its_edits_or_none():
+    both = finding(edit(1, 1, 2, "a"), edit(2, 1, 2, "b"))
+    first = finding(edit(2, 1, 2, "c"))
+
+    assert fixed_source("x\ny\n", [first, both]) == "x\nc\n"
+    assert fixed_source("x\ny\n", [both, first]) == "a\nb\n"
+
+
+def test_line_ends_of_inserted_text_are_those_of_the_file():
+    given = finding(Edit(Span(1, 1, 1, 1), "import os\n"))
+
+    assert fixed_source("x\r\ny\r\n", [given]) == "import os\r\nx\r\ny\r\n"
+
+
+def test_only_what_is_reported_is_fixed(lint, tmp_path, git):
+    (tmp_path / "a.py").write_text(DEAD_ASSERT)
+    git("add", "a.py")
+    git("commit", "--quiet", "--message", "one")
+    (tmp_path / "a.py").write_text(DEAD_ASSERT + DEAD_ASSERT.replace(">=", ">"))
+
+    status, out, _ = lint("--fix", "--since", "HEAD", "a.py")
+
+    assert (status, "fixed 1" in out) == (0, True)
+    assert (tmp_path / "a.py").read_text() == DEAD_ASSERT + FIXED.replace(">=", ">")
+
+
+def test_what_the_baseline_allows_is_not_fixed(lint, tmp_path):
+    (tmp_path / "a.py").write_text(DEAD_ASSERT)
+    lint("--baseline", "b.json", "--update-baseline", "a.py")
+    (tmp_path / "a.py").write_text(DEAD_ASSERT.replace(">=", ">") + DEAD_ASSERT)
+
+    assert lint("--fix", "--baseline", "b.json", "a.py")[0] == 0
+    assert (tmp_path / "a.py").read_text() == FIXED.replace(">=", ">") + DEAD_ASSERT
+
+
+def test_json_tells_whether_a_fix_is_safe(lint, tmp_path):
+    (tmp_path / "a.py").write_text(DEAD_ASSERT)
+
+    (entry,) = json.loads(lint("--format", "json", "a.py")[1])
+
+    assert (entry["fixable"], entry["safe"]) == (True, True)

@@ -1,0 +1,244 @@
+"""The rules about relays and launches: on released trees, and the helpers that they share."""
+
+from __future__ import annotations
+
+import ast
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fmcheck.config import Located, Settings
+from fmcheck.contract import parse_contract
+from fmcheck.lint.accesses import Accesses
+from fmcheck.lint.block import Block
+from fmcheck.lint.declared import functions, is_module
+from fmcheck.lint.engine import lint_file, lint_text
+from fmcheck.lint.facts import ModuleFacts
+from fmcheck.lint.relays import Relays
+from fmcheck.lint.syncs import Syncs, may_sync
+from fmcheck.registry import contracts_for, rules
+from tests import truth
+from tests.corpus import wheel_source
+
+if TYPE_CHECKING:
+    import libcst as cst
+
+    from fmcheck.contract import Contract
+
+RELAY_RULES = ("FM101", "FM102", "FM103", "FM104", "FM105", "FM501")
+OVERLAP_UTILS = "sglang/srt/managers/overlap_utils.py"
+
+
+@cache
+def sglang() -> tuple[Contract, ...]:
+    return contracts_for(Located(Settings(), None))
+
+
+def lines(code: str, release: str, file: str = OVERLAP_UTILS) -> list[int]:
+    path = wheel_source("sglang", release) / file
+    return [finding.span.line for finding in lint_file(path, [rules()[code](sglang())])]
+
+
+@pytest.mark.parametrize("code", ["FM101", "FM104", "FM501", "FM502"])
+def test_truth_holds(code: str) -> None:
+    expected = [line for line in truth.lines() if line.code == code]
+    assert expected
+    assert [str(one.line) for one in truth.verdicts(expected) if not one.is_right] == []
+
+
+def test_the_ring_of_0_5_12_is_unchecked_unpoisoned_and_costs_five_launches_each_way() -> None:
+    assert lines("FM101", "0.5.12.post1") == [147, 148, 149, 150, 152]
+    assert lines("FM102", "0.5.12.post1") == [75, 97, 102, 107]
+    assert lines("FM104", "0.5.12.post1") == [124]
+    assert lines("FM501", "0.5.12.post1") == [147, 182]
+
+
+def test_the_one_gather_that_0_5_13_left_unchecked_is_found() -> None:
+    assert lines("FM101", "0.5.13") == [213]
+
+
+def test_what_0_5_23_checks_is_left_alone() -> None:
+    assert lines("FM101", "0.5.23") == [484, 485]
+    assert lines("FM104", "0.5.23") == []
+    assert lines("FM105", "0.5.23") == []
+
+
+def test_late_results_are_booked_unasked_up_to_0_5_11() -> None:
+    managers = "sglang/srt/managers/"
+    mixin = managers + "scheduler_output_processor_mixin.py"
+    processor = managers + "scheduler_components/batch_result_processor.py"
+    assert lines("FM106", "0.5.11", mixin) == [373]
+    assert lines("FM106", "0.5.12", mixin) == []
+    assert lines("FM106", "0.5.23", processor) == []
+
+
+@pytest.mark.parametrize("code", [*RELAY_RULES, "FM106", "FM502"])
+def test_rule_is_silent_without_a_contract(code: str) -> None:
+    rule = rules()[code]
+    for example in rule.bad:
+        assert lint_text(example.code.encode(), example.path, [rule([])]) == []
+
+
+@pytest.mark.parametrize("code", RELAY_RULES)
+def test_file_without_a_relay_class_is_not_looked_at(code: str) -> None:
+    rule = rules()[code](sglang())
+    assert not rule.concerns(b"self.output_tokens_buf[rows]")
+    assert not rule.concerns(b"class FutureMap")
+    assert rule.concerns(b"future_map.output_tokens_buf[rows]")
+
+
+# The accesses of relay buffers.
+
+
+def accesses(body: str, path: str = OVERLAP_UTILS) -> Accesses:
+    source = "class FutureMap:\n    def act(self, batch, rows, future_map):\n        " + body
+    lines = (source + "\n").splitlines(keepends=True)
+    block = Block(ModuleFacts(ast.parse(source), path), lines, 1)
+    [function] = functions(block)
+    return Accesses(function, block, Relays(sglang()))
+
+
+@pytest.mark.parametrize(
+    ("body", "expected"),
+    [
+        ("x = self.output_tokens_buf[rows]", [("output_tokens_buf", "rows", False)]),
+        ("self.output_tokens_buf[rows] = batch", [("output_tokens_buf", "rows", True)]),
+        ("self.output_tokens_buf[rows] += 1", [("output_tokens_buf", "rows", True)]),
+        ("b = self.topk_p_buf; x = b.view(-1)[rows]", [("topk_p_buf", "rows", False)]),
+        ("i = batch.rows; x = self.topk_p_buf[i]", [("topk_p_buf", "batch.rows", False)]),
+        ("x = future_map.topk_p_buf[rows]", [("topk_p_buf", "rows", False)]),
+        ("x = batch.topk_p_buf[rows]", []),
+        ("x = self.topk_p_buf[0] + self.topk_p_buf[:4] + self.topk_p_buf[-1]", []),
+        ("self.topk_p_buf.index_copy_(0, rows, batch)", [("topk_p_buf", "rows", True)]),
+        ("x = self.topk_p_buf.index_select(0, rows)", [("topk_p_buf", "rows", False)]),
+        ("x = self.draft_probs_buf[rows]", []),
+        (
+            "x = self.draft_probs_buf[rows], self.topk_p_buf",
+            [("draft_probs_buf", "rows", False)],
+        ),
+        (
+            "gather_spec_extras(self.topk_p_buf, indices=rows)",
+            [("topk_p_buf", "rows", False)],
+        ),
+        ("gather_spec_extras(rows, self.topk_p_buf)", [("topk_p_buf", "rows", False)]),
+        ("del self.topk_p_buf[rows]", []),
+    ],
+)
+def test_accesses(body: str, expected: list[tuple[str, str, bool]]) -> None:
+    found = accesses(body).all
+    assert [(one.buffer, one.index, one.is_write) for one in found] == expected
+
+
+def test_elsewhere_a_buffer_is_known_by_what_holds_it() -> None:
+    body = "x = self.future_map.topk_p_buf[rows], self.topk_p_buf[rows]"
+    assert len(accesses(body, "sglang/srt/managers/scheduler.py").all) == 1
+
+
+def test_only_a_constant_puts_the_poison_back() -> None:
+    body = "b = self.topk_p_buf; b[rows] = -1; b[rows] = POISON; b[rows] = batch.p"
+    assert [one.is_constant for one in accesses(body).writes] == [True, True, False]
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a/engine/relay.py", True),
+        ("engine\\relay.py", True),
+        ("engine/relay.py", True),
+        ("an_engine/relay.py", False),
+        ("engine/relay/map.py", False),
+    ],
+)
+def test_a_file_is_a_module_by_its_whole_path(path: str, expected: bool) -> None:
+    assert is_module(path, "engine.relay") is expected
+
+
+# What makes the host wait.
+
+SYNCS = [
+    "x = batch.ids[0].item()",
+    "x = batch.ids.cpu().numpy()",
+    "x = batch.ids.to('cpu')",
+    "x = batch.ids.to(device='cpu', non_blocking=True)",
+    "x = torch.tensor(batch.new, device=self.device)",
+    "x = torch.as_tensor([1, 2], device='cuda')",
+    "n = torch.tensor(batch.new); x = n.to(self.device, non_blocking=True)",
+    "x = torch.from_numpy(batch.new).cuda(non_blocking=True)",
+    "x = torch.nonzero(batch.ids)",
+    "x = batch.ids.unique()",
+    "x = torch.where(batch.ids > 0)",
+    "x = batch.ids[batch.ids > 0]",
+    "x = batch.ids[~batch.done]",
+    "m = batch.ids > 0; x = batch.ids[m]",
+    "x = batch.ids[batch.loss_mask]",
+    "x = int(batch.ids.sum())",
+    "x = bool(batch.mask.any())",
+    "x = 1 if not batch.mask.any() else 2",
+    "assert batch.mask.all()",
+    "for i in range(4): x = batch.seq_lens[i]",
+    "x = [batch.seq_lens[i] for i, _ in enumerate(batch.reqs)]",
+]
+NO_SYNCS = [
+    "x = batch.ids_cpu.tolist()",
+    "x = self.starts_np[0].item()",
+    "h = batch.ids.to('cuda').shape; x = torch.zeros(4).sum().item()",
+    "x = torch.tensor(batch.new, pin_memory=True).to(self.device, non_blocking=True)",
+    "x = torch.tensor(batch.new, device='cpu')",
+    "x = torch.tensor(0, device=self.device)",
+    "x = torch.from_numpy(batch.new).to(self.device)",
+    "batch.ids[batch.ids < 0] = 0",
+    "x = torch.where(batch.ids > 0, batch.ids, 0)",
+    "x = any(batch.flags) and bool(batch.reqs)",
+    "x = int(batch.seq_lens_cpu.sum())",
+    "x = batch.ids[rows]",
+    "x = batch.seq_lens[0]",
+    "for i in range(4): x = batch.seq_lens_cpu[i]",
+    "for i in range(4): x = batch.chunks[i]",
+    "x = np.unique(batch.names)",
+    "x = torch.any(batch.mask)",
+    "m = batch.copy(); x = batch.ids[m]",
+]
+
+
+def parsed(body: str) -> tuple[cst.FunctionDef, Block]:
+    source = "import torch\nimport numpy as np\ndef step(self, batch, rows):\n    " + body
+    lines = (source + "\n").splitlines(keepends=True)
+    block = Block(ModuleFacts(ast.parse(source), "step.py"), lines, 1)
+    [function] = functions(block)
+    return function, block
+
+
+@pytest.mark.parametrize("body", SYNCS)
+def test_host_waits(body: str) -> None:
+    function, block = parsed(body)
+    found = list(Syncs(function, block, mirrored=["seq_lens"]).all())
+    assert len(found) == 1
+    assert may_sync(block.facts.tree, mirrored=["seq_lens"])
+
+
+@pytest.mark.parametrize("body", NO_SYNCS)
+def test_host_does_not_wait(body: str) -> None:
+    function, block = parsed(body)
+    assert list(Syncs(function, block, mirrored=["seq_lens"]).all()) == []
+
+
+def test_names_that_the_contract_calls_host_values_are_left_alone() -> None:
+    function, block = parsed("x = batch.delta.item()")
+    assert list(Syncs(function, block, host_values=["del*"]).all()) == []
+
+
+def test_only_the_functions_of_the_contract_run_every_step() -> None:
+    contract = parse_contract(
+        '[engine]\nname = "e"\n[launches]\nper_step = ["runner:Runner.step"]\n', "e.toml"
+    )
+    source = (
+        b"class Runner:\n    def step(s, t):\n        t.item()\n"
+        b"    def end(s, t):\n        t.item()\n"
+    )
+    rule = rules()["FM502"]([contract])
+    found = {
+        path: [one.span.line for one in lint_text(source, path, [rule])]
+        for path in ("runner.py", "other.py")
+    }
+    assert found == {"runner.py": [3], "other.py": []}

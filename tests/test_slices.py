@@ -1,0 +1,170 @@
+"""Slices: they cover the module, are cut between statements, and change no finding."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from fmcheck.config import Located, Settings
+from fmcheck.lint.engine import lint_text
+from fmcheck.lint.facts import ModuleFacts
+from fmcheck.lint.module import Module
+from fmcheck.lint.rule import Scope
+from fmcheck.lint.slices import Cuts
+from fmcheck.registry import contracts_for, rules
+from tests.corpus import wheel_source
+
+SOURCES = sorted(
+    path
+    for folder in ("fmcheck", "rules", "fixtures", "tests")
+    for path in (Path(__file__).parent.parent / folder).rglob("*.py")
+)
+
+
+def cut(source: str) -> list[str]:
+    return [source[one.start : one.end] for one in Cuts(source).top_level()]
+
+
+def test_cuts_before_definitions_and_their_decorators():
+    assert cut("x = 1\n@one\n@two\ndef f(): pass\ny = 2\nclass A: pass\nasync def g(): pass\n") == [
+        "x = 1\n",
+        "@one\n@two\ndef f(): pass\ny = 2\n",
+        "class A: pass\n",
+        "async def g(): pass\n",
+    ]
+
+
+def test_a_definition_in_a_string_is_none():
+    source = 'text = """\ndef f(): pass\n"""\ndef g(): pass\n'
+
+    assert cut(source) == ['text = """\ndef f(): pass\n"""\n', "def g(): pass\n"]
+
+
+def test_an_escaped_quote_does_not_close_a_string():
+    source = 'text = """\\"""\ndef f(): pass\n"""\n'
+
+    assert cut(source) == [source]
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        'x = \'"""\'\ndef f(): pass\n',
+        '# """\ndef f(): pass\n',
+        'x = \'a\\\n"""\'\ndef f(): pass\n',
+        '"""\ndef f(): pass\n',
+        "x = a \\\n@ b\ndef f(): pass\n",
+    ],
+    ids=["quotes in a string", "in a comment", "in a continued string", "never closed", "product"],
+)
+def test_what_is_not_certain_is_not_cut(source):
+    assert not Cuts(source).certain
+
+
+def test_a_product_cut_as_a_decorator_is_parsed_whole():
+    source = "x = (a\n@ b)\ndef f():\n    word\n"
+    module = Module(source)
+
+    with pytest.raises(SyntaxError):
+        list(module.nodes(Scope.CLASS, ["word"]))
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_slices_hold_the_statements_of_the_whole_module(path):
+    source = path.read_text(encoding="utf-8")
+    module = Module(source)
+
+    for scope in (Scope.CLASS, Scope.FUNCTION):
+        expected = []
+        for statement in ast.parse(source).body:
+            is_class = isinstance(statement, ast.ClassDef) and scope is Scope.FUNCTION
+            expected += statement.body if is_class else [statement]
+        # Attributes too: a slice's nodes stand where the file has them.
+        assert [ast.dump(node, include_attributes=True) for node in module.nodes(scope, ())] == [
+            ast.dump(node, include_attributes=True) for node in expected
+        ]
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
+def test_imports_are_found_without_parsing(path):
+    source = path.read_text(encoding="utf-8")
+    parsed = Module(source)
+    assert parsed.tree
+    module = Module(source)
+
+    assert ModuleFacts(module, "x.py").imported == ModuleFacts(parsed, "x.py").imported
+
+
+@pytest.mark.parametrize(
+    ("source", "imported"),
+    [
+        (
+            "import a.b\nfrom c import (\n    d as e,  # )\n    f,\n)\n",
+            {"a": "a", "e": "c.d", "f": "c.f"},
+        ),
+        ("def f():\n    from a import b\n", {"b": "a.b"}),
+        ('"""\nimport a\n"""\n', {}),
+        ("if x: import a\n", {"a": "a"}),
+        ("import a; import b as c\n", {"a": "a", "c": "b"}),
+        ("from a \\\n    import b\n", {"b": "a.b"}),
+        ("from a import b\ndef f():\n    from c import b\n", {"b": "c.b"}),
+        ("x = 1  # import a\n", {}),
+    ],
+)
+def test_imports_of_odd_shape(source, imported):
+    assert ModuleFacts(Module(source), "x.py").imported == imported
+
+
+def test_only_blocks_with_a_word_are_handed_out():
+    source = "def f():\n    word\ndef g():\n    other\nclass A:\n    def h(self):\n        word\n"
+
+    names = [getattr(node, "name", "") for node in Module(source).nodes(Scope.FUNCTION, ["word"])]
+
+    assert names == ["f", "h"]
+
+
+def test_only_methods_with_a_word_are_parsed_in_a_long_class():
+    filler = "".join(f"    def m{n}(self):\n        return {n}\n" for n in range(200))
+    source = f"class A:\n    x = 1\n{filler}    def h(self):\n        word\n"
+    module = Module(source)
+
+    nodes = list(module.nodes(Scope.FUNCTION, ["word"]))
+
+    assert [getattr(node, "name", "") for node in nodes] == ["h"]
+    assert "tree" not in vars(module)
+    assert nodes[0].lineno == 403
+
+
+def test_a_fact_that_needs_no_tree_parses_none():
+    module = Module("import torch\ndef f():\n    device_module\ndef g():\n    pass\n")
+    facts = ModuleFacts(module, "x.py")
+
+    assert facts.reads({"device_module"})
+    assert not facts.reads({"get_device_module"})
+    assert facts.imported == {"torch": "torch"}
+    assert "tree" not in vars(module)
+
+
+#: Files of sglang 0.5.23: with findings of several rules, with none, with strings that are not cut.
+SAMPLE = (
+    "sglang/srt/managers/overlap_utils.py",
+    "sglang/srt/model_executor/cpu_graph_runner.py",
+    "sglang/srt/model_executor/runner_utils/pool.py",
+    "sglang/srt/managers/tp_worker.py",
+    "sglang/srt/managers/utils.py",
+    "sglang/srt/speculative/eagle_utils.py",
+    "sglang/srt/utils/common.py",
+    "sglang/version.py",
+)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_cheap_stages_change_no_finding_in_a_released_engine(name):
+    path = wheel_source("sglang", "0.5.23") / name
+    contracts = contracts_for(Located(Settings(), None))
+    used = [rule(contracts) for rule in rules().values()]
+    text = path.read_bytes()
+
+    assert lint_text(text, name, used) == lint_text(text, name, used, whole=True)

@@ -1,0 +1,83 @@
+"""The rules about streams on released trees: the historic faults, and what came after them."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fmcheck.config import Located, Settings
+from fmcheck.contract import parse_contract
+from fmcheck.lint.engine import lint_file, lint_text
+from fmcheck.registry import contracts_for, rules
+from tests.corpus import wheel_source
+
+if TYPE_CHECKING:
+    from fmcheck.contract import Contract
+
+SCHEDULER = "sglang/srt/managers/scheduler.py"
+VLLM_RUNNER = "vllm/v1/worker/gpu_model_runner.py"
+GUARD = """
+engine.name = "vllm"
+[[streams.guard]]
+name = "synchronize_input_prep"
+covers = ["_update_states", "_prepare_inputs", "_preprocess"]
+"""
+
+
+@cache
+def registered() -> tuple[Contract, ...]:
+    return contracts_for(Located(Settings(), None))
+
+
+def lines(code: str, package: str, release: str, file: str) -> list[int]:
+    path = wheel_source(package, release) / file
+    return [one.span.line for one in lint_file(path, [rules()[code](registered())])]
+
+
+def test_staging_of_0_5_19_waits_for_the_default_stream() -> None:
+    staging = "sglang/srt/disaggregation/common/staging_buffer.py"
+
+    assert lines("FM406", "sglang", "0.5.19", staging) == [364, 440]
+    assert lines("FM406", "sglang", "0.5.23", staging) == []
+
+
+def test_barrier_of_0_5_14_stands_before_the_launch_and_that_of_0_5_16_after_it() -> None:
+    assert lines("FM408", "sglang", "0.5.14", SCHEDULER) == [1578]
+    assert lines("FM408", "sglang", "0.5.16", SCHEDULER) == []
+
+
+def test_truth_of_two_asynchronous_copies_is_asked_for_at_once() -> None:
+    modulate = "sglang/kernels/ops/diffusion/modulate/scale_shift_triton.py"
+
+    assert lines("FM404", "sglang", "0.5.23", modulate) == [554, 555]
+
+
+def test_object_is_made_of_a_copy_that_nothing_waits_for() -> None:
+    assert lines("FM404", "vllm", "0.20.2", "vllm/v1/attention/backends/utils.py") == [407]
+
+
+@pytest.mark.parametrize("code", ["FM401", "FM404", "FM405"])
+@pytest.mark.parametrize(
+    "file", ["vllm/v1/worker/gpu/async_utils.py", "vllm/v1/kv_offload/worker/cpu_gpu.py"]
+)
+def test_what_vllm_orders_is_left_alone(code: str, file: str) -> None:
+    assert lines(code, "vllm", "0.20.2", file) == []
+
+
+def guarded(source: bytes) -> list[int]:
+    rule = rules()["FM403"]([parse_contract(GUARD, "vllm")])
+    return [one.span.line for one in lint_text(source, VLLM_RUNNER, [rule])]
+
+
+def test_guard_of_vllm_covers_what_writes_reused_inputs() -> None:
+    source = (wheel_source("vllm", "0.20.2") / VLLM_RUNNER).read_bytes()
+    body = b"            deferred_state_corrections_fn = self._update_states("
+    before = b"        with (\n            record_function_or_nullcontext("
+    moved = source.replace(before, b"        self._update_states(scheduler_output)\n" + before, 1)
+    line = moved[: moved.index(b"        self._update_states(scheduler_output)\n")].count(b"\n") + 1
+
+    assert body in source
+    assert guarded(source) == []
+    assert guarded(moved) == [line]
