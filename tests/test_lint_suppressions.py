@@ -80,7 +80,7 @@ MALFORMED = {
     ),
     "no code": ("ignore CUDA only", "`ignore` names no code"),
     "empty brackets": ("ignore[] CUDA only", "`ignore` names no code"),
-    "unknown code": ("ignore[FM310] why", "there is no rule `FM310`; did you mean `FM301`?"),
+    "unknown code": ("ignore[FM3001] why", "there is no rule `FM3001`; did you mean `FM301`?"),
     "family": ("ignore[FM3] why", "there is no rule `FM3`"),
     "own code": ("ignore[FM001] why", "`FM001` cannot be suppressed"),
     "unknown word": (
@@ -108,7 +108,7 @@ def test_what_a_comment_lacks_is_told_and_it_suppresses_nothing(lint, tmp_path, 
 
 
 def test_a_known_code_beside_an_unknown_one_counts(lint, tmp_path):
-    (tmp_path / "a.py").write_text(suppressed("# fmcheck: ignore[FM301, FM310] why"))
+    (tmp_path / "a.py").write_text(suppressed("# fmcheck: ignore[FM301, FM3001] why"))
 
     assert codes(lint("--format", "json", "a.py")[1]) == [("FM004", 5)]
 

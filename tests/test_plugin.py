@@ -129,7 +129,8 @@ def test_a_violation_fails_the_test_and_is_told_in_full(project: Project) -> Non
             "  missing     a write of these rows between the last read and this gather",
             "  test        test_engine.py::test_it",
             "fmcheck violation: rule=FR102 buf=FutureMap.tokens_buf rows=1,2 row_count=2 "
-            "site=toy_engine.py:14 count=1 device=cpu pid=*",
+            "site=toy_engine.py:14 count=1 device=cpu pid=* step=- stream=cpu owner=- generation=- "
+            "test=test_engine.py::test_it",
             CLOSING.format(2, 1),
         ]
     )

@@ -32,6 +32,8 @@ KEYS = (
 )
 ABSENT = "-"
 _LIFE_OF_A_ROW = "FR10"
+# On a CPU there is one stream, which tells nothing.
+_ONLY_STREAM = "cpu"
 
 
 def render(violation: Violation, root: Path) -> str:
@@ -127,7 +129,7 @@ def _access(access: Access, root: Path) -> str:
     told = [_site(access.site, root)]
     if access.step is not None:
         told.append(f"step {access.step}")
-    if access.stream:
+    if access.stream not in ("", _ONLY_STREAM):
         told.append(f"stream {access.stream}")
     if access.owner:
         told.append(f"owner {access.owner}")

@@ -20,13 +20,6 @@ if TYPE_CHECKING:
 #: Rows that a report shows, and rows on each side of the first one.
 SHOWN = 8
 BESIDE = 2
-EXPECTED = {
-    "FR101": "a write of these rows before the gather",
-    "FR102": "a write of these rows between the last read and this gather",
-    "FR103": "a gather of these rows between the last write and this one",
-    "FR104": "a write of these rows by their new owner before the gather",
-    "FR105": "a write of a value that the contract calls valid",
-}
 
 
 def report(
@@ -56,7 +49,7 @@ def report(
             owner=buffer.owners.owner(first) if buffer.owners else "",
             previous_owner=_previous_owner(buffer, code, first),
             neighbours=tuple(_neighbours(buffer, first)),
-            expected=EXPECTED[code],
+            expected=_expected(buffer, code),
             notes=tuple(_notes(buffer, code, first)),
         )
     )
@@ -125,6 +118,14 @@ def _neighbours(buffer: RelayBuffer, row: int) -> Iterator[Neighbour]:
         state = "sink" if beside in buffer.sink_rows else str(State(buffer.ledger.state[beside]))
         owner = buffer.owners.owner(beside) if buffer.owners else ""
         yield Neighbour(beside, state, f"{first}, …" if bits.size > 1 else first, owner)
+
+
+def _expected(buffer: RelayBuffer, code: str) -> str:
+    """Returns what a value had to be; what an access needed is the check's own sentence."""
+    if code != "FR105" or buffer.poison.bound is None:
+        return ""
+    sign, limit = buffer.poison.bound
+    return f"a value {sign} {limit}"
 
 
 def _notes(buffer: RelayBuffer, code: str, row: int) -> Iterator[str]:
