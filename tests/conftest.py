@@ -13,6 +13,9 @@ pytest_plugins = ("pytester",)
 
 ROOT = Path(__file__).resolve().parent.parent
 
+# Tests that others run, in environments of their own.
+collect_ignore = ["data"]
+
 
 @pytest.fixture(scope="session")
 def root() -> Path:

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from fmcheck.contract import parse_contract
+from fmcheck.runtime.probes import PROBES, Place, tried
 from fmcheck.runtime.relay_tensor import RelayTensor
-from fmcheck.runtime.tail_probes import probe_wrong_device
 from fmcheck.runtime.watch import Watch
 
 if TYPE_CHECKING:
@@ -179,11 +179,17 @@ def test_after_the_watch_torch_is_as_it_was(watch: Watch) -> None:
 
 
 def test_the_check_sees_its_own_fault() -> None:
-    assert probe_wrong_device("cpu")
+    assert probe("FR301") == ""
 
 
 def test_a_check_that_sees_nothing_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from fmcheck.runtime import devices
 
     monkeypatch.setattr(devices, "compare", lambda name, args, kwargs: None)
-    assert not probe_wrong_device("cpu")
+    assert probe("FR301") != ""
+
+
+def probe(code: str) -> str:
+    """What the probe of a check says is wrong with its detector."""
+    (one,) = [probe for probe in PROBES if probe.code == code]
+    return tried(one, Place("cpu"))

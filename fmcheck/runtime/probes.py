@@ -20,6 +20,7 @@ EAGER = "eager"
 #: Run as it is, and compiled by each of these.
 BACKENDS = (EAGER, "aot_eager", "inductor")
 DEVICES = ("cpu", "cuda")
+_ROWS = [1, 2]
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,17 +109,22 @@ def verdict(found: Iterable[str], expected: str, healthy: Iterable[str]) -> str:
 
 
 def _scratch(place: Place) -> tuple[Any, Any, Tally]:
-    """Returns a watched buffer of its own session, rows to use it with, and that session."""
+    """Returns a watched buffer of its own session, rows to use it with, and that session.
+
+    Each row has an owner.
+    """
     import torch
 
+    from fmcheck.runtime.owners import Owners
     from fmcheck.runtime.relay_tensor import relay_tensor
     from fmcheck.runtime.tally import Tally
 
-    tally = Tally()
+    tally, owners = Tally(), Owners()
     plain = torch.zeros(4, dtype=torch.int64, device=place.device)
-    made = relay_tensor(plain, "scratch", "doctor", tally, (">=", 0))
+    made = relay_tensor(plain, "scratch", "doctor", tally, (">=", 0), owners=owners)
     made._relay.lay_poison()
-    return made, torch.tensor([1, 2], device=place.device), tally
+    owners.hand_out(_ROWS, ["first"] * len(_ROWS))
+    return made, torch.tensor(_ROWS, device=place.device), tally
 
 
 def _take(buf: Any, rows: Any) -> Any:
@@ -153,9 +159,42 @@ def _double_read(buf: Any, rows: Any, take: Any, stash: Any) -> None:
     take(buf, rows)
 
 
+def _lost_write(buf: Any, rows: Any, take: Any, stash: Any) -> None:
+    stash(buf, rows, 5)
+    stash(buf, rows, 6)
+
+
+def _stale_owner(buf: Any, rows: Any, take: Any, stash: Any) -> None:
+    stash(buf, rows, 5)
+    buf._relay.owners.take_back(_ROWS)
+    buf._relay.owners.hand_out(_ROWS, ["second"] * len(_ROWS))
+    take(buf, rows)
+
+
 def _invalid_value(buf: Any, rows: Any, take: Any, stash: Any) -> None:
     stash(buf, rows, -7)
     take(buf, rows)
+
+
+# --- graph inputs and devices ---
+
+
+def _stale_tail(place: Place) -> str:
+    from fmcheck.runtime import tail_probes
+
+    found, healthy = (tail_probes.fill_codes(place.device, reset) for reset in (False, True))
+    return verdict(found, "FR201", healthy)
+
+
+def _wrong_device(place: Place) -> str:
+    import torch
+
+    from fmcheck.runtime import tail_probes
+
+    elsewhere = torch.zeros(1, dtype=torch.int64, device="meta")
+    own = torch.tensor([1], device=place.device)
+    found, healthy = (tail_probes.gather_codes(place.device, rows) for rows in (elsewhere, own))
+    return verdict(found, "FR301", healthy)
 
 
 # --- compiled asserts ---
@@ -215,6 +254,10 @@ def _asserts_watched() -> Any:
 PROBES += [
     Probe("FR101", _row_probe("FR101", _read_before_write)),
     Probe("FR102", _row_probe("FR102", _double_read)),
+    Probe("FR103", _row_probe("FR103", _lost_write)),
+    Probe("FR104", _row_probe("FR104", _stale_owner)),
     Probe("FR105", _row_probe("FR105", _invalid_value)),
+    Probe("FR201", _stale_tail, backends=(EAGER,)),
+    Probe("FR301", _wrong_device, backends=(EAGER,)),
     Probe("FR602", _dead_assert, backends=BACKENDS[1:], cheap=False),
 ]

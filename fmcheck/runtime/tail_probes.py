@@ -1,4 +1,4 @@
-"""Probes: FR201 and FR301 plant their faults in scratch tensors, and must see just these."""
+"""Scratch runners and buffers in which FR201 and FR301 are shown their faults."""
 
 from __future__ import annotations
 
@@ -22,20 +22,9 @@ _FILL = Fill(
 )
 
 
-def probe_stale_tail(device: str | torch.device) -> bool:
-    """Tells whether a forgotten reset is reported on `device`, and a reset is not."""
-    return _fill_codes(device, reset=False) == {"FR201"} and not _fill_codes(device, reset=True)
+def fill_codes(device: str | torch.device, reset: bool) -> set[str]:
+    """Returns what is said of a fill in scratch tensors that resets its tail, or forgets it."""
 
-
-def probe_wrong_device(device: str | torch.device) -> bool:
-    """Tells whether rows from another device are reported on `device`, and its own are not."""
-    elsewhere, own = torch.zeros(1, dtype=torch.int64, device="meta"), [1]
-    return _gather_codes(device, elsewhere) == {"FR301"} and not _gather_codes(
-        device, torch.tensor(own, device=device)
-    )
-
-
-def _fill_codes(device: str | torch.device, reset: bool) -> set[str]:
     class Runner:
         most = _PADDED
 
@@ -59,7 +48,8 @@ def _fill_codes(device: str | torch.device, reset: bool) -> set[str]:
     return {violation.code for violation in tally.drain()}
 
 
-def _gather_codes(device: str | torch.device, rows: torch.Tensor) -> set[str]:
+def gather_codes(device: str | torch.device, rows: torch.Tensor) -> set[str]:
+    """Returns what is said of a gather by `rows` from a scratch buffer."""
     tally = Tally()
     buffer = relay_tensor(torch.ones(2, device=device), "scratch", "scratch", tally)
     buffer._relay.adopt_values()
