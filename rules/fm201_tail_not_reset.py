@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
 from fmcheck.lint.names import fits
-from fmcheck.lint.outline import outlines, outlines_of
+from fmcheck.lint.outline import outlines_of
 from fmcheck.lint.resets import Functions, Resets, candidates
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
@@ -23,9 +23,6 @@ if TYPE_CHECKING:
     from fmcheck.lint.graph_inputs import Filling, Write
     from fmcheck.lint.resets import Sibling
 
-#: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
-#: unless it fills a buffer that the contract names.
-IN_PLACE = frozenset({"copy_", "zero_", "fill_"})
 CALLS = (b"copy_(", b"zero_(", b"fill_(")
 #: How many of the buffers that are reset a finding shows.
 SHOWN = 3
@@ -258,27 +255,24 @@ class Pool:
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that fill no buffer where another one is reset."""
-        return any(candidates(outlines_of(node)))
+        return any(candidates(outlines_of(node, facts)))
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each buffer whose padded tail nothing resets."""
-        has_tensors = any(one.calls & IN_PLACE for one in outlines(block.facts))
         functions = Functions(block)
         for filling in functions.candidates():
-            yield from self._stale_tails(filling, Resets(filling, functions), has_tensors)
+            yield from self._stale_tails(filling, Resets(filling, functions))
 
-    def _stale_tails(
-        self, filling: Filling, resets: Resets, has_tensors: bool
-    ) -> Iterator[Finding]:
+    def _stale_tails(self, filling: Filling, resets: Resets) -> Iterator[Finding]:
         reported: set[str] = set()
         for fill in filling.fills:
             leaf = fill.region.leaf
-            if not has_tensors and not fits(leaf, self._row_indices):
+            if leaf in reported or fits(leaf, self._may_stay):
                 continue
-            if leaf in reported or fits(leaf, self._may_stay) or resets.functions.is_list(fill):
+            if not (fits(leaf, self._row_indices) or resets.functions.has_tensors):
                 continue
             siblings = resets.siblings_of(fill)
-            if siblings and not resets.reach(fill):
+            if siblings and not resets.functions.is_list(fill) and not resets.reach(fill):
                 reported.add(leaf)
                 yield self._stale_tail(filling.block, fill, siblings)
 

@@ -19,6 +19,7 @@ from fmcheck.lint.engine import lint_file, lint_text
 from fmcheck.lint.facts import ModuleFacts
 from fmcheck.lint.files import python_files
 from fmcheck.lint.graph_inputs import Filling, When
+from fmcheck.lint.module import Module
 from fmcheck.lint.outline import outlines
 from fmcheck.registry import contracts_for, rules
 from tests import truth
@@ -593,7 +594,7 @@ def test_registry_that_means_nothing_is_refused(
 def filling(source: str) -> Filling:
     lines = textwrap.dedent(source).strip("\n").splitlines(keepends=True)
     facts = ModuleFacts(ast.parse("".join(lines)), "x.py")
-    return Filling(Block(facts, lines, 1), defined=())
+    return Filling(Block(facts, lines, 1), defines=lambda name: False)
 
 
 def test_when_a_write_is_reached() -> None:
@@ -644,9 +645,9 @@ def test_outline_leaves_no_fill_and_no_reset_out() -> None:
             torch.add(1, 2, out=self.f[:n])
             self.g.narrow(0, 0, n).copy_(0)
     """
-    (found,) = outlines(ModuleFacts(ast.parse(textwrap.dedent(source)), "x.py"))
-    assert {"rows", "c", "e", "f", "g"} <= found.fills
-    assert {"lens", "a", "b", "d"} <= found.resets
+    (found,) = outlines(ModuleFacts(Module(textwrap.dedent(source)), "x.py"))
+    assert {"rows", "c", "e", "f", "g"} <= found.fills.keys()
+    assert {"lens", "a", "b", "d"} <= found.resets.keys()
 
 
 # Released wheels. These fetch what is not in the cache; see tests/corpus.py.

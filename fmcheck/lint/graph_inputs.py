@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fmcheck.lint.block import walk
 from fmcheck.lint.buffers import ANY, Names, Region
 from fmcheck.lint.lazy import cst
+from fmcheck.lint.outline import RESET_WORDS
 from fmcheck.lint.sizes import Sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import libcst
     from libcst import CSTNode
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Methods of a tensor that set all of it to one value; `fill` is numpy's.
 RESETS = frozenset({"zero_", "fill_", "fill"})
-#: Parts of the name of a function that resets what it is handed.
-RESET_WORDS = ("zero", "reset", "clear", "scrub")
 
 
 class Kind(enum.Enum):
@@ -67,18 +66,18 @@ class Write:
 class Filling:
     """One function's writes to buffers, and the calls by which others write for it.
 
-    `block` holds the function alone. A nested function belongs to the one that holds it. `defined`
-    are the functions of the module: what those reset is read there, and not guessed from their
+    `block` holds the function alone. A nested function belongs to the one that holds it. `defines`
+    knows the functions of the module: what those reset is read there, and not guessed from their
     names.
     """
 
-    def __init__(self, block: Block, defined: Collection[str]) -> None:
+    def __init__(self, block: Block, defines: Callable[[str], bool]) -> None:
         function = next(node for node in block.nodes() if isinstance(node, cst.FunctionDef))
         self.function = function
         self.block = block
         self.name = function.name.value
         self._names = Names(function, block)
-        self._defined = defined
+        self._defines = defines
         self.writes: list[Write] = []
         self.calls: set[str] = set()
         self._tests: Tests = ()
@@ -296,7 +295,7 @@ class Filling:
         """Notes a call of a function that is not seen here and that, by its name, resets."""
         if receiver is None or self.block.code(receiver) in ("self", "cls", "super()"):
             self.calls.add(word)
-        if word in self._defined or not any(part in word for part in RESET_WORDS):
+        if not any(part in word for part in RESET_WORDS) or self._defines(word):
             return
         handed: list[CSTNode] = [arg.value for arg in call.args]
         if receiver is not None and self.block.code(receiver) != "super()":
