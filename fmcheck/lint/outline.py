@@ -165,25 +165,25 @@ class _Told:
         if "copy" in word:
             self._copies |= here
         if receiver is not None and word in _RESETS:
-            _add(self.resets, _leaves(receiver), here)
+            _add(self.resets, leaves(receiver), here)
         elif "foreach_" in word and call.args:
-            _add(self.resets, _leaves(call.args[0]), here)
+            _add(self.resets, leaves(call.args[0]), here)
         elif any(part in word for part in RESET_WORDS):
             for handed in (*call.args, *(one.value for one in call.keywords), receiver):
                 if handed is not None:
                     # What holds everything is no name of its own.
-                    _add(self.tails, _leaves(handed) or {""}, here)
+                    _add(self.tails, leaves(handed) or {""}, here)
         if receiver is not None and word == "copy_":
             # A plain name may stand for a slice.
             is_name = isinstance(receiver, ast.Name)
-            _add(self.fills, _leaves(receiver) if is_name else _cut(receiver), here)
-            _add(self.tails, _leaves(receiver) if is_name else _cut(receiver, "lower"), here)
+            _add(self.fills, leaves(receiver) if is_name else _cut(receiver), here)
+            _add(self.tails, leaves(receiver) if is_name else _cut(receiver, "lower"), here)
         elif word in ("append", "extend"):
             listed += call.args
         for keyword in call.keywords:
             if keyword.arg == "out":
-                _add(self.fills, _leaves(keyword.value), here)
-                _add(self.tails, _leaves(keyword.value), here)
+                _add(self.fills, leaves(keyword.value), here)
+                _add(self.tails, leaves(keyword.value), here)
 
     def _note_store(self, target: ast.expr) -> None:
         """Notes `buffer[:n] = ...`, `buffer[n:] = ...` and `buffer[:] = ...`."""
@@ -192,9 +192,9 @@ class _Told:
             slices = [one for one in inner if isinstance(one, ast.Slice)]
             uppers = [one for one in slices if one.upper]
             if uppers:
-                _add(self.fills, _leaves(target.value), {target.lineno})
+                _add(self.fills, leaves(target.value), {target.lineno})
             if slices and (any(one.lower for one in slices) or not uppers):
-                _add(self.resets, _leaves(target.value), {target.lineno})
+                _add(self.resets, leaves(target.value), {target.lineno})
 
 
 def _add(places: Places, names: Iterable[str], lines: set[int]) -> None:
@@ -234,27 +234,27 @@ def _cut(node: ast.expr, bound: str = "upper") -> set[str]:
     for inner in ast.walk(node):
         is_narrow = isinstance(inner, ast.Attribute) and inner.attr == "narrow"
         if is_narrow or (isinstance(inner, ast.Slice) and getattr(inner, bound)):
-            found |= _leaves(node)
+            found |= leaves(node)
     return found
 
 
-def _leaves(node: ast.AST) -> set[str]:
+def leaves(node: ast.AST) -> set[str]:
     """Returns the names by which an expression is reached: of the buffer and of what holds it."""
     if isinstance(node, ast.Name):
         return set() if node.id == "self" else {node.id}
     if isinstance(node, ast.Attribute):
-        return {node.attr} | _leaves(node.value)
+        return {node.attr} | leaves(node.value)
     if isinstance(node, ast.Constant):
         return {node.value} if isinstance(node.value, str) else set()
     if isinstance(node, ast.Subscript):
         # The bounds of a slice are sizes, not buffers.
-        key = _leaves(node.slice) if isinstance(node.slice, (ast.Constant, ast.Name)) else set()
-        return key | _leaves(node.value)
-    return {name for child in ast.iter_child_nodes(node) for name in _leaves(child)}
+        key = leaves(node.slice) if isinstance(node.slice, (ast.Constant, ast.Name)) else set()
+        return key | leaves(node.value)
+    return {name for child in ast.iter_child_nodes(node) for name in leaves(child)}
 
 
 def _stand(target: ast.AST, value: ast.expr, stands_for: dict[str, set[str]]) -> None:
-    mentioned = _leaves(value)
+    mentioned = leaves(value)
     for name in ast.walk(target):
         if isinstance(name, ast.Name):
             stands_for[name.id] |= mentioned

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint.buffers import VIEWS
 from fmcheck.lint.facts import walk
 from fmcheck.lint.names import fits
+from fmcheck.lint.outline import leaves
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -64,10 +65,11 @@ class Padding:
 
     def may_show(self) -> bool:
         """Tells whether the function may fill up to a raw size where a reset is for the padding."""
-        return self._may_be_stale() and self._may_be_reset_for_it() and self._may_be_raw()
+        stale = list(self._may_be_stale())
+        return bool(stale) and self._may_be_reset_for_it() and self._may_be_raw(stale)
 
-    def _may_be_stale(self) -> bool:
-        """Tells whether a buffer may be filled at its front that is not surely reset here."""
+    def _may_be_stale(self) -> Iterator[ast.expr]:
+        """Yields the buffers that may be filled at their front and are not surely reset here."""
         surely = {
             ast.unparse(node.func.value)
             for node in self._nodes
@@ -76,12 +78,13 @@ class Padding:
             and node.func.attr in WIPES
             and not any(first <= node.lineno <= last for first, last in self._compared)
         }
-        return any(
-            self._may_be_head(site)
-            and self._may_be_buffer(site)
-            and not (surely and ast.unparse(_base(site)) in surely)
-            for site in self._sites()
-        )
+        for site in self._heads:
+            if self._may_be_buffer(site) and ast.unparse(_base(site)) not in surely:
+                yield site
+
+    @cached_property
+    def _heads(self) -> Sequence[ast.expr]:
+        return [site for site in self._sites() if self._may_be_head(site)]
 
     def _sites(self) -> Iterator[ast.expr]:
         """Yields what may be copied to, as it is written."""
@@ -199,20 +202,42 @@ class Padding:
                 yield left, right
                 yield right, left
 
-    def _may_be_raw(self) -> bool:
-        """Tells whether a slice may be cut to what a comparison or a reset shows to be raw."""
-        if any(name == "" or name in self._outline.fills for name, _ in self._resets):
-            return True
+    def _may_be_raw(self, stale: Sequence[ast.expr]) -> bool:
+        """Tells whether one of the sites may be cut to what is shown to be a raw size."""
+        wanted: set[str] = set()
+        for site in stale:
+            stop = _stop(site)
+            if stop is None:
+                # A name stands for it: any size here may be its.
+                wanted.update(name for one in self._stops for name in self._texts(one))
+            else:
+                wanted |= self._texts(stop)
+        return not wanted.isdisjoint(self._raw)
+
+    @cached_property
+    def _raw(self) -> set[str]:
+        """The sizes that comparisons show to be raw, and those that a reset buffer is filled to."""
+        found: set[str] = set()
+        resets = {name for name, _ in self._resets}
+        for site in self._heads:
+            if "" in resets or not resets.isdisjoint(leaves(site)):
+                stop = _stop(site)
+                for one in self._stops if stop is None else [stop]:
+                    found |= self._texts(one)
         copied = {name for stop in self._stops for name in self._atoms(stop)}
         tests = self._tests(self._nodes)
         for one in self._resetting:
             if one is not self._outline and one.name in self._outline.calls:
                 tests += self._tests(walk(one.function))
-        return any(
-            not copied.isdisjoint(self._atoms(raw))
-            for test in tests
-            for raw, _ in self._pairs(test)
-        )
+        for test in tests:
+            for raw, _ in self._pairs(test):
+                if not copied.isdisjoint(self._atoms(raw)):
+                    found |= self._texts(raw)
+        return found
+
+    def _texts(self, size: ast.expr) -> set[str]:
+        """Returns an expression, and what it is computed from or by."""
+        return self._atoms(size) | {ast.unparse(size)}
 
     @property
     def _stops(self) -> Iterator[ast.expr]:
@@ -260,6 +285,16 @@ def _is_cut(node: ast.Subscript) -> bool:
     """Tells whether a subscript takes rows, and not the tensor that a key stands for."""
     inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
     return any(isinstance(one, ast.Slice) for one in inner)
+
+
+def _stop(site: ast.expr) -> ast.expr | None:
+    """Returns what a site is cut to where it is written; None where a name stands for it."""
+    if isinstance(site, ast.Subscript):
+        inner = site.slice.elts if isinstance(site.slice, ast.Tuple) else [site.slice]
+        uppers = [one.upper for one in inner if isinstance(one, ast.Slice) and one.upper]
+        if len(uppers) == 1 and isinstance(site.value, ast.Attribute):
+            return uppers[0]
+    return None
 
 
 def _base(site: ast.expr) -> ast.expr:
