@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
+from fmcheck.finding import Edit, Severity, Span
 from fmcheck.lint.names import fits
 from fmcheck.lint.outline import outlines_of
 from fmcheck.lint.resets import Functions, Resets, candidates
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Iterator, Sequence
 
     from fmcheck.contract import Contract
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
 CALLS = (b"copy_(", b"zero_(", b"fill_(")
 #: How many of the buffers that are reset a finding shows.
 SHOWN = 3
+_PATH = re.compile(r"\w+(\.\w+)+")
 _WORDS = re.compile(rb"\b(copy_|zero_|fill_)\b")
 
 
@@ -94,6 +95,17 @@ class Runner:
         buffers.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
 """,
             at=((8, 9),),
+            fixed="""\
+class Runner:
+    def replay(self, batch, bs, raw_bs):
+        buffers = self.buffers
+        if bs != raw_bs:
+            buffers.seq_lens.fill_(1)
+            buffers.req_pool_indices.zero_()
+        buffers.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        buffers.input_ids[:raw_bs].copy_(batch.input_ids)
+        buffers.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+""",
         ),
         Example(
             """\
@@ -274,9 +286,13 @@ class Pool:
             siblings = resets.siblings_of(fill)
             if siblings and not resets.functions.is_list(fill) and not resets.reach(fill):
                 reported.add(leaf)
-                yield self._stale_tail(filling.block, fill, siblings)
+                beside = resets.last_before(fill)
+                edits = _zeroed(filling.block, fill, beside) if beside is not None else ()
+                yield self._stale_tail(filling.block, fill, siblings, edits)
 
-    def _stale_tail(self, block: Block, fill: Write, siblings: Sequence[Sibling]) -> Finding:
+    def _stale_tail(
+        self, block: Block, fill: Write, siblings: Sequence[Sibling], edits: Sequence[Edit]
+    ) -> Finding:
         leaf, stop = fill.region.leaf, fill.region.stop
         assert stop is not None
         size = block.code(stop)
@@ -296,6 +312,9 @@ class Pool:
             help=f"reset it beside `{siblings[0].leaf}` (line {siblings[0].span.line}): `{reset}`"
             + unless,
             severity=severity,
+            edits=edits,
+            # Row 0 is the sink row; what another buffer is to hold there, nobody said.
+            safe=fits(leaf, self._row_indices),
         )
         related = tuple((one.span, f"`{one.leaf}` is reset here") for one in siblings[:SHOWN])
         return replace(finding, related=related)
@@ -304,6 +323,29 @@ class Pool:
         if fits(leaf, self._row_indices):
             return Severity.ERROR
         return Severity.NOTE if fits(leaf, self._discarded) else self.severity
+
+
+def _zeroed(block: Block, fill: Write, reset: Write) -> Sequence[Edit]:
+    """Returns the edit that resets a buffer on a line below another's reset; none if unsure."""
+    buffer = block.code(getattr(fill.region.node, "value", fill.region.node))
+    receiver = block.code(reset.site)
+    line = block.span(reset.site).line
+    text = block.facts.module.lines[line - 1].rstrip("\r\n")
+    indent = text[: len(text) - len(text.lstrip())]
+    is_alone = re.match(rf"{re.escape(indent + receiver)}\.(fill_|zero_)\(", text) is not None
+    if not (fill.in_place and is_alone and _PATH.fullmatch(buffer) and _is_statement(text)):
+        return ()
+    if buffer.partition(".")[0] != receiver.partition(".")[0]:
+        return ()
+    return [Edit(Span(line + 1, 1, line + 1, 1), f"{indent}{buffer}.zero_()\n")]
+
+
+def _is_statement(line: str) -> bool:
+    try:
+        (statement,) = ast.parse(line.strip()).body
+    except (SyntaxError, ValueError):
+        return False
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
 
 
 def _literal(glob: str) -> bytes:

@@ -135,18 +135,18 @@ class Filling:
 
     def when(self, write: Write) -> When:
         """Returns for which batches a write of this function is reached."""
-        held = {self._reached(test, outcome) for test, outcome in write.tests}
+        held = {self.reached(test, outcome) for test, outcome in write.tests}
         for one in (When.UNPADDED, When.PADDED, When.SOMETIMES):
             if one in held:
                 return one
         return When.ALWAYS
 
-    def _reached(self, test: CSTNode, outcome: bool) -> When:
+    def reached(self, test: CSTNode, outcome: bool) -> When:
         """Returns which batches see `test` come out as `outcome`."""
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-            return self._reached(test.expression, not outcome)
+            return self.reached(test.expression, not outcome)
         if isinstance(test, cst.BooleanOperation):
-            sides = {self._reached(side, outcome) for side in (test.left, test.right)}
+            sides = {self.reached(side, outcome) for side in (test.left, test.right)}
             if len(sides) == 1:
                 return sides.pop()
             # Both sides hold for an `and` that is true, both fail for an `or` that is false.
@@ -157,7 +157,7 @@ class Filling:
         if isinstance(test, cst.Name):
             values = self._names.values(test.value)
             if len(values) == 1 and not isinstance(values[0], cst.Name):
-                return self._reached(values[0], outcome)
+                return self.reached(values[0], outcome)
         if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
             operator, right = test.comparisons[0].operator, test.comparisons[0].comparator
             if isinstance(right, cst.Name) and right.value == "None":

@@ -226,9 +226,9 @@ class Padding:
                     found |= self._texts(one)
         copied = {name for stop in self._stops for name in self._atoms(stop)}
         tests = self._tests(self._nodes)
-        for one in self._resetting:
-            if one is not self._outline and one.name in self._outline.calls:
-                tests += self._tests(walk(one.function))
+        for peer in self._resetting:
+            if peer is not self._outline and peer.name in self._outline.calls:
+                tests += self._tests(walk(peer.function))
         for test in tests:
             for raw, _ in self._pairs(test):
                 if not copied.isdisjoint(self._atoms(raw)):

@@ -7,7 +7,9 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from fmcheck.lint.block import walk
 from fmcheck.lint.graph_inputs import Filling, Kind, When
+from fmcheck.lint.lazy import cst
 from fmcheck.lint.outline import outlines, outlines_at, outlines_of
 from fmcheck.lint.padding import BEFORE_REPLAY, Padding
 
@@ -154,6 +156,36 @@ class Resets:
             for peer, reset in self._by_peers(other):
                 found.setdefault(leaf, Sibling(leaf, peer.block.span(reset.site)))
         return sorted(found.values(), key=lambda sibling: sibling.span)
+
+    def last_before(self, fill: Write) -> Write | None:
+        """Returns the last reset for the padding before `fill`, below which `fill`'s may stand.
+
+        One that padded batches alone reach, if there is any; None if there is none at all, or if
+        `fill` may be left out where the reset is made.
+        """
+        found, is_padded = None, False
+        for reset in self._filling.resets:
+            more = [test for test in reset.tests if test not in fill.tests]
+            if (
+                (reset.kind is Kind.CONSTANT and reset.order < fill.order)
+                and all(test in reset.tests for test in fill.tests)
+                and all(self._filling.reached(*test) is When.PADDED for test in more)
+                and (more or (not is_padded and self._shows_padding(reset)))
+            ):
+                found, is_padded = reset, bool(more)
+        if found is not None and self._may_be_left_out(fill, found):
+            return None
+        return found
+
+    def _may_be_left_out(self, fill: Write, reset: Write) -> bool:
+        """Tells whether a fill, or the list entry it is, stands under a test of its own."""
+        known = [test for test, _ in reset.tests]
+        return any(
+            isinstance(node, cst.If)
+            and not any(node.test is test for test in known)
+            and any(inner is fill.region.node for inner in walk(node))
+            for node in walk(self._filling.function)
+        )
 
     def _shows_padding(self, reset: Write) -> bool:
         """Tells whether a reset of this function is there because of the padding."""
