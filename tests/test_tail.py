@@ -22,6 +22,7 @@ from fmcheck.lint.fix import fix_text
 from fmcheck.lint.graph_inputs import Filling, When
 from fmcheck.lint.module import Module
 from fmcheck.lint.outline import outlines
+from fmcheck.lint.resets import candidates
 from fmcheck.registry import contracts_for, rules
 from tests import truth
 from tests.corpus import wheel_source
@@ -650,6 +651,40 @@ def test_outline_leaves_no_fill_and_no_reset_out() -> None:
     (found,) = outlines(ModuleFacts(Module(textwrap.dedent(source)), "x.py"))
     assert {"rows", "c", "e", "f", "g"} <= found.fills.keys()
     assert {"lens", "a", "b", "d"} <= found.resets.keys()
+
+
+STALE = """
+def replay(self, batch, bs, raw_bs):
+    if bs != raw_bs:
+        self.seq_lens.fill_(1)
+    self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+    self.rows[:raw_bs].copy_(batch.rows)
+"""
+
+
+def is_candidate(source: str) -> bool:
+    return any(candidates(outlines(ModuleFacts(Module(source), "x.py"))))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        STALE.replace("    if", "    self.rows.zero_()\n    if"),
+        STALE.replace("bs != raw_bs", "self.flag"),
+        STALE.replace("self.rows[:raw_bs]", "self.rows[:16]"),
+        STALE.replace("self.rows[:raw_bs]", "torch.empty(bs)[:raw_bs]"),
+        STALE.replace("self.rows[:raw_bs]", "self.rows"),
+    ],
+    ids=["reset for sure", "no sizes compared", "no raw size", "no buffer", "no front"],
+)
+def test_what_cannot_be_stale_is_cleared_without_libcst(source: str) -> None:
+    source = source.replace("self.seq_lens[:raw_bs]", "torch.empty(bs)[:raw_bs]")
+    assert not is_candidate(source)
+
+
+def test_what_may_be_stale_is_left_to_libcst() -> None:
+    assert is_candidate(STALE)
+    assert is_candidate(STALE.replace("self.seq_lens[:raw_bs]", "torch.empty(bs)[:raw_bs]"))
 
 
 # The fix.
