@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
+import ast
 import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
+from fmcheck.finding import Edit, Severity, Span
 from fmcheck.lint.names import fits
-from fmcheck.lint.outline import outlines, outlines_of
+from fmcheck.lint.outline import outlines_of
 from fmcheck.lint.resets import Functions, Resets, candidates
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Iterator, Sequence
 
     from fmcheck.contract import Contract
@@ -23,12 +23,10 @@ if TYPE_CHECKING:
     from fmcheck.lint.graph_inputs import Filling, Write
     from fmcheck.lint.resets import Sibling
 
-#: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
-#: unless it fills a buffer that the contract names.
-IN_PLACE = frozenset({"copy_", "zero_", "fill_"})
 CALLS = (b"copy_(", b"zero_(", b"fill_(")
 #: How many of the buffers that are reset a finding shows.
 SHOWN = 3
+_PATH = re.compile(r"\w+(\.\w+)+")
 _WORDS = re.compile(rb"\b(copy_|zero_|fill_)\b")
 
 
@@ -97,6 +95,17 @@ class Runner:
         buffers.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
 """,
             at=((8, 9),),
+            fixed="""\
+class Runner:
+    def replay(self, batch, bs, raw_bs):
+        buffers = self.buffers
+        if bs != raw_bs:
+            buffers.seq_lens.fill_(1)
+            buffers.req_pool_indices.zero_()
+        buffers.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        buffers.input_ids[:raw_bs].copy_(batch.input_ids)
+        buffers.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+""",
         ),
         Example(
             """\
@@ -258,31 +267,32 @@ class Pool:
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that fill no buffer where another one is reset."""
-        return any(candidates(outlines_of(node)))
+        return any(candidates(outlines_of(node, facts)))
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each buffer whose padded tail nothing resets."""
-        has_tensors = any(one.calls & IN_PLACE for one in outlines(block.facts))
         functions = Functions(block)
         for filling in functions.candidates():
-            yield from self._stale_tails(filling, Resets(filling, functions), has_tensors)
+            yield from self._stale_tails(filling, Resets(filling, functions))
 
-    def _stale_tails(
-        self, filling: Filling, resets: Resets, has_tensors: bool
-    ) -> Iterator[Finding]:
+    def _stale_tails(self, filling: Filling, resets: Resets) -> Iterator[Finding]:
         reported: set[str] = set()
         for fill in filling.fills:
             leaf = fill.region.leaf
-            if not has_tensors and not fits(leaf, self._row_indices):
+            if leaf in reported or fits(leaf, self._may_stay):
                 continue
-            if leaf in reported or fits(leaf, self._may_stay) or resets.functions.is_list(fill):
+            if not (fits(leaf, self._row_indices) or resets.functions.has_tensors):
                 continue
             siblings = resets.siblings_of(fill)
-            if siblings and not resets.reach(fill):
+            if siblings and not resets.functions.is_list(fill) and not resets.reach(fill):
                 reported.add(leaf)
-                yield self._stale_tail(filling.block, fill, siblings)
+                beside = resets.last_before(fill)
+                edits = _zeroed(filling.block, fill, beside) if beside is not None else ()
+                yield self._stale_tail(filling.block, fill, siblings, edits)
 
-    def _stale_tail(self, block: Block, fill: Write, siblings: Sequence[Sibling]) -> Finding:
+    def _stale_tail(
+        self, block: Block, fill: Write, siblings: Sequence[Sibling], edits: Sequence[Edit]
+    ) -> Finding:
         leaf, stop = fill.region.leaf, fill.region.stop
         assert stop is not None
         size = block.code(stop)
@@ -302,6 +312,9 @@ class Pool:
             help=f"reset it beside `{siblings[0].leaf}` (line {siblings[0].span.line}): `{reset}`"
             + unless,
             severity=severity,
+            edits=edits,
+            # Row 0 is the sink row; what another buffer is to hold there, nobody said.
+            safe=fits(leaf, self._row_indices),
         )
         related = tuple((one.span, f"`{one.leaf}` is reset here") for one in siblings[:SHOWN])
         return replace(finding, related=related)
@@ -310,6 +323,29 @@ class Pool:
         if fits(leaf, self._row_indices):
             return Severity.ERROR
         return Severity.NOTE if fits(leaf, self._discarded) else self.severity
+
+
+def _zeroed(block: Block, fill: Write, reset: Write) -> Sequence[Edit]:
+    """Returns the edit that resets a buffer on a line below another's reset; none if unsure."""
+    buffer = block.code(getattr(fill.region.node, "value", fill.region.node))
+    receiver = block.code(reset.site)
+    line = block.span(reset.site).line
+    text = block.facts.module.lines[line - 1].rstrip("\r\n")
+    indent = text[: len(text) - len(text.lstrip())]
+    is_alone = re.match(rf"{re.escape(indent + receiver)}\.(fill_|zero_)\(", text) is not None
+    if not (fill.in_place and is_alone and _PATH.fullmatch(buffer) and _is_statement(text)):
+        return ()
+    if buffer.partition(".")[0] != receiver.partition(".")[0]:
+        return ()
+    return [Edit(Span(line + 1, 1, line + 1, 1), f"{indent}{buffer}.zero_()\n")]
+
+
+def _is_statement(line: str) -> bool:
+    try:
+        (statement,) = ast.parse(line.strip()).body
+    except (SyntaxError, ValueError):
+        return False
+    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
 
 
 def _literal(glob: str) -> bytes:

@@ -8,7 +8,7 @@ from fmcheck.finding import Severity
 from fmcheck.lint.graph_inputs import Filling, Kind
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted
-from fmcheck.lint.outline import outlines, outlines_of
+from fmcheck.lint.outline import outlines_at, outlines_of
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
     from fmcheck.lint.graph_inputs import Write
+    from fmcheck.lint.outline import Outline
 
 #: Calls that leave a buffer to those after them; any other may be where the batch was used.
 HARMLESS = frozenset({"copy_", "zero_", "fill_", "len", "min", "max"})
@@ -99,15 +100,14 @@ def stage(pool, rows, batch, out):
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears functions that reset nothing of what they fill."""
-        return any(one.fills & one.resets for one in outlines_of(node))
+        return any(_may_undo(one) for one in outlines_of(node, facts))
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each reset that undoes a copy."""
-        here = range(block.first_line, block.last_line + 1)
-        for outline in outlines(block.facts):
-            if outline.line in here and outline.fills & outline.resets:
+        for outline in outlines_at(block):
+            if _may_undo(outline):
                 part = block.part(outline.line, outline.end_line)
-                writes = Filling(part, ()).writes
+                writes = Filling(part, lambda name: False).writes
                 for reset in writes:
                     filled = next((one for one in writes if _undoes(reset, one, part)), None)
                     if filled is not None:
@@ -122,6 +122,14 @@ def stage(pool, rows, batch, out):
             help="reset it before the copy, or its tail only",
             related=[(filled.site, f"`{leaf}` is filled here")],
         )
+
+
+def _may_undo(outline: Outline) -> bool:
+    """Tells whether a buffer may be reset on the line of a fill of it or below."""
+    return any(
+        name in outline.resets and max(outline.resets[name]) >= min(lines)
+        for name, lines in outline.fills.items()
+    )
 
 
 def _undoes(reset: Write, fill: Write, block: Block) -> bool:

@@ -118,7 +118,7 @@ class Backend:
                 yield from self._function(block.part(outline.line, outline.end_line))
 
     def _function(self, block: Block) -> Iterator[Finding]:
-        filling = Filling(block, ())
+        filling = Filling(block, lambda name: False)
         nodes = list(block.nodes(filling.function.body))
         bound = {
             node.targets[0].target.value: node.value

@@ -18,13 +18,17 @@ from fmcheck.lint.block import Block
 from fmcheck.lint.engine import lint_file, lint_text
 from fmcheck.lint.facts import ModuleFacts
 from fmcheck.lint.files import python_files
+from fmcheck.lint.fix import fix_text
 from fmcheck.lint.graph_inputs import Filling, When
+from fmcheck.lint.module import Module
 from fmcheck.lint.outline import outlines
+from fmcheck.lint.resets import candidates
 from fmcheck.registry import contracts_for, rules
 from tests import truth
 from tests.corpus import wheel_source
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from pathlib import Path
 
     from fmcheck.finding import Finding
@@ -593,7 +597,7 @@ def test_registry_that_means_nothing_is_refused(
 def filling(source: str) -> Filling:
     lines = textwrap.dedent(source).strip("\n").splitlines(keepends=True)
     facts = ModuleFacts(ast.parse("".join(lines)), "x.py")
-    return Filling(Block(facts, lines, 1), defined=())
+    return Filling(Block(facts, lines, 1), defines=lambda name: False)
 
 
 def test_when_a_write_is_reached() -> None:
@@ -644,9 +648,103 @@ def test_outline_leaves_no_fill_and_no_reset_out() -> None:
             torch.add(1, 2, out=self.f[:n])
             self.g.narrow(0, 0, n).copy_(0)
     """
-    (found,) = outlines(ModuleFacts(ast.parse(textwrap.dedent(source)), "x.py"))
-    assert {"rows", "c", "e", "f", "g"} <= found.fills
-    assert {"lens", "a", "b", "d"} <= found.resets
+    (found,) = outlines(ModuleFacts(Module(textwrap.dedent(source)), "x.py"))
+    assert {"rows", "c", "e", "f", "g"} <= found.fills.keys()
+    assert {"lens", "a", "b", "d"} <= found.resets.keys()
+
+
+STALE = """
+def replay(self, batch, bs, raw_bs):
+    if bs != raw_bs:
+        self.seq_lens.fill_(1)
+    self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+    self.rows[:raw_bs].copy_(batch.rows)
+"""
+
+
+def is_candidate(source: str) -> bool:
+    return any(candidates(outlines(ModuleFacts(Module(source), "x.py"))))
+
+
+@pytest.mark.parametrize(
+    "source",
+    [
+        STALE.replace("    if", "    self.rows.zero_()\n    if"),
+        STALE.replace("bs != raw_bs", "self.flag"),
+        STALE.replace("self.rows[:raw_bs]", "self.rows[:16]"),
+        STALE.replace("self.rows[:raw_bs]", "torch.empty(bs)[:raw_bs]"),
+        STALE.replace("self.rows[:raw_bs]", "self.rows"),
+    ],
+    ids=["reset for sure", "no sizes compared", "no raw size", "no buffer", "no front"],
+)
+def test_what_cannot_be_stale_is_cleared_without_libcst(source: str) -> None:
+    source = source.replace("self.seq_lens[:raw_bs]", "torch.empty(bs)[:raw_bs]")
+    assert not is_candidate(source)
+
+
+def test_what_may_be_stale_is_left_to_libcst() -> None:
+    assert is_candidate(STALE)
+    assert is_candidate(STALE.replace("self.seq_lens[:raw_bs]", "torch.empty(bs)[:raw_bs]"))
+
+
+# The fix.
+
+
+def test_fix_stands_below_the_last_reset_that_padding_alone_reaches() -> None:
+    (found,) = lint("""
+        def replay(self, batch, bs, raw_bs):
+            if bs != raw_bs:
+                self.seq_lens.fill_(1)  # as captured
+                if self.mask is not None:
+                    self.mask.zero_()
+            self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+            self.mask[:raw_bs].copy_(batch.mask)
+            self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+    """)
+    (edit,) = found.edits
+    assert (edit.span.line, edit.text.strip()) == (5, "self.req_pool_indices.zero_()")
+    assert found.safe
+
+
+@pytest.mark.parametrize(
+    "fill",
+    [
+        "if batch.rows is not None:\n        self.rows[:raw_bs].copy_(batch.rows)",
+        "self.rows[:raw_bs] = batch.rows",
+        "rows = find(self)\n    rows.rows[:raw_bs].copy_(batch.rows)",
+    ],
+    ids=["may be left out", "may be an array", "another root"],
+)
+def test_no_fix_where_the_buffer_may_not_be_there(fill: str) -> None:
+    source = (
+        "def replay(self, batch, bs, raw_bs):\n"
+        "    if bs != raw_bs:\n        self.seq_lens.fill_(1)\n"
+        f"    self.seq_lens[:raw_bs].copy_(batch.seq_lens)\n    {fill}\n"
+    )
+    assert [found.edits for found in lint(source)] == [()]
+
+
+def test_no_fix_where_the_reset_shares_its_line() -> None:
+    (found,) = lint("""
+        def replay(self, batch, bs, raw_bs):
+            if bs != raw_bs:
+                self.seq_lens.fill_(1); self.count = 0
+            self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+            self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+    """)
+    assert found.edits == ()
+
+
+def test_a_fix_of_what_the_contract_does_not_name_is_unsafe() -> None:
+    (found,) = lint("""
+        def replay(self, batch, bs, raw_bs):
+            if bs != raw_bs:
+                self.seq_lens.fill_(1)
+            self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+            self.rows[:raw_bs].copy_(batch.rows)
+    """)
+    assert found.edits
+    assert not found.safe
 
 
 # Released wheels. These fetch what is not in the cache; see tests/corpus.py.
@@ -680,6 +778,44 @@ def test_the_runners_that_upstream_fixed_by_hand_are_found_in_0_5_12() -> None:
         ("speculative/eagle_draft_extend_cuda_graph_runner.py", 486),
         ("speculative/frozen_kv_mtp_cuda_graph_runner.py", 355),
     } <= set(row_indices("0.5.12"))
+
+
+@pytest.mark.parametrize(
+    ("file", "holder", "above"),
+    [
+        (
+            "model_executor/cpu_graph_runner.py",
+            "captured_forward_batch",
+            "captured_forward_batch.out_cache_loc.zero_()",
+        ),
+        ("model_executor/cuda_graph_runner.py", "self", "self.out_cache_loc.zero_()"),
+        (
+            "speculative/eagle_draft_extend_cuda_graph_runner.py",
+            "buffers",
+            "buffers.extend_seq_lens.fill_(self.num_tokens_per_bs)",
+        ),
+        ("speculative/frozen_kv_mtp_cuda_graph_runner.py", "buffers", "buffers.positions.zero_()"),
+    ],
+)
+def test_fix_of_0_5_12_is_one_line_where_upstream_has_it(
+    file: str, holder: str, above: str
+) -> None:
+    before = (wheel_source("sglang", "0.5.12") / "sglang/srt" / file).read_bytes()
+
+    def lint_now(text: bytes) -> list[Finding]:
+        return lint_text(text, file, [rule()])
+
+    def safe(found: Sequence[Finding], _: bytes) -> list[Finding]:
+        return [one for one in found if one.safe]
+
+    after = fix_text(before, lint_now, safe).text
+    old, new = before.decode().splitlines(), after.decode().splitlines()
+    added = next(at for at, (one, other) in enumerate(zip(old, new, strict=False)) if one != other)
+    assert new[:added] + new[added + 1 :] == old
+    assert new[added].strip() == f"{holder}.req_pool_indices.zero_()"
+    assert new[added - 1].strip() == above
+    assert not any(one.message.startswith("`req_pool_indices`") for one in lint_now(after))
+    assert fix_text(after, lint_now, safe).count == 0
 
 
 def test_only_the_runner_that_upstream_missed_is_found_in_0_5_13() -> None:

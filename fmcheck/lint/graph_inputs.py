@@ -10,10 +10,11 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fmcheck.lint.block import walk
 from fmcheck.lint.buffers import ANY, Names, Region
 from fmcheck.lint.lazy import cst
+from fmcheck.lint.outline import RESET_WORDS
 from fmcheck.lint.sizes import Sizes
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Sequence
 
     import libcst
     from libcst import CSTNode
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
 #: Methods of a tensor that set all of it to one value; `fill` is numpy's.
 RESETS = frozenset({"zero_", "fill_", "fill"})
-#: Parts of the name of a function that resets what it is handed.
-RESET_WORDS = ("zero", "reset", "clear", "scrub")
 
 
 class Kind(enum.Enum):
@@ -67,18 +66,18 @@ class Write:
 class Filling:
     """One function's writes to buffers, and the calls by which others write for it.
 
-    `block` holds the function alone. A nested function belongs to the one that holds it. `defined`
-    are the functions of the module: what those reset is read there, and not guessed from their
+    `block` holds the function alone. A nested function belongs to the one that holds it. `defines`
+    knows the functions of the module: what those reset is read there, and not guessed from their
     names.
     """
 
-    def __init__(self, block: Block, defined: Collection[str]) -> None:
+    def __init__(self, block: Block, defines: Callable[[str], bool]) -> None:
         function = next(node for node in block.nodes() if isinstance(node, cst.FunctionDef))
         self.function = function
         self.block = block
         self.name = function.name.value
         self._names = Names(function, block)
-        self._defined = defined
+        self._defines = defines
         self.writes: list[Write] = []
         self.calls: set[str] = set()
         self._tests: Tests = ()
@@ -136,18 +135,18 @@ class Filling:
 
     def when(self, write: Write) -> When:
         """Returns for which batches a write of this function is reached."""
-        held = {self._reached(test, outcome) for test, outcome in write.tests}
+        held = {self.reached(test, outcome) for test, outcome in write.tests}
         for one in (When.UNPADDED, When.PADDED, When.SOMETIMES):
             if one in held:
                 return one
         return When.ALWAYS
 
-    def _reached(self, test: CSTNode, outcome: bool) -> When:
+    def reached(self, test: CSTNode, outcome: bool) -> When:
         """Returns which batches see `test` come out as `outcome`."""
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-            return self._reached(test.expression, not outcome)
+            return self.reached(test.expression, not outcome)
         if isinstance(test, cst.BooleanOperation):
-            sides = {self._reached(side, outcome) for side in (test.left, test.right)}
+            sides = {self.reached(side, outcome) for side in (test.left, test.right)}
             if len(sides) == 1:
                 return sides.pop()
             # Both sides hold for an `and` that is true, both fail for an `or` that is false.
@@ -158,7 +157,7 @@ class Filling:
         if isinstance(test, cst.Name):
             values = self._names.values(test.value)
             if len(values) == 1 and not isinstance(values[0], cst.Name):
-                return self._reached(values[0], outcome)
+                return self.reached(values[0], outcome)
         if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
             operator, right = test.comparisons[0].operator, test.comparisons[0].comparator
             if isinstance(right, cst.Name) and right.value == "None":
@@ -296,7 +295,7 @@ class Filling:
         """Notes a call of a function that is not seen here and that, by its name, resets."""
         if receiver is None or self.block.code(receiver) in ("self", "cls", "super()"):
             self.calls.add(word)
-        if word in self._defined or not any(part in word for part in RESET_WORDS):
+        if not any(part in word for part in RESET_WORDS) or self._defines(word):
             return
         handed: list[CSTNode] = [arg.value for arg in call.args]
         if receiver is not None and self.block.code(receiver) != "super()":

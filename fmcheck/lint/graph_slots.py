@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted
-from fmcheck.lint.outline import outlines, outlines_of
+from fmcheck.lint.outline import outlines_at, outlines_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -52,7 +52,7 @@ class Slot:
 def declares(node: ast.AST, facts: ModuleFacts, registries: Mapping[str, Registry]) -> bool:
     """Tells whether a top-level statement makes a slot."""
     names = _local_names(facts, registries)
-    if any(names.keys() & one.calls for one in outlines_of(node)):
+    if any(names.keys() & one.calls for one in outlines_of(node, facts)):
         return True
     return not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)) and any(
         isinstance(inner, ast.Call)
@@ -64,8 +64,7 @@ def declares(node: ast.AST, facts: ModuleFacts, registries: Mapping[str, Registr
 def slots(block: Block, registries: Mapping[str, Registry]) -> Iterator[tuple[Block, list[Slot]]]:
     """Yields the slots of each function of a block, with the function's own block."""
     names = _local_names(block.facts, registries)
-    here = range(block.first_line, block.last_line + 1)
-    inside = [one for one in outlines(block.facts) if one.line in here]
+    inside = outlines_at(block)
     parts = [block.part(one.line, one.end_line) for one in inside if names.keys() & one.calls]
     for part in parts or ([] if inside else [block]):
         calls = [node for node in part.nodes() if isinstance(node, cst.Call)]

@@ -93,6 +93,16 @@ class Module:
                 found = self._try_parse(one) if self.newer else self._parse(one)
                 yield from found or ()
 
+    def statements_at(self, first: int, last: int) -> Iterator[ast.stmt]:
+        """Yields the top-level statements that these lines are in."""
+        start, end = self._line_start(first), self._line_start(last + 1)
+        for one in self.slices:
+            if one.start < end and one.end > start:
+                found = self._try_parse(one) if self.newer else self._parse(one)
+                for node in found or ():
+                    if node.lineno <= last and first <= (node.end_lineno or node.lineno):
+                        yield node
+
     def _statements(self, one: Slice, scope: Scope, words: Collection[str]) -> list[ast.stmt]:
         if scope is not Scope.FUNCTION:
             return self._parse(one)

@@ -7,52 +7,103 @@ resets. So it errs to one side: a name is listed if there is any chance.
 from __future__ import annotations
 
 import ast
+import re
 from collections import defaultdict
-from dataclasses import dataclass, field
-from functools import lru_cache
-from typing import TYPE_CHECKING
+from functools import cached_property, lru_cache
+from typing import TYPE_CHECKING, TypeAlias
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
 
+#: Parts of the name of a function that resets what it is handed.
+RESET_WORDS = ("zero", "reset", "clear", "scrub")
 _RESETS = frozenset({"zero_", "fill_", "fill"})
+#: What stands in the text of every function that fills or resets: a method's name, the argument
+#: `out`, or an assignment to what ends in a bracket.
+_TELLS = re.compile(r"copy|zero_|fill|foreach_|\bout\b|\][\s\\)]*=(?!=)")
 
 
-@dataclass(slots=True)
+#: Names, each with lines of the file.
+Places: TypeAlias = "dict[str, set[int]]"
+
+
 class Outline:
     """What one function, nested ones included, may do to the buffers whose names are listed.
 
-    `line` is that of the `def`, `end_line` the last; `fills` are copies cut to a length, `resets`
-    set one value, `calls` are the names of what it calls, `lists` the attributes that it makes
-    Python lists.
+    `line` is that of the `def`, `end_line` the last. Each list is made when it is first asked for.
     """
 
-    name: str
-    line: int
-    end_line: int
-    fills: set[str] = field(default_factory=set)
-    resets: set[str] = field(default_factory=set)
-    calls: set[str] = field(default_factory=set)
-    lists: set[str] = field(default_factory=set)
+    def __init__(self, function: ast.FunctionDef | ast.AsyncFunctionDef, text: str) -> None:
+        self.function = function
+        self.name = function.name
+        self.line = function.lineno
+        self.end_line = function.end_lineno or function.lineno
+        #: Whether its text has anything in it that fills or resets.
+        self.may_write = _TELLS.search(text) is not None
+
+    @cached_property
+    def _told(self) -> _Told:
+        return _Told(self.function)
+
+    @property
+    def fills(self) -> Mapping[str, set[int]]:
+        """The names of what is copied to up to a length, with the lines that may do it."""
+        return self._told.fills if self.may_write else {}
+
+    @property
+    def resets(self) -> Mapping[str, set[int]]:
+        """The names of what is set to one value, with the lines that may do it."""
+        return self._told.resets if self.may_write else {}
+
+    @property
+    def tails(self) -> Mapping[str, set[int]]:
+        """The names of what is reset in a rarer way: a tail that is copied to, a helper's argument.
+
+        "" is an object that holds all of them.
+        """
+        return self._told.tails if self.may_write else {}
+
+    @property
+    def calls(self) -> set[str]:
+        """The names of what it calls."""
+        return self._told.calls
+
+    @property
+    def lists(self) -> set[str]:
+        """The attributes that it makes Python lists."""
+        return self._told.lists
 
     @property
     def resets_any(self) -> bool:
         """Tells whether it may reset buffers that it does not name, as in a loop over fields."""
-        return not self.resets.isdisjoint(("getattr", "values", "items"))
+        return any(name in self.resets for name in ("getattr", "values", "items"))
 
 
 @lru_cache(maxsize=1)
 def outlines(facts: ModuleFacts) -> Sequence[Outline]:
     """Returns the outlines of a module's functions and methods."""
-    return [one for node in facts.tree.body for one in outlines_of(node)]
+    return [one for node in facts.tree.body for one in outlines_of(node, facts)]
 
 
-@lru_cache(maxsize=4)
-def outlines_of(node: ast.AST) -> Sequence[Outline]:
+def outlines_at(block: Block) -> Sequence[Outline]:
+    """Returns the outlines of a block's functions; the rest of its module is not parsed."""
+    first, last = block.first_line, block.last_line
+    around = block.facts.module.statements_at(first, last)
+    found = [one for node in around for one in outlines_of(node, block.facts)]
+    return [one for one in found if first <= one.line <= last]
+
+
+@lru_cache(maxsize=64)
+def outlines_of(node: ast.AST, facts: ModuleFacts) -> Sequence[Outline]:
     """Returns the outlines of the functions in `node`, a top-level statement of a module."""
-    return [_outline(function) for function in _functions([node])]
+    lines = facts.module.lines
+    return [
+        Outline(function, "".join(lines[function.lineno - 1 : function.end_lineno]))
+        for function in _functions([node])
+    ]
 
 
 def _functions(body: Iterable[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
@@ -64,31 +115,91 @@ def _functions(body: Iterable[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncF
                 yield from _functions(getattr(node, name, ()))
 
 
-def _outline(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Outline:
-    last = function.end_lineno or function.lineno
-    found = Outline(function.name, function.lineno, last)
-    stands_for: dict[str, set[str]] = defaultdict(set)
-    listed: list[ast.expr] = []
-    for node in _telling(function):
-        if isinstance(node, ast.Call):
-            _note_call(node, found, listed)
-        elif isinstance(node, (ast.List, ast.Tuple)):
-            listed += node.elts
-        elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value:
-            for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
-                _note_store(target, found)
-                if isinstance(target, ast.Attribute) and _is_list(node.value):
-                    found.lists.add(target.attr)
-                _stand(target, node.value, stands_for)
-        elif isinstance(node, (ast.For, ast.comprehension)):
-            _stand(node.target, node.iter, stands_for)
-    if any("copy" in word for word in found.calls):
-        for element in listed:
-            found.fills |= _cut(element)
-    for names in (found.fills, found.resets):
-        for name in list(names):
-            names |= stands_for.get(name, set())
-    return found
+class _Told:
+    """What a walk over a function finds for its outline."""
+
+    def __init__(self, function: ast.AST) -> None:
+        self.fills: Places = defaultdict(set)
+        self.resets: Places = defaultdict(set)
+        self.tails: Places = defaultdict(set)
+        self.calls: set[str] = set()
+        self.lists: set[str] = set()
+        self._copies: set[int] = set()
+        listed: list[ast.expr] = []
+        bound: list[tuple[ast.expr, ast.expr]] = []
+        for node in _telling(function):
+            if isinstance(node, ast.Call):
+                self._note_call(node, listed)
+            elif isinstance(node, (ast.List, ast.Tuple)):
+                listed += node.elts
+            elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value:
+                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+                    self._note_store(target)
+                    if isinstance(target, ast.Attribute) and _is_list(node.value):
+                        self.lists.add(target.attr)
+                    bound.append((target, node.value))
+            elif isinstance(node, (ast.For, ast.comprehension)):
+                bound.append((node.target, node.iter))
+        if self._copies:
+            for element in listed:
+                lines = {element.lineno, *self._copies}
+                _add(self.fills, _cut(element), lines)
+                _add(self.tails, _cut(element, "lower"), lines)
+        if self.fills or self.resets:
+            self._follow(bound)
+
+    def _follow(self, bound: Sequence[tuple[ast.expr, ast.expr]]) -> None:
+        """Adds what the names that are written stand for."""
+        stands_for: dict[str, set[str]] = defaultdict(set)
+        for target, value in bound:
+            _stand(target, value, stands_for)
+        for places in (self.fills, self.resets, self.tails):
+            for name, lines in list(places.items()):
+                _add(places, stands_for.get(name, ()), lines)
+
+    def _note_call(self, call: ast.Call, listed: list[ast.expr]) -> None:
+        word = getattr(call.func, "attr", getattr(call.func, "id", ""))
+        receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
+        here = {call.lineno}
+        self.calls.add(word)
+        if "copy" in word:
+            self._copies |= here
+        if receiver is not None and word in _RESETS:
+            _add(self.resets, leaves(receiver), here)
+        elif "foreach_" in word and call.args:
+            _add(self.resets, leaves(call.args[0]), here)
+        elif any(part in word for part in RESET_WORDS):
+            for handed in (*call.args, *(one.value for one in call.keywords), receiver):
+                if handed is not None:
+                    # What holds everything is no name of its own.
+                    _add(self.tails, leaves(handed) or {""}, here)
+        if receiver is not None and word == "copy_":
+            # A plain name may stand for a slice.
+            is_name = isinstance(receiver, ast.Name)
+            _add(self.fills, leaves(receiver) if is_name else _cut(receiver), here)
+            _add(self.tails, leaves(receiver) if is_name else _cut(receiver, "lower"), here)
+        elif word in ("append", "extend"):
+            listed += call.args
+        for keyword in call.keywords:
+            if keyword.arg == "out":
+                _add(self.fills, leaves(keyword.value), here)
+                _add(self.tails, leaves(keyword.value), here)
+
+    def _note_store(self, target: ast.expr) -> None:
+        """Notes `buffer[:n] = ...`, `buffer[n:] = ...` and `buffer[:] = ...`."""
+        if isinstance(target, ast.Subscript):
+            inner = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
+            slices = [one for one in inner if isinstance(one, ast.Slice)]
+            uppers = [one for one in slices if one.upper]
+            if uppers:
+                _add(self.fills, leaves(target.value), {target.lineno})
+            if slices and (any(one.lower for one in slices) or not uppers):
+                _add(self.resets, leaves(target.value), {target.lineno})
+
+
+def _add(places: Places, names: Iterable[str], lines: set[int]) -> None:
+    for name in names:
+        places[name] |= lines
 
 
 #: Nodes that tell nothing by themselves; most of a tree, so they are not even looked into.
@@ -111,68 +222,39 @@ def _telling(function: ast.AST) -> Iterator[ast.AST]:
                 stack.append(value)
 
 
-def _note_call(call: ast.Call, found: Outline, listed: list[ast.expr]) -> None:
-    word = getattr(call.func, "attr", getattr(call.func, "id", ""))
-    receiver = call.func.value if isinstance(call.func, ast.Attribute) else None
-    found.calls.add(word)
-    if receiver is not None and word in _RESETS:
-        found.resets |= _leaves(receiver)
-    elif "foreach_" in word and call.args:
-        found.resets |= _leaves(call.args[0])
-    if receiver is not None and word == "copy_":
-        # A plain name may stand for a slice.
-        found.fills |= _leaves(receiver) if isinstance(receiver, ast.Name) else _cut(receiver)
-    elif word in ("append", "extend"):
-        listed += call.args
-    for keyword in call.keywords:
-        if keyword.arg == "out":
-            found.fills |= _leaves(keyword.value)
-
-
-def _note_store(target: ast.expr, found: Outline) -> None:
-    """Notes `buffer[:n] = ...`, `buffer[n:] = ...` and `buffer[:] = ...`."""
-    if isinstance(target, ast.Subscript):
-        inner = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
-        slices = [one for one in inner if isinstance(one, ast.Slice)]
-        if any(one.upper for one in slices):
-            found.fills |= _leaves(target.value)
-        if slices and (any(one.lower for one in slices) or not any(one.upper for one in slices)):
-            found.resets |= _leaves(target.value)
-
-
 def _is_list(value: ast.expr) -> bool:
     if isinstance(value, ast.BinOp):
         return _is_list(value.left) or _is_list(value.right)
     return isinstance(value, (ast.List, ast.ListComp))
 
 
-def _cut(node: ast.expr) -> set[str]:
+def _cut(node: ast.expr, bound: str = "upper") -> set[str]:
     """Returns the names of what is cut to a length in an expression, views of it included."""
     found: set[str] = set()
     for inner in ast.walk(node):
         is_narrow = isinstance(inner, ast.Attribute) and inner.attr == "narrow"
-        if is_narrow or (isinstance(inner, ast.Slice) and inner.upper is not None):
-            found |= _leaves(node)
+        if is_narrow or (isinstance(inner, ast.Slice) and getattr(inner, bound)):
+            found |= leaves(node)
     return found
 
 
-def _leaves(node: ast.AST) -> set[str]:
+def leaves(node: ast.AST) -> set[str]:
     """Returns the names by which an expression is reached: of the buffer and of what holds it."""
     if isinstance(node, ast.Name):
         return set() if node.id == "self" else {node.id}
     if isinstance(node, ast.Attribute):
-        return {node.attr} | _leaves(node.value)
+        return {node.attr} | leaves(node.value)
     if isinstance(node, ast.Constant):
         return {node.value} if isinstance(node.value, str) else set()
     if isinstance(node, ast.Subscript):
         # The bounds of a slice are sizes, not buffers.
-        key = _leaves(node.slice) if isinstance(node.slice, (ast.Constant, ast.Name)) else set()
-        return key | _leaves(node.value)
-    return {name for child in ast.iter_child_nodes(node) for name in _leaves(child)}
+        key = leaves(node.slice) if isinstance(node.slice, (ast.Constant, ast.Name)) else set()
+        return key | leaves(node.value)
+    return {name for child in ast.iter_child_nodes(node) for name in leaves(child)}
 
 
 def _stand(target: ast.AST, value: ast.expr, stands_for: dict[str, set[str]]) -> None:
-    mentioned = _leaves(value)
+    mentioned = leaves(value)
     for name in ast.walk(target):
         if isinstance(name, ast.Name):
             stands_for[name.id] |= mentioned

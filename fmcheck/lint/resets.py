@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import fnmatch
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
+from fmcheck.lint.block import walk
 from fmcheck.lint.graph_inputs import Filling, Kind, When
-from fmcheck.lint.outline import outlines, outlines_of
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.outline import outlines, outlines_at, outlines_of
+from fmcheck.lint.padding import BEFORE_REPLAY, Padding
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -16,9 +20,9 @@ if TYPE_CHECKING:
     from fmcheck.lint.block import Block
     from fmcheck.lint.graph_inputs import Write
     from fmcheck.lint.outline import Outline
-
-#: Functions that run before the first replay: what they set, a replay has overwritten since.
-BEFORE_REPLAY = ("__init__", "__post_init__", "*capture*", "*warmup*", "*warm_up*")
+#: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
+#: unless it fills a buffer that the contract names.
+IN_PLACE = frozenset({"copy_", "zero_", "fill_"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,19 +38,35 @@ class Functions:
 
     def __init__(self, block: Block) -> None:
         self._block = block
-        everywhere = outlines(block.facts)
-        self._defined = {one.name for one in everywhere if not one.resets_any}
-        is_here = range(block.first_line, block.last_line + 1).__contains__
-        self._here = [one for one in everywhere if is_here(one.line)]
-        self._elsewhere = [one for one in everywhere if not is_here(one.line)]
-        self._lists = {name for one in everywhere for name in one.lists}
+        self._here = outlines_at(block)
         self._read: dict[int, Filling] = {}
+
+    @cached_property
+    def _everywhere(self) -> Sequence[Outline]:
+        return outlines(self._block.facts)
+
+    @cached_property
+    def _defined(self) -> Collection[str]:
+        return {one.name for one in self._everywhere if not one.resets_any}
+
+    @cached_property
+    def _elsewhere(self) -> Sequence[Outline]:
+        here = range(self._block.first_line, self._block.last_line + 1)
+        return [one for one in self._everywhere if one.line not in here]
+
+    @cached_property
+    def has_tensors(self) -> bool:
+        """Tells whether the module has any of a tensor's own ways to write."""
+        return any(one.may_write and one.calls & IN_PLACE for one in self._everywhere)
+
+    def _defines(self, name: str) -> bool:
+        return name in self._defined
 
     def filling(self, outline: Outline) -> Filling:
         """Returns the function that an outline is about."""
         if outline.line not in self._read:
             part = self._block.part(outline.line, outline.end_line)
-            self._read[outline.line] = Filling(part, self._defined)
+            self._read[outline.line] = Filling(part, self._defines)
         return self._read[outline.line]
 
     def candidates(self) -> Iterator[Filling]:
@@ -61,7 +81,7 @@ class Functions:
 
     def is_list(self, fill: Write) -> bool:
         """Tells whether the buffer is a Python list: no graph reads one."""
-        return not fill.in_place and fill.region.leaf in self._lists
+        return not fill.in_place and any(fill.region.leaf in one.lists for one in self._everywhere)
 
     def peers(self, filling: Filling, leaf: str) -> Iterator[Filling]:
         """Yields the block's other functions that may reset `leaf` between two replays."""
@@ -78,7 +98,8 @@ class Functions:
         A class that fills such a buffer too resets its own, unless it is called for it.
         """
         return any(
-            leaf in outline.resets - outline.fills
+            leaf in outline.resets
+            and leaf not in outline.fills
             and (outline.name in calls or leaf not in self._filled_by_owner(outline))
             for outline in self._elsewhere
             if not _fits(outline.name, BEFORE_REPLAY)
@@ -91,7 +112,7 @@ class Functions:
             for one in self._block.facts.tree.body
             if one.lineno <= outline.line <= (one.end_lineno or one.lineno)
         )
-        return {leaf for one in outlines_of(statement) for leaf in one.fills}
+        return {leaf for one in outlines_of(statement, self._block.facts) for leaf in one.fills}
 
 
 class Resets:
@@ -136,6 +157,36 @@ class Resets:
                 found.setdefault(leaf, Sibling(leaf, peer.block.span(reset.site)))
         return sorted(found.values(), key=lambda sibling: sibling.span)
 
+    def last_before(self, fill: Write) -> Write | None:
+        """Returns the last reset for the padding before `fill`, below which `fill`'s may stand.
+
+        One that padded batches alone reach, if there is any; None if there is none at all, or if
+        `fill` may be left out where the reset is made.
+        """
+        found, is_padded = None, False
+        for reset in self._filling.resets:
+            more = [test for test in reset.tests if test not in fill.tests]
+            if (
+                (reset.kind is Kind.CONSTANT and reset.order < fill.order)
+                and all(test in reset.tests for test in fill.tests)
+                and all(self._filling.reached(*test) is When.PADDED for test in more)
+                and (more or (not is_padded and self._shows_padding(reset)))
+            ):
+                found, is_padded = reset, bool(more)
+        if found is not None and self._may_be_left_out(fill, found):
+            return None
+        return found
+
+    def _may_be_left_out(self, fill: Write, reset: Write) -> bool:
+        """Tells whether a fill, or the list entry it is, stands under a test of its own."""
+        known = [test for test, _ in reset.tests]
+        return any(
+            isinstance(node, cst.If)
+            and not any(node.test is test for test in known)
+            and any(inner is fill.region.node for inner in walk(node))
+            for node in walk(self._filling.function)
+        )
+
     def _shows_padding(self, reset: Write) -> bool:
         """Tells whether a reset of this function is there because of the padding."""
         if not _is_reset(reset):
@@ -152,9 +203,9 @@ class Resets:
 
 def candidates(found: Sequence[Outline]) -> Iterator[Outline]:
     """Yields the functions that fill a buffer where they or their peers reset one."""
-    by_peers = {leaf for one in found for leaf in one.resets}
-    for one in found:
-        if one.fills and (one.resets or not one.fills.isdisjoint(by_peers)):
+    resetting = [one for one in found if one.resets]
+    for one in found if resetting else ():
+        if one.fills and Padding(one, resetting).may_show():
             yield one
 
 
