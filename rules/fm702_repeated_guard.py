@@ -131,9 +131,11 @@ class Scheduler:
 
 def _only_call(body: CSTNode) -> libcst.Call | None:
     statements = list(getattr(body, "body", ()))
-    small = list(statements[0].body) if len(statements) == 1 else []
-    value = getattr(small[0], "value", None) if len(small) == 1 else None
-    return value if isinstance(value, cst.Call) and isinstance(small[0], cst.Expr) else None
+    if len(statements) != 1 or not isinstance(statements[0], cst.SimpleStatementLine):
+        return None
+    only, *others = statements[0].body
+    is_call = isinstance(only, cst.Expr) and isinstance(only.value, cst.Call) and not others
+    return only.value if is_call else None
 
 
 def _words(node: libcst.If, block: Block) -> set[str]:
