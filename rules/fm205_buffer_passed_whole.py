@@ -58,7 +58,10 @@ class BufferPassedWhole(Rule):
         "https://github.com/sgl-project/sglang/pull/32555",
         "https://github.com/vllm-project/vllm/pull/23035",
     )
-    judged = (Judged("sglang 0.5.23", 0, 0),)
+    judged = (
+        Judged("sglang 0.5.23", 0, 0),
+        Judged("vllm 0.20.2", 0, 0),
+    )
     on_by_default = False
     bad = (
         Example(

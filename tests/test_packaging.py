@@ -9,7 +9,7 @@ import pytest
 
 from tests.environments import Environment, build_wheel, copy_checkout
 
-STRAY_EVENT = "import torch\nm, e = torch.get_device_module(), torch.cuda.Event()\n"
+STRAY_EVENT = "import torch\nm = torch.get_device_module()\ne = torch.cuda.Event()\n"
 
 GENERIC_NAMES = ("rules", "plugin", "tests", "fixtures", "engine")
 
@@ -150,7 +150,7 @@ def test_an_installed_package_adds_its_rule_and_contract(lint_only, tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (tmp_path / "scheduler.py").write_text(
-        "import torch\nm, e = acme_device(), torch.cuda.Event()\nsleep()\n"
+        "import torch\nm = acme_device()\ne = torch.cuda.Event()\nsleep()\n"
     )
     lint_only.install(str(project), cwd=tmp_path)
 
