@@ -40,7 +40,13 @@ def test_wheel_holds_one_importable_name_and_all_its_parts(wheel):
     names = zipfile.ZipFile(wheel).namelist()
 
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"fmcheck"}
-    for part in ("py.typed", "plugin.py", "rules/fm301_cuda_api.py", "contracts/sglang.toml"):
+    for part in (
+        "py.typed",
+        "plugin.py",
+        "rules/fm301_cuda_api.py",
+        "contracts/sglang.toml",
+        "contracts/vllm.toml",
+    ):
         assert f"fmcheck/{part}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
