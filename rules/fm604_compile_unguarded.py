@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
+from fmcheck.lint.facts import walk
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, lies_in
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
@@ -19,6 +21,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
+_GUARD = re.compile(r"\bdisable\s*=")
 
 
 class CompileUnguarded(Rule):
@@ -128,17 +131,22 @@ def peek(buf, rows):
         self._agnostic = [glob for one in devices for glob in one.agnostic]
         self._platforms = [name for one in devices for name in one.no_compile]
 
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears modules that guard nothing and are not device-agnostic."""
+        return lies_in(facts.path, self._agnostic) or _guards(facts)
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that compile no function unguarded, and modules that guard none."""
-        return "torch.compile" in facts.mentioned(node) and (
-            lies_in(facts.path, self._agnostic) or _guards(facts)
+        """Clears blocks that decorate no function by `torch.compile`."""
+        return any(
+            "torch.compile" in facts.mentioned(decorator)
+            for inner in walk(node)
+            if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef))
+            for decorator in inner.decorator_list
         )
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each such decorator."""
         is_agnostic = lies_in(block.path, self._agnostic)
-        if not is_agnostic and not _guards(block.facts):
-            return
         why = "its siblings are guarded by `disable=`"
         if is_agnostic:
             platforms = " or ".join(f"`{name}`" for name in self._platforms)
@@ -157,12 +165,12 @@ def peek(buf, rows):
 
 def _guards(facts: ModuleFacts) -> bool:
     """Tells whether a function of the module is compiled with `disable=`."""
-    return any(
+    return _GUARD.search(facts.module.text) is not None and any(
         isinstance(inner, ast.keyword)
         and inner.arg == "disable"
         and not isinstance(inner.value, ast.Constant)
         for node in facts.module.statements_with(["disable"])
-        for outer in ast.walk(node)
+        for outer in walk(node)
         if isinstance(outer, ast.Call) and "torch.compile" in facts.mentioned(outer.func)
         for inner in outer.keywords
     )
