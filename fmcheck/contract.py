@@ -294,7 +294,8 @@ class Device(_Part, frozen=True, kw_only=True):
 
     `agnostic` are globs of paths from the package's root, in which `*` crosses folders;
     `cuda_only` are those written for CUDA alone, whatever they mention; `no_literal` are further
-    ones whose tensors go where the engine is told to run. `device_modules` are the
+    ones whose tensors go where the engine is told to run. `no_compile` are names whose truth means
+    a platform that cannot compile what is compiled in `agnostic` ones. `device_modules` are the
     names by which code reaches the device-agnostic module; `guards` are names, leading underscores
     aside, whose truth means that the code runs on CUDA.
     """
@@ -302,6 +303,7 @@ class Device(_Part, frozen=True, kw_only=True):
     agnostic: tuple[str, ...] = ()
     cuda_only: tuple[str, ...] = ()
     no_literal: tuple[str, ...] = ()
+    no_compile: tuple[str, ...] = ()
     device_modules: tuple[str, ...] = ("get_device_module", "device_module")
     guards: tuple[str, ...] = ("is_cuda", "is_cuda_alike", "is_hip")
 

@@ -57,6 +57,8 @@ def check(contract: Contract, where: str) -> None:
     for number, steps in enumerate(contract.steps):
         _check_functions(steps, where, f"steps[{number}]")
 
+    for name in contract.device.no_compile:
+        _check_name(name, where, "device.no_compile")
     _check_streams(contract.streams, where)
     for number, renamed in enumerate(contract.renamed):
         _check_name(renamed.old, where, f"renamed[{number}].old")

@@ -35,5 +35,7 @@ class FmcheckWarning(UserWarning):
 
 def nearest(name: str, known: Iterable[str]) -> str:
     """Returns "; did you mean `x`?" for the known name nearest to `name`, or "" if none is near."""
-    matches = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    matches = difflib.get_close_matches(name, list(known), n=5, cutoff=0.5)
+    # Two letters that changed places are nearer than others: a slip of the fingers.
+    matches.sort(key=lambda match: sorted(match) != sorted(name))
     return f"; did you mean `{matches[0]}`?" if matches else ""

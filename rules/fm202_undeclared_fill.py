@@ -6,8 +6,10 @@ import ast
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
+from fmcheck.lint.buffers import Names
+from fmcheck.lint.declared import functions
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted, fits
+from fmcheck.lint.names import dotted, fits, last_name
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
@@ -77,10 +79,11 @@ class Runner:
         self.seq_lens = torch.ones((size,))
 
     def replay(self, batch, raw_bs):
-        self.seq_lens.fill_(self.seq_len_fill_value)
+        lengths = self.seq_lens
+        lengths.fill_(self.seq_len_fill_value)
         self.seq_lens_cpu.fill_(1)
 """,
-            at=((4, 25), (8, 33)),
+            at=((4, 25), (9, 33)),
         ),
         Example(
             """\
@@ -151,16 +154,16 @@ class Runner:
             and dotted(node.value) == "self"
         }
         filled: set[str] = set()
-        for node in nodes:
-            if isinstance(node, cst.Call) and _method(node) == "fill_" and node.args:
-                leaf, value = _leaf(node), _literal(node.args[0].value)
-                declared = stems.get(_stem(leaf, stems))
-                if value is None and declared == block.code(node.args[0].value):
+        for call, leaf in _named(block):
+            if last_name(call.func) == "clamp":
+                yield from self._clamped(call, leaf, block)
+            elif call.args:
+                given = call.args[0].value
+                value, declared = _literal(given), stems.get(_stem(leaf, stems))
+                if value is None and declared == block.code(given):
                     filled.add(leaf)
                 elif value is not None:
-                    yield from self._differs(node.args[0].value, leaf, value, declared, block)
-            elif isinstance(node, cst.Call) and _method(node) == "clamp":
-                yield from self._clamped(node, block)
+                    yield from self._differs(given, leaf, value, declared, block)
         for node in nodes:
             if isinstance(node, cst.Assign) and isinstance(node.value, cst.Call):
                 leaf = (dotted(node.targets[0].target) or "").rpartition(".")[2]
@@ -177,8 +180,7 @@ class Runner:
         elif not told and declared is not None:
             yield self._finding(node, leaf, declared, block)
 
-    def _clamped(self, call: libcst.Call, block: Block) -> Iterator[Finding]:
-        leaf = _leaf(call)
+    def _clamped(self, call: libcst.Call, leaf: str, block: Block) -> Iterator[Finding]:
         least = [
             _literal(arg.value)
             for position, arg in enumerate(call.args)
@@ -197,16 +199,19 @@ class Runner:
         )
 
 
-def _method(call: libcst.Call) -> str:
-    return call.func.attr.value if isinstance(call.func, cst.Attribute) else ""
+def _named(block: Block) -> Iterator[tuple[libcst.Call, str]]:
+    """Yields the calls of `fill_` and `clamp` with the name of each buffer that they may be of."""
+    for function in functions(block):
+        names = Names(function, block)
+        for node in block.nodes(function):
+            if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+                regions = names.regions(node.func.value) if _is_asked(node.func) else ()
+                for leaf in dict.fromkeys(one.leaf for one in regions):
+                    yield node, leaf
 
 
-def _leaf(call: libcst.Call) -> str:
-    """Returns the name of the buffer whose method is called, a slice of it included."""
-    node: CSTNode = call.func.value if isinstance(call.func, cst.Attribute) else call.func
-    while isinstance(node, cst.Subscript):
-        node = node.value
-    return (dotted(node) or "").rpartition(".")[2]
+def _is_asked(method: libcst.Attribute) -> bool:
+    return method.attr.value in ("fill_", "clamp")
 
 
 def _literal(node: CSTNode) -> int | None:

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
+from fmcheck.lint.buffers import Names
 from fmcheck.lint.graph_inputs import Filling, Kind
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.outline import outlines
@@ -58,7 +59,10 @@ class BufferPassedWhole(Rule):
         "https://github.com/sgl-project/sglang/pull/32555",
         "https://github.com/vllm-project/vllm/pull/23035",
     )
-    judged = (Judged("sglang 0.5.23", 0, 0),)
+    judged = (
+        Judged("sglang 0.5.23", 0, 0),
+        Judged("vllm 0.20.2", 0, 0),
+    )
     on_by_default = False
     bad = (
         Example(
@@ -120,12 +124,12 @@ class Backend:
     def _function(self, block: Block) -> Iterator[Finding]:
         filling = Filling(block, lambda name: False)
         nodes = list(block.nodes(filling.function.body))
-        bound = {
-            node.targets[0].target.value: node.value
-            for node in nodes
-            if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Name)
-        }
-        for name, value in bound.items():
+        names = Names(filling.function, block)
+        for name in dict.fromkeys(_written(one.site) for one in filling.writes):
+            values = names.values(name)
+            if len(values) != 1:
+                continue
+            (value,) = values
             writes = [one for one in filling.writes if _written(one.site) == name]
             heads = [one for one in writes if one.kind is Kind.COPY and one.region.is_head]
             if isinstance(value, cst.Attribute) and heads and len(heads) == len(writes):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
@@ -11,7 +12,6 @@ from fmcheck.lint.platform import Platform
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Iterable, Iterator, Sequence
 
     from libcst import CSTNode
@@ -38,6 +38,8 @@ CUDA_ALONE = frozenset(
     f"torch.cuda.{name}"
     for name in ("cudart", "memory_snapshot", "memory_stats", "reset_peak_memory_stats")
 )
+#: Statements at the top of a module that say nothing about the code beside them.
+DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 
 
 class CudaApi(Rule):
@@ -47,7 +49,8 @@ class CudaApi(Rule):
     Looks for `torch.cuda.Event`, `Stream`, `stream`, `current_stream`, `default_stream`,
     `set_stream` and `synchronize`, under any import name, in a function that also reaches the
     device module (`torch.get_device_module`), or in a folder which the contract calls
-    device-agnostic. A call is a warning; an annotation, an import or another mention is a note.
+    device-agnostic. Code outside of any function is taken together: what one statement of it
+    reaches, all do. A call is a warning; an annotation, an import or another mention is a note.
     Code behind a test for CUDA (`if x.is_cuda:`, `if device == "cuda":`) is left alone, and so is
     code that replaces the API by another device's, or asks CUDA's own allocator beside it.
 
@@ -83,7 +86,7 @@ class CudaApi(Rule):
     )
 
     judged = (
-        Judged("sglang 0.5.23", 10, 10),
+        Judged("sglang 0.5.23", 23, 23),
         Judged("vllm 0.20.2", 0, 0),
     )
     bad = (
@@ -124,8 +127,31 @@ def wait(tensor, event):
             at=((6, 5),),
             path="sglang/srt/managers/overlap_utils.py",
         ),
+        Example(
+            """\
+import torch
+
+device_module = torch.get_device_module()
+ready = torch.cuda.Event()
+""",
+            at=((4, 9),),
+        ),
     )
     good = (
+        Example(
+            """\
+import torch
+from torch.cuda import Event
+
+device_module = torch.get_device_module()
+
+def time_kernel():
+    torch.cuda.synchronize()
+
+class Timer:
+    done = Event()
+"""
+        ),
         Example(
             """\
 import torch
@@ -234,19 +260,38 @@ def run_on_xpu(device):
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks without the API, and those that are written for CUDA alone."""
         mentioned = facts.mentioned(node)
-        return not API.isdisjoint(mentioned) and self._is_agnostic(facts.path, mentioned)
+        is_at_top = isinstance(node, ast.stmt) and not node.col_offset
+        is_within = not is_at_top or isinstance(node, DEFINITIONS)
+        return not API.isdisjoint(mentioned) and self._is_agnostic(facts, mentioned, is_within)
 
-    def _is_agnostic(self, path: str, mentioned: Iterable[str]) -> bool:
+    def _is_agnostic(
+        self, facts: ModuleFacts, mentioned: Iterable[str], is_within: bool = True
+    ) -> bool:
+        """Tells whether code that mentions this is for every device; `is_within` a definition."""
         if not CUDA_ALONE.isdisjoint(mentioned):
             return False
-        return lies_in(path, self._agnostic) or any(
-            not self._device_modules.isdisjoint(name.split(".")) for name in mentioned
+        return (
+            lies_in(facts.path, self._agnostic)
+            or self._reaches_module(mentioned)
+            or (not is_within and self._reaches_at_top(facts))
+        )
+
+    def _reaches_module(self, mentioned: Iterable[str]) -> bool:
+        return any(not self._device_modules.isdisjoint(name.split(".")) for name in mentioned)
+
+    def _reaches_at_top(self, facts: ModuleFacts) -> bool:
+        """Tells whether a module reaches the device module outside of all definitions."""
+        return any(
+            self._reaches_module(facts.mentioned(node))
+            for node in facts.module.statements_with(self._device_modules)
+            if not isinstance(node, DEFINITIONS)
         )
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each use of the API that no test for CUDA guards."""
         mentions = list(_uses(block))
-        if not self._is_agnostic(block.path, [name for _, name in mentions]):
+        names = [name for _, name in mentions]
+        if not self._is_agnostic(block.facts, names, _is_within_definition(block)):
             return
         uses = [(node, api) for node, api in mentions if api in API]
         exempt = self._platform.guarded(block) | _replaced(block)
@@ -268,6 +313,14 @@ def run_on_xpu(device):
                 else f"reach `{name}` through `torch.get_device_module(device)`",
                 severity=Severity.WARNING if is_call else Severity.NOTE,
             )
+
+
+def _is_within_definition(block: Block) -> bool:
+    """Tells whether a block is a function or class, a part of one, or an import."""
+    first = block.module.body[0]
+    if isinstance(first, cst.SimpleStatementLine):
+        return block.is_nested or isinstance(first.body[0], (cst.Import, cst.ImportFrom))
+    return block.is_nested or isinstance(first, (cst.FunctionDef, cst.ClassDef))
 
 
 def _uses(block: Block) -> Iterator[tuple[CSTNode, str]]:

@@ -53,7 +53,7 @@ class DeviceLiteral(Rule):
     needles = ((b'"cuda"', b"'cuda'", b".cuda("),)
     seen_in = ("https://github.com/sgl-project/sglang/pull/34576",)
     judged = (
-        Judged("sglang 0.5.23", 3, 3),
+        Judged("sglang 0.5.23", 2, 2),
         Judged("vllm 0.20.2", 0, 0),
     )
     bad = (

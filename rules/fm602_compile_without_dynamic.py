@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fmcheck.finding import Severity
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted
-from fmcheck.lint.rule import Example, Rule, Scope
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
     import ast
@@ -27,7 +27,8 @@ class CompileWithoutDynamic(Rule):
     ## What it does
     Looks for a function that takes arguments and is decorated by `torch.compile` without
     `dynamic=`. A function compiled with `disable=True` is left alone. Off by default: whether the
-    shapes of a function change from step to step, its source does not say.
+    shapes of a function change from step to step, its source does not say, nor whether a caller
+    marks them as dynamic.
 
     ## Why is this bad
     The first call compiles for the sizes that it sees, the second batch size compiles anew, in the
@@ -54,6 +55,10 @@ class CompileWithoutDynamic(Rule):
     scope = Scope.FUNCTION
     needles = ((b"compile",), (b"torch",))
     seen_in = ("https://github.com/vllm-project/vllm/pull/10406",)
+    judged = (
+        Judged("sglang 0.5.23", 23, 13),
+        Judged("vllm 0.20.2", 5, 3),
+    )
     on_by_default = False
     bad = (
         Example(
@@ -104,8 +109,8 @@ def nothing():
                         yield block.finding(
                             self,
                             decorator.decorator,
-                            f"`{node.name.value}` is compiled without `dynamic=`: each new batch "
-                            "size may compile it again",
+                            f"`{node.name.value}` is compiled without `dynamic=`: the next batch "
+                            "size compiles it again",
                             help="say `dynamic=True`, or `dynamic=False` if its shapes are fixed",
                         )
 

@@ -10,7 +10,7 @@ from fmcheck.cli import main
 from fmcheck.config import find_settings, load_settings
 from fmcheck.errors import UsageError
 
-SOURCE = "import torch\nm, e = torch.get_device_module(), torch.cuda.Event()\n"
+SOURCE = "import torch\nm = torch.get_device_module()\ne = torch.cuda.Event()\n"
 
 
 def write(folder, text, name="pyproject.toml"):

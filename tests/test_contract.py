@@ -200,6 +200,42 @@ BAD = {
         HEAD + '[streams]\norderd_by = ["join"]\n',
         "unknown key `streams.orderd_by`; did you mean `ordered_by`?",
     ),
+    "renamed hook of nobody": (
+        HEAD + '[[renamed]]\nold = "after"\nnew = "after_step"\n',
+        "key `renamed[0]`: expected `classes` or `receivers`, got neither",
+    ),
+    "renamed hook by a dotted name": (
+        HEAD + '[[renamed]]\nold = "after"\nnew = "Hooks.after"\nclasses = ["Hooks"]\n',
+        "key `renamed[0].new`: expected a name, got `Hooks.after`",
+    ),
+    "hook that was no name": (
+        HEAD + '[[renamed]]\nold = "after()"\nnew = "after"\nclasses = ["Hooks"]\n',
+        "key `renamed[0].old`: expected a name, got `after()`",
+    ),
+    "self-guarding call that asks for nothing": (
+        HEAD + '[[self_guarding]]\ncall = "resolve"\nguards = []\n',
+        "key `self_guarding[0].guards`: expected at least one, got none",
+    ),
+    "self-guarding call by a dotted name": (
+        HEAD + '[[self_guarding]]\ncall = "relay.resolve"\nguards = ["rows"]\n',
+        "key `self_guarding[0].call`: expected a name, got `relay.resolve`",
+    ),
+    "fill value without a value": (
+        HEAD + '[[graph_inputs.fill_value]]\nname = "seq_lens"\n',
+        "key `graph_inputs.fill_value[0]`: object missing required field `value`",
+    ),
+    "fill value that is no number": (
+        HEAD + '[[graph_inputs.fill_value]]\nname = "seq_lens"\nvalue = "PAD"\n',
+        "key `graph_inputs.fill_value[0].value`: expected `int`, got `str`",
+    ),
+    "literal-free files not in a list": (
+        HEAD + '[device]\nno_literal = "models/*.py"\n',
+        "key `device.no_literal`: expected `array`, got `str`",
+    ),
+    "platform that is no name": (
+        HEAD + '[device]\nno_compile = ["is_npu()"]\n',
+        "key `device.no_compile`: expected a name, got `is_npu()`",
+    ),
     "not UTF-8": (None, "is not UTF-8"),
 }
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import textwrap
 
 import libcst as cst
@@ -11,6 +10,7 @@ import pytest
 from fmcheck.lint.block import Block, walk
 from fmcheck.lint.facts import ModuleFacts
 from fmcheck.lint.flow import Flow
+from fmcheck.lint.module import Module
 
 
 class Paths:
@@ -19,7 +19,7 @@ class Paths:
     def __init__(self, body: str) -> None:
         source = "def f(x, y):\n" + textwrap.indent(textwrap.dedent(body), "    ")
         lines = source.splitlines(keepends=True)
-        block = Block(ModuleFacts(ast.parse(source), "f.py"), lines, 1)
+        block = Block(ModuleFacts(Module(source), "f.py"), lines, 1)
         function = block.module.body[0]
         assert isinstance(function, cst.FunctionDef)
         self.flow = Flow(function, block)

@@ -9,7 +9,7 @@ import pytest
 
 from tests.environments import Environment, build_wheel, copy_checkout
 
-STRAY_EVENT = "import torch\nm, e = torch.get_device_module(), torch.cuda.Event()\n"
+STRAY_EVENT = "import torch\nm = torch.get_device_module()\ne = torch.cuda.Event()\n"
 
 GENERIC_NAMES = ("rules", "plugin", "tests", "fixtures", "engine")
 
@@ -40,7 +40,13 @@ def test_wheel_holds_one_importable_name_and_all_its_parts(wheel):
     names = zipfile.ZipFile(wheel).namelist()
 
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"fmcheck"}
-    for part in ("py.typed", "plugin.py", "rules/fm301_cuda_api.py", "contracts/sglang.toml"):
+    for part in (
+        "py.typed",
+        "plugin.py",
+        "rules/fm301_cuda_api.py",
+        "contracts/sglang.toml",
+        "contracts/vllm.toml",
+    ):
         assert f"fmcheck/{part}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)
 
@@ -150,7 +156,7 @@ def test_an_installed_package_adds_its_rule_and_contract(lint_only, tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (tmp_path / "scheduler.py").write_text(
-        "import torch\nm, e = acme_device(), torch.cuda.Event()\nsleep()\n"
+        "import torch\nm = acme_device()\ne = torch.cuda.Event()\nsleep()\n"
     )
     lint_only.install(str(project), cwd=tmp_path)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -15,6 +14,7 @@ from fmcheck.lint.block import Block
 from fmcheck.lint.declared import functions, is_module
 from fmcheck.lint.engine import lint_file, lint_text
 from fmcheck.lint.facts import ModuleFacts
+from fmcheck.lint.module import Module
 from fmcheck.lint.relays import Relays
 from fmcheck.lint.syncs import Syncs, may_sync
 from fmcheck.registry import contracts_for, rules
@@ -94,7 +94,7 @@ def test_file_without_a_relay_class_is_not_looked_at(code: str) -> None:
 def accesses(body: str, path: str = OVERLAP_UTILS) -> Accesses:
     source = "class FutureMap:\n    def act(self, batch, rows, future_map):\n        " + body
     lines = (source + "\n").splitlines(keepends=True)
-    block = Block(ModuleFacts(ast.parse(source), path), lines, 1)
+    block = Block(ModuleFacts(Module(source), path), lines, 1)
     [function] = functions(block)
     return Accesses(function, block, Relays(sglang()))
 
@@ -204,7 +204,7 @@ NO_SYNCS = [
 def parsed(body: str) -> tuple[cst.FunctionDef, Block]:
     source = "import torch\nimport numpy as np\ndef step(self, batch, rows):\n    " + body
     lines = (source + "\n").splitlines(keepends=True)
-    block = Block(ModuleFacts(ast.parse(source), "step.py"), lines, 1)
+    block = Block(ModuleFacts(Module(source), "step.py"), lines, 1)
     [function] = functions(block)
     return function, block
 

@@ -26,17 +26,17 @@ class CstError(Exception):
 class Block:
     """Source lines of one function, class or module, parsed by libcst when first looked at.
 
-    A method is parsed inside a class of ours: columns stay those of the file, and lines are moved
-    by `shift`.
+    What is indented (`is_nested`: a method) is parsed inside an `if` of ours: columns stay those of
+    the file, and lines are moved by `_shift`.
     """
 
     def __init__(self, facts: ModuleFacts, lines: Sequence[str], first_line: int) -> None:
         self.facts = facts
         self._lines = lines
         self.first_line = first_line
-        nested = bool(lines) and lines[0][:1].isspace()
-        self._text = "".join(["if True:\n", *lines] if nested else lines)
-        self._shift = first_line - (2 if nested else 1)
+        self.is_nested = bool(lines) and lines[0][:1].isspace()
+        self._text = "".join(["if True:\n", *lines] if self.is_nested else lines)
+        self._shift = first_line - (2 if self.is_nested else 1)
 
     @property
     def path(self) -> str:

@@ -123,8 +123,15 @@ class ModuleFacts:
         return self.imported.get(head, head) + dot + rest
 
 
-def walk(root: ast.AST) -> Iterator[ast.AST]:
-    """Yields `root` and all below it, in no order, in half the time of `ast.walk`."""
+#: Nodes without a place and without children.
+CONTEXTS = frozenset({ast.Load, ast.Store, ast.Del})
+
+
+def walk(root: ast.AST, skipped: frozenset[type[ast.AST]] = CONTEXTS) -> Iterator[ast.AST]:
+    """Yields `root` and all below it, in no order, in half the time of `ast.walk`.
+
+    `skipped` are the classes of nodes that are left out, with what is below them.
+    """
     stack = [root]
     while stack:
         node = stack.pop()
@@ -132,13 +139,13 @@ def walk(root: ast.AST) -> Iterator[ast.AST]:
         for name in node._fields:
             value = getattr(node, name, None)
             if value.__class__ is list:
-                stack += [one for one in value if isinstance(one, ast.AST)]
-            elif isinstance(value, ast.AST) and value.__class__ not in _CONTEXTS:
+                stack += [
+                    one
+                    for one in value
+                    if isinstance(one, ast.AST) and one.__class__ not in skipped
+                ]
+            elif isinstance(value, ast.AST) and value.__class__ not in skipped:
                 stack.append(value)
-
-
-#: Nodes without a place and without children.
-_CONTEXTS = frozenset({ast.Load, ast.Store, ast.Del})
 
 
 def _names(node: ast.AST) -> Iterator[str]:

@@ -12,6 +12,7 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.buffers import HELD
+from fmcheck.lint.facts import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -97,7 +98,7 @@ class StreamWords:
         self.assigns: list[ast.Assign] = []
         #: Elements and slices that are assigned to, and what `+=` changes.
         self.stores: list[ast.expr] = []
-        for inner in _walk(node):
+        for inner in walk(node, _MUTE):
             if isinstance(inner, ast.Call):
                 self.calls[last_name(inner.func)].append(inner)
             elif isinstance(inner, ast.With):
@@ -229,22 +230,6 @@ def holder(node: ast.AST) -> str:
 
 #: Nodes without children that tell nothing here; most of a tree.
 _MUTE = frozenset({ast.Name, ast.Constant, ast.Load, ast.Store, ast.arg, ast.alias, ast.Pass})
-
-
-def _walk(root: ast.AST) -> Iterator[ast.AST]:
-    """Yields the nodes that may tell something, in half the time of `ast.walk`."""
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        yield node
-        for name in node._fields:
-            value = getattr(node, name, None)
-            if value.__class__ is list:
-                stack += [
-                    one for one in value if isinstance(one, ast.AST) and one.__class__ not in _MUTE
-                ]
-            elif isinstance(value, ast.AST) and value.__class__ not in _MUTE:
-                stack.append(value)
 
 
 def _pins(node: ast.AST) -> bool:

@@ -1,0 +1,179 @@
+"""FM207: rows are chosen by an index whose padding is negative."""
+
+from __future__ import annotations
+
+import ast
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Severity
+from fmcheck.lint.declared import functions
+from fmcheck.lint.facts import walk
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import dotted, fits, last_name
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from libcst import CSTNode
+
+    from fmcheck.contract import Contract
+    from fmcheck.finding import Finding
+    from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
+
+#: Methods that write rows in place, and where their index stands.
+WRITES = {"index_copy_": 1, "index_add_": 1, "index_fill_": 1, "scatter_": 1}
+
+
+class NegativePaddingIndex(Rule):
+    """Rows are chosen by an index whose padding is negative.
+
+    ## What it does
+    Looks for `cache[rows] = value` and `index_copy_` by an index whose padding the contract
+    declares to be negative (`graph_inputs.fill_value`), in a function that neither compares the
+    index nor clamps it. Silent without such a contract.
+
+    ## Why is this bad
+    To a kernel, -1 says that there is nothing to write. To an index it is the last row: each padded
+    entry of a batch writes its values to the last slot of the cache, which is somebody's.
+
+    ## Example
+    ```python
+    cache[slot_mapping] = values
+    ```
+
+    ## Use instead
+    ```python
+    held = slot_mapping >= 0
+    cache[slot_mapping[held]] = values[held]
+    ```
+    """
+
+    code = "FM207"
+    name = "negative-padding-index"
+    severity = Severity.ERROR
+    scope = Scope.FUNCTION
+    # The names are the contracts': see `concerns`.
+    needles = ()
+    seen_in = ("https://github.com/vllm-project/vllm/pull/43810",)
+    judged = (
+        Judged("sglang 0.5.23", 0, 0),
+        Judged("vllm 0.20.2", 2, 2),
+    )
+    bad = (
+        Example(
+            """\
+def store(cache, slot_mapping, values):
+    cache[slot_mapping] = values
+    cache.view(-1, 8).index_copy_(0, slot_mapping, values)
+""",
+            at=((2, 11), (3, 38)),
+        ),
+        Example(
+            """\
+class Cache:
+    def store(self, batch, values):
+        self.states[batch.state_rows] = values
+""",
+            at=((3, 21),),
+            contract="""\
+engine.name = "mine"
+[[graph_inputs.fill_value]]
+name = "state_*"
+value = -1
+""",
+        ),
+    )
+    good = (
+        Example(
+            """\
+def store(cache, slot_mapping, values):
+    held = slot_mapping >= 0
+    cache[slot_mapping[held]] = values[held]
+    cache[slot_mapping] = values
+
+def clamped(cache, slot_mapping, values):
+    cache[slot_mapping.clamp(min=0)] = values
+
+def read(cache, slot_mapping, rows, values):
+    cache[rows] = values
+    cache[0] = slot_mapping
+    return cache[slot_mapping]
+"""
+        ),
+    )
+
+    def __init__(self, contracts: Sequence[Contract]) -> None:
+        super().__init__(contracts)
+        declared = [one for part in contracts for one in part.graph_inputs.fill_value]
+        self._names = [one.name for one in declared if one.value < 0]
+        # Of a glob, what it asks for literally.
+        self.anchors = tuple(max(name.split("*"), key=len).encode() for name in self._names)
+
+    def concerns(self, text: bytes) -> bool:
+        """Asks for the contracts' names."""
+        return any(name in text for name in self.anchors or ())
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears blocks that write nothing by an index of such a name."""
+        return any(
+            fits(getattr(index, "attr", getattr(index, "id", "")), self._names)
+            for inner in walk(node)
+            for index in _indices(inner)
+        )
+
+    def check(self, block: Block) -> Iterator[Finding]:
+        """Yields a finding for each such write."""
+        for function in functions(block):
+            nodes = list(block.nodes(function))
+            asked = {name for node in nodes for name in _asked(node, block)}
+            for node in nodes:
+                for index in _written_by(node):
+                    name = dotted(index) or ""
+                    if name not in asked and fits(last_name(index), self._names):
+                        yield block.finding(
+                            self,
+                            index,
+                            f"`{name}` is negative where the batch is padded, and -1 is the last "
+                            "row to an index",
+                            help=f"write where `{name} >= 0` only",
+                        )
+
+
+def _indices(node: ast.AST) -> Iterator[ast.expr]:
+    if isinstance(node, ast.Assign):
+        for target in node.targets:
+            if isinstance(target, ast.Subscript):
+                yield target.slice
+    elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in WRITES:
+        yield from node.args
+
+
+def _written_by(node: CSTNode) -> Iterator[CSTNode]:
+    """Yields the index of a write to rows."""
+    if isinstance(node, cst.Assign):
+        for target in node.targets:
+            subscript = target.target
+            index = subscript.slice[0].slice if isinstance(subscript, cst.Subscript) else None
+            if isinstance(index, cst.Index):
+                yield index.value
+    elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        at = WRITES.get(node.func.attr.value)
+        if at is not None and len(node.args) > at:
+            yield node.args[at].value
+
+
+def _asked(node: CSTNode, block: Block) -> Iterator[str]:
+    """Yields the names that a comparison or a call like `clamp` is about."""
+    sides: list[CSTNode] = []
+    if isinstance(node, cst.Comparison):
+        sides = [node.left, *(one.comparator for one in node.comparisons)]
+    elif isinstance(node, cst.Call) and last_name(node.func) in ("where", "clamp", "clamp_"):
+        receiver = [node.func.value] if isinstance(node.func, cst.Attribute) else []
+        sides = [*receiver, *(arg.value for arg in node.args)]
+    for side in sides:
+        for inner in block.nodes(side):
+            name = dotted(inner)
+            if name:
+                yield name
