@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 import typing
@@ -132,9 +133,25 @@ def test_every_part_of_a_contract_is_one(fixtures_readme):
 
 
 def test_every_key_of_a_contract_is_explained(fixtures_readme):
-    told = set(re.findall(r"`([a-z_]+)`", fixtures_readme))
+    _, _, tables = fixtures_readme.partition("## The contract, key by key")
+    told = set(re.findall(r"`([a-z_]+)`", tables))
 
     assert keys_of(Contract) - told == set()
+
+
+def test_the_guide_s_contract_sees_what_its_engine_does_wrong(fixtures_readme, root, tmp_path):
+    shutil.copytree(root / "tests" / "data" / "my_engine", tmp_path, dirs_exist_ok=True)
+    (tmp_path / "my_engine.toml").write_text("\n".join(blocks(fixtures_readme, "toml")))
+    settings = '[tool.fmcheck]\ncontracts = ["my_engine.toml"]\n'
+    (tmp_path / "pyproject.toml").write_text(settings)
+    environ = {**os.environ, "PYTHONPATH": os.pathsep.join((str(root), str(tmp_path)))}
+    command = [sys.executable, "-m", "pytest", "-p", "fmcheck", "-p", "no:cacheprovider"]
+    done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ)
+
+    assert "2 failed, 1 passed" in done.stdout, done.stdout + done.stderr
+    assert "FR104 stale-owner in TokenRelay.next_tokens row 1" in done.stdout
+    assert "FR201 stale-tail in DecodeRunner.row_ids" in done.stdout
+    assert "owner b, generation 2" in done.stdout
 
 
 def keys_of(struct: type[msgspec.Struct]) -> set[str]:
