@@ -5,20 +5,23 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help demo test check truth museum benchmarks clean
+.PHONY: help demo test check truth museum drives benchmarks robust clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/'
+	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 $(VENV)/.ready: pyproject.toml constraints.txt tests/requirements.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet -c constraints.txt -e '.[pytest]' torch -r tests/requirements.txt
 	@touch $@
 
-demo: $(VENV)/.ready  ## a lint finding and a watched test run, on the built-in engine
+demo: $(VENV)/.ready  ## findings in the source and at run time, on the built-in engine
 	$(BIN)/fmcheck lint fixtures/demo; test $$? -eq 1
+	$(BIN)/fmcheck lint --diff fixtures/demo; test $$? -eq 1
+	$(BIN)/fmcheck doctor --backend eager
 	$(BIN)/python -m pytest -p fmcheck fixtures/engine; test $$? -eq 1
-	@echo 'As meant: the linter found the planted fault, and only the healthy engine passed.'
+	@echo 'As meant: the linter found the two planted faults, one of which --fix would mend;'
+	@echo 'every detector fires; and of the tests, only that of the healthy engine passed.'
 	@echo 'More to break: $(BIN)/python -m fixtures.engine --faults'
 
 check: $(VENV)/.ready  ## format, lint and types of fmcheck itself
@@ -29,15 +32,24 @@ check: $(VENV)/.ready  ## format, lint and types of fmcheck itself
 test: check  ## the whole test suite
 	$(BIN)/python -m pytest
 
-truth: $(VENV)/.ready  ## expected against given, over released SGLang wheels
+truth: $(VENV)/.ready  ## the linter on lines of released SGLang wheels: expected against given
 	$(BIN)/python -m tests.truth
 
 museum: $(VENV)/.ready  ## historic faults: which of them a lint rule catches
 	$(BIN)/python -m tests.museum
 
-benchmarks: $(VENV)/.ready  ## ratios: linter, watch, start-up, fused gather
+drives: $(VENV)/.ready  ## releases of SGLang on CPU: healthy drives silent, planted faults reported
+	$(BIN)/python -m tests.drives
+
+benchmarks: $(VENV)/.ready  ## ratios: linter against ruff, watch, guard, fused gather
 	$(BIN)/python -m tests.benchmarks
+	$(BIN)/python -m tests.benchmarks.guard
 	$(BIN)/python -m tests.benchmarks.fused_gather
 
+robust: $(VENV)/.ready  ## the linter over site-packages, the standard library and odd files
+	$(BIN)/python -m tests.robust
+
 clean:  ## remove what the other targets made
-	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
+	rm -rf .fmcheck_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +

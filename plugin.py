@@ -47,15 +47,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fmcheck-mode",
         metavar="MODE",
         dest="fmcheck_mode",
-        help=f"what a violation does: {', '.join(MODES)} (fail, if fmcheck is loaded by -p)",
+        help="what a violation does: fail its test, warn, halt (raise at the offending line); or "
+        "off: nothing is watched (default: fail with -p fmcheck, else off)",
     )
     group.addoption(
         "--fmcheck-config",
         metavar="FILE",
         dest="fmcheck_config",
-        help="settings (default: [tool.fmcheck] of the nearest pyproject.toml)",
+        help="settings: contracts, suppressions, fail-on (default: [tool.fmcheck] of the nearest "
+        "pyproject.toml)",
     )
-    parser.addini("fmcheck_mode", "what a violation of fmcheck does, unless --fmcheck says it")
+    parser.addini(
+        "fmcheck_mode", "what a violation of fmcheck does, unless --fmcheck or FMCHECK_MODE says it"
+    )
 
 
 @pytest.hookimpl(tryfirst=True)

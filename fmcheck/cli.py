@@ -59,7 +59,8 @@ def _parser() -> argparse.ArgumentParser:
         prog="fmcheck",
         allow_abbrev=False,
         description="Finds stale-data bugs in overlap-scheduled LLM inference engines. "
-        "`fmcheck lint` reads the source; `pytest -p fmcheck` watches it run.",
+        "`fmcheck lint` reads the source; `pytest -p fmcheck` and `fmcheck.watch` watch it run.",
+        epilog="`fmcheck COMMAND --help` tells more of each.",
     )
     parser.add_argument("--version", action="version", version=f"fmcheck {__version__}")
     parser.set_defaults(options=("--help", "--version"))
@@ -67,10 +68,12 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="fmcheck")
     cli_lint.add_to(commands)
     add_doctor(commands)
-    rule = commands.add_parser("rule", help="explain a rule")
-    rule.add_argument("code", metavar="CODE", help="a rule's code, as FM201")
+    rule = commands.add_parser("rule", help="explain a rule, or a code of the linter's own")
+    rule.add_argument("code", metavar="CODE", help="the code, as FM201")
     rule.set_defaults(run=_explain)
-    listing = commands.add_parser("rules", help="list the rules")
+    listing = commands.add_parser(
+        "rules", help="list the rules, with those that are off by default"
+    )
     listing.set_defaults(run=_list_rules)
     return parser
 

@@ -24,7 +24,11 @@ CLEAN, FOUND, FAILED = 0, 1, 2
 
 FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit")
 
-EXIT_STATUS = """\
+EPILOG = """\
+in the source:
+  # fmcheck: ignore[FM201] why this is right         on the finding's line
+  # fmcheck: ignore-file[FM301] why this is right    above the first statement
+
 exit status:
   0    nothing found (notes alone are nothing); with --diff: nothing to fix
   1    warnings or errors found; with --diff: there is a difference
@@ -43,7 +47,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         usage="fmcheck lint [OPTION]... PATH...",
         allow_abbrev=False,
         description="Checks Python files against the rules and the engine's contract.",
-        epilog=EXIT_STATUS,
+        epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     lint.add_argument(
@@ -69,7 +73,8 @@ def _add_selection(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="RULES",
-        help="only these: codes, families (FM2) or ALL, split by commas",
+        help="only these: codes, families (FM2) or ALL, split by commas (default: those of the "
+        "settings, else all that are on by default)",
     )
     group.add_argument(
         "--ignore", action="append", default=[], metavar="RULES", help="all but these"
@@ -117,7 +122,7 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
 
 def _add_fixes(group: argparse._ArgumentGroup) -> None:
     how = group.add_mutually_exclusive_group()
-    how.add_argument("--fix", action="store_true", help="apply the fixes that rules offer")
+    how.add_argument("--fix", action="store_true", help="apply the safe fixes that rules offer")
     how.add_argument(
         "--diff", action="store_true", help="show what --fix would change, and write nothing"
     )
@@ -133,13 +138,15 @@ def _add_baseline(group: argparse._ArgumentGroup) -> None:
         "--baseline",
         type=Path,
         metavar="FILE",
-        help="do not report what this file lists; what it lists and is gone is an error",
+        help="do not report what this file lists; what it lists and is gone is an error "
+        "(default: the one of the settings, if any)",
     )
     how = group.add_mutually_exclusive_group()
     how.add_argument(
         "--update-baseline",
         action="store_true",
-        help="take out of the baseline what is gone, and add nothing; make it if it is missing",
+        help="take out of the baseline what is gone, and add nothing; if there is none, make it of "
+        "all that is found",
     )
     how.add_argument(
         "--add-to-baseline",
@@ -173,7 +180,9 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "-q", "--quiet", action="store_true", help="findings alone: no closing line, no progress"
     )
     group.add_argument(
-        "--exit-zero", action="store_true", help="exit with 0 even if something was found"
+        "--exit-zero",
+        action="store_true",
+        help="exit with 0 even if something was found; 2 stays 2",
     )
 
 

@@ -1,0 +1,1 @@
+"""The engine that the contract in `fixtures/README.md` is of, as small as can be."""

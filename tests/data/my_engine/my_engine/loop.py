@@ -1,0 +1,3 @@
+class Loop:
+    def step(self, work):
+        work()
