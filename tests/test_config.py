@@ -92,7 +92,7 @@ BAD = {
     ),
     "unknown contract": (
         '[tool.fmcheck]\ncontracts = ["sglan"]\n',
-        "key `contracts`: expected a path ending in .toml or one of `sglang`, got `sglan`; "
+        "key `contracts`: expected a path ending in .toml or one of `sglang`, `vllm`, got `sglan`; "
         "did you mean `sglang`?",
     ),
     "missing contract": ('[tool.fmcheck]\ncontracts = ["my.toml"]\n', "my.toml: no such file"),
