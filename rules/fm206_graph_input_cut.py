@@ -121,7 +121,7 @@ class Runner:
                 yield from self._function(block.part(outline.line, outline.end_line))
 
     def _function(self, block: Block) -> Iterator[Finding]:
-        filling = Filling(block, ())
+        filling = Filling(block, lambda _: False)
         filled = {
             (write.region.path, filling.sizes.text(write.region.stop)): write
             for write in filling.writes

@@ -195,7 +195,7 @@ class Pool:
 
     def _class(self, node: libcst.ClassDef, block: Block) -> Iterator[Finding]:
         spans = [block.span(one) for one in node.body.body if isinstance(one, cst.FunctionDef)]
-        methods = [Filling(block.part(one.line, one.end_line), ()) for one in spans]
+        methods = [Filling(block.part(one.line, one.end_line), lambda _: False) for one in spans]
         names = [node.name.value, *(last_name(base.value) for base in node.bases)]
         replays = any(_GRAPH.search(name) for name in (*names, *(one.name for one in methods)))
         static = {

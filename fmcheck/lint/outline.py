@@ -96,7 +96,7 @@ def outlines_at(block: Block) -> Sequence[Outline]:
     return [one for one in found if first <= one.line <= last]
 
 
-@lru_cache(maxsize=64)
+@lru_cache(maxsize=4)
 def outlines_of(node: ast.AST, facts: ModuleFacts) -> Sequence[Outline]:
     """Returns the outlines of the functions in `node`, a top-level statement of a module."""
     lines = facts.module.lines
