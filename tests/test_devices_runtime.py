@@ -15,7 +15,7 @@ import torch
 
 from fmcheck.contract import parse_contract
 from fmcheck.runtime.relay_tensor import RelayTensor
-from fmcheck.runtime.tail_probes import probe_wrong_device
+from fmcheck.runtime.tail_probes import wrong_device_codes
 from fmcheck.runtime.watch import Watch
 
 if TYPE_CHECKING:
@@ -179,11 +179,11 @@ def test_after_the_watch_torch_is_as_it_was(watch: Watch) -> None:
 
 
 def test_the_check_sees_its_own_fault() -> None:
-    assert probe_wrong_device("cpu")
+    assert wrong_device_codes("cpu") == ({"FR301"}, set())
 
 
 def test_a_check_that_sees_nothing_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from fmcheck.runtime import devices
 
     monkeypatch.setattr(devices, "compare", lambda name, args, kwargs: None)
-    assert not probe_wrong_device("cpu")
+    assert wrong_device_codes("cpu")[0] == set()

@@ -19,9 +19,18 @@ SABOTAGE = {
     "Ledger.is_empty = lambda self, rows: rows < 0\n",
     "FR102": "from fmcheck.runtime.buffer import RelayBuffer\n"
     "RelayBuffer._poison_over = lambda *args: None\n",
+    "FR103": "from fmcheck.runtime import story\n"
+    "report = story.report\n"
+    "story.report = lambda buffer, code, *rest: code == 'FR103' or report(buffer, code, *rest)\n",
+    "FR104": "from fmcheck.runtime.ledger import Ledger\n"
+    "Ledger.is_stale = lambda self, rows: rows < 0\n",
     "FR105": "from fmcheck.runtime.poison import Poison\n"
     "judge = Poison.suspects\n"
     "Poison.suspects = lambda self, bits, live: judge(self, bits, live) & self.is_poison(bits)\n",
+    "FR201": "from fmcheck.runtime.tails import HostTail\n"
+    "HostTail.judge = lambda self, count: None\n",
+    "FR301": "from fmcheck.runtime import devices\n"
+    "devices.compare = lambda name, args, kwargs: None\n",
     "FR602": "from fmcheck.runtime import dead_assert\ndead_assert.gone = lambda asked, left: ()\n",
 }
 WRAPPER_UNDONE = (
@@ -59,12 +68,32 @@ def test_a_detector_that_is_sabotaged_is_named(code: str) -> None:
     assert " dead" in done.stdout
 
 
+@pytest.mark.parametrize("code", [code for code in SABOTAGE if code != "FR602"])
+def test_a_detector_that_is_sabotaged_stops_a_session(code: str) -> None:
+    source = (
+        f"{SABOTAGE[code]}\n"
+        "from fmcheck.runtime import probes\n"
+        "from fmcheck.runtime.tally import Tally\n"
+        "tally = Tally()\n"
+        "probes.prove(tally, 'cpu')\n"
+        "print(*tally.dead, sep='\\n')\n"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", source],
+        env={**os.environ, "PYTHONPATH": str(REPOSITORY)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert f"the detector of {code} " in done.stdout
+
+
 def test_a_tensor_that_nobody_wraps_kills_them_all() -> None:
     done = doctor(WRAPPER_UNDONE, *CPU)
     assert done.returncode == 1
-    assert [f"fmcheck: {code} " in done.stderr for code in ("FR101", "FR102", "FR105")] == [
-        True
-    ] * 3
+    assert [
+        f"fmcheck: {code} " in done.stderr for code in ("FR101", "FR102", "FR103", "FR104", "FR105")
+    ] == [True] * 5
 
 
 def test_a_device_that_is_not_there_is_not_passed() -> None:

@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from fmcheck.contract import parse_contract
-from fmcheck.runtime.tail_probes import probe_stale_tail
+from fmcheck.runtime.tail_probes import stale_tail_codes
 from fmcheck.runtime.watch import Watch
 
 if TYPE_CHECKING:
@@ -473,11 +473,11 @@ def test_an_object_holds_inputs_as_a_mapping_does(watch: Watch, hold: Callable[.
 
 
 def test_the_check_sees_its_own_fault() -> None:
-    assert probe_stale_tail("cpu")
+    assert stale_tail_codes("cpu") == ({"FR201"}, set())
 
 
 def test_a_check_that_sees_nothing_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
     from fmcheck.runtime import tails
 
     monkeypatch.setattr(tails.HostTail, "judge", lambda self, count: None)
-    assert not probe_stale_tail("cpu")
+    assert stale_tail_codes("cpu")[0] == set()

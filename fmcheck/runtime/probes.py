@@ -14,6 +14,7 @@ from fmcheck.finding import CHECKS
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
+    from fmcheck.runtime.owners import Owners
     from fmcheck.runtime.tally import Tally
 
 EAGER = "eager"
@@ -107,7 +108,7 @@ def verdict(found: Iterable[str], expected: str, healthy: Iterable[str]) -> str:
 # --- the life of a row ---
 
 
-def _scratch(place: Place) -> tuple[Any, Any, Tally]:
+def _scratch(place: Place, owners: Owners | None = None) -> tuple[Any, Any, Tally]:
     """Returns a watched buffer of its own session, rows to use it with, and that session."""
     import torch
 
@@ -116,7 +117,7 @@ def _scratch(place: Place) -> tuple[Any, Any, Tally]:
 
     tally = Tally()
     plain = torch.zeros(4, dtype=torch.int64, device=place.device)
-    made = relay_tensor(plain, "scratch", "doctor", tally, (">=", 0))
+    made = relay_tensor(plain, "scratch", "doctor", tally, (">=", 0), (0,), owners)
     made._relay.lay_poison()
     return made, torch.tensor([1, 2], device=place.device), tally
 
@@ -156,6 +157,77 @@ def _double_read(buf: Any, rows: Any, take: Any, stash: Any) -> None:
 def _invalid_value(buf: Any, rows: Any, take: Any, stash: Any) -> None:
     stash(buf, rows, -7)
     take(buf, rows)
+
+
+# --- rows that have owners ---
+
+_ROWS = (1, 2)
+
+
+def _owner_probe(code: str, plant: Callable[..., None]) -> Callable[[Place], str]:
+    def run(place: Place) -> str:
+        codes = []
+        for act in (_owned_rightly, plant):
+            owners = _owners()
+            buf, rows, tally = _scratch(place, owners)
+            act(owners, buf, rows, place.compiled(_take), place.compiled(_stash))
+            codes.append([one.code for one in tally.drain()])
+        return verdict(codes[1], code, codes[0])
+
+    return run
+
+
+def _owners() -> Owners:
+    from fmcheck.runtime.owners import Owners
+
+    owners = Owners()
+    owners.hand_out(_ROWS, ("first", "first"))
+    return owners
+
+
+def _hand_over(owners: Owners) -> None:
+    owners.take_back(_ROWS)
+    owners.hand_out(_ROWS, ("second", "second"))
+
+
+def _owned_rightly(owners: Owners, buf: Any, rows: Any, take: Any, stash: Any) -> None:
+    for _ in range(2):
+        stash(buf, rows, 5)
+        take(buf, rows)
+    stash(buf, rows, 5)
+    _hand_over(owners)
+    stash(buf, rows, 6)
+    take(buf, rows)
+
+
+def _lost_write(owners: Owners, buf: Any, rows: Any, take: Any, stash: Any) -> None:
+    stash(buf, rows, 5)
+    take(buf, rows)
+    stash(buf, rows, 6)
+    stash(buf, rows, 7)
+
+
+def _stale_owner(owners: Owners, buf: Any, rows: Any, take: Any, stash: Any) -> None:
+    stash(buf, rows, 5)
+    _hand_over(owners)
+    take(buf, rows)
+
+
+# --- graph inputs and devices ---
+
+
+def _stale_tail(place: Place) -> str:
+    from fmcheck.runtime.tail_probes import stale_tail_codes
+
+    planted, healthy = stale_tail_codes(place.device)
+    return verdict(planted, "FR201", healthy)
+
+
+def _wrong_device(place: Place) -> str:
+    from fmcheck.runtime.tail_probes import wrong_device_codes
+
+    planted, healthy = wrong_device_codes(place.device)
+    return verdict(planted, "FR301", healthy)
 
 
 # --- compiled asserts ---
@@ -215,6 +287,10 @@ def _asserts_watched() -> Any:
 PROBES += [
     Probe("FR101", _row_probe("FR101", _read_before_write)),
     Probe("FR102", _row_probe("FR102", _double_read)),
+    Probe("FR103", _owner_probe("FR103", _lost_write)),
+    Probe("FR104", _owner_probe("FR104", _stale_owner)),
     Probe("FR105", _row_probe("FR105", _invalid_value)),
+    Probe("FR201", _stale_tail, backends=(EAGER,)),
+    Probe("FR301", _wrong_device, backends=(EAGER,)),
     Probe("FR602", _dead_assert, backends=BACKENDS[1:], cheap=False),
 ]

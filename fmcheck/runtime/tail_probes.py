@@ -22,17 +22,16 @@ _FILL = Fill(
 )
 
 
-def probe_stale_tail(device: str | torch.device) -> bool:
-    """Tells whether a forgotten reset is reported on `device`, and a reset is not."""
-    return _fill_codes(device, reset=False) == {"FR201"} and not _fill_codes(device, reset=True)
+def stale_tail_codes(device: str | torch.device) -> tuple[set[str], set[str]]:
+    """Returns what is reported on `device` for a forgotten reset, and for one that is made."""
+    return _fill_codes(device, reset=False), _fill_codes(device, reset=True)
 
 
-def probe_wrong_device(device: str | torch.device) -> bool:
-    """Tells whether rows from another device are reported on `device`, and its own are not."""
-    elsewhere, own = torch.zeros(1, dtype=torch.int64, device="meta"), [1]
-    return _gather_codes(device, elsewhere) == {"FR301"} and not _gather_codes(
-        device, torch.tensor(own, device=device)
-    )
+def wrong_device_codes(device: str | torch.device) -> tuple[set[str], set[str]]:
+    """Returns what is reported on `device` for rows from another device, and for its own."""
+    elsewhere = torch.zeros(1, dtype=torch.int64, device="meta")
+    own = torch.tensor([1], device=device)
+    return _gather_codes(device, elsewhere), _gather_codes(device, own)
 
 
 def _fill_codes(device: str | torch.device, reset: bool) -> set[str]:
