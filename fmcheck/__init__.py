@@ -6,6 +6,7 @@ import os
 
 TYPE_CHECKING = False  # as typing has it, without the import
 if TYPE_CHECKING:
+    from fmcheck.errors import CoverageError as CoverageError
     from fmcheck.errors import DetectorError as DetectorError
     from fmcheck.errors import FmcheckWarning as FmcheckWarning
     from fmcheck.errors import ViolationError as ViolationError
@@ -25,7 +26,7 @@ pytest_plugins = ("fmcheck.plugin",)
 
 def __getattr__(name: str) -> object:
     """Imports the public names when they are first asked for."""
-    if name in ("DetectorError", "FmcheckWarning", "ViolationError"):
+    if name in ("CoverageError", "DetectorError", "FmcheckWarning", "ViolationError"):
         from fmcheck import errors
 
         return getattr(errors, name)

@@ -29,6 +29,10 @@ class DetectorError(Exception):
     """A detector did not see the fault it was shown: a run without findings would prove nothing."""
 
 
+class CoverageError(Exception):
+    """Part of what was to be watched was not, so that silence would prove little."""
+
+
 class FmcheckWarning(UserWarning):
     """A violation in mode `warn`."""
 

@@ -104,22 +104,46 @@ def test_another_stream_is_seen(tally):
     assert codes(tally) == ["FR102"]
 
 
-def test_capture_is_left_alone_and_counted(tally):
-    buf = watched(tally)
-    buf[rows(1)] = 7
-    batch = rows(1)
+def test_a_replayed_double_read_is_found(tally):
+    buf, batch, out = watched(tally), rows(1), torch.zeros(1, dtype=torch.int64, device="cuda")
+    buf[batch] = 7
     graph = torch.cuda.CUDAGraph()
-
     with torch.cuda.graph(graph):
-        taken = buf[batch]
-        buf[batch] = taken + 1
-    graph.replay()
-    torch.cuda.synchronize()
-
-    assert taken.item() == 7
-    assert tally.unchecked == 2
+        out.copy_(buf[batch])
     assert codes(tally) == []
-    assert (buf[batch] == 8).all()
+
+    graph.replay()
+    assert codes(tally) == []
+    assert out.item() == 7
+    graph.replay()
+
+    assert codes(tally) == ["FR102"]
+
+
+def test_an_access_waits_for_nothing(tally):
+    buf, batch, values = watched(tally), rows(1, 2), rows(7, 8)
+    buf[batch] = values
+    buf[batch]
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        buf[batch] = values
+        got = buf[batch]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+    assert got.tolist() == [7, 8]
+    assert codes(tally) == []
+
+
+def test_findings_past_the_end_of_the_ring_are_counted(tally):
+    buf = watched(tally)
+    buf._relay._ring.capacity = 3
+
+    buf[rows(1, 2, 3, 4, 5)]
+
+    ((code, count),) = [(one.code, one.row_count) for one in tally.drain()]
+    assert (code, count) == ("FR101", 3)
+    assert [note for note in tally.notes if "2 findings on cuda:0 did not fit" in note]
 
 
 @pytest.mark.parametrize("backend", ["aot_eager", "inductor"])

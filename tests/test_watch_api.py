@@ -162,6 +162,20 @@ def test_a_dead_detector_ends_the_block_in_an_error(
         FutureMap()
 
 
+@pytest.mark.parametrize("mode", ["fail", "warn"])
+def test_a_buffer_that_never_appeared_ends_the_block(
+    contract: str, tmp_path: Path, mode: str
+) -> None:
+    (tmp_path / "toy.toml").write_text(f'{CONTRACT}\n[[relay.buffer]]\nname = "other"\n')
+    expected = (
+        pytest.raises(fmcheck.CoverageError, match="other")
+        if mode == "fail"
+        else pytest.warns(fmcheck.FmcheckWarning, match="other")
+    )
+    with expected, fmcheck.watch([contract], mode):
+        FutureMap().buf[ROWS] = 5
+
+
 def test_the_session_is_over_after_an_error_in_the_block(contract: str) -> None:
     with pytest.raises(KeyError), fmcheck.watch([contract]):
         raise KeyError

@@ -1,8 +1,10 @@
 """The guard: a relay buffer whose ledger lies on the device, beside the buffer.
 
-A gather or write by an index tensor costs one launch and no host sync, and may be captured in a
-graph. What else touches the buffer (views, masks, index expressions of several dimensions) fetches
-the ledger, goes the way of a buffer on the host, and puts the ledger back: it waits for the device.
+A gather or write by an index tensor costs no host sync and may be captured in a graph. It is one
+launch, but for a gather of more rows than a program takes at once (256, or 32 where they are wide),
+which is two: one judges, one retires. What else touches the buffer (views, masks, index expressions
+of several dimensions) fetches the ledger, goes the way of a buffer on the host, and puts the ledger
+back: it waits for the device.
 """
 
 from __future__ import annotations
@@ -27,8 +29,10 @@ if TYPE_CHECKING:
     from fmcheck.runtime.tally import Tally
 
 _SIGNS = {">=": 1, ">": 2}
-_BLOCK = 32
+#: Rows and columns that a program takes at once, and elements: what fits into registers.
+_BLOCK = 256
 _WIDE = 256
+_ELEMENTS = 8192
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -191,7 +195,7 @@ class GuardedBuffer(RelayBuffer):
                     self._row_stride,
                     self.poison.bits or 0,
                     HAS_POISON=self.poison.bits is not None,
-                    BLOCK=_BLOCK,
+                    BLOCK=self._block,
                     WIDE=self._wide,
                 )
 
@@ -211,7 +215,7 @@ class GuardedBuffer(RelayBuffer):
                     self._on_device["state"],
                     self._held,
                     len(rows),
-                    BLOCK=_BLOCK,
+                    BLOCK=self._block,
                 )
 
     # --- any other way: by the host ---
@@ -282,6 +286,11 @@ class GuardedBuffer(RelayBuffer):
         """Columns that a program takes at once: a power of two."""
         return int(min(_WIDE, 1 << max(0, self._width - 1).bit_length()))
 
+    @property
+    def _block(self) -> int:
+        """Rows that a program takes at once: a power of two."""
+        return min(_BLOCK, _ELEMENTS // self._wide)
+
     def _halt_if_asked(self) -> None:
         """In mode halt waits for the device, so that what it found is raised here."""
         if self.tally.halts:
@@ -341,7 +350,7 @@ class GuardedBuffer(RelayBuffer):
             CERTAIN=self.poison.certain,
             SIGN=_SIGNS.get(sign, 0),
             IS_FLOAT=self.poison.is_float,
-            BLOCK=_BLOCK,
+            BLOCK=self._block,
             WIDE=self._wide,
         )
 
@@ -375,7 +384,7 @@ class GuardedBuffer(RelayBuffer):
             moment,
             GUARDS=guards,
             CERTAIN=self.poison.certain and not self.poison.is_float,
-            BLOCK=_BLOCK,
+            BLOCK=self._block,
             WIDE=self._wide,
         )
 
@@ -384,7 +393,12 @@ class GuardedBuffer(RelayBuffer):
     ) -> None:
         within = scope.current()
         if within is None:
-            self._launch_gather(index, result, moment, judges=judges, retires=True)
+            together = index.numel() <= self._block
+            if judges and not together:
+                # A row may stand in the index twice, far apart: no program may retire what another
+                # one has still to judge.
+                self._launch_gather(index, result, moment, judges=True)
+            self._launch_gather(index, result, moment, judges=judges and together, retires=True)
             return
         self._launch_gather(index, result, moment, judges=judges, spares=True)
         if within is scope.Scope.AT_RETURN:
@@ -419,6 +433,8 @@ class GuardedBuffer(RelayBuffer):
             self._launch_write(none, 0, guards)
         result = self._plain[none]
         self._launch_gather(none, result, 0, judges=True, retires=True)
+        self._launch_gather(none, result, 0, judges=True)
+        self._launch_gather(none, result, 0, retires=True)
         self._launch_gather(none, result, 0, judges=True, spares=True)
         self._launch_gather(none, None, 0, judges=True)
         self._launch_gather(none, None, 0, retires=True)
@@ -437,7 +453,7 @@ class GuardedBuffer(RelayBuffer):
         return host.to(self._bits.device, non_blocking=True)
 
     def _grid(self, rows: int) -> tuple[int]:
-        return (-(-rows // _BLOCK),)
+        return (-(-rows // self._block),)
 
     def _remember_stream(self) -> None:
         if self._bits.is_cuda:

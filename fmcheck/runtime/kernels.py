@@ -1,9 +1,10 @@
 """Kernels: what is done to the ledger of a relay buffer on the device itself, one launch each.
 
 None of them waits for the host, and each may be captured in a graph and replayed: all that changes
-from launch to launch lies in device memory, and no integer makes another kernel, for a capture is
-no place to compile one. They take the ledger as tensors of one entry a row (see `guard.py`) and
-rows as int64 of any sign; rows out of range are left to the engine's own call.
+from launch to launch lies in device memory, and neither an integer nor where an index begins makes
+another kernel, for a capture is no place to compile one. They take the ledger as tensors of one
+entry a row (see `guard.py`) and rows as int64 of any sign; rows out of range are left to the
+engine's own call.
 """
 
 import triton
@@ -65,7 +66,8 @@ def _record(
         "buffer_number",
         "poison",
         "moment",
-    ]
+    ],
+    do_not_specialize_on_alignment=["values", "value_bits", "index", "seen_writes"],
 )
 def gather_guard(
     values,  # what was gathered: [count, width], as the buffer has it
@@ -109,7 +111,8 @@ def gather_guard(
     """After a gather: judges what it got, then poisons the rows and takes them out of the ledger.
 
     The verdict is on the values that the engine got, or `FROM_BUFFER` on those that it is about to
-    get: then nothing may retire. A row that stands in the index twice was gathered once.
+    get: then nothing may retire. A row that stands in the index twice was gathered once: what one
+    launch both judges and retires is for one program.
     """
     program = tl.program_id(0)
     if JUDGES and program == 0:
@@ -229,7 +232,8 @@ def gather_guard(
         "buffer_number",
         "poison",
         "moment",
-    ]
+    ],
+    do_not_specialize_on_alignment=["index"],
 )
 def write_guard(
     index,  # [count]

@@ -9,7 +9,14 @@ import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmcheck.errors import DetectorError, FmcheckWarning, UsageError, ViolationError, nearest
+from fmcheck.errors import (
+    CoverageError,
+    DetectorError,
+    FmcheckWarning,
+    UsageError,
+    ViolationError,
+    nearest,
+)
 from fmcheck.runtime.watch import Watch
 
 if TYPE_CHECKING:
@@ -140,6 +147,8 @@ class Session:
             raise ViolationError(self._report((*failing, *advice), coverage))
         if failing or advice:
             self._warn(self._report((*failing, *advice), coverage))
+        if coverage.problems and self.mode != "warn":
+            raise CoverageError("; ".join(coverage.problems))
         for problem in coverage.problems:
             self._warn(f"fmcheck: {problem}")
 
@@ -182,6 +191,8 @@ def watch(
         UsageError: if a mode, a contract or the settings do not fit.
         ViolationError: at the end of the block, with the whole report. An error of the block's own
             is left as it is, with a note on what was found.
+        CoverageError: at the end of a block without violations, if part of what was to be watched
+            was not: a declared buffer never appeared, a suppression has expired.
         DetectorError: at the end of the block, if a detector is dead in this process.
     """
     import msgspec

@@ -10,7 +10,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.errors import ViolationError
-from fmcheck.runtime import kernels, relay_tensor
+from fmcheck.runtime import kernels, probes, relay_tensor
 from fmcheck.runtime.guard import GuardedBuffer
 from fmcheck.runtime.halting import HaltingLock
 from fmcheck.runtime.owners import Owners
@@ -94,6 +94,49 @@ def test_many_and_wide_rows(rows, width, dtype, bound):
     ((code, shown, count),) = told(tally)
     assert (code, count) == ("FR102", min(50, len(batch)))
     assert set(shown) <= set(batch[:50].tolist())
+
+
+@pytest.mark.parametrize(
+    ("width", "dtype", "bound"),
+    [
+        (0, torch.int64, (">=", 0)),
+        (0, torch.int64, None),
+        (0, torch.bool, None),
+        (300, torch.float32, None),
+    ],
+)
+def test_a_row_that_stands_in_the_index_twice_was_gathered_once(width, dtype, bound):
+    buf, tally = watched(400, width, dtype, bound)
+    rows = torch.tensor([*range(1, 300), *range(1, 40)])
+    buf[rows] = torch.ones((len(rows), width) if width else len(rows), dtype=dtype)
+    buf[rows]
+    assert told(tally) == []
+    assert tally.unseen_writes == 0
+    assert tally.counts().gathers == 1
+    buf[rows]
+    ((code, _, count),) = told(tally)
+    assert (code, count) == ("FR102", 299)
+
+
+ROW_PROBES = [probe for probe in probes.PROBES if probe.code.startswith("FR1")]
+
+
+@pytest.mark.parametrize("probe", ROW_PROBES, ids=lambda probe: probe.code)
+def test_each_detector_is_proved_by_the_kernels(probe, launched):
+    assert probes.tried(probe, probes.Place("cpu")) == ""
+    assert launched["gather_guard"]
+    assert launched["write_guard"]
+
+
+@pytest.mark.parametrize("probe", ROW_PROBES, ids=lambda probe: probe.code)
+def test_a_kernel_that_does_nothing_is_noticed(probe, monkeypatch):
+    class Nothing:
+        def __getitem__(self, grid):
+            return lambda *args, **kwargs: None
+
+    kernel = "write_guard" if probe.code == "FR103" else "gather_guard"
+    monkeypatch.setattr(kernels, kernel, Nothing())
+    assert probes.tried(probe, probes.Place("cpu")) != ""
 
 
 def test_an_access_is_one_launch_and_waits_for_nothing(launched):
