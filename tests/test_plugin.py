@@ -638,15 +638,16 @@ def test_a_worker_that_died_is_told(project: Project) -> None:
 # --- the fixture engine ---
 
 
-@pytest.mark.parametrize(("load", "failed"), [(True, 2), (False, 0)])
+@pytest.mark.parametrize(("load", "failed"), [(True, 4), (False, 0)])
 def test_the_fixture_engine_shows_what_it_is_for(project: Project, load: bool, failed: int) -> None:
     engine = REPOSITORY / "fixtures" / "engine"
     loaded = ("-p", "fmcheck") if load else ()
     result = project.pytester.runpytest_subprocess(
         *loaded, "-p", "no:cacheprovider", "-v", str(engine)
     )
-    result.assert_outcomes(passed=3 - failed, failed=failed)
+    result.assert_outcomes(passed=5 - failed, failed=failed)
     if load:
         result.stdout.fnmatch_lines(["*test_healthy PASSED*"])
         result.stdout.fnmatch_lines(["FMCHECK: FR102*", "  gather*future_map.py:*"])
         result.stdout.fnmatch_lines(["FMCHECK: FR101*", "  gather*future_map.py:*"])
+        result.stdout.fnmatch_lines(["FMCHECK: FR104*", "FMCHECK: FR201*"])
