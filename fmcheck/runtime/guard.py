@@ -10,6 +10,7 @@ back: it waits for the device.
 from __future__ import annotations
 
 import contextlib
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -42,14 +43,22 @@ class Guards:
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
         self._rings: dict[torch.device, Ring] = {}
-        self._buffers: list[GuardedBuffer] = []
+        self._made = 0
+        # What was touched since the last drain is kept, so that what was found in it can be told.
+        self._touched: dict[int, GuardedBuffer] = {}
+        self._known: weakref.WeakValueDictionary[int, GuardedBuffer] = weakref.WeakValueDictionary()
 
     def add(self, buffer: GuardedBuffer, device: torch.device) -> tuple[Ring, int]:
         """Returns the ring for a new buffer and the number that its records bear."""
         if device not in self._rings:
             self._rings[device] = Ring(device)
-        self._buffers.append(buffer)
-        return self._rings[device], len(self._buffers) - 1
+        self._made += 1
+        self._known[self._made] = buffer
+        return self._rings[device], self._made
+
+    def touch(self, number: int, buffer: GuardedBuffer) -> None:
+        """Keeps a buffer alive until the next drain."""
+        self._touched[number] = buffer
 
     def drain(self) -> None:
         """Reports what the kernels found since the last drain. Waits for each device."""
@@ -65,7 +74,10 @@ class Guards:
                     f"{lost} findings on {device} did not fit into the {ring.capacity} of its ring"
                 )
             for (number, kind, moment), rows in by_violation(records).items():
-                self._buffers[number].tell(kind, moment, [rows[row] for row in sorted(rows)])
+                buffer = self._known.get(number)
+                if buffer is not None:
+                    buffer.tell(kind, moment, [rows[row] for row in sorted(rows)])
+        self._touched.clear()
 
 
 class GuardedBuffer(RelayBuffer):
@@ -89,6 +101,7 @@ class GuardedBuffer(RelayBuffer):
         self._width = row.numel()
         self._row_stride = int(plain.stride(0))
         self._last_stream: Any = None
+        self._handed_out: tuple[Any, Any] | None = None
         rows, device = len(plain), plain.device
 
         def full(value: int, kind: torch.dtype) -> torch.Tensor:
@@ -198,6 +211,7 @@ class GuardedBuffer(RelayBuffer):
                     BLOCK=self._block,
                     WIDE=self._wide,
                 )
+                self._note_hand_out()
 
     def spare(self, rows: npt.NDArray[np.int64]) -> None:
         """Rows were taken back, or go on to the next chunk: what they hold may be overwritten."""
@@ -455,9 +469,32 @@ class GuardedBuffer(RelayBuffer):
     def _grid(self, rows: int) -> tuple[int]:
         return (-(-rows // self._block),)
 
+    def order(self) -> None:
+        """Lets an access that is about to be made wait for the last hand-out, on another stream.
+
+        Its poison must not fall on what the new owner writes. This is the one fence that the watch
+        adds to an engine, and only from a hand-out to the next access.
+        """
+        if self._handed_out is None:
+            return
+        stream, event = self._handed_out
+        current = torch.cuda.current_stream(self._bits.device)
+        if current != stream and not torch.cuda.is_current_stream_capturing():
+            current.wait_event(event)
+        self._handed_out = None
+
     def _remember_stream(self) -> None:
-        if self._bits.is_cuda:
+        if self.tally.guards is not None:
+            self.tally.guards.touch(self._number, self)
+        # A capture's stream runs nothing: replays go elsewhere.
+        if self._bits.is_cuda and not torch.cuda.is_current_stream_capturing():
             self._last_stream = torch.cuda.current_stream(self._bits.device)
+
+    def _note_hand_out(self) -> None:
+        """Marks where a hand-out stands on the stream that it was launched on."""
+        if self._bits.is_cuda:
+            stream = torch.cuda.current_stream(self._bits.device)
+            self._handed_out = (stream, stream.record_event())
 
     def _behind_the_last_launch(self) -> contextlib.AbstractContextManager[Any]:
         if self._last_stream is None:

@@ -37,7 +37,7 @@ def opaque_call(function: Callable[..., Any], opaque: Opaque) -> Callable[..., A
         rows = bound.arguments[opaque.rows]
         reads = [bound.arguments[name] for name in opaque.reads]
         writes = [bound.arguments[name] for name in opaque.writes]
-        relay_tensor.before_call(reads, rows)
+        relay_tensor.before_call(reads, rows, writes)
         result = function(*relay_tensor.plain(args), **relay_tensor.plain(kwargs))
         relay_tensor.after_call(reads, writes, rows)
         return result

@@ -146,8 +146,10 @@ def _escape(func: Call, args: Arguments, kwargs: Options) -> Any:
 
 def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
     """Any other call: a peek if it brings values, a view if it shares the storage."""
-    result = func(*plain(args), **plain(kwargs))
     readers = list(_relay_tensors((args, kwargs)))
+    for reader in readers:
+        _order(reader)
+    result = func(*plain(args), **plain(kwargs))
     out = kwargs.get("out")
     if out is not None:
         return _written_to(out, result, readers)
@@ -170,6 +172,8 @@ def _written_to(out: Any, result: Any, readers: Sequence[RelayTensor]) -> Any:
 
 def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that changes its first argument in place, or each tensor of it if that is a list."""
+    for tensor in _relay_tensors((args, kwargs)):
+        _order(tensor)
     result = func(*plain(args), **plain(kwargs))
     target = args[0] if args else kwargs.get("self", kwargs.get("input"))
     written = list(_relay_tensors(target))
@@ -184,10 +188,17 @@ def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
     return target if isinstance(target, torch.Tensor) else result
 
 
+def _order(tensor: RelayTensor) -> None:
+    guard = tensor._relay.guard
+    if guard is not None:
+        guard.order()
+
+
 def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     tensor, index = args
     if type(tensor) is not RelayTensor:
         return _read(func, args, kwargs)
+    _order(tensor)
     if type(index) is torch.Tensor and index.dim() > 0:
         result = tensor._plain[index]
         shown = tensor._window or window(tensor)
@@ -212,6 +223,7 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     if type(tensor) is not RelayTensor:
         _write(func, args, kwargs)
         return
+    _order(tensor)
     if type(index) is torch.Tensor is type(value):
         tensor._plain[index] = value
         _enter_write(tensor, index)
@@ -228,6 +240,7 @@ def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
     tensor = picks.picked_from(name, func, args, kwargs)
     if type(tensor) is not RelayTensor:
         return _read(func, args, kwargs)
+    _order(tensor)
     result = func(*plain(args), **plain(kwargs))
     index = single_index(name, args, kwargs)
     guard = guard_for(tensor._relay, index, window(tensor).whole)
@@ -379,13 +392,16 @@ _OUR_FRAMES = 2
 # --- telling the buffer -----------------------------------------------------------------------
 
 
-def before_call(reads: Sequence[Any], index: Any) -> None:
+def before_call(reads: Sequence[Any], index: Any, writes: Sequence[Any] = ()) -> None:
     """Judges what a kernel out of torch's sight is about to gather.
 
     Before it, so that a kernel that fails on a bad row is explained. What is no relay tensor is
     passed over.
     """
+    for tensor in _told_of(writes, index):
+        _order(tensor)
     for tensor in _told_of(reads, index):
+        _order(tensor)
         guard = guard_for(tensor._relay, index, window(tensor).whole)
         if guard is not None:
             guard.judge_rows(index, guard.tally.sites.here(_OUR_FRAMES))

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import random
+import weakref
 
 import pytest
 import torch
@@ -266,3 +268,33 @@ def test_mode_halt_raises_at_the_line():
     tally.lock = HaltingLock()
     with pytest.raises(ViolationError, match=r"FR101 .* Map\.buf"):
         buf[torch.tensor([1])]
+
+
+def test_an_access_on_another_stream_waits_for_the_hand_out(monkeypatch):
+    waited = []
+
+    class Stream:
+        def wait_event(self, event):
+            waited.append((event, buf._relay._plain[1].item()))
+
+    buf, _ = watched()
+    mine, other = Stream(), Stream()
+    buf._relay._plain[1] = 7
+    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
+    for current, expected in ((mine, []), (other, [("handed out", 7)])):
+        buf._relay._handed_out = (mine, "handed out")
+        monkeypatch.setattr(torch.cuda, "current_stream", lambda device, now=current: now)
+        buf[torch.tensor([1])] = 9 if current is other else 7
+        assert waited == expected
+    buf[torch.tensor([1])] = 9
+    assert len(waited) == 1
+
+
+def test_a_buffer_that_is_gone_is_not_kept_but_what_was_found_in_it_is_told():
+    buf, tally = watched()
+    buf[torch.tensor([1])]
+    gone = weakref.ref(buf._relay)
+    del buf
+    assert told(tally) == [("FR101", (1,), 1)]
+    gc.collect()
+    assert gone() is None
