@@ -163,9 +163,11 @@ class _Pool:
 
 def _serve(work: Callable[[int], Any], tasks: int, to_parent: int) -> None:
     """Works off what comes in until nobody sends any more."""
-    # An interrupt is the parent's to tell of; cyclic garbage of a short life costs a tenth.
+    # An interrupt is the parent's to tell of. What is there already is not looked at again, and new
+    # garbage seldom: a tenth of the time, for half the memory of never.
     signal.signal(signal.SIGINT, signal.SIG_DFL)
-    gc.disable()
+    gc.freeze()
+    gc.set_threshold(25_000, 10, 10)
     while (head := os.read(tasks, _HEAD)) != b"":
         for number in marshal.loads(_exactly(tasks, int.from_bytes(head, "little"))):
             _send(to_parent, (number, work(number)))
