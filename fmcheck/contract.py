@@ -254,13 +254,6 @@ class Replay(_Part, frozen=True, kw_only=True):
     writes: tuple[str, ...] = ()
 
 
-class FillValue(_Part, frozen=True, kw_only=True):
-    """What the padded rows of a graph input hold: `name`, which may be a glob, and the value."""
-
-    name: str
-    value: int
-
-
 class GraphInputs(_Part, frozen=True, kw_only=True):
     """The static buffers of graph runners.
 
@@ -268,12 +261,11 @@ class GraphInputs(_Part, frozen=True, kw_only=True):
     reads another request's rows. `index_like` name further buffers whose values are used as
     indices (positions, cache slots) or choose rows (masks). `tail_is_discarded` name those that
     padded rows compute from, for results that nobody keeps; `tail_may_stay` those whose padded
-    tail is harmless, whatever the rest says. All are names or globs. `fill_value`
-    says what padded rows of single buffers hold.
+    tail is harmless, whatever the rest says. `holds` is what a tail holds after
+    every fill, unless the fill says otherwise. All are names or globs.
 
-    At run time: `holds` is what a tail holds after every fill, unless the fill says otherwise;
-    `valid` (`> 0`) is what it must be besides. `batch_dim` is the dimension that is padded, where
-    that is not the first.
+    At run time: `valid` (`> 0`) is what it must be besides. `batch_dim` is the dimension that is
+    padded, where that is not the first.
     """
 
     row_indices: tuple[str, ...] = ()
@@ -286,7 +278,6 @@ class GraphInputs(_Part, frozen=True, kw_only=True):
     registry: tuple[Registry, ...] = ()
     fill: tuple[Fill, ...] = ()
     replay: tuple[Replay, ...] = ()
-    fill_value: tuple[FillValue, ...] = ()
 
 
 class Device(_Part, frozen=True, kw_only=True):

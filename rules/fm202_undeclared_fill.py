@@ -34,7 +34,7 @@ class UndeclaredFill(Rule):
     Looks for a class with an attribute like `self.seq_len_fill_value` that sets a buffer whose name
     starts likewise (`seq_lens`, `seq_lens_cpu`) to a literal: by `fill_`, or, where `fill_` is
     given the attribute, by `torch.ones` and the like when it makes the buffer. And for a literal
-    that differs from the contract's `[[graph_inputs.fill_value]]`, in `fill_`, or in a
+    that differs from the contract's `graph_inputs.holds`, in `fill_`, or in a
     `clamp(min=...)` that lifts the declared value to another one.
 
     ## Why is this bad
@@ -94,9 +94,8 @@ def pad(self, rows):
             at=((2, 30), (3, 12)),
             contract="""\
 engine.name = "mine"
-[[graph_inputs.fill_value]]
-name = "state_indices"
-value = -1
+[graph_inputs.holds]
+state_indices = -1
 """,
         ),
     )
@@ -125,7 +124,7 @@ class Runner:
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
         super().__init__(contracts)
-        self._declared = [one for part in contracts for one in part.graph_inputs.fill_value]
+        self._declared = [pair for one in contracts for pair in one.graph_inputs.holds.items()]
 
     def concerns(self, text: bytes) -> bool:
         """Asks for a declared value, the class's own or a contract's."""
@@ -174,7 +173,7 @@ class Runner:
     def _differs(
         self, node: CSTNode, leaf: str, value: int, declared: str | None, block: Block
     ) -> Iterator[Finding]:
-        told = [one.value for one in self._declared if fits(leaf, [one.name])]
+        told = [value for name, value in self._declared if fits(leaf, [name])]
         if told and value not in told:
             yield self._finding(node, leaf, str(told[0]), block)
         elif not told and declared is not None:
@@ -186,9 +185,9 @@ class Runner:
             for position, arg in enumerate(call.args)
             if (arg.keyword.value == "min" if arg.keyword else position == 0)
         ]
-        for one in self._declared:
-            if fits(leaf, [one.name]) and least and least[0] is not None and one.value < least[0]:
-                yield self._finding(call, leaf, str(one.value), block)
+        for name, value in self._declared:
+            if fits(leaf, [name]) and least and least[0] is not None and value < least[0]:
+                yield self._finding(call, leaf, str(value), block)
 
     def _finding(self, node: CSTNode, leaf: str, declared: str, block: Block) -> Finding:
         return block.finding(

@@ -31,7 +31,7 @@ class NegativePaddingIndex(Rule):
 
     ## What it does
     Looks for `cache[rows] = value` and `index_copy_` by an index whose padding the contract
-    declares to be negative (`graph_inputs.fill_value`), in a function that neither compares the
+    declares to be negative (`graph_inputs.holds`), in a function that neither compares the
     index nor clamps it. Silent without such a contract.
 
     ## Why is this bad
@@ -79,9 +79,8 @@ class Cache:
             at=((3, 21),),
             contract="""\
 engine.name = "mine"
-[[graph_inputs.fill_value]]
-name = "state_*"
-value = -1
+[graph_inputs.holds]
+"state_*" = -1
 """,
         ),
     )
@@ -106,8 +105,8 @@ def read(cache, slot_mapping, rows, values):
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
         super().__init__(contracts)
-        declared = [one for part in contracts for one in part.graph_inputs.fill_value]
-        self._names = [one.name for one in declared if one.value < 0]
+        declared = [pair for one in contracts for pair in one.graph_inputs.holds.items()]
+        self._names = [name for name, value in declared if value < 0]
         # Of a glob, what it asks for literally.
         self.anchors = tuple(max(name.split("*"), key=len).encode() for name in self._names)
 

@@ -220,13 +220,9 @@ BAD = {
         HEAD + '[[self_guarding]]\ncall = "relay.resolve"\nguards = ["rows"]\n',
         "key `self_guarding[0].call`: expected a name, got `relay.resolve`",
     ),
-    "fill value without a value": (
-        HEAD + '[[graph_inputs.fill_value]]\nname = "seq_lens"\n',
-        "key `graph_inputs.fill_value[0]`: object missing required field `value`",
-    ),
     "fill value that is no number": (
-        HEAD + '[[graph_inputs.fill_value]]\nname = "seq_lens"\nvalue = "PAD"\n',
-        "key `graph_inputs.fill_value[0].value`: expected `int`, got `str`",
+        HEAD + '[graph_inputs.holds]\nseq_lens = "PAD"\n',
+        "key `graph_inputs.holds[...]`: expected `int`, got `str`",
     ),
     "literal-free files not in a list": (
         HEAD + '[device]\nno_literal = "models/*.py"\n',
