@@ -57,11 +57,12 @@ class Project:
 #: Runs the command, and tells on stderr whether it was made anew.
 TELLING = """
 import sys
+before = set(sys.modules)  # an editable install has pathlib there at start-up
 from fmcheck.__main__ import main
 status = main()
-heavy = ("argparse", "msgspec", "pathlib", "ast", "libcst", "typing", "dataclasses")
+heavy = {"argparse", "msgspec", "pathlib", "ast", "libcst", "typing", "dataclasses"} - before
 print("anew" if "fmcheck.cli" in sys.modules else "again", file=sys.stderr)
-print(*(name for name in heavy if name in sys.modules), file=sys.stderr)
+print(*heavy.intersection(sys.modules), file=sys.stderr)
 sys.exit(status)
 """
 
