@@ -57,6 +57,20 @@ def test_an_exception_in_a_worker_costs_one_item():
     assert [number for number, result in done.items() if isinstance(result, pool.Died)] == [5]
 
 
+def test_a_worker_can_start_when_another_has_no_more_to_do():
+    gone = os.fork()
+    if gone == 0:
+        os._exit(0)
+    reader, writer = os.pipe()
+    made = pool._Pool(lambda number: number * 2, 3)
+    made._workers[reader] = pool._Worker(gone, -1, reader)
+
+    made.start()
+    os.close(writer)
+
+    assert dict(made.collect()) == {0: 0, 1: 2, 2: 4}
+
+
 def test_whoever_stops_listening_leaves_no_worker_behind():
     results = pool.results(lambda number: os.getpid(), 1000, 2)
     _, pid = next(results)

@@ -8,7 +8,7 @@ import pytest
 
 from tests.sources import BROKEN, STRAY_EVENT
 
-MORE = "\ndef more(device):\n    return torch.cuda.Stream()\n"
+MORE = "\ndef more(device):\n    return torch.get_device_module(device), torch.cuda.Stream()\n"
 
 
 @pytest.fixture
@@ -100,7 +100,9 @@ def test_odd_names_and_lines_that_look_like_headers(found, committed, git):
     git("add", name)
     git("commit", "--quiet", "--message", "two")
     (committed / name).write_text(
-        STRAY_EVENT + '"""\n++ b/a.py\n@@ -1,9 +1,9 @@\n"""\nm = torch.cuda.Event()\n'
+        STRAY_EVENT
+        + '"""\n++ b/a.py\n@@ -1,9 +1,9 @@\n"""\n'
+        + 'm = torch.get_device_module("xpu"), torch.cuda.Event()\n'
     )
 
     assert found("HEAD") == [f"{name}:11"]

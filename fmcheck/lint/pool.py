@@ -46,6 +46,12 @@ class _Worker:
     pending: list[int] = field(default_factory=list)
     buffer: bytearray = field(default_factory=bytearray)
 
+    def close(self) -> None:
+        """Closes this process's ends of the worker's pipes; that of its tasks may be closed."""
+        os.close(self.results)
+        if self.tasks >= 0:
+            os.close(self.tasks)
+
 
 def processes(asked: int | None, items: int) -> int:
     """Returns how many processes to use: as asked, or as many as the items and processors allow."""
@@ -96,8 +102,7 @@ class _Pool:
         if pid == 0:
             try:
                 for other in self._workers.values():
-                    os.close(other.tasks)
-                    os.close(other.results)
+                    other.close()
                 os.close(tasks)
                 os.close(from_worker)
                 _serve(self._work, for_tasks, to_parent)
@@ -149,9 +154,7 @@ class _Pool:
 
     def _close(self, worker: _Worker) -> None:
         del self._workers[worker.results]
-        os.close(worker.results)
-        if worker.tasks >= 0:
-            os.close(worker.tasks)
+        worker.close()
 
     def stop(self) -> None:
         """Ends the workers that are left, as after an interrupt."""
