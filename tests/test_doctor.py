@@ -25,7 +25,7 @@ SABOTAGE = {
     "Ledger.is_stale = lambda self, rows: rows < 0\n",
     "FR201": "from fmcheck.runtime.fills import FillHold\nFillHold.take = lambda *args: ()\n",
     "FR301": "from fmcheck.runtime import devices, relay_tensor\n"
-    "devices.one_device = lambda name, translate: translate\n",
+    "devices.one_device = lambda name, translate, alias: translate\n",
     "FR105": "from fmcheck.runtime.poison import Poison\n"
     "judge = Poison.suspects\n"
     "Poison.suspects = lambda self, bits, live: judge(self, bits, live) & self.is_poison(bits)\n",

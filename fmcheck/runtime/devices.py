@@ -88,11 +88,28 @@ def compare_kept_modules(relay: Any, names: Iterable[str], tally: Tally) -> None
             compare_module(relay, kept.__name__.rpartition(".")[2], kept.__name__, tally)
 
 
-def one_device(name: str, translation: Translation) -> Translation:
-    """Returns a translation of a call that picks rows, which compares devices before it."""
+def one_device(name: str, translation: Translation, alias: type) -> Translation:
+    """Returns a translation of a call that picks rows, which compares devices before it.
+
+    `alias` is the class of relay tensors. Most calls are of tensors on a CPU alone, and pass on
+    after one look at each.
+    """
+    torch = sys.modules["torch"]
+
+    def on_cpu(args: Any) -> bool:
+        for one in args:
+            kind = type(one)
+            if kind is alias:
+                one = one._plain
+            elif kind is not torch.Tensor:
+                return False
+            if not one.is_cpu:
+                return False
+        return True
 
     def compared(func: Any, args: Any, kwargs: Any) -> Any:
-        compare(name, args, kwargs)
+        if kwargs or not on_cpu(args):
+            compare(name, args, kwargs)
         return translation(func, args, kwargs)
 
     return compared

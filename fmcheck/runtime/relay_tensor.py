@@ -45,7 +45,7 @@ class RelayTensor(torch.Tensor):
         if translate is None:
             translate = _translation_of(func)
             if picks.is_pick(name := picks.name_of(func)):
-                translate = devices.one_device(name, translate)
+                translate = devices.one_device(name, translate, RelayTensor)
             _translations[func] = translate
         return translate(func, args, kwargs or {})
 
@@ -198,12 +198,13 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     tensor, index = args
     if type(tensor) is not RelayTensor:
         return _read(func, args, kwargs)
-    _order(tensor)
+    guard = tensor._relay.guard
+    if guard is not None:
+        guard.order()
     if type(index) is torch.Tensor and index.dim() > 0:
         result = tensor._plain[index]
         shown = tensor._window or window(tensor)
-        guard = guard_for(tensor._relay, index, shown.whole)
-        if guard is not None:
+        if guard is not None and guard_for(guard, index, shown.whole) is not None:
             guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
             return result
         expression = picks.host(index)
@@ -223,7 +224,9 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     if type(tensor) is not RelayTensor:
         _write(func, args, kwargs)
         return
-    _order(tensor)
+    guard = tensor._relay.guard
+    if guard is not None:
+        guard.order()
     if type(index) is torch.Tensor is type(value):
         tensor._plain[index] = value
         _enter_write(tensor, index)

@@ -5,14 +5,13 @@
 Per size, in microseconds on one thread: the bare pair; what the watch adds to it, ledger, owners,
 poison and report included; and the guard alone, which asserts and invalidates: the fixture
 engine's, eager and compiled, and SGLang's own where an environment with it stands (it is not made
-here: `python -m tests.sglang_env 0.5.23`). Medians of rounds in which all take turns, so that a
+here: `python -m tests.sglang_env`). Medians of rounds in which all take turns, so that a
 ratio is of one run on one machine.
 """
 
 from __future__ import annotations
 
 import argparse
-import os
 import statistics
 import subprocess
 import sys
@@ -27,7 +26,7 @@ from fmcheck.runtime.owners import Owners
 from fmcheck.runtime.relay_tensor import relay_tensor
 from fmcheck.runtime.tally import Tally
 from tests.corpus import cache_folder
-from tests.sglang_env import STUBS
+from tests.sglang_env import environment_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -124,8 +123,8 @@ def show() -> None:
 
 
 def sglang_python() -> Path | None:
-    """Returns the python of an environment with SGLang that stands already, or None."""
-    python = cache_folder() / "env" / f"relay-{RELEASE}" / "bin" / "python"
+    """Returns the python of the environment for SGLang if it stands already, else None."""
+    python = cache_folder() / "env" / "relay" / "bin" / "python"
     return python if python.exists() else None
 
 
@@ -138,7 +137,7 @@ def main() -> int:
         show()
         return 0
     repository = str(Path(__file__).parent.parent.parent)
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([repository, str(STUBS)])}
+    environment = environment_of(RELEASE)
     command = [str(python), "-m", "tests.benchmarks.guard", "--here"]
     return subprocess.run(command, env=environment, cwd=repository, check=False).returncode
 
