@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 #: Options whose meaning is in the command line and the files that were noted, so that a run with
 #: them may be told again. With any other one it is made anew.
 _FLAGS = frozenset(
-    ("--exit-zero", "--statistics", "--show-suppressed", "--quiet", "--force-exclude")
+    ("--exit-zero", "--statistics", "--show-suppressed", "--quiet", "-q", "--force-exclude")
 )
 _VALUED = frozenset(
     ("--select", "--ignore", "--exclude", "--format", "--config", "--jobs", "-j", "--cache-dir")
