@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 
 SUFFIX = "_fill_value"
+#: The functions that are looked at.
+ASKED = ("fill_", "clamp")
 
 
 class UndeclaredFill(Rule):
@@ -125,22 +127,26 @@ class Runner:
     def __init__(self, contracts: Sequence[Contract]) -> None:
         super().__init__(contracts)
         self._declared = [pair for one in contracts for pair in one.graph_inputs.holds.items()]
+        self._names = [name for name, _ in self._declared]
+        # Of a glob, what it asks for literally.
+        self._words = [max(name.split("*"), key=len).encode() for name in self._names]
+        self.anchors = tuple(name.encode() for name in ASKED)
 
     def concerns(self, text: bytes) -> bool:
         """Asks for a declared value, the class's own or a contract's."""
-        return SUFFIX.encode() in text or (
-            bool(self._declared) and (b"fill_" in text or b"clamp" in text)
-        )
+        is_told = SUFFIX.encode() in text or any(word in text for word in self._words)
+        return is_told and any(name in text for name in self.anchors or ())
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that call none of the functions in question."""
-        called = {
-            inner.attr if isinstance(inner, ast.Attribute) else inner.id
+        """Clears blocks that call none of the functions in question, or name nothing declared."""
+        named = {
+            str(getattr(inner, "attr", getattr(inner, "id", getattr(inner, "value", ""))))
             for inner in ast.walk(node)
-            if isinstance(inner, (ast.Attribute, ast.Name))
+            if isinstance(inner, (ast.Attribute, ast.Name, ast.Constant))
         }
-        is_told = bool(self._declared) or any(name.endswith(SUFFIX) for name in called)
-        return is_told and not called.isdisjoint({"fill_", "clamp"})
+        return not named.isdisjoint(ASKED) and any(
+            name.endswith(SUFFIX) or fits(name, self._names) for name in named
+        )
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each literal that is not the declared value."""
@@ -210,7 +216,7 @@ def _named(block: Block) -> Iterator[tuple[libcst.Call, str]]:
 
 
 def _is_asked(method: libcst.Attribute) -> bool:
-    return method.attr.value in ("fill_", "clamp")
+    return method.attr.value in ASKED
 
 
 def _literal(node: CSTNode) -> int | None:
