@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-import fnmatch
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
 from fmcheck.lint.device_writes import device_writes
+from fmcheck.lint.names import fits
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.stream_words import IN_PLACE, holder, stream_words
 from fmcheck.lint.streams import Streams, functions
@@ -199,4 +199,4 @@ def stage(self, batch, is_first):
 
     def _is_relay(self, path: str) -> bool:
         leaf = path.rpartition(".")[2]
-        return any(fnmatch.fnmatchcase(leaf, glob) for glob in self._relays)
+        return fits(leaf, self._relays)

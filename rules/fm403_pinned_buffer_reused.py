@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import ast
-import fnmatch
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
 from fmcheck.lint.block import walk
 from fmcheck.lint.host_buffers import WRITES, Pinned
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import last_name
+from fmcheck.lint.names import fits, last_name
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.stream_words import StreamWords, holder, outermost_functions, stream_words
 from fmcheck.lint.stream_words import last_name as last_word
@@ -285,7 +284,7 @@ class Runner:
             if keyword.arg == "out"
         ]
         loops = [one for one in ast.walk(function) if isinstance(one, (ast.For, ast.While))]
-        is_step = any(fnmatch.fnmatchcase(function.name, glob) for glob in self._fillers)
+        is_step = fits(function.name, self._fillers)
         return any(
             written in words.aliases({copied}, pinned.views)
             and (
@@ -317,7 +316,7 @@ class Runner:
         copies: Sequence[Touch],
     ) -> Iterator[Finding]:
         waits = [wait.node for wait in streams.waits if wait.waiter in (HOST, ANYTHING)]
-        is_step = any(fnmatch.fnmatchcase(function.name.value, glob) for glob in self._fillers)
+        is_step = fits(function.name.value, self._fillers)
         reported: set[str] = set()
         for write in pinned.writes(streams):
             if write.buffer in reported or self._is_guarded(write.node, streams):

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import fnmatch
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -10,6 +9,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint.block import walk
 from fmcheck.lint.graph_inputs import Filling, Kind, When
 from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import fits
 from fmcheck.lint.outline import outlines, outlines_at, outlines_of
 from fmcheck.lint.padding import BEFORE_REPLAY, Padding
 
@@ -87,7 +87,7 @@ class Functions:
         """Yields the block's other functions that may reset `leaf` between two replays."""
         for outline in self._here:
             may_reset = leaf in outline.resets or outline.resets_any
-            if may_reset and not _fits(outline.name, BEFORE_REPLAY):
+            if may_reset and not fits(outline.name, BEFORE_REPLAY):
                 peer = self.filling(outline)
                 if peer is not filling:
                     yield peer
@@ -102,7 +102,7 @@ class Functions:
             and leaf not in outline.fills
             and (outline.name in calls or leaf not in self._filled_by_owner(outline))
             for outline in self._elsewhere
-            if not _fits(outline.name, BEFORE_REPLAY)
+            if not fits(outline.name, BEFORE_REPLAY)
         )
 
     def _filled_by_owner(self, outline: Outline) -> set[str]:
@@ -212,7 +212,3 @@ def candidates(found: Sequence[Outline]) -> Iterator[Outline]:
 def _is_reset(write: Write) -> bool:
     """Tells a reset from a copy that happens to be as long as the buffer."""
     return write.kind is Kind.CONSTANT or write.region.is_tail
-
-
-def _fits(name: str, globs: Sequence[str]) -> bool:
-    return any(fnmatch.fnmatchcase(name, glob) for glob in globs)

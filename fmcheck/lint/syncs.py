@@ -7,14 +7,13 @@ which nothing is known counts as the device's: who asks has said that the functi
 from __future__ import annotations
 
 import ast
-import fnmatch
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.block import walk
 from fmcheck.lint.buffers import Names
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted
+from fmcheck.lint.names import dotted, fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -70,7 +69,7 @@ def may_sync(
         elif isinstance(node, ast.Subscript) and isinstance(node.ctx, ast.Load):
             index, leaf = _word(node.slice), _word(node.value)
             is_mask = _compares(node.slice) or index in masks or "mask" in index.split("_")
-            is_element = any(fnmatch.fnmatchcase(leaf, glob) for glob in mirrored)
+            is_element = fits(leaf, mirrored)
             if (is_mask or is_element) and not is_named_host(leaf, host_values):
                 return True
         elif isinstance(node, (ast.If, ast.While, ast.Assert, ast.IfExp)):
@@ -127,7 +126,7 @@ def _word(node: ast.AST) -> str:
 
 def is_named_host(name: str, host_values: Sequence[str]) -> bool:
     """Tells whether a name says that its value lives on the host."""
-    if any(fnmatch.fnmatchcase(name, glob) for glob in host_values):
+    if fits(name, host_values):
         return True
     return not HOST_WORDS.isdisjoint(name.lower().split("_"))
 
@@ -259,7 +258,7 @@ class Syncs:
             yield Sync(test, f"{what} of `.{word}()` waits for the device", _KEEP_ON_DEVICE)
 
     def _has_mirror(self, leaf: str) -> bool:
-        return any(fnmatch.fnmatchcase(leaf, glob) for glob in self._mirrored)
+        return fits(leaf, self._mirrored)
 
     def _is_mask(self, index: CSTNode) -> bool:
         if isinstance(index, cst.UnaryOperation) and isinstance(index.operator, cst.BitInvert):

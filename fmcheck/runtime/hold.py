@@ -113,14 +113,12 @@ class RelayHold:
         return __setattr__
 
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
-        signature = inspect.signature(original)
-
         @functools.wraps(original)
         def __init__(instance: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             from fmcheck.runtime import devices
 
             if self.tally.active and self.relay.pool:
-                self._find_pool(instance, signature, args, kwargs)
+                self._find_pool(instance, original, args, kwargs)
             original(instance, *args, **kwargs)
             if self.tally.active:
                 self.instances += 1
@@ -162,14 +160,12 @@ class RelayHold:
         told = (part.covers(self.relay, self.version) for part in self.contract.owners)
         return self._owners_of.get(id(instance), self.pools.of(None)) if any(told) else None
 
-    def _find_pool(
-        self, instance: Any, signature: inspect.Signature, args: Any, kwargs: Any
-    ) -> None:
+    def _find_pool(self, instance: Any, init: Callable[..., None], args: Any, kwargs: Any) -> None:
         """Notes whose rows an instance that is about to be made will have."""
         try:
-            bound = signature.bind(instance, *args, **kwargs)
+            bound = inspect.signature(init).bind(instance, *args, **kwargs)
             weakref.finalize(instance, self._owners_of.pop, id(instance), None)
-        except TypeError:
+        except (TypeError, ValueError):
             return  # the call is wrong, which it will say itself, or nothing tells of its end
         bound.apply_defaults()
         for path in self.relay.pool:

@@ -10,17 +10,16 @@ engine's own call.
 import triton
 import triton.language as tl
 
-# As in `ledger.py`: LIVE and SPARED have the lowest bit, and no other state has.
-EMPTY = tl.constexpr(0)
-LIVE = tl.constexpr(1)
-CONSUMED = tl.constexpr(2)
-SPARED = tl.constexpr(3)
-NEVER = tl.constexpr(-1)
-PAST = tl.constexpr(1 << 62)
+from fmcheck.runtime import ledger, ring
+
+# LIVE and SPARED have the lowest bit, and no other state has.
+EMPTY, LIVE, CONSUMED, SPARED = (tl.constexpr(int(state)) for state in ledger.State)
+NEVER = tl.constexpr(ledger.NEVER)
+PAST = tl.constexpr(ledger.PAST)
 
 #: The fields of a record in the ring, and a record's kind where it is no check's number.
-FIELDS = tl.constexpr(10)
-UNSEEN = tl.constexpr(0)
+FIELDS = tl.constexpr(ring.FIELDS)
+UNSEEN = tl.constexpr(ring.UNSEEN)
 
 
 @triton.jit

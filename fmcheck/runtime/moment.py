@@ -43,7 +43,7 @@ class Moments:
 
     def now(self, site: int, device: str) -> int:
         """Returns the moment of an access at a site, by its number."""
-        stream = device if device == "cpu" else current_stream(device)
+        stream = current_stream(device)
         number = self._numbers.get(stream)
         if number is None:
             number = self._number(stream)

@@ -11,7 +11,6 @@ if TYPE_CHECKING:
 
 #: Records that fit between two drains, on each device. Further ones are counted, and that is told.
 CAPACITY = 4096
-FIELDS = 10
 UNSEEN = 0
 
 
@@ -28,6 +27,9 @@ class Record(NamedTuple):
     last_read: int
     read_in: int
     generation: int
+
+
+FIELDS = len(Record._fields)
 
 
 class Ring:

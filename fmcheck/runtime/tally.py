@@ -68,7 +68,7 @@ class Tally:
         for kept in (self.fresh, self.all):
             known = kept.get(violation.key)
             kept[violation.key] = violation if known is None else known.seen_again()
-        if isinstance(self.lock, HaltingLock):
+        if self.halts:
             self.lock.halt(violation)
 
     @property
@@ -91,7 +91,7 @@ class Tally:
             return False
         for kept in (self.fresh, self.all):
             kept[key] = kept[key].seen_again()
-        if isinstance(self.lock, HaltingLock):
+        if self.halts:
             self.lock.halt(self.fresh[key])
         return True
 
