@@ -142,13 +142,35 @@ class Neighbour:
 
 
 @dataclass(frozen=True, slots=True)
+class Event:
+    """One thing that happened on a stream, for the picture of what led to a violation.
+
+    `stream` names the lane, `host` for the host's own. `what` is `write`, `gather`, `peek`, `copy`,
+    `record`, `wait`, `synchronize`, `alloc` or `free`. `number` counts the events of the process,
+    in the order in which they were issued; `after` is the number of the record that a wait met,
+    None for all else. `ordered` is False for the event that nothing ordered.
+    """
+
+    number: int
+    stream: str
+    what: str
+    site: Site | None = None
+    step: int | None = None
+    after: int | None = None
+    ordered: bool = True
+
+
+@dataclass(frozen=True, slots=True)
 class Violation:
     """What must not be, at one site in one buffer: a gather of what nobody may use, a stale tail.
 
     `rows` and `values` run side by side and hold the first few; `row_count` is how many there were.
     `last_write` and `last_read` tell the story of the first row, `owner` and `previous_owner` whose
     it is and was, `neighbours` what stands around it. `expected` says what would have been right,
-    `notes` are further sentences. `count` is how often it happened.
+    `missing` what has to be added, where that is not the same for each violation of a check, and
+    `notes` are further sentences. `count` is how often it happened. `history` is what led to it on
+    each stream, oldest first. `confidence` is `incomplete` where something out of sight may have
+    made it right, and "" elsewhere.
     """
 
     code: str
@@ -169,6 +191,9 @@ class Violation:
     neighbours: tuple[Neighbour, ...] = ()
     expected: str = ""
     notes: tuple[str, ...] = ()
+    missing: str = ""
+    history: tuple[Event, ...] = ()
+    confidence: str = ""
 
     @property
     def key(self) -> tuple[str, str, Site]:

@@ -106,7 +106,9 @@ def _story(violation: Violation, root: Path) -> Iterator[str]:
     if violation.neighbours:
         near = " | ".join(_near(violation, one) for one in violation.neighbours)
         yield _labelled("rows near", near)
-    yield _labelled("missing", MISSING[violation.code])
+    yield _labelled("missing", violation.missing or MISSING[violation.code])
+    if violation.confidence:
+        yield _labelled("confidence", violation.confidence)
     for note in violation.notes:
         yield _labelled("note", note)
     yield _labelled("test", violation.test or "none: outside of any test")

@@ -1,0 +1,57 @@
+"""The record of a run: what its processes checked and found, in a form that can be kept.
+
+Journals are gathered into one, reports are made from one. The classes are plain data that msgspec
+writes and reads as they are.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from fmcheck.finding import Coverage, Violation
+
+#: The version of the record's form: raised where a reader of the old one would go wrong.
+SCHEMA = 1
+
+
+@dataclass(frozen=True, slots=True)
+class Process:
+    """A process of the run: who it was, how it ended, what it checked.
+
+    `role` is `pytest`, an xdist worker's name, or what the engine calls the process; `started` and
+    `ended` are seconds since the epoch, `ended` None where nobody saw the end. `ending` says how it
+    ended: `running`, `exit 3`, `killed by SIGKILL`, or `unknown`. `held` are the declared classes
+    and functions that it took hold of.
+    """
+
+    pid: int
+    parent: int
+    host: str
+    role: str
+    command: tuple[str, ...]
+    started: float
+    ended: float | None = None
+    ending: str = "unknown"
+    held: tuple[str, ...] = ()
+    coverage: Coverage = field(default_factory=Coverage)
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """One run, whole. `root` is the folder that paths are shown relative to.
+
+    `advice` are the violations that fail nothing. `problems` fail the run: part of what was asked
+    for was not watched. `version` is that of fmcheck.
+    """
+
+    version: str
+    root: str
+    mode: str
+    started: float
+    ended: float
+    violations: tuple[Violation, ...] = ()
+    advice: tuple[Violation, ...] = ()
+    processes: tuple[Process, ...] = ()
+    coverage: Coverage = field(default_factory=Coverage)
+    problems: tuple[str, ...] = ()
+    schema: int = field(default=SCHEMA)
