@@ -7,9 +7,11 @@ reported by fmcheck, and which by SGLang's own guard.
 from __future__ import annotations
 
 import re
+import shlex
 import subprocess
 import sys
 import tempfile
+import time
 import xml.etree.ElementTree as ElementTree
 from functools import cache
 from pathlib import Path
@@ -18,19 +20,22 @@ from typing import TYPE_CHECKING, NamedTuple
 from tests.sglang_env import HERE, RELEASES, NoEnvironment, environment_of, sglang_python
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
 DRIVES = HERE / "data" / "drive"
 _COUNTS = re.compile(r"^fmcheck: ([\d,]+) buffers?, ([\d,]+) writes?, ([\d,]+) gathers?", re.M)
 
 
 class Drive(NamedTuple):
-    """What one run of a drive said."""
+    """What one run of tests said, by the names of the tests; `status` is how it ended."""
 
     failures: Mapping[str, str]
     passed: frozenset[str]
     skipped: frozenset[str]
     output: str
+    properties: Mapping[str, Mapping[str, str]]
+    status: int
+    seconds: float
 
     @property
     def counts(self) -> tuple[int, int, int]:
@@ -49,18 +54,28 @@ def drive(release: str, name: str, in_ci: bool = False, mode: str = "fail") -> D
     Raises:
         NoEnvironment: if the release or its environment cannot be had.
     """
+    arguments = ["-p", "fmcheck", f"--fmcheck={mode}", str(DRIVES / f"test_{name}.py")]
+    return under_pytest(arguments, environment_of(release, SGLANG_IS_IN_CI=str(in_ci).lower()))
+
+
+def under_pytest(arguments: Sequence[str], environment: Mapping[str, str]) -> Drive:
+    """Runs tests with the python of the releases, in a folder of their own.
+
+    Raises:
+        NoEnvironment: if they could not be run.
+    """
     with tempfile.TemporaryDirectory() as scratch:
         junit = Path(scratch) / "junit.xml"
-        command = [str(sglang_python()), "-m", "pytest", "-p", "fmcheck", f"--fmcheck={mode}"]
-        command += [str(DRIVES / f"test_{name}.py"), "-p", "no:cacheprovider"]
+        command = [str(sglang_python()), "-m", "pytest", *arguments, "-p", "no:cacheprovider"]
         command += [f"--junitxml={junit}", "--rootdir=/", "-c", "/dev/null"]
-        environment = environment_of(release, SGLANG_IS_IN_CI=str(in_ci).lower())
+        started = time.monotonic()
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, cwd=scratch, check=False
         )
+        seconds = time.monotonic() - started
         output = done.stdout + done.stderr
         if not junit.exists():
-            raise NoEnvironment(f"the drive {name} of sglang {release} did not run:\n{output}")
+            raise NoEnvironment(f"this did not run: {shlex.join(command)}\n{output}")
         cases = ElementTree.parse(junit).findall(".//testcase")
     failures = {
         case.get("name", ""): bad.text or ""
@@ -69,7 +84,14 @@ def drive(release: str, name: str, in_ci: bool = False, mode: str = "fail") -> D
     }
     skipped = frozenset(c.get("name", "") for c in cases if c.find("skipped") is not None)
     names = frozenset(case.get("name", "") for case in cases)
-    return Drive(failures, names - skipped - set(failures), skipped, output)
+    properties = {
+        case.get("name", ""): {
+            one.get("name", ""): one.get("value", "") for one in case.findall("properties/property")
+        }
+        for case in cases
+    }
+    passed = names - skipped - set(failures)
+    return Drive(failures, passed, skipped, output, properties, done.returncode, seconds)
 
 
 def codes(failure: str) -> list[str]:

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 HERE = Path(__file__).parent
 REPOSITORY = HERE.parent
 CONSTRAINTS = REPOSITORY / "constraints.txt"
-REQUIREMENTS = HERE / "data" / "requirements" / "relay.txt"
+REQUIREMENTS = HERE / "data" / "requirements" / "sglang.txt"
 STUBS = HERE / "data" / "stubs"
 #: Releases whose FutureMap is driven. The first two relay through a ring, the others by pool rows.
 RELEASES = ("0.5.11", "0.5.12", "0.5.13", "0.5.14", "0.5.16", "0.5.19", "0.5.23")
@@ -44,7 +44,7 @@ def sglang_python() -> Path:
     Raises:
         NoEnvironment: if it cannot be made. Nothing half-made is ever returned.
     """
-    folder = cache_folder() / "env" / "relay"
+    folder = cache_folder() / "env" / "sglang"
     python = folder / "bin" / "python"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder.with_suffix(".lock")):
@@ -69,10 +69,13 @@ def release_folder(version: str) -> Path:
         raise NoEnvironment(str(err)) from err
 
 
-def environment_of(version: str, **more: str) -> dict[str, str]:
-    """Returns the variables under which the environment's python sees a release and fmcheck."""
+def environment_of(version: str, *folders: Path, **more: str) -> dict[str, str]:
+    """Returns the variables under which the environment's python sees a release and fmcheck.
+
+    `folders` hold further modules, and plugins for SGLang.
+    """
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
-    path = os.pathsep.join(map(str, (release_folder(version), REPOSITORY, STUBS)))
+    path = os.pathsep.join(map(str, (release_folder(version), REPOSITORY, STUBS, *folders)))
     return {**kept, "PYTHONPATH": path, "TRITON_INTERPRET": "1", **more}
 
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmcheck.runtime import scope, story
+from fmcheck.runtime.beneath import Beneath
 from fmcheck.runtime.ledger import NEVER, Ledger
 from fmcheck.runtime.rows import EVERYTHING, row_dims, row_map
 
@@ -68,6 +69,23 @@ class PutOff:
         self.rows = np.setdiff1d(self.rows, rows)
 
 
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a judge saw of a gather: the elements as bits, in the shape of what it picked.
+
+    `all_live` tells that each row held a value that was awaited and is none of poison; `accused`
+    that something was reported.
+    """
+
+    bits: npt.NDArray[Any]
+    all_live: bool = False
+    accused: bool = False
+
+
+#: A gather that nobody has judged, or of no rows.
+UNSEEN = Seen(np.empty(0, np.int8))
+
+
 class RelayBuffer:
     """One watched buffer. All that happens to it goes through here, under the session's lock.
 
@@ -109,6 +127,8 @@ class RelayBuffer:
         # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
         self._sink_parts = [whole.memory.part(slice(row, row + 1)) for row in self._sink.tolist()]
         self._put_off: list[PutOff] = []
+        #: None where a copy of it would have to be kept on a device.
+        self._beneath = Beneath(whole.memory, poison) if device == "cpu" else None
         if owners is not None:
             rows = np.arange(len(self.ledger))
             self.ledger.generation[:] = [owners.generation(row) for row in rows.tolist()]
@@ -147,6 +167,8 @@ class RelayBuffer:
             retired = self._rows_of_poison(window, expression, rows)
             if retired is not None:
                 self.ledger.invalidate(retired, moment)
+                if self._beneath is not None:
+                    self._beneath.forget(retired, self.poison.bits)
                 rows = np.setdiff1d(rows % len(self.ledger), retired)
             if self._guards_writes and not updates:
                 self._judge_write(window, expression, rows, moment)
@@ -154,23 +176,36 @@ class RelayBuffer:
             for waiting in self._put_off:
                 waiting.leave_out(rows % len(self.ledger))
 
-    def gather(self, window: Window, expression: Any, site: int) -> None:
-        """A gather, after it was made: the verdict, then poison in place of what was gathered."""
+    def gather(self, window: Window, expression: Any, site: int) -> npt.NDArray[Any] | None:
+        """A gather, after it was made: the verdict, then poison in place of what was gathered.
+
+        Returns what it would have brought unwatched, as bits, where that is something else.
+        """
         if not self.tally.active:
-            return
+            return None
         with self.tally.lock:
             rows = window.touched(expression)
             moment = self.tally.moments.now(site, self.device)
-            live = self._judge(window, expression, rows, moment)
-            self._retire(window, expression, rows, moment, live)
+            seen = self._judge(window, expression, rows, moment)
+            beneath = self._seen_beneath(window, expression, seen)
+            self._retire(window, expression, rows, moment, seen)
+            return beneath
 
     def judge(self, window: Window, expression: Any, site: int) -> None:
-        """A gather that is about to be made: the verdict alone."""
+        """A gather that is about to be made: the verdict, and what it would find unwatched."""
         if not self.tally.active:
             return
         with self.tally.lock:
             moment = self.tally.moments.now(site, self.device)
-            self._judge(window, expression, window.touched(expression), moment)
+            seen = self._judge(window, expression, window.touched(expression), moment)
+            beneath = self._seen_beneath(window, expression, seen)
+            if beneath is not None:
+                window.memory.write(expression, beneath)
+
+    def _seen_beneath(self, window: Window, expression: Any, seen: Seen) -> npt.NDArray[Any] | None:
+        if not seen.accused or self._beneath is None or not window.whole:
+            return None
+        return self._beneath.of(expression, seen.bits)
 
     def retire(self, window: Window, expression: Any, site: int) -> None:
         """A gather that was judged has been made: poison in place of what was gathered."""
@@ -178,7 +213,7 @@ class RelayBuffer:
             return
         with self.tally.lock:
             moment = self.tally.moments.now(site, self.device)
-            self._retire(window, expression, window.touched(expression), moment, False)
+            self._retire(window, expression, window.touched(expression), moment, UNSEEN)
 
     def hand_out(self, rows: npt.NDArray[np.int64]) -> None:
         """Rows have new owners: they are empty, with poison over what the old ones left.
@@ -221,7 +256,7 @@ class RelayBuffer:
         return rows[~np.isin(rows, self._sink)]
 
     def _retire(
-        self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int, live: bool
+        self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int, seen: Seen
     ) -> None:
         if rows.size == 0:
             return
@@ -236,8 +271,8 @@ class RelayBuffer:
             self._put_off.append(waiting)
             scope.put_off(lambda: self._retire_now(waiting))
             return
-        self._poison_over(window, expression)
-        self.ledger.consume(rows, moment, live)
+        self._poison_over(window, expression, seen)
+        self.ledger.consume(rows, moment, seen.all_live)
 
     def _retire_now(self, waiting: PutOff) -> None:
         with self.tally.lock:
@@ -250,9 +285,14 @@ class RelayBuffer:
         self.whole.memory.write(waiting.written, kept)
         self.ledger.consume(waiting.rows, waiting.moment)
 
-    def _poison_over(self, window: Window, expression: Any) -> None:
+    def _poison_over(self, window: Window, expression: Any, seen: Seen = UNSEEN) -> None:
         if self.poison.bits is None:
             return
+        if self._beneath is not None:
+            if seen.all_live and window.whole:
+                self._beneath.keep_values(expression, seen.bits)
+            else:
+                self._beneath.keep(np.unique(window.touched(expression)))
         kept = [part.copy() for part in self._sink_parts]
         window.memory.write(expression, self.poison.bits)
         for part, values in zip(self._sink_parts, kept, strict=True):
@@ -295,26 +335,26 @@ class RelayBuffer:
         counts = np.bincount(window.rows[reached], minlength=len(self.ledger))
         return np.asarray(counts == self.whole.rows[:1].size)
 
-    def _judge(self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int) -> bool:
-        """Reports what is wrong with a gather; tells whether the ledger had all rows live."""
+    def _judge(self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int) -> Seen:
+        """Reports what is wrong with a gather; returns what it saw."""
         self.tally.gathers += 1
         self.tally.touched.add(self.relay)
         if rows.size == 0:
-            return True
+            return UNSEEN
         if not self._gathered:
             self._gathered = True
             self._guards_writes = self.owners is not None and self.overwrite != "always"
         bits = window.memory.read(expression)
         all_live = self.ledger.all_live(rows)
         if all_live and self.poison.clears(bits):
-            return True
+            return Seen(bits, all_live=True)
         live = self.ledger.is_live(rows)
         bad = self.poison.suspects(bits, _beside(live, bits))
         if bad.any():
             self._accuse(bits, np.broadcast_to(_beside(rows, bits), bits.shape), bad, moment)
         if not all_live:
             self._note_unseen(rows[~live], rows, bits, bad, moment)
-        return all_live
+        return Seen(bits, accused=bool(bad.any()))
 
     def _note_unseen(
         self,

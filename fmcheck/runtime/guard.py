@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from fmcheck.runtime.buffer import Window
+    from fmcheck.runtime.buffer import Seen, Window
     from fmcheck.runtime.tally import Tally
 
 _SIGNS = {">=": 1, ">": 2}
@@ -252,10 +252,10 @@ class GuardedBuffer(RelayBuffer):
             written = np.unique(window.touched(expression) % len(self.ledger))
             self._writes[self._upload(written)] -= 1 << 32
 
-    def gather(self, *args: Any) -> None:
+    def gather(self, *args: Any) -> npt.NDArray[Any] | None:
         """A gather by any expression."""
         with self._by_the_host():
-            super().gather(*args)
+            return super().gather(*args)
 
     def judge(self, *args: Any) -> None:
         """The verdict on a gather by any expression."""
@@ -424,15 +424,15 @@ class GuardedBuffer(RelayBuffer):
             self._launch_gather(index, None, moment, retires=True, seen=seen)
 
     def _retire(
-        self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int, live: bool
+        self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int, seen: Seen
     ) -> None:
         if scope.current() is not scope.Scope.AT_RETURN or not rows.size:
-            super()._retire(window, expression, rows, moment, live)
+            super()._retire(window, expression, rows, moment, seen)
             return
         waiting = PutOff(window, expression, np.unique(rows % len(self.ledger)), moment)
         self.ledger.spare(waiting.rows)
-        seen = self._writes.clone()
-        scope.put_off(lambda: self._retire_by_the_host(waiting, seen))
+        before = self._writes.clone()
+        scope.put_off(lambda: self._retire_by_the_host(waiting, before))
 
     def _retire_by_the_host(self, waiting: PutOff, seen: torch.Tensor) -> None:
         with self._by_the_host():

@@ -209,7 +209,7 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
             return result
         expression = picks.host(index)
         if shown.whole or rows.selects_rows(expression, shown.rows.ndim, shown.dims):
-            _enter_gather(tensor, expression)
+            _enter_gather(tensor, expression, result)
         else:
             tensor._relay.peek()
         return result
@@ -257,7 +257,7 @@ def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
 
 def _gathered(tensor: RelayTensor, expression: Any, result: Any) -> Any:
     if rows.selects_rows(expression, tensor._plain.dim(), window(tensor).dims):
-        _enter_gather(tensor, expression)
+        _enter_gather(tensor, expression, result)
     else:
         tensor._relay.peek()
     return result
@@ -435,16 +435,18 @@ def _told_of(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
         yield from (tensor for tensor in tensors if type(tensor) is RelayTensor)
 
 
-def _enter(tensor: RelayTensor, how: str, expression: Any) -> None:
+def _enter(tensor: RelayTensor, how: str, expression: Any) -> Any:
     buffer = tensor._relay
     if buffer.on_cuda and _is_capturing(buffer):
-        return
+        return None
     window, expression = _within(tensor, expression)
-    getattr(buffer, how)(window, expression, buffer.tally.sites.here(_OUR_FRAMES))
+    return getattr(buffer, how)(window, expression, buffer.tally.sites.here(_OUR_FRAMES))
 
 
-def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
-    _enter(tensor, "gather", expression)
+def _enter_gather(tensor: RelayTensor, expression: Any, result: torch.Tensor) -> None:
+    beneath = _enter(tensor, "gather", expression)
+    if beneath is not None and beneath.shape == tuple(result.shape):
+        memory_of(result).write(rows.EVERYTHING, beneath)
 
 
 def _enter_write(tensor: RelayTensor, expression: Any, updates: bool = False) -> None:
