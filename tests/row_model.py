@@ -66,7 +66,10 @@ class Said:
 
 @dataclass
 class Model:
-    """One buffer: its elements, as a plain tensor with our own poison in it, and its rows."""
+    """One buffer: its elements, as a plain tensor with our own poison in it, and its rows.
+
+    `unwatched` has what nobody's poison has gone over.
+    """
 
     memory: torch.Tensor
     bound: tuple[str, int] | None
@@ -80,6 +83,7 @@ class Model:
         self.rows = [Row() for _ in range(len(self.memory))]
         self.width = self.memory.numel() // len(self.memory)
         self.numbers = torch.arange(self.memory.numel()).reshape(self.memory.shape)
+        self.unwatched = self.memory.clone()
         self._poison(e for e in range(self.memory.numel()) if e // self.width not in self.sinks)
 
     # --- values ---
@@ -128,6 +132,9 @@ class Model:
         marks = torch.zeros(self.memory.shape, dtype=torch.int64)
         touched = self._touched_by(call, marks, updates)
         call(self.memory)
+        if touched:
+            places = torch.tensor(touched)
+            self.unwatched.reshape(-1)[places] = self.memory.reshape(-1)[places]
         by_row = self._by_row(touched)
         retired = {
             row
@@ -174,12 +181,15 @@ class Model:
     ) -> tuple[torch.Tensor, list[Said]]:
         """Makes a gather; returns what it got, and what is wrong with it."""
         result = call(self.memory).clone()
-        touched = call(self.numbers).reshape(-1).tolist()
+        numbers = call(self.numbers)
+        touched = numbers.reshape(-1).tolist()
         codes: dict[int, set[str]] = {}
         for element in touched:
             code = self._verdict(element)
             if code:
                 codes.setdefault(element // self.width, set()).add(code)
+        if codes:
+            result = self._unpoisoned(numbers)
         self.gathered = self.gathered or bool(touched)
         said = []
         for code in sorted({code for of_row in codes.values() for code in of_row}):
@@ -195,6 +205,17 @@ class Model:
         if not peeks:
             self._poison(touched)
         return result, said
+
+    def _unpoisoned(self, numbers: torch.Tensor) -> torch.Tensor:
+        """The elements by these numbers, with none of our poison."""
+        told = self.memory.reshape(-1).clone()
+        ours = torch.tensor([self._is_ours(element) for element in range(len(told))])
+        told[ours] = self.unwatched.reshape(-1)[ours]
+        return told[numbers]
+
+    def _is_ours(self, element: int) -> bool:
+        live = self.rows[element // self.width].state == LIVE
+        return self._is_poison(element) and (self.certain or not live)
 
     def _verdict(self, element: int) -> str:
         row = element // self.width

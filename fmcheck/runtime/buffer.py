@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fmcheck.runtime import scope, story
-from fmcheck.runtime.beneath import Beneath
 from fmcheck.runtime.ledger import NEVER, Ledger
 from fmcheck.runtime.rows import EVERYTHING, row_dims, row_map
 
@@ -17,6 +16,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from fmcheck.runtime.beneath import Beneath
     from fmcheck.runtime.guard import GuardedBuffer
     from fmcheck.runtime.memory import Memory
     from fmcheck.runtime.owners import Owners
@@ -28,12 +28,14 @@ if TYPE_CHECKING:
 class Window:
     """What a tensor shows of a relay buffer: all of it, or what a view reaches.
 
-    `rows` has the row of each element, `dims` are the dimensions along which it changes.
+    `rows` has the row of each element, `dims` are the dimensions along which it changes. `beneath`
+    is None where it would have to be kept on a device, or where elements are of another width.
     """
 
     rows: npt.NDArray[np.int64]
     memory: Memory
     whole: bool
+    beneath: Beneath | None = None
     dims: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -89,11 +91,13 @@ UNSEEN = Seen(np.empty(0, np.int8))
 class RelayBuffer:
     """One watched buffer. All that happens to it goes through here, under the session's lock.
 
-    `base` is the tensor that was taken hold of; nothing here looks into it. Without `owners` no
+    `base` is the tensor that was taken hold of, `copy` what lies beneath its poison; nothing here
+    looks into them. Without `owners` no
     row is ever handed out; `overwrite` is the contract's word on writing over unread values.
     """
 
     base: Any
+    copy: Any = None
     #: This buffer, if its ledger lies beside it on a device.
     guard: GuardedBuffer | None = None
 
@@ -127,8 +131,6 @@ class RelayBuffer:
         # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
         self._sink_parts = [whole.memory.part(slice(row, row + 1)) for row in self._sink.tolist()]
         self._put_off: list[PutOff] = []
-        #: None where a copy of it would have to be kept on a device.
-        self._beneath = Beneath(whole.memory, poison) if device == "cpu" else None
         if owners is not None:
             rows = np.arange(len(self.ledger))
             self.ledger.generation[:] = [owners.generation(row) for row in rows.tolist()]
@@ -167,8 +169,6 @@ class RelayBuffer:
             retired = self._rows_of_poison(window, expression, rows)
             if retired is not None:
                 self.ledger.invalidate(retired, moment)
-                if self._beneath is not None:
-                    self._beneath.forget(retired, self.poison.bits)
                 rows = np.setdiff1d(rows % len(self.ledger), retired)
             if self._guards_writes and not updates:
                 self._judge_write(window, expression, rows, moment)
@@ -187,7 +187,7 @@ class RelayBuffer:
             rows = window.touched(expression)
             moment = self.tally.moments.now(site, self.device)
             seen = self._judge(window, expression, rows, moment)
-            beneath = self._seen_beneath(window, expression, seen)
+            beneath = self._seen_beneath(window, expression, rows, seen)
             self._retire(window, expression, rows, moment, seen)
             return beneath
 
@@ -197,15 +197,19 @@ class RelayBuffer:
             return
         with self.tally.lock:
             moment = self.tally.moments.now(site, self.device)
-            seen = self._judge(window, expression, window.touched(expression), moment)
-            beneath = self._seen_beneath(window, expression, seen)
+            rows = window.touched(expression)
+            seen = self._judge(window, expression, rows, moment)
+            beneath = self._seen_beneath(window, expression, rows, seen)
             if beneath is not None:
                 window.memory.write(expression, beneath)
 
-    def _seen_beneath(self, window: Window, expression: Any, seen: Seen) -> npt.NDArray[Any] | None:
-        if not seen.accused or self._beneath is None or not window.whole:
+    def _seen_beneath(
+        self, window: Window, expression: Any, rows: npt.NDArray[Any], seen: Seen
+    ) -> npt.NDArray[Any] | None:
+        if not seen.accused or window.beneath is None:
             return None
-        return self._beneath.of(expression, seen.bits)
+        live = _beside(self.ledger.is_live(rows), seen.bits)
+        return window.beneath.of(expression, seen.bits, live)
 
     def retire(self, window: Window, expression: Any, site: int) -> None:
         """A gather that was judged has been made: poison in place of what was gathered."""
@@ -228,8 +232,8 @@ class RelayBuffer:
             if not rows.size:
                 return
             generations = [self.owners.generation(row) for row in rows.tolist()]
-            self.ledger.hand_out(rows, generations)
             self._poison_over(self.whole, rows)
+            self.ledger.hand_out(rows, generations)
             for waiting in self._put_off:
                 waiting.leave_out(rows)
 
@@ -288,11 +292,12 @@ class RelayBuffer:
     def _poison_over(self, window: Window, expression: Any, seen: Seen = UNSEEN) -> None:
         if self.poison.bits is None:
             return
-        if self._beneath is not None:
-            if seen.all_live and window.whole:
-                self._beneath.keep_values(expression, seen.bits)
-            else:
-                self._beneath.keep(np.unique(window.touched(expression)))
+        if seen.all_live and window.beneath is not None:
+            window.beneath.keep_values(expression, seen.bits)
+        elif window.beneath is not None:
+            bits = window.memory.read(expression)
+            live = self.ledger.is_live(window.touched(expression))
+            window.beneath.keep(expression, bits, _beside(live, bits))
         kept = [part.copy() for part in self._sink_parts]
         window.memory.write(expression, self.poison.bits)
         for part, values in zip(self._sink_parts, kept, strict=True):
@@ -305,8 +310,13 @@ class RelayBuffer:
 
         Where a valid value may have the poison's bits, a write of it is taken for a value.
         """
-        if not self.poison.certain or not self.poison.is_in(window.memory.read(expression)):
+        if not self.poison.certain:
             return None
+        bits = window.memory.read(expression)
+        if not self.poison.is_in(bits):
+            return None
+        if window.beneath is not None:
+            window.beneath.written(expression, bits)
         whole = np.unique(rows % len(self.ledger))
         retired = whole[_rows_all(self.poison.is_poison(self.whole.memory.read(whole)))]
         return retired if retired.size else None
@@ -411,9 +421,10 @@ def window_of(
     row_stride: int,
     memory: Memory,
     whole: bool,
+    beneath: Beneath | None = None,
 ) -> Window:
     """Returns the window of a tensor that lies at `offset` elements into a relay buffer."""
-    return Window(row_map(shape, strides, offset, row_stride), memory, whole)
+    return Window(row_map(shape, strides, offset, row_stride), memory, whole, beneath)
 
 
 def _beside(rows: npt.NDArray[Any], bits: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -13,6 +13,7 @@ import numpy as np
 import torch
 
 from fmcheck.runtime import devices, picks, rows
+from fmcheck.runtime.beneath import Beneath
 from fmcheck.runtime.buffer import RelayBuffer, Window, window_of
 from fmcheck.runtime.by_rows import guard_for, rows_written, single_index, written_index
 from fmcheck.runtime.memory import memory_of
@@ -63,13 +64,16 @@ def relay_tensor(
     """Takes hold of a plain tensor that has become a relay buffer. Its values stay."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     row_stride = int(tensor.stride(0))
-    whole = window_of(tensor.shape, tensor.stride(), 0, row_stride, memory_of(tensor), whole=True)
     poison, device = poison_for(dtype, bound), str(tensor.device)
+    copy = _copy_of(tensor) if device == "cpu" and poison.bits is not None else None
+    beneath = None if copy is None else Beneath(memory_of(copy), poison)
+    laid = (tensor.shape, tensor.stride(), 0, row_stride, memory_of(tensor))
+    whole = window_of(*laid, whole=True, beneath=beneath)
     told = (name, relay, whole, poison, sink_rows, tally, device, owners, overwrite)
     buffer = guarded(tensor, *told) if wants_guard(tensor) else None
     if buffer is None:
         buffer = RelayBuffer(*told)
-    buffer.base = tensor
+    buffer.base, buffer.copy = tensor, copy
     return alias(tensor, buffer, whole)
 
 
@@ -122,7 +126,27 @@ def _window_of_view(view: torch.Tensor, buffer: RelayBuffer) -> Window:
     size = view.element_size()
     offset = int(view.storage_offset()) - int(base.storage_offset()) * base.element_size() // size
     row_stride = int(base.stride(0)) * base.element_size() // size
-    return window_of(view.shape, view.stride(), offset, row_stride, memory_of(view), whole=False)
+    laid = (view.shape, view.stride(), offset, row_stride, memory_of(view))
+    return window_of(*laid, whole=False, beneath=_beneath_view(view, offset, buffer))
+
+
+def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a copy that is laid out alike, so that a view of one is a view of the other."""
+    copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
+    return copy.copy_(tensor.detach())
+
+
+def _beneath_view(view: torch.Tensor, offset: int, buffer: RelayBuffer) -> Beneath | None:
+    copy = buffer.copy
+    if copy is None or copy.element_size() != view.element_size() or offset < 0:
+        return None
+    end = offset + sum(
+        (size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True)
+    )
+    if view.numel() and (end + 1) * copy.element_size() > copy.untyped_storage().nbytes():
+        return None
+    same = copy.as_strided(view.size(), view.stride(), offset)
+    return Beneath(memory_of(same), buffer.poison)
 
 
 # --- what a call does -------------------------------------------------------------------------
