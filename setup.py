@@ -18,13 +18,13 @@ HERE = Path(__file__).parent
 class BuildPy(build_py):
     """Puts the start-up files beside the package in a wheel."""
 
-    def run(self):
+    def run(self):  # noqa: D102
         super().run()
         if not self.editable_mode:
             for name in STARTUP:
                 self.copy_file(str(HERE / "fmcheck" / "reach" / name), self.build_lib)
 
-    def get_outputs(self, include_bytecode=1):
+    def get_outputs(self, include_bytecode=1):  # noqa: D102
         made = [] if self.editable_mode else [str(Path(self.build_lib, name)) for name in STARTUP]
         return super().get_outputs(include_bytecode) + made
 
@@ -32,7 +32,7 @@ class BuildPy(build_py):
 class EditableWheel(editable_wheel):
     """Puts them into the wheel that stands for an editable install."""
 
-    def run(self):
+    def run(self):  # noqa: D102
         super().run()
         for wheel in Path(self.dist_dir).glob("*editable*.whl"):
             with zipfile.ZipFile(wheel, "a") as archive:
