@@ -135,7 +135,7 @@ def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
     located = load_settings(Path(named)) if named else find_settings(config.rootpath)
     watch = Session(located, mode, who="pytest -p fmcheck")
     asked = getattr(config.known_args_namespace, "fmcheck_journal", None) or ""
-    return watch, Outreach(watch, located, asked)
+    return watch, Outreach(watch, located, config.rootpath, asked)
 
 
 class _Session:

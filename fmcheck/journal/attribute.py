@@ -24,10 +24,9 @@ def attributed(told: Told, pages: Pages, library: Library) -> Violation:
     """
     phase = phase_of(told, pages, library)
     notes = list(told.violation.notes)
-    if not pages.phases:
+    if not pages.is_board:
         notes.append(f"found in process {who(pages)}")
-    if phase is None:
-        notes += _after(told, pages, library)
+        notes += _after(told, pages, library) if phase is None else []
     return replace(
         told.violation,
         test=phase.test if phase else "",

@@ -63,6 +63,14 @@ class Head(msgspec.Struct, frozen=True, tag="head"):
     wall: float
 
 
+class Session(msgspec.Struct, frozen=True, tag="session"):
+    """A pytest process: the session that it runs. `root` is what paths are shown relative to."""
+
+    version: str
+    root: str
+    mode: str
+
+
 class Role(msgspec.Struct, frozen=True, tag="role"):
     """A better name for the process than that of its head."""
 
@@ -111,14 +119,18 @@ class Reaped(msgspec.Struct, frozen=True, tag="reaped"):
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
-    """The last line, if the process comes to it. `code` is its exit status, None if not known."""
+    """The last line, if the process comes to it.
+
+    `code` is its exit status, None if not known; `notes` are those of its coverage, with counts.
+    """
 
     clock: int
     wall: float
     code: int | None = None
+    notes: tuple[str, ...] = ()
 
 
-Line = Head | Role | Fact | Told | Begun | Ended | Reaped | Goodbye
+Line = Head | Session | Role | Fact | Told | Begun | Ended | Reaped | Goodbye
 
 
 class Start(msgspec.Struct, frozen=True):

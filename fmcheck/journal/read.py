@@ -20,6 +20,7 @@ from fmcheck.journal.layout import (
     Line,
     Reaped,
     Role,
+    Session,
     Start,
     Told,
 )
@@ -45,17 +46,19 @@ class Phase:
 class Pages:
     """One process's journal, read as far as it has been written.
 
-    `told` are its violations in order, `phases` those of the tests that it ran itself.
+    `told` are its violations in order, `facts` its sentences and names by their kind. Only a pytest
+    process has a `session`, and the `phases` of the tests that it ran.
     """
 
     folder: str
     name: str
     head: Head | None = None
+    session: Session | None = None
     role: str = ""
     told: list[Told] = field(default_factory=list)
     facts: dict[str, list[str]] = field(default_factory=dict)
     phases: dict[int, Phase] = field(default_factory=dict)
-    reaped: dict[int, Reaped] = field(default_factory=dict)
+    reaped: list[Reaped] = field(default_factory=list)
     goodbye: Goodbye | None = None
     damaged: int = 0
     _offset: int = 0
@@ -100,8 +103,10 @@ class Pages:
             self.head, self.role = line, line.role
         elif isinstance(line, Role):
             self.role = line.role
+        elif isinstance(line, Session):
+            self.session = line
         elif isinstance(line, Reaped):
-            self.reaped[line.pid] = line
+            self.reaped.append(line)
         else:
             self.goodbye = line
 
@@ -132,11 +137,16 @@ class Pages:
             imported=named.get("imported", ()),
             touched=named.get("touched", ()),
             problems=(*named.get("problems", ()), *self._lost()),
-            notes=named.get("notes", ()),
+            notes=self.goodbye.notes if self.goodbye else named.get("notes", ()),
             warnings=len(advice),
             suppressed=self.word(layout.SUPPRESSED),
             matched=named.get("matched", ()),
         )
+
+    @property
+    def is_board(self) -> bool:
+        """Tells whether this is a pytest process, which stamps tests and reports for itself."""
+        return self.head is not None and self.head.board == self.name
 
     def _lost(self) -> Iterator[str]:
         lost = self.word(layout.LOST) + self.damaged

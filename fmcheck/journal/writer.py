@@ -153,9 +153,9 @@ class Journal:
         """A child of this process ended, with a wait status."""
         self.write(Reaped(pid, status, now()))
 
-    def goodbye(self, code: int | None = None) -> None:
+    def goodbye(self, code: int | None = None, notes: tuple[str, ...] = ()) -> None:
         """Writes the last line."""
-        self.write(Goodbye(now(), time.time(), code))
+        self.write(Goodbye(now(), time.time(), code, notes))
 
     def forget(self) -> None:
         """Lets go of the files without a word, as a forked child has to."""

@@ -72,7 +72,8 @@ def arrive(way: str, packet: Packet | None = None) -> None:
     """
     global _waiting
     packet = packet or packets.here()
-    if packet is None or _waiting is not None:
+    # The last is so in the pytest process, which imports engines too, and in its forks.
+    if packet is None or _waiting is not None or "fmcheck.reach.presence" in sys.modules:
         return
     # A process that is reached by another way hands it on by its environment.
     os.environ.setdefault(packets.VARIABLE, packet.pack())

@@ -10,9 +10,11 @@ import os
 import time
 from typing import TYPE_CHECKING, NamedTuple
 
+from fmcheck import __version__
 from fmcheck.config import pack
 from fmcheck.finding import Coverage
 from fmcheck.journal.attribute import attributed
+from fmcheck.journal.layout import Session as SessionLine
 from fmcheck.journal.read import Library
 from fmcheck.journal.writer import Journal
 from fmcheck.reach import arrival, folder, packet, stowaway
@@ -20,6 +22,7 @@ from fmcheck.reach.presence import Presence
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from pathlib import Path
 
     from fmcheck.config import Located
     from fmcheck.finding import Violation
@@ -43,13 +46,16 @@ class Drained(NamedTuple):
 class Outreach:
     """The journal of one pytest process, and those of the processes that it reached."""
 
-    def __init__(self, session: Session, located: Located, asked: str = "") -> None:
+    def __init__(
+        self, session: Session, located: Located, root: Path | str = "", asked: str = ""
+    ) -> None:
         arrival.give_way()
         self.session = session
         self.folder = folder.joined() or folder.made(asked)
         self.is_worker = folder.joined() is not None
         role = os.environ["PYTEST_XDIST_WORKER"] if self.is_worker else "pytest"
         self.journal = Journal(self.folder, "pytest", role)
+        self.journal.write(SessionLine(__version__, str(root), session.mode))
         self.library = Library(self.folder)
         self._presence = Presence(session, self.journal)
         self._packet = packet.Packet(

@@ -48,7 +48,7 @@ class Presence:
         self._gone = True
         self.session.sync()
         self.milestone()
-        self.journal.goodbye(code)
+        self.journal.goodbye(code, self._watch.reached().notes)
         if _here is self:
             _here = None
 
