@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from fmcheck.finding import Coverage, Violation
+    from fmcheck.reach.outreach import Outreach
     from fmcheck.runtime.session import Session
 
 MODES = ("fail", "warn", "halt", "off")
@@ -57,6 +58,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="settings: contracts, suppressions, fail-on (default: [tool.fmcheck] of the nearest "
         "pyproject.toml)",
     )
+    group.addoption(
+        "--fmcheck-journal",
+        metavar="DIR",
+        dest="fmcheck_journal",
+        help="where each process writes what it checked and found, in a folder of its own that "
+        "stays (default: among the temporary files, and removed after a run in good order)",
+    )
     parser.addini(
         "fmcheck_mode", "what a violation of fmcheck does, unless --fmcheck or FMCHECK_MODE says it"
     )
@@ -78,6 +86,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Lets go of the engine."""
     session = config.stash.get(_SESSION, None)
     if session is not None:
+        session.reach.stop()
         session.watch.stop()
 
 
@@ -88,11 +97,12 @@ def _start(config: pytest.Config) -> None:
     if mode in ("", "off"):
         return
     try:
-        watch = _watch(config, mode)
+        watch, reach = _watch(config, mode)
         watch.start()
+        reach.start()
     except UsageError as err:
         raise pytest.UsageError(f"fmcheck: {err}") from None
-    config.stash[_SESSION] = session = _Session(config, watch)
+    config.stash[_SESSION] = session = _Session(config, watch, reach)
     config.pluginmanager.register(session, "fmcheck-session")
 
 
@@ -116,23 +126,27 @@ def _mode(config: pytest.Config) -> str:
     return "fail" if by_name else ""
 
 
-def _watch(config: pytest.Config, mode: str) -> Session:
+def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
     from fmcheck.config import find_settings, load_settings
+    from fmcheck.reach.outreach import Outreach
     from fmcheck.runtime.session import Session
 
     named = getattr(config.known_args_namespace, "fmcheck_config", None)
     located = load_settings(Path(named)) if named else find_settings(config.rootpath)
-    return Session(located, mode, who="pytest -p fmcheck")
+    watch = Session(located, mode, who="pytest -p fmcheck")
+    asked = getattr(config.known_args_namespace, "fmcheck_journal", None) or ""
+    return watch, Outreach(watch, located, config.rootpath, asked)
 
 
 class _Session:
     """The hooks of a run that is watched."""
 
-    def __init__(self, config: pytest.Config, watch: Session) -> None:
+    def __init__(self, config: pytest.Config, watch: Session, reach: Outreach) -> None:
         from fmcheck.finding import Coverage
 
         self.config = config
         self.watch = watch
+        self.reach = reach
         self.outside: list[Violation] = []
         self.advice: dict[object, Violation] = {}
         self.of_workers: Coverage = Coverage()
@@ -158,8 +172,11 @@ class _Session:
 
     def _phase(self, item: pytest.Item, when: str) -> Generator[None, Any, Any]:
         self.watch.enter(item.nodeid)
+        self.reach.begin(item.nodeid, when)
         try:
             result = yield
+            if when == "call":
+                self.reach.settle()
         except pytest.skip.Exception:
             self._fail(item, when)  # a skip after the fact would hide what was found
             raise
@@ -168,6 +185,7 @@ class _Session:
             raise
         finally:
             self.watch.enter("")
+            self.reach.end()
             self._stop_if_dead(item.session)
         failures = [one for one in _kept(item) if not isinstance(one.value, pytest.skip.Exception)]
         if failures:
@@ -177,7 +195,7 @@ class _Session:
         return result
 
     def _fail(self, item: pytest.Item, when: str) -> None:
-        found = self._drain()
+        found = self._drain(item.nodeid)
         if not found:
             return
         self._keep(found, item)
@@ -190,7 +208,7 @@ class _Session:
 
     def _tell_beside(self, err: BaseException, item: pytest.Item, when: str) -> None:
         """Leaves a test its own failure, and adds what was found to it."""
-        found = self._drain()
+        found = self._drain(item.nodeid)
         if not found:
             return
         self._keep(found, item)
@@ -200,12 +218,17 @@ class _Session:
 
             err.add_note("\n".join(headline(violation) for violation in found))
 
-    def _drain(self) -> tuple[Violation, ...]:
-        """Returns what was found since the last call, and keeps the advice for the end."""
+    def _drain(self, test: str = "") -> tuple[Violation, ...]:
+        """Returns what was found since the last call, and keeps the advice for the end.
+
+        What another process found belongs to `test` or to none.
+        """
         found, advice = self.watch.drain()
-        for one in advice:
+        reached = self.reach.drain(test)
+        for one in (*advice, *reached.advice):
             self._advise(one)
-        return found
+        self.outside += reached.elsewhere
+        return (*found, *reached.here)
 
     def _advise(self, advice: Violation) -> None:
         self.advice.setdefault(advice.key, advice)
@@ -295,7 +318,7 @@ class _Session:
         return msgspec.json.encode(told).decode()
 
     def _coverage(self) -> Coverage:
-        return self.watch.coverage() + self.of_workers
+        return self.watch.coverage() + self.reach.others() + self.of_workers
 
     def _render(self, found: Iterable[Violation]) -> str:
         from fmcheck.report.violation import render_all
