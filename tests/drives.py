@@ -67,7 +67,8 @@ def under_pytest(arguments: Sequence[str], environment: Mapping[str, str]) -> Dr
     with tempfile.TemporaryDirectory() as scratch:
         junit = Path(scratch) / "junit.xml"
         command = [str(sglang_python()), "-m", "pytest", *arguments, "-p", "no:cacheprovider"]
-        command += [f"--junitxml={junit}", "--rootdir=/", "-c", "/dev/null"]
+        command += [f"--junitxml={junit}", "-o", "junit_family=xunit1"]
+        command += ["--rootdir=/", "-c", "/dev/null"]
         started = time.monotonic()
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, cwd=scratch, check=False

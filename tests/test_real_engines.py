@@ -1,0 +1,64 @@
+"""Whole, unmodified SGLang: the scheduler runs in a child that the engine spawns, and is reached.
+
+All kinds of engines and all releases: `python -m tests.engines`.
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.drives import codes
+from tests.engines import closing_line, healthy, spoilt, tokens
+from tests.sglang_env import NoEnvironment
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from tests.drives import Drive
+
+RELEASE = "0.5.23"
+ENGINE = "sglang/srt/managers/overlap_utils.py"
+ARRIVALS = "(three_at_once or rows_are_used_again)"
+
+
+def ran(make: Callable[[], Drive]) -> Drive:
+    try:
+        return make()
+    except NoEnvironment as err:
+        pytest.fail(str(err), pytrace=False)
+
+
+@pytest.mark.parametrize("kind", ["overlap", "spec"])
+def test_a_healthy_engine_is_checked_and_silent(kind: str) -> None:
+    run = ran(lambda: healthy(RELEASE, kind, tests=ARRIVALS))
+    assert run.failures == {}
+    assert len(run.passed) == 2
+    buffers, writes, gathers = run.counts
+    assert buffers
+    assert writes > 20
+    assert gathers > 20
+    assert re.search(r" in \d+ processes", closing_line(run)), run.output
+
+
+@pytest.mark.parametrize(
+    ("fault", "code"),
+    [("dropped_stash", "FR104"), ("gathered_again", "FR102"), ("dropped_publish", "FR102")],
+)
+def test_a_spoilt_relay_is_reported_in_the_test_that_ran_into_it(fault: str, code: str) -> None:
+    run = ran(lambda: spoilt(RELEASE, fault))
+    assert set(run.failures) == {"test_spoilt"}
+    report = run.failures["test_spoilt"]
+    assert codes(report) == [code]
+    sites = re.findall(rf"^  (?:gather|last write|last read) +\S*({ENGINE}):\d+", report, re.M)
+    assert len(sites) >= 2, report
+    assert "found in process" in report
+
+
+def test_nobody_else_notices() -> None:
+    run = ran(lambda: spoilt(RELEASE, "dropped_stash", watched=False))
+    before, during, after = tokens(run)
+    assert run.status == 0
+    assert before == after != during
