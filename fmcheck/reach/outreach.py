@@ -17,7 +17,7 @@ from fmcheck.config import pack
 from fmcheck.finding import Counts
 from fmcheck.journal.attribute import attributed, phase_of
 from fmcheck.journal.ending import RUNNING, is_death
-from fmcheck.journal.gather import merged, record_of
+from fmcheck.journal.gather import merged, one_each, record_of
 from fmcheck.journal.layout import Session as SessionLine
 from fmcheck.journal.read import Library
 from fmcheck.journal.writer import Journal
@@ -44,9 +44,9 @@ _NONE = Counts()
 class Drained(NamedTuple):
     """What other processes found: in the test that is on, not in it, and advice."""
 
-    here: list[Violation]
-    elsewhere: list[Violation]
-    advice: list[Violation]
+    here: tuple[Violation, ...]
+    elsewhere: tuple[Violation, ...]
+    advice: tuple[Violation, ...]
 
 
 class Outreach:
@@ -137,13 +137,14 @@ class Outreach:
     def drain(self, test: str = "") -> Drained:
         """Returns what other processes found since the last call, `test` being on."""
         self.library.look(but=self.journal.name)
-        drained = Drained([], [], [])
+        here: list[Violation] = []
+        elsewhere: list[Violation] = []
+        advice: list[Violation] = []
         for pages in self._children():
-            for violation, advice in self._new(pages):
+            for violation, is_advice in self._new(pages):
                 of_this = bool(test) and violation.test == test
-                place = 2 if advice else 0 if of_this else 1
-                drained[place].append(violation)
-        return drained
+                (advice if is_advice else here if of_this else elsewhere).append(violation)
+        return Drained(one_each(here), one_each(elsewhere), one_each(advice))
 
     def _children(self) -> Iterator[Pages]:
         """Yields the journals of the processes that work for this one's tests."""
