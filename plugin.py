@@ -11,6 +11,7 @@ if __name__ != "fmcheck.plugin":
 
 import os
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +24,7 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Coverage, Violation
     from fmcheck.reach.outreach import Outreach
+    from fmcheck.record import Run
     from fmcheck.runtime.session import Session
 
 MODES = ("fail", "warn", "halt", "off")
@@ -88,6 +90,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     if session is not None:
         session.reach.stop()
         session.watch.stop()
+        session.reach.clear()
 
 
 def _start(config: pytest.Config) -> None:
@@ -150,7 +153,7 @@ class _Session:
         self.outside: list[Violation] = []
         self.advice: dict[object, Violation] = {}
         self.of_workers: Coverage = Coverage()
-        self.silent_workers: list[str] = []
+        self.reports: set[tuple[str, str, str]] = set()
 
     # --- one test ---
 
@@ -174,9 +177,11 @@ class _Session:
         self.watch.enter(item.nodeid)
         self.reach.begin(item.nodeid, when)
         try:
-            result = yield
-            if when == "call":
-                self.reach.settle()
+            try:
+                result = yield
+            finally:
+                if when == "call":
+                    self.reach.settle()
         except pytest.skip.Exception:
             self._fail(item, when)  # a skip after the fact would hide what was found
             raise
@@ -245,13 +250,11 @@ class _Session:
 
     # --- the session ---
 
-    def pytest_report_header(self) -> str:
+    def pytest_report_header(self) -> list[str]:
         """Says what is on, and what it does not reach."""
         names = ", ".join(self.watch.contract_names)
-        return (
-            f"fmcheck: mode {self.watch.mode}, contracts: {names} "
-            "(this process only: child processes of a test are not watched)"
-        )
+        first = f"fmcheck: mode {self.watch.mode}, contracts: {names} (child processes too)"
+        return [first, *(f"fmcheck: {gap}" for gap in self.reach.gaps())]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -262,8 +265,8 @@ class _Session:
             workeroutput[_WORKER_KEY] = self._for_controller()
             return
         found = self.outside and self.watch.mode != "warn"
-        problems = self._coverage().problems
-        if (found or problems or self.silent_workers) and session.exitstatus in (
+        problems = self._run().problems
+        if (found or problems) and session.exitstatus in (
             pytest.ExitCode.OK,
             pytest.ExitCode.NO_TESTS_COLLECTED,
         ):
@@ -273,31 +276,37 @@ class _Session:
         """Says how much was checked, always."""
         if hasattr(self.config, "workerinput"):
             return
-        from fmcheck.report.closing import closing_line, gaps
+        from fmcheck.finding import Counts
+        from fmcheck.report.closing import closing_line, endings, gaps
 
-        coverage = self._coverage()
+        run = self._run()
         terminalreporter.section("fmcheck")
-        if self.outside:
-            terminalreporter.line("found outside of any test:", red=True)
-            terminalreporter.line(self._render(self.outside))
+        for title, found in (
+            ("found outside of any test:", [one for one in self.outside if not one.test]),
+            ("found in a test that was over:", [one for one in self.outside if one.test]),
+        ):
+            if found:
+                terminalreporter.line(title, red=True)
+                terminalreporter.line(self._render(found))
         if self.advice:
             terminalreporter.line("told of, and failing nothing:", yellow=True)
             terminalreporter.line(self._render(self.advice.values()))
-        for problem in coverage.problems:
+        for problem in run.problems:
             terminalreporter.line(f"fmcheck error: {problem}", red=True)
-        for worker in self.silent_workers:
-            terminalreporter.line(f"fmcheck error: worker {worker} gave no counts", red=True)
-        for gap in gaps(coverage):
+        for gap in (*endings(run.processes), *gaps(run.coverage), *self.reach.kept(run)):
             terminalreporter.line(f"fmcheck: {gap}", yellow=True)
-        terminalreporter.line(closing_line(coverage))
+        checked = sum(process.coverage.counts != Counts() for process in run.processes)
+        terminalreporter.line(closing_line(run.coverage, checked))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Adds what an xdist worker checked."""
+        """Adds what an xdist worker found outside of its tests, or could not report any more."""
         output = getattr(node, "workeroutput", None) or {}
         told = output.get(_WORKER_KEY)
         if told is None:
-            self.silent_workers.append(node.gateway.id)
+            name = node.gateway.id
+            reported = {(test, when) for worker, test, when in self.reports if worker == name}
+            self.outside += self.reach.untold(name, reported)
             return
         import msgspec
 
@@ -311,14 +320,25 @@ class _Session:
         for one in advice:
             self._advise(one)
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Notes which phases of which tests an xdist worker came to report."""
+        node = getattr(report, "node", None)
+        if node is not None:
+            self.reports.add((node.gateway.id, report.nodeid, report.when or ""))
+
     def _for_controller(self) -> str:
+        """Returns what a controller is told: the counts too, unless it can read the journal."""
         import msgspec
 
-        told = (self.watch.coverage(), self.outside, list(self.advice.values()))
-        return msgspec.json.encode(told).decode()
+        from fmcheck.finding import Coverage
 
-    def _coverage(self) -> Coverage:
-        return self.watch.coverage() + self.reach.others() + self.of_workers
+        coverage = Coverage() if self.reach.is_worker else self._run().coverage
+        return msgspec.json.encode((coverage, self.outside, list(self.advice.values()))).decode()
+
+    def _run(self) -> Run:
+        """Returns what was checked and found up to now, in all processes."""
+        run = self.reach.run()
+        return replace(run, coverage=run.coverage + self.of_workers)
 
     def _render(self, found: Iterable[Violation]) -> str:
         from fmcheck.report.violation import render_all

@@ -15,7 +15,7 @@ import msgspec
 from fmcheck.finding import Counts
 from fmcheck.journal import layout
 from fmcheck.journal.layout import Begun, Ended, Fact, Goodbye, Head, Line, Reaped, Role, Told, now
-from fmcheck.reach.role import command_line, host_name, role_here, title_here
+from fmcheck.reach.role import host_name, role_here
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -55,14 +55,16 @@ class Journal:
         self._phase = 0
         self._phases = 0
         self._facts: set[tuple[str, str]] = set()
-        self._title = command_line()
+        self._reaped = (0, 0)
+        self._role = role or role_here()
+        self._is_named = bool(role)
         self.words[0] = layout.MAGIC
         self.write(
             Head(
                 pid=self.pid,
                 parent=os.getppid(),
                 host=host,
-                role=role or role_here(),
+                role=self._role,
                 command=tuple(sys.orig_argv),
                 way=way,
                 board=self.board,
@@ -124,11 +126,11 @@ class Journal:
                 self.write(Fact(kind, text))
 
     def name_again(self) -> None:
-        """Writes the name that the process has given itself since, if it has."""
-        title = command_line()
-        if title != self._title:
-            self._title = title
-            self.write(Role(title_here(title)))
+        """Writes the name that the process was given since, if it was."""
+        role = self._role if self._is_named else role_here()
+        if role != self._role:
+            self._role = role
+            self.write(Role(role))
 
     # --- tests, children, the end ---
 
@@ -150,8 +152,10 @@ class Journal:
         return self._board[layout.PHASE]
 
     def reaped(self, pid: int, status: int) -> None:
-        """A child of this process ended, with a wait status."""
-        self.write(Reaped(pid, status, now()))
+        """A child of this process ended, with a wait status; told twice, it is written once."""
+        if self._reaped != (pid, status):
+            self._reaped = (pid, status)
+            self.write(Reaped(pid, status, now()))
 
     def goodbye(self, code: int | None = None, notes: tuple[str, ...] = ()) -> None:
         """Writes the last line."""

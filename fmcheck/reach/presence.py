@@ -10,11 +10,15 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
+import wrapt
+
 from fmcheck.journal import layout
 from fmcheck.journal.writer import Journal
+from fmcheck.reach.reaping import watch_forkserver, watch_reaping
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from types import ModuleType
 
     from fmcheck.finding import Violation
     from fmcheck.runtime.session import Session
@@ -32,12 +36,14 @@ class Presence:
         self._watch = session._watch
         self._telling = False
         self._gone = False
+        self._undo: list[Callable[[], None]] = []
 
     def enter(self) -> None:
         """Keeps the journal from now on, in this process and in those that it forks."""
         global _here
         _here = self
         self._watch.tally.keep(self, self.journal.counts)
+        self._undo.append(watch_reaping(_reaped))
         _hook_once()
 
     def leave(self, code: int | None = None) -> None:
@@ -46,6 +52,9 @@ class Presence:
         if self._gone:
             return
         self._gone = True
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
         self.session.sync()
         self.milestone()
         self.journal.goodbye(code, self._watch.reached().notes)
@@ -116,12 +125,22 @@ def _hook_once() -> None:
     _hooked = True
     os.register_at_fork(after_in_child=_forked)
     atexit.register(_leave)
+    wrapt.register_post_import_hook(_watch_forkserver, "multiprocessing.popen_forkserver")
     os._exit = _exit_telling(os._exit)  # type: ignore[assignment]
 
 
 def _forked() -> None:
     if _here is not None:
         _here._forked()
+
+
+def _reaped(pid: int, status: int) -> None:
+    if _here is not None:
+        _here.journal.reaped(pid, status)
+
+
+def _watch_forkserver(popen_forkserver: ModuleType) -> None:
+    watch_forkserver(popen_forkserver, _reaped)
 
 
 def _leave() -> None:

@@ -15,7 +15,7 @@ def host_name() -> str:
 
 def role_here() -> str:
     """Returns what this process is, by what it or its parent called it; "" if nobody did."""
-    title = title_here(command_line())
+    title = _title()
     if title:
         return title
     multiprocessing = sys.modules.get("multiprocessing.process")
@@ -27,15 +27,14 @@ def role_here() -> str:
     return f"rank {rank}" if rank.isdigit() and "LOCAL_RANK" in os.environ else ""
 
 
-def command_line() -> str:
-    """Returns the command line as the system shows it, which setproctitle writes to."""
+def _title() -> str:
+    """Returns the title that the process gave itself, "" if it goes by its command still.
+
+    setproctitle and its like write over the command line that the system shows.
+    """
     try:
         with open("/proc/self/cmdline", "rb") as file:
-            return file.read().rstrip(b"\0").decode(errors="replace")
+            line = file.read().rstrip(b"\0").decode(errors="replace")
     except OSError:
         return ""
-
-
-def title_here(line: str) -> str:
-    """Returns the title that the process gave itself, "" if that is still its command."""
     return "" if "\0" in line or line in ("", sys.orig_argv[0]) else line.strip()

@@ -46,6 +46,8 @@ def stow(packet: Packet) -> Callable[[], None]:
     """Sends a stowaway along with each child from now on; returns what ends that."""
     spawn: Any = sys.modules["multiprocessing.spawn"]
     original = spawn.get_preparation_data
+    if getattr(original, "packet", None) == packet:
+        return lambda: None
 
     def get_preparation_data(name: str) -> dict[str, Any]:
         data: dict[str, Any] = original(name)
@@ -56,5 +58,6 @@ def stow(packet: Packet) -> Callable[[], None]:
         if spawn.get_preparation_data is get_preparation_data:
             spawn.get_preparation_data = original
 
+    get_preparation_data.packet = packet  # type: ignore[attr-defined]
     spawn.get_preparation_data = get_preparation_data
     return undo

@@ -185,6 +185,11 @@ class Session:
         warnings.warn(FmcheckWarning(text), stacklevel=4)
 
 
+def is_on() -> bool:
+    """Tells whether a session of this process is on."""
+    return _active is not None
+
+
 def watch(
     contracts: Sequence[str | Path] | None = None,
     mode: str = "fail",
