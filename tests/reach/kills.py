@@ -178,9 +178,9 @@ def _watched_engine(folder: Path) -> list[Callable[[], object]]:
     return [getattr(engine, f"stale{n}") for n in range(SITES)]
 
 
-def main() -> int:
+def main(arguments: Sequence[str]) -> int:
     """Says how many children of each kind were killed and what was lost; 1 if anything was."""
-    writers, engines = map(int, sys.argv[1:])
+    writers, engines = map(int, arguments)
     lost = 0
     for kind, deaths in (("journal", kill_writers(writers)), ("engine", kill_engines(engines))):
         wrong = [one for one in deaths if not one.is_whole]
@@ -194,4 +194,4 @@ def main() -> int:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(main(sys.argv[1:]))
