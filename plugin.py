@@ -240,8 +240,9 @@ class _Session:
 
     def _stop_if_dead(self, session: pytest.Session) -> None:
         """Stops the session once a detector was seen not to fire: no further test means a thing."""
-        if self.watch.dead:
-            session.shouldfail = f"fmcheck: {self.watch.dead[0]}"
+        dead = (*self.watch.dead, *self.reach.dead)
+        if dead:
+            session.shouldfail = f"fmcheck: {dead[0]}"
 
     def _keep(self, found: Iterable[Violation], item: pytest.Item) -> None:
         from fmcheck.report.violation import headline
@@ -252,9 +253,11 @@ class _Session:
 
     def pytest_report_header(self) -> list[str]:
         """Says what is on, and what it does not reach."""
+        from fmcheck.reach.gaps import gaps
+
         names = ", ".join(self.watch.contract_names)
         first = f"fmcheck: mode {self.watch.mode}, contracts: {names} (child processes too)"
-        return [first, *(f"fmcheck: {gap}" for gap in self.reach.gaps())]
+        return [first, *(f"fmcheck: {gap}" for gap in gaps())]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -293,7 +296,8 @@ class _Session:
             terminalreporter.line(self._render(self.advice.values()))
         for problem in run.problems:
             terminalreporter.line(f"fmcheck error: {problem}", red=True)
-        for gap in (*endings(run.processes), *gaps(run.coverage), *self.reach.kept(run)):
+        told = (*endings(run.processes), *self.reach.missed(), *gaps(run.coverage))
+        for gap in (*told, *self.reach.kept(run)):
             terminalreporter.line(f"fmcheck: {gap}", yellow=True)
         checked = sum(process.coverage.counts != Counts() for process in run.processes)
         terminalreporter.line(closing_line(run.coverage, checked))

@@ -84,6 +84,19 @@ def failures(library: Library) -> Iterator[str]:
             yield f"process {start.pid} ({command}) is not watched: {start.failed}"
 
 
+def never_reached(library: Library) -> dict[int, tuple[str, ...]]:
+    """Returns the commands of Python processes that a process of the run started in vain."""
+    reached = {(start.host, start.pid) for start in library.starts}
+    heads = [pages.head for pages in library.pages.values() if pages.head]
+    reached |= {(head.host, head.pid) for head in heads}
+    return {
+        reaped.pid: reaped.command
+        for pages in library.pages.values()
+        for reaped in pages.reaped
+        if reaped.command and pages.head and (pages.head.host, reaped.pid) not in reached
+    }
+
+
 def one_each(violations: Iterable[Violation]) -> tuple[Violation, ...]:
     """Returns each violation of a test once, with all processes that found it in its notes."""
     known: dict[object, Violation] = {}

@@ -7,6 +7,7 @@ the tests, and reads what the other processes write.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from dataclasses import replace
@@ -15,13 +16,14 @@ from typing import TYPE_CHECKING, NamedTuple
 from fmcheck import __version__
 from fmcheck.config import pack
 from fmcheck.finding import Counts
+from fmcheck.journal import layout
 from fmcheck.journal.attribute import attributed, phase_of
-from fmcheck.journal.ending import RUNNING, is_death
-from fmcheck.journal.gather import merged, one_each, record_of
+from fmcheck.journal.ending import RUNNING, ending, is_death
+from fmcheck.journal.gather import merged, never_reached, one_each, record_of
 from fmcheck.journal.layout import Session as SessionLine
 from fmcheck.journal.read import Library
 from fmcheck.journal.writer import Journal
-from fmcheck.reach import arrival, folder, gaps, packet, stowaway
+from fmcheck.reach import arrival, folder, packet, stowaway
 from fmcheck.reach.presence import Presence
 
 if TYPE_CHECKING:
@@ -38,7 +40,11 @@ if TYPE_CHECKING:
 _SETTLE = 0.1
 #: Seconds without a count after which they are taken to be at rest.
 _REST = 0.01
+#: Seconds that a test's end waits for children to read their devices.
+_FETCH = 2.0
 _NONE = Counts()
+#: Characters of a command.
+_MOST_SHOWN = 70
 
 
 class Drained(NamedTuple):
@@ -88,6 +94,7 @@ class Outreach:
         self._presence.enter()
         self._before = os.environ.get(packet.VARIABLE)
         os.environ[packet.VARIABLE] = self._packet.pack()
+        self.journal.hand_on(self._packet.pack())
         wrapt.register_post_import_hook(self._stow, "multiprocessing.spawn")
 
     def _stow(self, _: object) -> None:
@@ -124,6 +131,7 @@ class Outreach:
         """
         self.library.look(but=self.journal.name)
         children = list(self._children())
+        self._fetch([pages for pages in children if pages.word(layout.ON_DEVICE)])
         if all(self._at_begin.get(one.name, _NONE) == one.counts for one in children):
             return
         until = time.monotonic() + _SETTLE
@@ -133,6 +141,16 @@ class Outreach:
             counts = [pages.counts for pages in children]
             if counts != counted:
                 counted, since = counts, time.monotonic()
+
+    def _fetch(self, children: list[Pages]) -> None:
+        """Has children read their devices, and waits for those that are alive."""
+        if not children:
+            return
+        question, until = self.journal.ask(), time.monotonic() + _FETCH
+        while time.monotonic() < until and any(
+            pages.owes(question) and ending(pages, self.library) == RUNNING for pages in children
+        ):
+            time.sleep(_REST)
 
     def drain(self, test: str = "") -> Drained:
         """Returns what other processes found since the last call, `test` being on."""
@@ -146,10 +164,15 @@ class Outreach:
                 (advice if is_advice else here if of_this else elsewhere).append(violation)
         return Drained(one_each(here), one_each(elsewhere), one_each(advice))
 
+    @property
+    def dead(self) -> list[str]:
+        """Sentences on the detectors that did not see, in a child, the fault they were shown."""
+        return [text for pages in self._children() for text in pages.facts.get("dead", ())]
+
     def _children(self) -> Iterator[Pages]:
         """Yields the journals of the processes that work for this one's tests."""
         for pages in self.library.pages.values():
-            if pages.head and pages.head.board == self.journal.name != pages.name:
+            if pages.board == self.journal.name != pages.name:
                 yield pages
 
     def _new(self, pages: Pages) -> Iterator[tuple[Violation, bool]]:
@@ -180,9 +203,16 @@ class Outreach:
             problems=problems,
         )
 
-    def gaps(self) -> list[str]:
-        """Returns a sentence for each kind of child that is not reached, as far as is known."""
-        return gaps.gaps()
+    def missed(self) -> list[str]:
+        """Returns a sentence on the Python processes that were started and never reached."""
+        missed = never_reached(self.library)
+        if not missed:
+            return []
+        pid, command = next(iter(missed.items()))
+        text = shlex.join(command)
+        shown = text if len(text) < _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+        more = f", and {len(missed) - 1} more Python processes," if len(missed) > 1 else ""
+        return [f"`{shown}` (process {pid}){more} was started, and never reached: not watched"]
 
     def kept(self, run: Run) -> list[str]:
         """Returns a sentence that says where the journal stays, if it does; see `clear`."""
@@ -206,7 +236,7 @@ class Outreach:
         self.library.look(whole=True)
         boards = {one.name for one in self.library.pages.values() if one.role == worker}
         for pages in self.library.pages.values():
-            if pages.head is None or pages.head.board not in boards:
+            if pages.board not in boards:
                 continue
             for one in pages.told:
                 phase = phase_of(one, pages, self.library)
