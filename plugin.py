@@ -10,6 +10,7 @@ if __name__ != "fmcheck.plugin":
     raise ImportError("this file is the module fmcheck.plugin; load it with `pytest -p fmcheck`")
 
 import os
+import time
 import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -22,7 +23,10 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from fmcheck.finding import Coverage, Violation
+    from fmcheck.record import Run
     from fmcheck.runtime.session import Session
+    from fmcheck.testing.book import Book
+    from fmcheck.testing.watched import Watched
 
 MODES = ("fail", "warn", "halt", "off")
 _VARIABLE = "FMCHECK_MODE"
@@ -57,6 +61,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="settings: contracts, suppressions, fail-on (default: [tool.fmcheck] of the nearest "
         "pyproject.toml)",
     )
+    group.addoption(
+        "--fmcheck-report",
+        metavar="FILE",
+        dest="fmcheck_report",
+        action="append",
+        default=[],
+        help="write what was checked and found, by the file's ending: .json (the record, for "
+        "`fmcheck report`), .sarif (code scanning), .html (a page); may be given several times",
+    )
     parser.addini(
         "fmcheck_mode", "what a violation of fmcheck does, unless --fmcheck or FMCHECK_MODE says it"
     )
@@ -71,6 +84,9 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Starts the watch where the earlier hook was missed, as for a conftest's `pytest_plugins`."""
+    from fmcheck.testing.mark import LINE
+
+    config.addinivalue_line("markers", LINE)
     _start(config)
 
 
@@ -81,18 +97,28 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         session.watch.stop()
 
 
+@pytest.fixture(name="fmcheck")
+def _fixture(request: pytest.FixtureRequest) -> Watched:
+    """What fmcheck saw in this test: `violations`, `counts`, `sync()`, `expect(...)`."""
+    session = request.config.stash.get(_SESSION, None)
+    if session is None:
+        pytest.skip("asks what fmcheck found, and fmcheck is off: run with `-p fmcheck`")
+    return session.watched(request.node)
+
+
 def _start(config: pytest.Config) -> None:
     if _SESSION in config.stash:
         return
     mode = _mode(config)
-    if mode in ("", "off"):
-        return
     try:
+        reports = _reports(config, mode)
+        if mode in ("", "off"):
+            return
         watch = _watch(config, mode)
         watch.start()
     except UsageError as err:
         raise pytest.UsageError(f"fmcheck: {err}") from None
-    config.stash[_SESSION] = session = _Session(config, watch)
+    config.stash[_SESSION] = session = _Session(config, watch, reports)
     config.pluginmanager.register(session, "fmcheck-session")
 
 
@@ -125,14 +151,31 @@ def _watch(config: pytest.Config, mode: str) -> Session:
     return Session(located, mode, who="pytest -p fmcheck")
 
 
+def _reports(config: pytest.Config, mode: str) -> tuple[Path, ...]:
+    """Returns the reports to write, before a test runs that they could be lost for."""
+    asked = getattr(config.known_args_namespace, "fmcheck_report", None)
+    if not asked:
+        return ()
+    from fmcheck.report_files import checked
+
+    if not mode:
+        raise UsageError("--fmcheck-report", "fmcheck is off: expected `-p fmcheck` beside it")
+    return checked(asked, "--fmcheck-report", config.invocation_params.dir)
+
+
 class _Session:
     """The hooks of a run that is watched."""
 
-    def __init__(self, config: pytest.Config, watch: Session) -> None:
+    def __init__(self, config: pytest.Config, watch: Session, reports: tuple[Path, ...]) -> None:
         from fmcheck.finding import Coverage
+        from fmcheck.testing.gathered import Gathered
 
         self.config = config
         self.watch = watch
+        self.reports = reports
+        self.started = time.time()
+        self.gathered = Gathered()
+        self.unwritten: list[str] = []
         self.outside: list[Violation] = []
         self.advice: dict[object, Violation] = {}
         self.of_workers: Coverage = Coverage()
@@ -143,7 +186,11 @@ class _Session:
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Watches the set-up, fixtures included."""
-        self.outside += self._drain()
+        self._found_outside()
+        try:
+            item.stash[_BOOK] = self._opened(item)
+        except UsageError as err:
+            pytest.fail(f"fmcheck: {item.nodeid}: {err}", pytrace=False)
         return (yield from self._phase(item, "setup"))
 
     @pytest.hookimpl(wrapper=True)
@@ -164,6 +211,8 @@ class _Session:
             self._fail(item, when)  # a skip after the fact would hide what was found
             raise
         except (Exception, pytest.fail.Exception) as err:  # the latter is no Exception
+            if self._was_asked_for(err, item):
+                return None
             self._tell_beside(err, item, when)
             raise
         finally:
@@ -177,35 +226,89 @@ class _Session:
         return result
 
     def _fail(self, item: pytest.Item, when: str) -> None:
-        found = self._drain()
-        if not found:
-            return
-        self._keep(found, item)
-        text = self._render(found)
-        if self.watch.mode == "warn":
-            warnings.warn(FmcheckWarning(f"\n{text}"), stacklevel=2)
-        else:
-            _kept(item).clear()  # a skip, which pytest would put in this failure's place
-            raise ViolationFailed(text)
+        found = self._judged(item)
+        book = item.stash[_BOOK]
+        if found:
+            text = self._render(found)
+            if (book.asked.mode or self.watch.mode) == "warn":
+                warnings.warn(FmcheckWarning(f"\n{text}"), stacklevel=2)
+            else:
+                _kept(item).clear()  # a skip, which pytest would put in this failure's place
+                raise ViolationFailed(text)
+        if when == "call" and (unmet := book.unmet()) and not _kept(item):
+            from fmcheck.testing.watched import unmet_text
+
+            pytest.fail(unmet_text(unmet, self.watch.counts - book.before), pytrace=False)
+
+    def _was_asked_for(self, err: BaseException, item: pytest.Item) -> bool:
+        """Tells whether a test was halted by what it expects, and by nothing else."""
+        if self.watch.mode != "halt" or not isinstance(err, ViolationError):
+            return False
+        self._take_in(item.stash[_BOOK])
+        return item.stash[_BOOK].holds_only_expected()
 
     def _tell_beside(self, err: BaseException, item: pytest.Item, when: str) -> None:
         """Leaves a test its own failure, and adds what was found to it."""
-        found = self._drain()
+        found = self._judged(item)
         if not found:
             return
-        self._keep(found, item)
         item.add_report_section(when, "fmcheck", self._render(found))
         if hasattr(err, "add_note"):  # from Python 3.11 on
             from fmcheck.report.violation import headline
 
             err.add_note("\n".join(headline(violation) for violation in found))
 
-    def _drain(self) -> tuple[Violation, ...]:
-        """Returns what was found since the last call, and keeps the advice for the end."""
+    # --- what was found ---
+
+    def watched(self, item: pytest.Item) -> Watched:
+        """Returns what the fixture gives to a test."""
+        from fmcheck.testing.watched import Watched
+
+        book = item.stash[_BOOK]
+        return Watched(
+            book,
+            take_in=lambda: self._take_in(book),
+            counts_now=lambda: self.watch.counts,
+            fail=lambda text: pytest.fail(text, pytrace=False),
+        )
+
+    def _opened(self, item: pytest.Item) -> Book:
+        """Returns the book of a test that begins; UsageError if its marks do not fit."""
+        from fmcheck.testing.book import Book
+        from fmcheck.testing.mark import Asked, asked
+
+        book = item.stash[_BOOK] = Book(Asked(), self.watch.counts)
+        book.asked = asked((one.args, one.kwargs) for one in item.iter_markers("fmcheck"))
+        return book
+
+    def _take_in(self, book: Book) -> None:
+        book.add(*self._drain())
+
+    def _judged(self, item: pytest.Item) -> tuple[Violation, ...]:
+        """Returns what fails a test, and keeps it and what the test asks for."""
+        from fmcheck.report.violation import headline
+
+        book = item.stash[_BOOK]
+        self._take_in(book)
+        judged = book.judge()
+        self.gathered.failing += judged.failing
+        self.gathered.accepted += judged.accepted
+        item.user_properties += [("fmcheck", headline(one)) for one in judged.failing]
+        item.user_properties += [("fmcheck-accepted", headline(one)) for one in judged.accepted]
+        return judged.failing
+
+    def _found_outside(self) -> None:
+        found, _ = self._drain()
+        self.outside += found
+        self.gathered.failing += found
+
+    def _drain(self) -> tuple[tuple[Violation, ...], tuple[Violation, ...]]:
+        """Returns what was found since the last call, and the advice, which is kept for the end."""
         found, advice = self.watch.drain()
         for one in advice:
             self._advise(one)
-        return found
+        self.gathered.advice += advice
+        return found, advice
 
     def _advise(self, advice: Violation) -> None:
         self.advice.setdefault(advice.key, advice)
@@ -214,11 +317,6 @@ class _Session:
         """Stops the session once a detector was seen not to fire: no further test means a thing."""
         if self.watch.dead:
             session.shouldfail = f"fmcheck: {self.watch.dead[0]}"
-
-    def _keep(self, found: Iterable[Violation], item: pytest.Item) -> None:
-        from fmcheck.report.violation import headline
-
-        item.user_properties += [("fmcheck", headline(violation)) for violation in found]
 
     # --- the session ---
 
@@ -233,26 +331,71 @@ class _Session:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fails a run in which something was found outside of the tests, or not reached."""
-        self.outside += self._drain()
+        self._found_outside()
+        self._close(session)
         workeroutput = getattr(self.config, "workeroutput", None)
         if workeroutput is not None:  # an xdist worker
             workeroutput[_WORKER_KEY] = self._for_controller()
             return
-        found = self.outside and self.watch.mode != "warn"
-        problems = self._coverage().problems
-        if (found or problems or self.silent_workers) and session.exitstatus in (
+        found = self.outside and not self._only_warned()
+        if (found or self._problems()) and session.exitstatus in (
             pytest.ExitCode.OK,
             pytest.ExitCode.NO_TESTS_COLLECTED,
         ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._write_reports(session)
+
+    def _only_warned(self) -> bool:
+        """Warns of what was found outside of any test, in mode warn; False if that is an error."""
+        if self.watch.mode != "warn":
+            return False
+        try:
+            warnings.warn(FmcheckWarning(f"\n{self._render(self.outside)}"), stacklevel=2)
+        except FmcheckWarning:  # -W error
+            return False
+        return True
+
+    def _close(self, session: pytest.Session) -> None:
+        """Enters this process into the record."""
+        from fmcheck.testing.gathered import this_process
+
+        role = os.environ.get("PYTEST_XDIST_WORKER", "pytest")
+        ending = f"exit {int(session.exitstatus)}"
+        self.gathered.processes.append(
+            this_process(role, self.started, ending, self.watch.coverage())
+        )
+
+    def _write_reports(self, session: pytest.Session) -> None:
+        from fmcheck.report_files import write_run
+
+        for path in self.reports:
+            try:
+                write_run(self._run(), path)
+            except UsageError as err:
+                self.unwritten.append(str(err))
+                if session.exitstatus == pytest.ExitCode.OK:
+                    session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def _run(self) -> Run:
+        root, coverage = str(self.config.rootpath), self._coverage()
+        return self.gathered.run(
+            root, self.watch.mode, self.started, coverage, tuple(self._problems())
+        )
+
+    def _problems(self) -> list[str]:
+        silent = [f"worker {worker} gave no counts" for worker in self.silent_workers]
+        return [*self._coverage().problems, *silent]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Says how much was checked, always."""
         if hasattr(self.config, "workerinput"):
             return
+        from fmcheck.report.by_check import FAILS
         from fmcheck.report.closing import closing_line, gaps
+        from fmcheck.report.table import table
 
         coverage = self._coverage()
+        run = self._run()
         terminalreporter.section("fmcheck")
         if self.outside:
             terminalreporter.line("found outside of any test:", red=True)
@@ -260,13 +403,17 @@ class _Session:
         if self.advice:
             terminalreporter.line("told of, and failing nothing:", yellow=True)
             terminalreporter.line(self._render(self.advice.values()))
-        for problem in coverage.problems:
+        for problem in (*run.problems, *(f"report {one}" for one in self.unwritten)):
             terminalreporter.line(f"fmcheck error: {problem}", red=True)
-        for worker in self.silent_workers:
-            terminalreporter.line(f"fmcheck error: worker {worker} gave no counts", red=True)
+        for line, kind in table(run, self.config.rootpath):
+            terminalreporter.line(line, red=kind == FAILS, bold=not kind)
         for gap in gaps(coverage):
             terminalreporter.line(f"fmcheck: {gap}", yellow=True)
-        terminalreporter.line(closing_line(coverage))
+        terminalreporter.line(closing_line(coverage, self.gathered.only_accepted))
+        for path in () if self.unwritten else self.reports:
+            terminalreporter.line(
+                f"fmcheck: report {os.path.relpath(path, self.config.invocation_params.dir)}"
+            )
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -278,21 +425,20 @@ class _Session:
             return
         import msgspec
 
-        from fmcheck.finding import Coverage, Violation
+        from fmcheck.finding import Coverage
+        from fmcheck.testing.gathered import Gathered
 
-        coverage, outside, advice = msgspec.json.decode(
-            told, type=tuple[Coverage, list[Violation], list[Violation]]
-        )
+        coverage, gathered = msgspec.json.decode(told, type=tuple[Coverage, Gathered])
         self.of_workers += coverage
-        self.outside += outside
-        for one in advice:
+        self.gathered.take_in(gathered)
+        self.outside += [one for one in gathered.failing if not one.test]
+        for one in gathered.advice:
             self._advise(one)
 
     def _for_controller(self) -> str:
         import msgspec
 
-        told = (self.watch.coverage(), self.outside, list(self.advice.values()))
-        return msgspec.json.encode(told).decode()
+        return msgspec.json.encode((self.watch.coverage(), self.gathered)).decode()
 
     def _coverage(self) -> Coverage:
         return self.watch.coverage() + self.of_workers
@@ -309,3 +455,4 @@ def _kept(item: pytest.Item) -> list[Any]:
 
 
 _SESSION = pytest.StashKey[_Session]()
+_BOOK = pytest.StashKey["Book"]()

@@ -40,8 +40,10 @@ class Process:
 class Run:
     """One run, whole. `root` is the folder that paths are shown relative to.
 
-    `advice` are the violations that fail nothing. `problems` fail the run: part of what was asked
-    for was not watched. `version` is that of fmcheck.
+    `violations` are those that fail the run; a site that was met in several tests is there once a
+    test. `advice` are those of advisory checks, and `accepted` those that a test expects or allows:
+    they fail nothing. `problems` fail the run: part of what was asked for was not watched.
+    `version` is that of fmcheck.
     """
 
     version: str
@@ -51,6 +53,7 @@ class Run:
     ended: float
     violations: tuple[Violation, ...] = ()
     advice: tuple[Violation, ...] = ()
+    accepted: tuple[Violation, ...] = ()
     processes: tuple[Process, ...] = ()
     coverage: Coverage = field(default_factory=Coverage)
     problems: tuple[str, ...] = ()

@@ -8,8 +8,11 @@ if TYPE_CHECKING:
     from fmcheck.finding import Coverage
 
 
-def closing_line(coverage: Coverage) -> str:
-    """Returns what was checked: never only that all is well."""
+def closing_line(coverage: Coverage, accepted: int = 0) -> str:
+    """Returns what was checked: never only that all is well.
+
+    `accepted` are the violations that a test expects or allows; `coverage` counts them with others.
+    """
     counts = coverage.counts
     checked = ", ".join(
         _count(number, noun)
@@ -26,6 +29,8 @@ def closing_line(coverage: Coverage) -> str:
     if counts.unseen_writes:
         extra += f", {_count(counts.unseen_writes, 'row')} written out of our sight"
     found = _count(coverage.violations, "violation")
+    if accepted:
+        found += f", {accepted:,} of them expected or allowed"
     if coverage.warnings:
         found += f", {_count(coverage.warnings, 'warning')}"
     if coverage.suppressed:
