@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fmcheck.errors import FmcheckWarning, UsageError, ViolationError, nearest
+from fmcheck.errors import FmcheckWarning, UsageError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -25,22 +25,11 @@ if TYPE_CHECKING:
     from fmcheck.finding import Coverage, Violation
     from fmcheck.record import Run
     from fmcheck.runtime.session import Session
-    from fmcheck.testing.book import Book
     from fmcheck.testing.watched import Watched
 
 MODES = ("fail", "warn", "halt", "off")
 _VARIABLE = "FMCHECK_MODE"
 _WORKER_KEY = "fmcheck"
-
-
-class ViolationFailed(pytest.fail.Exception, ViolationError):  # type: ignore[name-defined,misc]  # noqa: N818
-    """Fails the phase of a test in which a violation was found."""
-
-    # As pytest's own outcomes do it: the short summary then begins with what was found.
-    __module__ = "builtins"
-
-    def __init__(self, text: str) -> None:
-        pytest.fail.Exception.__init__(self, text, pytrace=False)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -103,7 +92,7 @@ def _fixture(request: pytest.FixtureRequest) -> Watched:
     session = request.config.stash.get(_SESSION, None)
     if session is None:
         pytest.skip("asks what fmcheck found, and fmcheck is off: run with `-p fmcheck`")
-    return session.watched(request.node)
+    return session.outcomes.watched(request.node)
 
 
 def _start(config: pytest.Config) -> None:
@@ -168,13 +157,14 @@ class _Session:
 
     def __init__(self, config: pytest.Config, watch: Session, reports: tuple[Path, ...]) -> None:
         from fmcheck.finding import Coverage
-        from fmcheck.testing.gathered import Gathered
+        from fmcheck.testing.outcomes import Outcomes
 
         self.config = config
         self.watch = watch
         self.reports = reports
         self.started = time.time()
-        self.gathered = Gathered()
+        self.outcomes = Outcomes(watch, self._drain, config.rootpath)
+        self.gathered = self.outcomes.gathered
         self.unwritten: list[str] = []
         self.outside: list[Violation] = []
         self.advice: dict[object, Violation] = {}
@@ -187,10 +177,7 @@ class _Session:
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Watches the set-up, fixtures included."""
         self._found_outside()
-        try:
-            item.stash[_BOOK] = self._opened(item)
-        except UsageError as err:
-            pytest.fail(f"fmcheck: {item.nodeid}: {err}", pytrace=False)
+        self.outcomes.open(item)
         return (yield from self._phase(item, "setup"))
 
     @pytest.hookimpl(wrapper=True)
@@ -204,106 +191,43 @@ class _Session:
         return (yield from self._phase(item, "teardown"))
 
     def _phase(self, item: pytest.Item, when: str) -> Generator[None, Any, Any]:
+        from fmcheck.testing.outcomes import kept_aside
+
         self.watch.enter(item.nodeid)
         try:
             result = yield
         except pytest.skip.Exception:
-            self._fail(item, when)  # a skip after the fact would hide what was found
+            self.outcomes.skipped(item)
             raise
         except (Exception, pytest.fail.Exception) as err:  # the latter is no Exception
-            if self._was_asked_for(err, item):
-                return None
-            self._tell_beside(err, item, when)
-            raise
+            if self.outcomes.failed(item, when, err):
+                raise
+            return None
         finally:
             self.watch.enter("")
             self._stop_if_dead(item.session)
-        failures = [one for one in _kept(item) if not isinstance(one.value, pytest.skip.Exception)]
-        if failures:
-            self._tell_beside(failures[0].value, item, when)
-        else:
-            self._fail(item, when)
+        kept = kept_aside(item)
+        failures = [one for one in kept if not isinstance(one.value, pytest.skip.Exception)]
+        if not failures:
+            self.outcomes.passed(item, when)
+        elif not self.outcomes.failed(item, when, failures[0].value):
+            kept.clear()
         return result
 
-    def _fail(self, item: pytest.Item, when: str) -> None:
-        found = self._judged(item)
-        book = item.stash[_BOOK]
-        if found:
-            text = self._render(found)
-            if (book.asked.mode or self.watch.mode) == "warn":
-                warnings.warn(FmcheckWarning(f"\n{text}"), stacklevel=2)
-            else:
-                _kept(item).clear()  # a skip, which pytest would put in this failure's place
-                raise ViolationFailed(text)
-        if when == "call" and (unmet := book.unmet()) and not _kept(item):
-            from fmcheck.testing.watched import unmet_text
-
-            pytest.fail(unmet_text(unmet, self.watch.counts - book.before), pytrace=False)
-
-    def _was_asked_for(self, err: BaseException, item: pytest.Item) -> bool:
-        """Tells whether a test was halted by what it expects, and by nothing else."""
-        if self.watch.mode != "halt" or not isinstance(err, ViolationError):
-            return False
-        self._take_in(item.stash[_BOOK])
-        return item.stash[_BOOK].holds_only_expected()
-
-    def _tell_beside(self, err: BaseException, item: pytest.Item, when: str) -> None:
-        """Leaves a test its own failure, and adds what was found to it."""
-        found = self._judged(item)
-        if not found:
-            return
-        item.add_report_section(when, "fmcheck", self._render(found))
-        if hasattr(err, "add_note"):  # from Python 3.11 on
-            from fmcheck.report.violation import headline
-
-            err.add_note("\n".join(headline(violation) for violation in found))
-
-    # --- what was found ---
-
-    def watched(self, item: pytest.Item) -> Watched:
-        """Returns what the fixture gives to a test."""
-        from fmcheck.testing.watched import Watched
-
-        book = item.stash[_BOOK]
-        return Watched(
-            book,
-            take_in=lambda: self._take_in(book),
-            counts_now=lambda: self.watch.counts,
-            fail=lambda text: pytest.fail(text, pytrace=False),
-        )
-
-    def _opened(self, item: pytest.Item) -> Book:
-        """Returns the book of a test that begins; UsageError if its marks do not fit."""
-        from fmcheck.testing.book import Book
-        from fmcheck.testing.mark import Asked, asked
-
-        book = item.stash[_BOOK] = Book(Asked(), self.watch.counts)
-        book.asked = asked((one.args, one.kwargs) for one in item.iter_markers("fmcheck"))
-        return book
-
-    def _take_in(self, book: Book) -> None:
-        book.add(*self._drain())
-
-    def _judged(self, item: pytest.Item) -> tuple[Violation, ...]:
-        """Returns what fails a test, and keeps it and what the test asks for."""
-        from fmcheck.report.violation import headline
-
-        book = item.stash[_BOOK]
-        self._take_in(book)
-        judged = book.judge()
-        self.gathered.failing += judged.failing
-        self.gathered.accepted += judged.accepted
-        item.user_properties += [("fmcheck", headline(one)) for one in judged.failing]
-        item.user_properties += [("fmcheck-accepted", headline(one)) for one in judged.accepted]
-        return judged.failing
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Keeps what the record is to tell of a test that was meant to fail."""
+        self.outcomes.reported(report)
 
     def _found_outside(self) -> None:
-        found, _ = self._drain()
+        found, _ = self._drain("")
         self.outside += found
         self.gathered.failing += found
 
-    def _drain(self) -> tuple[tuple[Violation, ...], tuple[Violation, ...]]:
-        """Returns what was found since the last call, and the advice, which is kept for the end."""
+    def _drain(self, test: str) -> tuple[tuple[Violation, ...], tuple[Violation, ...]]:
+        """Returns what was found since the last call, and the advice, which is kept for the end.
+
+        `test` is the one that is on, or was.
+        """
         found, advice = self.watch.drain()
         for one in advice:
             self._advise(one)
@@ -449,10 +373,4 @@ class _Session:
         return render_all(found, self.config.rootpath)
 
 
-def _kept(item: pytest.Item) -> list[Any]:
-    """Returns how a `unittest.TestCase` ended, which pytest keeps aside and does not raise."""
-    return getattr(item, "_excinfo", None) or []
-
-
 _SESSION = pytest.StashKey[_Session]()
-_BOOK = pytest.StashKey["Book"]()
