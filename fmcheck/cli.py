@@ -53,7 +53,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    from fmcheck import cli_lint
+    from fmcheck import cli_lint, cli_report
 
     parser = _Parser(
         prog="fmcheck",
@@ -68,6 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="fmcheck")
     cli_lint.add_to(commands)
     add_doctor(commands)
+    cli_report.add_to(commands)
     rule = commands.add_parser("rule", help="explain a rule, or a code of the linter's own")
     rule.add_argument("code", metavar="CODE", help="the code, as FM201")
     rule.set_defaults(run=_explain)

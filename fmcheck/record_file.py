@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 import msgspec
@@ -66,3 +67,9 @@ def _check_version(told: object, where: str) -> None:
         )
     if version < 1:
         raise UsageError(where, f"schema {version}: expected a number from 1 to {SCHEMA}")
+
+
+def schema() -> str:
+    """Returns the JSON Schema of a record, as it is shipped."""
+    name = f"run-{SCHEMA}.schema.json"
+    return resources.files("fmcheck.report").joinpath(name).read_text(encoding="utf-8")
