@@ -10,8 +10,8 @@ if __name__ != "fmcheck.plugin":
     raise ImportError("this file is the module fmcheck.plugin; load it with `pytest -p fmcheck`")
 
 import os
-import time
 import warnings
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from fmcheck.finding import Coverage, Violation
+    from fmcheck.reach.outreach import Outreach
     from fmcheck.record import Run
     from fmcheck.runtime.session import Session
     from fmcheck.testing.watched import Watched
@@ -59,6 +60,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write what was checked and found, by the file's ending: .json (the record, for "
         "`fmcheck report`), .sarif (code scanning), .html (a page); may be given several times",
     )
+    group.addoption(
+        "--fmcheck-journal",
+        metavar="DIR",
+        dest="fmcheck_journal",
+        help="where each process writes what it checked and found, in a folder of its own that "
+        "stays (default: among the temporary files, and removed after a run in good order)",
+    )
     parser.addini(
         "fmcheck_mode", "what a violation of fmcheck does, unless --fmcheck or FMCHECK_MODE says it"
     )
@@ -83,7 +91,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Lets go of the engine."""
     session = config.stash.get(_SESSION, None)
     if session is not None:
+        session.reach.stop()
         session.watch.stop()
+        session.reach.clear()
 
 
 @pytest.fixture(name="fmcheck")
@@ -103,11 +113,12 @@ def _start(config: pytest.Config) -> None:
         reports = _reports(config, mode)
         if mode in ("", "off"):
             return
-        watch = _watch(config, mode)
+        watch, reach = _watch(config, mode)
         watch.start()
+        reach.start()
     except UsageError as err:
         raise pytest.UsageError(f"fmcheck: {err}") from None
-    config.stash[_SESSION] = session = _Session(config, watch, reports)
+    config.stash[_SESSION] = session = _Session(config, watch, reach, reports)
     config.pluginmanager.register(session, "fmcheck-session")
 
 
@@ -131,13 +142,16 @@ def _mode(config: pytest.Config) -> str:
     return "fail" if by_name else ""
 
 
-def _watch(config: pytest.Config, mode: str) -> Session:
+def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
     from fmcheck.config import find_settings, load_settings
+    from fmcheck.reach.outreach import Outreach
     from fmcheck.runtime.session import Session
 
     named = getattr(config.known_args_namespace, "fmcheck_config", None)
     located = load_settings(Path(named)) if named else find_settings(config.rootpath)
-    return Session(located, mode, who="pytest -p fmcheck")
+    watch = Session(located, mode, who="pytest -p fmcheck")
+    asked = getattr(config.known_args_namespace, "fmcheck_journal", None) or ""
+    return watch, Outreach(watch, located, config.rootpath, asked)
 
 
 def _reports(config: pytest.Config, mode: str) -> tuple[Path, ...]:
@@ -155,21 +169,25 @@ def _reports(config: pytest.Config, mode: str) -> tuple[Path, ...]:
 class _Session:
     """The hooks of a run that is watched."""
 
-    def __init__(self, config: pytest.Config, watch: Session, reports: tuple[Path, ...]) -> None:
+    def __init__(
+        self, config: pytest.Config, watch: Session, reach: Outreach, reports: tuple[Path, ...]
+    ) -> None:
         from fmcheck.finding import Coverage
         from fmcheck.testing.outcomes import Outcomes
 
         self.config = config
         self.watch = watch
+        self.reach = reach
         self.reports = reports
-        self.started = time.time()
-        self.outcomes = Outcomes(watch, self._drain, config.rootpath)
+        self.outcomes = Outcomes(
+            watch.mode, reach.counts, reach.settle, self._drain, config.rootpath
+        )
         self.gathered = self.outcomes.gathered
         self.unwritten: list[str] = []
         self.outside: list[Violation] = []
         self.advice: dict[object, Violation] = {}
         self.of_workers: Coverage = Coverage()
-        self.silent_workers: list[str] = []
+        self.reported: set[tuple[str, str, str]] = set()
 
     # --- one test ---
 
@@ -194,8 +212,13 @@ class _Session:
         from fmcheck.testing.outcomes import kept_aside
 
         self.watch.enter(item.nodeid)
+        self.reach.begin(item.nodeid, when)
         try:
-            result = yield
+            try:
+                result = yield
+            finally:
+                if when == "call":
+                    self.reach.settle()
         except pytest.skip.Exception:
             self.outcomes.skipped(item)
             raise
@@ -205,6 +228,7 @@ class _Session:
             return None
         finally:
             self.watch.enter("")
+            self.reach.end()
             self._stop_if_dead(item.session)
         kept = kept_aside(item)
         failures = [one for one in kept if not isinstance(one.value, pytest.skip.Exception)]
@@ -215,8 +239,11 @@ class _Session:
         return result
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Keeps what the record is to tell of a test that was meant to fail."""
+        """Notes which tests were meant to fail, and which phases an xdist worker came to report."""
         self.outcomes.reported(report)
+        node = getattr(report, "node", None)
+        if node is not None:
+            self.reported.add((node.gateway.id, report.nodeid, report.when or ""))
 
     def _found_outside(self) -> None:
         found, _ = self._drain("")
@@ -226,13 +253,15 @@ class _Session:
     def _drain(self, test: str) -> tuple[tuple[Violation, ...], tuple[Violation, ...]]:
         """Returns what was found since the last call, and the advice, which is kept for the end.
 
-        `test` is the one that is on, or was.
+        What another process found belongs to `test` or to none.
         """
         found, advice = self.watch.drain()
-        for one in advice:
+        reached = self.reach.drain(test)
+        for one in (*advice, *reached.advice):
             self._advise(one)
-        self.gathered.advice += advice
-        return found, advice
+        self.outside += reached.elsewhere
+        self.gathered.failing += reached.elsewhere
+        return (*found, *reached.here), (*advice, *reached.advice)
 
     def _advise(self, advice: Violation) -> None:
         self.advice.setdefault(advice.key, advice)
@@ -244,30 +273,28 @@ class _Session:
 
     # --- the session ---
 
-    def pytest_report_header(self) -> str:
+    def pytest_report_header(self) -> list[str]:
         """Says what is on, and what it does not reach."""
         names = ", ".join(self.watch.contract_names)
-        return (
-            f"fmcheck: mode {self.watch.mode}, contracts: {names} "
-            "(this process only: child processes of a test are not watched)"
-        )
+        first = f"fmcheck: mode {self.watch.mode}, contracts: {names} (child processes too)"
+        return [first, *(f"fmcheck: {gap}" for gap in self.reach.gaps())]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fails a run in which something was found outside of the tests, or not reached."""
         self._found_outside()
-        self._close(session)
         workeroutput = getattr(self.config, "workeroutput", None)
         if workeroutput is not None:  # an xdist worker
             workeroutput[_WORKER_KEY] = self._for_controller()
             return
         found = self.outside and not self._only_warned()
-        if (found or self._problems()) and session.exitstatus in (
+        run = self._run()
+        if (found or run.problems) and session.exitstatus in (
             pytest.ExitCode.OK,
             pytest.ExitCode.NO_TESTS_COLLECTED,
         ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
-        self._write_reports(session)
+        self._write_reports(session, run)
 
     def _only_warned(self) -> bool:
         """Warns of what was found outside of any test, in mode warn; False if that is an error."""
@@ -279,51 +306,34 @@ class _Session:
             return False
         return True
 
-    def _close(self, session: pytest.Session) -> None:
-        """Enters this process into the record."""
-        from fmcheck.testing.gathered import this_process
-
-        role = os.environ.get("PYTEST_XDIST_WORKER", "pytest")
-        ending = f"exit {int(session.exitstatus)}"
-        self.gathered.processes.append(
-            this_process(role, self.started, ending, self.watch.coverage())
-        )
-
-    def _write_reports(self, session: pytest.Session) -> None:
+    def _write_reports(self, session: pytest.Session, run: Run) -> None:
         from fmcheck.report_files import write_run
 
         for path in self.reports:
             try:
-                write_run(self._run(), path)
+                write_run(run, path)
             except UsageError as err:
                 self.unwritten.append(str(err))
                 if session.exitstatus == pytest.ExitCode.OK:
                     session.exitstatus = pytest.ExitCode.TESTS_FAILED
-
-    def _run(self) -> Run:
-        root, coverage = str(self.config.rootpath), self._coverage()
-        return self.gathered.run(
-            root, self.watch.mode, self.started, coverage, tuple(self._problems())
-        )
-
-    def _problems(self) -> list[str]:
-        silent = [f"worker {worker} gave no counts" for worker in self.silent_workers]
-        return [*self._coverage().problems, *silent]
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Says how much was checked, always."""
         if hasattr(self.config, "workerinput"):
             return
         from fmcheck.report.by_check import FAILS
-        from fmcheck.report.closing import closing_line, gaps
+        from fmcheck.report.closing import closing_line, endings, gaps
         from fmcheck.report.table import table
 
-        coverage = self._coverage()
         run = self._run()
         terminalreporter.section("fmcheck")
-        if self.outside:
-            terminalreporter.line("found outside of any test:", red=True)
-            terminalreporter.line(self._render(self.outside))
+        for title, found in (
+            ("found outside of any test:", [one for one in self.outside if not one.test]),
+            ("found in a test that was over:", [one for one in self.outside if one.test]),
+        ):
+            if found:
+                terminalreporter.line(title, red=True)
+                terminalreporter.line(self._render(found))
         if self.advice:
             terminalreporter.line("told of, and failing nothing:", yellow=True)
             terminalreporter.line(self._render(self.advice.values()))
@@ -331,41 +341,52 @@ class _Session:
             terminalreporter.line(f"fmcheck error: {problem}", red=True)
         for line, kind in table(run, self.config.rootpath):
             terminalreporter.line(line, red=kind == FAILS, bold=not kind)
-        for gap in gaps(coverage):
+        for gap in (*endings(run.processes), *gaps(run.coverage), *self.reach.kept(run)):
             terminalreporter.line(f"fmcheck: {gap}", yellow=True)
-        terminalreporter.line(closing_line(coverage, self.gathered.only_accepted))
+        terminalreporter.line(closing_line(run.coverage, run.checked_in, run.only_accepted))
         for path in () if self.unwritten else self.reports:
-            terminalreporter.line(
-                f"fmcheck: report {os.path.relpath(path, self.config.invocation_params.dir)}"
-            )
+            shown = os.path.relpath(path, self.config.invocation_params.dir)
+            terminalreporter.line(f"fmcheck: report {shown}")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
-        """Adds what an xdist worker checked."""
+        """Adds what an xdist worker found outside of its tests, or could not report any more."""
         output = getattr(node, "workeroutput", None) or {}
         told = output.get(_WORKER_KEY)
         if told is None:
-            self.silent_workers.append(node.gateway.id)
+            name = node.gateway.id
+            reported = {(test, when) for worker, test, when in self.reported if worker == name}
+            self.outside += self.reach.untold(name, reported)
             return
         import msgspec
 
-        from fmcheck.finding import Coverage
+        from fmcheck.finding import Coverage, Violation
         from fmcheck.testing.gathered import Gathered
 
-        coverage, gathered = msgspec.json.decode(told, type=tuple[Coverage, Gathered])
+        coverage, gathered, outside, advice = msgspec.json.decode(
+            told, type=tuple[Coverage, Gathered, list[Violation], list[Violation]]
+        )
         self.of_workers += coverage
         self.gathered.take_in(gathered)
-        self.outside += [one for one in gathered.failing if not one.test]
-        for one in gathered.advice:
+        self.outside += outside
+        for one in advice:
             self._advise(one)
 
     def _for_controller(self) -> str:
+        """Returns what a controller is told: the counts too, unless it can read the journal."""
         import msgspec
 
-        return msgspec.json.encode((self.watch.coverage(), self.gathered)).decode()
+        from fmcheck.finding import Coverage
 
-    def _coverage(self) -> Coverage:
-        return self.watch.coverage() + self.of_workers
+        coverage = Coverage() if self.reach.is_worker else self._run().coverage
+        told = (coverage, self.gathered, self.outside, list(self.advice.values()))
+        return msgspec.json.encode(told).decode()
+
+    def _run(self) -> Run:
+        """Returns what was checked and found up to now, in all processes."""
+        run = self.reach.run()
+        run = replace(run, coverage=run.coverage + self.of_workers)
+        return self.gathered.sorted_out(run)
 
     def _render(self, found: Iterable[Violation]) -> str:
         from fmcheck.report.violation import render_all

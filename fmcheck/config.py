@@ -105,6 +105,23 @@ def load_settings(path: Path) -> Located:
     return Located(_settings(read_toml(path), path, ""), path)
 
 
+def pack(located: Located) -> str:
+    """Returns settings as a text that means the same in whatever folder it is read."""
+    contracts = tuple(
+        str((located.folder / name).absolute()) if name.endswith(".toml") else name
+        for name in located.settings.contracts
+    )
+    settings = msgspec.structs.replace(located.settings, contracts=contracts)
+    origin = str(located.origin.absolute()) if located.origin else None
+    return msgspec.json.encode((settings, origin)).decode()
+
+
+def unpack(text: str) -> Located:
+    """Returns the settings that `pack` wrote."""
+    settings, origin = msgspec.json.decode(text, type=tuple[Settings, str | None])
+    return Located(settings, Path(origin) if origin else None)
+
+
 def _read(path: Path) -> Located | None:
     tool = read_toml(path).get("tool", {})
     if not isinstance(tool, dict) or "fmcheck" not in tool:

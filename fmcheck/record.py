@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fmcheck.finding import Coverage, Violation
+from fmcheck.finding import Counts, Coverage, Violation
 
 #: The version of the record's form: raised where a reader of the old one would go wrong.
 SCHEMA = 1
@@ -58,3 +58,14 @@ class Run:
     coverage: Coverage = field(default_factory=Coverage)
     problems: tuple[str, ...] = ()
     schema: int = field(default=SCHEMA)
+
+    @property
+    def checked_in(self) -> int:
+        """How many processes checked something."""
+        return sum(process.coverage.counts != Counts() for process in self.processes)
+
+    @property
+    def only_accepted(self) -> int:
+        """How many violations were met by tests alone that expect or allow them."""
+        failing = {one.key for one in self.violations}
+        return len({one.key for one in self.accepted} - failing)

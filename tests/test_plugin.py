@@ -111,7 +111,7 @@ CLOSING = "fmcheck: 1 buffer, 1 write, {} gather*, 0 peeks checked; {} violation
 def test_a_healthy_test_passes_and_says_how_much_was_checked(project: Project) -> None:
     result = project.run(HEALTHY)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["fmcheck: mode fail, contracts: toy (*child processes*"])
+    result.stdout.fnmatch_lines(["fmcheck: mode fail, contracts: toy (child processes too)"])
     result.stdout.fnmatch_lines([CLOSING.format(1, 0)])
     assert result.ret == 0
 
@@ -630,9 +630,29 @@ def test_a_problem_of_a_worker_fails_the_session(project: Project) -> None:
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
-def test_a_worker_that_died_is_told(project: Project) -> None:
-    result = project.run("import os\n\ndef test_it():\n    os._exit(3)\n", "-n", "1")
-    result.stdout.fnmatch_lines(["fmcheck error: worker gw0 gave no counts"])
+def test_a_worker_that_was_killed_loses_no_finding_and_no_count(project: Project) -> None:
+    result = project.run(
+        """
+        import os, signal, toy_engine
+
+        def test_it():
+            toy_engine.stale()
+            os.kill(os.getpid(), signal.SIGKILL)
+        """,
+        "-n",
+        "1",
+        "--max-worker-restart=0",
+    )
+    result.stdout.fnmatch_lines(
+        [
+            "found in a test that was over:",
+            "FMCHECK: FR102 double-read in FutureMap.tokens_buf rows 1, 2",
+            "  test        test_engine.py::test_it",
+            "fmcheck: 1 process killed by SIGKILL: * (gw0); what they had checked*",
+            "fmcheck: the journal is in *",
+            CLOSING.format(2, 1),
+        ]
+    )
 
 
 # --- the fixture engine ---

@@ -5,11 +5,17 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fmcheck.finding import Coverage
+    from fmcheck.record import Process
+
+#: Further processes that ended alike are counted.
+_MOST_NAMES = 4
 
 
-def closing_line(coverage: Coverage, accepted: int = 0) -> str:
-    """Returns what was checked: never only that all is well.
+def closing_line(coverage: Coverage, processes: int = 1, accepted: int = 0) -> str:
+    """Returns what was checked, in how many processes: never only that all is well.
 
     `accepted` are the violations that a test expects or allows; `coverage` counts them with others.
     """
@@ -35,12 +41,31 @@ def closing_line(coverage: Coverage, accepted: int = 0) -> str:
         found += f", {_count(coverage.warnings, 'warning')}"
     if coverage.suppressed:
         found += f", {coverage.suppressed:,} suppressed"
-    return f"fmcheck: {checked} checked{extra}; {found}"
+    where = f" in {processes:,} processes" if processes > 1 else ""
+    return f"fmcheck: {checked} checked{where}{extra}; {found}"
 
 
 def gaps(coverage: Coverage) -> list[str]:
     """Returns a sentence for each part of the contract that was not put to the test."""
     return [*coverage.notes, *_unreached(coverage), *unmatched(coverage)]
+
+
+def endings(processes: Iterable[Process]) -> list[str]:
+    """Returns a sentence for each way in which processes were cut short."""
+    cut: dict[str, list[str]] = {}
+    for process in processes:
+        how = process.ending
+        if how.startswith("killed") or (how == "unknown" and process.held):
+            name = f"{process.pid} ({process.role})" if process.role else str(process.pid)
+            cut.setdefault(how, []).append(name)
+    return [
+        f"{_count(len(names), 'process', 'processes')} "
+        f"{'ended without a word, nobody saw how' if how == 'unknown' else how}: "
+        f"{', '.join(names[:_MOST_NAMES])}"
+        f"{f' and {len(names) - _MOST_NAMES} more' if len(names) > _MOST_NAMES else ''}; "
+        "what they had checked and found by then is told"
+        for how, names in cut.items()
+    ]
 
 
 def unmatched(coverage: Coverage) -> list[str]:
@@ -62,5 +87,5 @@ def _unreached(coverage: Coverage) -> list[str]:
     ]
 
 
-def _count(number: int, noun: str) -> str:
-    return f"{number:,} {noun}{'' if number == 1 else 's'}"
+def _count(number: int, noun: str, plural: str = "") -> str:
+    return f"{number:,} {noun if number == 1 else plural or f'{noun}s'}"

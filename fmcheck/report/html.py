@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.report.by_check import by_check, sorted_kinds
 from fmcheck.report.checks import meaning
-from fmcheck.report.closing import gaps
+from fmcheck.report.closing import endings, gaps
 from fmcheck.report.excerpts import Excerpt, Sources
 from fmcheck.report.picture import HEADS, picture
 from fmcheck.report.timeline import as_text, shortened, timeline
@@ -88,7 +88,7 @@ def render(run: Run) -> str:
             lines=by_check(run),
             short=lambda path: short_path(path, root),
             checked=_checked(run.coverage.counts),
-            gaps=gaps(run.coverage),
+            gaps=[*endings(run.processes), *gaps(run.coverage)],
             began=time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(run.started)),
             seconds=run.ended - run.started,
             entries=entries,

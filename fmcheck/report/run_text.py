@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck.report.by_check import FAILS, sorted_kinds
-from fmcheck.report.closing import closing_line, gaps
+from fmcheck.report.closing import closing_line, endings, gaps
 from fmcheck.report.colour import plain
 from fmcheck.report.table import table
 from fmcheck.report.violation import render as render_violation
@@ -32,16 +32,14 @@ def render(run: Run, paint: Paint = plain, *, brief: bool = False) -> str:
         paint(text, "error" if kind == FAILS else "strong" if not kind else "margin")
         for text, kind in table(run, root)
     ]
-    summary += [f"fmcheck: {gap}" for gap in gaps(run.coverage)]
+    summary += [f"fmcheck: {gap}" for gap in (*endings(run.processes), *gaps(run.coverage))]
     summary.append(closing(run))
     return "\n\n".join([*parts, "\n".join(summary)])
 
 
 def closing(run: Run) -> str:
     """Returns the closing line: how much was checked, in how many processes."""
-    failing = {one.key for one in run.violations}
-    accepted = len({one.key for one in run.accepted} - failing)
-    return closing_line(run.coverage, accepted=accepted)
+    return closing_line(run.coverage, run.checked_in, run.only_accepted)
 
 
 def _violations(run: Run, root: Path, paint: Paint) -> Iterator[str]:

@@ -125,6 +125,8 @@ class RelayHold:
                 self._adopt_the_rest(instance)
                 names = self.contract.device.device_modules
                 devices.compare_kept_modules(instance, names, self.tally)
+                if self.tally.keeper is not None:
+                    self.tally.keeper.milestone()
 
         return __init__
 

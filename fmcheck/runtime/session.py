@@ -50,6 +50,7 @@ class Session:
             )
         self.mode = mode
         self.who = who
+        self.gives_way = False
         self._watch = Watch(
             contracts_for(located) if mode != "off" else (),
             suppressions_of(located),
@@ -59,13 +60,17 @@ class Session:
 
     # --- on and off ---
 
-    def start(self) -> None:
+    def start(self, gives_way: bool = False) -> None:
         """Takes hold of the engines that the contracts name.
+
+        One that `gives_way` stops when another is started.
 
         Raises:
             UsageError: if another session of this process is on.
         """
         global _active
+        if _active is not None and _active.gives_way:
+            _active.stop()
         if _active is not None:
             raise UsageError(
                 self.who,
@@ -73,6 +78,7 @@ class Session:
                 "there is one at a time, for both would poison the same buffers",
             )
         _active = self
+        self.gives_way = gives_way
         if self.mode != "off":
             self._watch.start()
 
@@ -105,6 +111,11 @@ class Session:
     def contract_names(self) -> tuple[str, ...]:
         """The engines that this session knows."""
         return tuple(contract.engine.name for contract in self._watch.contracts)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that the session waits for."""
+        return self._watch.modules
 
     @property
     def violations(self) -> tuple[Violation, ...]:
@@ -177,6 +188,11 @@ class Session:
 
     def _warn(self, text: str) -> None:
         warnings.warn(FmcheckWarning(text), stacklevel=4)
+
+
+def is_on() -> bool:
+    """Tells whether a session of this process is on."""
+    return _active is not None
 
 
 def watch(

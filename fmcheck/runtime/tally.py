@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import threading
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from array import array
+from dataclasses import dataclass, field, fields
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fmcheck.finding import Counts, Violation
 from fmcheck.runtime.halting import HaltingLock
@@ -18,6 +19,50 @@ if TYPE_CHECKING:
     from fmcheck.runtime.guard import Guards
 
 
+class Keeper(Protocol):
+    """Who is told at once of what a tally learns, for it may be asked no more."""
+
+    @property
+    def phase_moved(self) -> bool:
+        """Tells whether what is running now is not what was at the last violation."""
+
+    def violation(self, violation: Violation) -> None:
+        """A violation was found."""
+
+    def again(self, key: object) -> None:
+        """A violation was found once more."""
+
+    def suppressed(self, number: int) -> None:
+        """So many violations were suppressed."""
+
+    def milestone(self) -> None:
+        """Something rare happened that a coverage tells of."""
+
+
+class _Count:
+    """A count of a tally: one of its numbers, wherever they are kept."""
+
+    def __init__(self, place: int) -> None:
+        self._place = place
+
+    def __get__(self, tally: Tally, _: type[Tally]) -> int:
+        return tally.numbers[self._place]
+
+    def __set__(self, tally: Tally, number: int) -> None:
+        tally.numbers[self._place] = number
+
+
+class _Names(set[str]):
+    """Names; a new one is a milestone."""
+
+    told: Callable[[], None] = staticmethod(lambda: None)
+
+    def add(self, name: str) -> None:
+        if name not in self:
+            super().add(name)
+            self.told()
+
+
 @dataclass(eq=False)
 class Tally:
     """Counts and violations of a session, behind one lock.
@@ -29,19 +74,16 @@ class Tally:
     counts are handed out: each takes in what is kept on a device. `dead` are sentences on detectors
     that did not see the fault they were shown, by device in `proved`. `kinds` are the
     kinds of devices that relay buffers are on. `compare_on_device` judges tails there on a CPU too,
-    as a test of that code.
+    as a test of that code. `numbers` are the counts, in the order of `Counts`; each is an attribute
+    as well.
     """
 
     active: bool = True
     test: str = ""
-    touched: set[str] = field(default_factory=set)
-    buffers: int = 0
-    writes: int = 0
-    gathers: int = 0
-    peeks: int = 0
-    unchecked: int = 0
-    unseen_writes: int = 0
-    tails: int = 0
+    touched: _Names = field(default_factory=_Names)
+    numbers: array[int] | memoryview = field(
+        default_factory=lambda: array("Q", [0] * len(fields(Counts)))
+    )
     compare_on_device: bool = False
     kinds: set[str] = field(default_factory=set)
     sites: Sites = field(default_factory=Sites)
@@ -56,6 +98,30 @@ class Tally:
     all: dict[object, Violation] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
     guards: Guards | None = None
+    keeper: Keeper | None = None
+
+    buffers, writes, gathers, peeks, unchecked, unseen_writes, tails = map(
+        _Count, range(len(fields(Counts)))
+    )
+
+    def keep(self, keeper: Keeper, numbers: memoryview) -> None:
+        """Tells a keeper of everything from now on, and counts in its numbers."""
+        self.keeper = keeper
+        for place, number in enumerate(self.numbers):
+            numbers[place] = number
+        self.numbers = numbers
+        self.touched.told = keeper.milestone
+
+    def begin_anew(self) -> None:
+        """Leaves what was found and counted to the process that this one was forked from.
+
+        The lock may have been held there by a thread that is not here.
+        """
+        self.lock = type(self.lock)() if self.halts else threading.RLock()
+        self.numbers = array("Q", [0] * len(self.numbers))
+        self.suppressions.taken = 0
+        self.fresh.clear()
+        self.all.clear()
 
     def report(self, violation: Violation) -> None:
         """Keeps a violation; the same one again only raises its count.
@@ -64,10 +130,15 @@ class Tally:
             ViolationError: in mode halt, as soon as the lock is free.
         """
         if self.suppressions.take(violation):
+            if self.keeper is not None:
+                self.keeper.suppressed(self.suppressions.taken)
+                self.keeper.milestone()
             return
         for kept in (self.fresh, self.all):
             known = kept.get(violation.key)
             kept[violation.key] = violation if known is None else known.seen_again()
+        if self.keeper is not None:
+            self.keeper.violation(violation)
         if self.halts:
             self.lock.halt(violation)
 
@@ -79,6 +150,8 @@ class Tally:
     def note(self, sentence: str) -> None:
         """Keeps a sentence on coverage; the same one again only raises its count."""
         self.notes[sentence] = self.notes.get(sentence, 0) + 1
+        if self.keeper is not None and self.notes[sentence] == 1:
+            self.keeper.milestone()
 
     def collect(self) -> None:
         """Takes over what was found and is still kept on a device."""
@@ -87,8 +160,12 @@ class Tally:
 
     def seen_again(self, key: object) -> bool:
         """Raises the count of a violation that needs no second telling; False if it needs one."""
+        if self.keeper is not None and self.keeper.phase_moved:
+            self.fresh.pop(key, None)  # told anew in each phase, with its own story
         if key not in self.fresh or key not in self.all:
             return False
+        if self.keeper is not None:
+            self.keeper.again(key)
         for kept in (self.fresh, self.all):
             kept[key] = kept[key].seen_again()
         if self.halts:
@@ -106,12 +183,4 @@ class Tally:
     def counts(self) -> Counts:
         """Returns the counts so far."""
         self.collect()
-        return Counts(
-            self.buffers,
-            self.writes,
-            self.gathers,
-            self.peeks,
-            self.unchecked,
-            self.unseen_writes,
-            self.tails,
-        )
+        return Counts(*self.numbers)

@@ -8,7 +8,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from fmcheck.errors import UsageError
-from fmcheck.finding import ADVISORY, Coverage
+from fmcheck.finding import ADVISORY, Counts, Coverage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -117,6 +117,22 @@ class Watch:
         return violation.code in self._advisory
 
     @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that a watch waits for, torch's own aside."""
+        named = [relay.relay.module for relay in self._relays]
+        named += [opaque.module for opaque in self._opaques]
+        named += [module for calls in self._calls for module in calls.modules]
+        named += [module for other in self._others for module, _ in other.takes()]
+        return tuple(name for name in dict.fromkeys(named) if name.partition(".")[0] != "torch")
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The declared classes and kernel functions that were taken hold of."""
+        relays = [relay.name for relay in self._relays if relay.class_ is not None]
+        unwrapped = self.tally.unwrapped
+        return (*relays, *(o.reference for o in self._opaques if o.reference not in unwrapped))
+
+    @property
     def dead(self) -> tuple[str, ...]:
         """Sentences on the detectors that did not see the fault they were shown."""
         return tuple(self.tally.dead)
@@ -124,6 +140,10 @@ class Watch:
     def coverage(self) -> Coverage:
         """Returns what was reached so far, with every problem that can be told by now."""
         self.tally.collect()
+        return self.reached()
+
+    def reached(self) -> Coverage:
+        """Returns the same, without what is still kept on a device: no host sync is made."""
         suppressions = self.tally.suppressions
         problems = [*self._problems, *self.tally.dead, *suppressions.problems]
         warnings = sum(self.is_advice(violation) for violation in self.tally.all.values())
@@ -138,7 +158,7 @@ class Watch:
         for other in self._others:
             problems += other.problems
         return Coverage(
-            counts=self.tally.counts(),
+            counts=Counts(*self.tally.numbers),
             violations=len(self.tally.all) - warnings,
             imported=tuple(self._imported),
             touched=tuple(sorted(self.tally.touched)),
@@ -181,6 +201,8 @@ class Watch:
                     self._undo.extend(take(module))
             except Exception as err:
                 self._problems.append(f"module `{name}`: could not be taken hold of: {err!r}")
+            if self.tally.keeper is not None:
+                self.tally.keeper.milestone()
 
         wrapt.register_post_import_hook(hook, name)
 

@@ -1,81 +1,47 @@
-"""What the tests of a run found, gathered for its record."""
+"""What becomes of a run's violations, by the tests that met them: gathered for its record."""
 
 from __future__ import annotations
 
-import os
-import platform
-import sys
-import time
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Violation  # noqa: TC001  (msgspec reads the annotations)
-from fmcheck.record import Process, Run
 from fmcheck.testing.book import merged
 
 if TYPE_CHECKING:
-    from fmcheck.finding import Coverage
+    from fmcheck.record import Run
 
 
 @dataclass
 class Gathered:
-    """Violations by what becomes of them, in the order in which they were found."""
+    """Violations that failed something, and those that a test expects or allows."""
 
     failing: list[Violation] = field(default_factory=list)
-    advice: list[Violation] = field(default_factory=list)
     accepted: list[Violation] = field(default_factory=list)
-    processes: list[Process] = field(default_factory=list)
 
     def take_in(self, other: Gathered) -> None:
         """Adds what another process gathered."""
         self.failing += other.failing
-        self.advice += other.advice
         self.accepted += other.accepted
-        self.processes += other.processes
 
     def accept(self, test: str) -> None:
         """Moves what was found in a test to what fails nothing: the test was meant to fail."""
         self.accepted += [one for one in self.failing if one.test == test]
         self.failing = [one for one in self.failing if one.test != test]
 
-    @property
-    def only_accepted(self) -> int:
-        """How many violations were met by tests alone that expect or allow them."""
-        failing = {one.key for one in self.failing}
-        return len({one.key for one in self.accepted} - failing)
+    def sorted_out(self, run: Run) -> Run:
+        """Returns the run with what its tests expect or allow set apart.
 
-    def run(
-        self, root: str, mode: str, started: float, coverage: Coverage, problems: tuple[str, ...]
-    ) -> Run:
-        """Returns the record of the run, which ends now."""
-        from fmcheck import __version__
-
-        return Run(
-            version=__version__,
-            root=root,
-            mode=mode,
-            started=started,
-            ended=time.time(),
-            violations=merged(self.failing),
-            advice=merged(self.advice),
-            accepted=merged(self.accepted),
-            processes=tuple(self.processes),
-            coverage=coverage,
-            problems=problems,
+        What one test both expects and fails for, as outside of a block that expects it, fails it.
+        What the run does not know, as from a worker on another host, is added.
+        """
+        failing = {(one.key, one.test) for one in self.failing}
+        accepted = {(one.key, one.test) for one in self.accepted} - failing
+        known = {(one.key, one.test) for one in run.violations}
+        new = [one for one in (*self.failing, *self.accepted) if (one.key, one.test) not in known]
+        every = (*run.violations, *merged(new))
+        return replace(
+            run,
+            violations=tuple(one for one in every if (one.key, one.test) not in accepted),
+            accepted=tuple(one for one in every if (one.key, one.test) in accepted),
         )
-
-
-def this_process(role: str, started: float, ending: str, coverage: Coverage) -> Process:
-    """Returns the entry of the process that calls, which ends now."""
-    return Process(
-        pid=os.getpid(),
-        parent=os.getppid(),
-        host=platform.node(),
-        role=role,
-        command=tuple(sys.orig_argv),
-        started=started,
-        ended=time.time(),
-        ending=ending,
-        held=coverage.imported,
-        coverage=coverage,
-    )

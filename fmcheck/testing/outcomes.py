@@ -18,8 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from pathlib import Path
 
-    from fmcheck.finding import Violation
-    from fmcheck.runtime.session import Session
+    from fmcheck.finding import Counts, Violation
 
     #: Gives what was found since it was last called, in a test, and the advice.
     Drain = Callable[[str], tuple[tuple[Violation, ...], tuple[Violation, ...]]]
@@ -36,17 +35,30 @@ class ViolationFailed(pytest.fail.Exception, ViolationError):  # type: ignore[na
 
 
 class Outcomes:
-    """Judges the tests of one process. `root` is what paths are shown relative to."""
+    """Judges the tests of one process, in the run's `mode`.
 
-    def __init__(self, watch: Session, drain: Drain, root: Path) -> None:
+    `counts` tells what was checked up to now; `settle` waits for children that are at work. `root`
+    is what paths are shown relative to.
+    """
+
+    def __init__(
+        self,
+        mode: str,
+        counts: Callable[[], Counts],
+        settle: Callable[[], None],
+        drain: Drain,
+        root: Path,
+    ) -> None:
         self.gathered = Gathered()
-        self._watch = watch
+        self._mode = mode
+        self._counts = counts
+        self._settle = settle
         self._drain = drain
         self._root = root
 
     def open(self, item: pytest.Item) -> None:
         """A test begins: fails it if its marks do not fit."""
-        book = item.stash[_BOOK] = Book(Asked(), self._watch.counts)
+        book = item.stash[_BOOK] = Book(Asked(), self._counts())
         try:
             book.asked = asked((one.args, one.kwargs) for one in item.iter_markers("fmcheck"))
         except UsageError as err:
@@ -57,7 +69,7 @@ class Outcomes:
         kept = kept_aside(item)
         self.skipped(item)
         if when == "call" and not kept and (unmet := item.stash[_BOOK].unmet()):
-            counts = self._watch.counts - item.stash[_BOOK].before
+            counts = self._counts() - item.stash[_BOOK].before
             pytest.fail(unmet_text(unmet, counts), pytrace=False)
 
     def skipped(self, item: pytest.Item) -> None:
@@ -66,7 +78,7 @@ class Outcomes:
         if not found:
             return
         text = render_all(found, self._root)
-        if (item.stash[_BOOK].asked.mode or self._watch.mode) == "warn":
+        if (item.stash[_BOOK].asked.mode or self._mode) == "warn":
             warnings.warn(FmcheckWarning(f"\n{text}"), stacklevel=2)
         else:
             kept_aside(item).clear()  # a skip, which pytest would put in this failure's place
@@ -79,7 +91,7 @@ class Outcomes:
         """
         self._take_in(item)
         book = item.stash[_BOOK]
-        halted = self._watch.mode == "halt" and isinstance(err, ViolationError)
+        halted = self._mode == "halt" and isinstance(err, ViolationError)
         expected = halted and book.holds_only_expected()
         found = self._judged(item)
         if found:
@@ -95,10 +107,15 @@ class Outcomes:
 
     def watched(self, item: pytest.Item) -> Watched:
         """Returns what the fixture gives to a test."""
+
+        def take_in() -> None:
+            self._settle()
+            self._take_in(item)
+
         return Watched(
             item.stash[_BOOK],
-            take_in=lambda: self._take_in(item),
-            counts_now=lambda: self._watch.counts,
+            take_in=take_in,
+            counts_now=self._counts,
             fail=lambda text: pytest.fail(text, pytrace=False),
         )
 

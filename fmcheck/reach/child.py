@@ -1,0 +1,32 @@
+"""The watch of a child: the run's own settings, and a journal in place of a report."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import wrapt
+
+from fmcheck.config import unpack
+from fmcheck.journal.writer import Journal
+from fmcheck.reach.presence import Presence
+from fmcheck.reach.stowaway import stow
+from fmcheck.runtime.session import Session, is_on
+
+if TYPE_CHECKING:
+    from fmcheck.reach.packet import Packet
+
+
+def begin(packet: Packet, way: str) -> None:
+    """Starts the watch in this process.
+
+    Raises:
+        Exception: if it cannot be; the process is then as it would be without.
+    """
+    if is_on():
+        return  # it has one of its own, by `fmcheck.watch`
+    session = Session(unpack(packet.settings), packet.mode, who="the run that started this process")
+    presence = Presence(session, Journal(packet.folder, way, board=packet.board))
+    presence.enter()
+    session.start(gives_way=True)
+    wrapt.register_post_import_hook(lambda _: stow(packet), "multiprocessing.spawn")
+    presence.milestone()

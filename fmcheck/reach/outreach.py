@@ -1,0 +1,218 @@
+"""The outreach: what a pytest process does so that a watch goes on in those that it starts.
+
+It makes the run's folder, or joins that of the xdist controller, hands the settings on, stamps
+the tests, and reads what the other processes write.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import time
+from dataclasses import replace
+from typing import TYPE_CHECKING, NamedTuple
+
+from fmcheck import __version__
+from fmcheck.config import pack
+from fmcheck.finding import Counts
+from fmcheck.journal.attribute import attributed, phase_of
+from fmcheck.journal.ending import RUNNING, is_death
+from fmcheck.journal.gather import merged, record_of
+from fmcheck.journal.layout import Session as SessionLine
+from fmcheck.journal.read import Library
+from fmcheck.journal.writer import Journal
+from fmcheck.reach import arrival, folder, gaps, packet, stowaway
+from fmcheck.reach.presence import Presence
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Container, Iterator
+    from pathlib import Path
+
+    from fmcheck.config import Located
+    from fmcheck.finding import Violation
+    from fmcheck.journal.read import Pages
+    from fmcheck.record import Run
+    from fmcheck.runtime.session import Session
+
+#: Seconds that a test's end waits for children that are at work, for what they find just then.
+_SETTLE = 0.1
+#: Seconds without a count after which they are taken to be at rest.
+_REST = 0.01
+_NONE = Counts()
+
+
+class Drained(NamedTuple):
+    """What other processes found: in the test that is on, not in it, and advice."""
+
+    here: list[Violation]
+    elsewhere: list[Violation]
+    advice: list[Violation]
+
+
+class Outreach:
+    """The journal of one pytest process, and those of the processes that it reached."""
+
+    def __init__(
+        self, session: Session, located: Located, root: Path | str = "", asked: str = ""
+    ) -> None:
+        arrival.give_way()
+        self.session = session
+        self.folder = folder.joined() or folder.made(asked)
+        self.is_worker = folder.joined() is not None
+        role = os.environ["PYTEST_XDIST_WORKER"] if self.is_worker else "pytest"
+        self.journal = Journal(self.folder, "pytest", role)
+        self.journal.write(SessionLine(__version__, str(root), session.mode))
+        self.library = Library(self.folder)
+        self._presence = Presence(session, self.journal)
+        self._packet = packet.Packet(
+            self.folder,
+            self.journal.name,
+            os.getpid(),
+            session.mode,
+            list(session.modules),
+            pack(located),
+        )
+        self._before: str | None = None
+        self._undo: list[Callable[[], None]] = []
+        self._read: dict[str, int] = {}
+        self._at_begin: dict[str, Counts] = {}
+        self._on = False
+        self._asked = bool(asked)
+        self._stays = self._asked
+
+    def start(self) -> None:
+        """Hands the settings on to each process that is started from now on."""
+        import wrapt
+
+        self._on = True
+        self._presence.enter()
+        self._before = os.environ.get(packet.VARIABLE)
+        os.environ[packet.VARIABLE] = self._packet.pack()
+        wrapt.register_post_import_hook(self._stow, "multiprocessing.spawn")
+
+    def _stow(self, _: object) -> None:
+        if self._on:
+            self._undo.append(stowaway.stow(self._packet))
+
+    def stop(self, code: int | None = None) -> None:
+        """Hands nothing on any more, and writes the last word."""
+        self._on = False
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+        os.environ.pop(packet.VARIABLE, None)
+        if self._before is not None:
+            os.environ[packet.VARIABLE] = self._before
+        self._presence.leave(code)
+
+    # --- tests ---
+
+    def begin(self, test: str, when: str) -> None:
+        """A phase of a test begins."""
+        self.journal.begin(test, when)
+        self._at_begin = {pages.name: pages.counts for pages in self._children()}
+
+    def end(self) -> None:
+        """The phase that is on ends."""
+        self.journal.end()
+
+    def settle(self) -> None:
+        """Waits until the children that were at work in this phase count no more for a moment.
+
+        An engine may have answered before its last step is done. It is a short wait, and none at
+        all for a test that has no engine in a child.
+        """
+        self.library.look(but=self.journal.name)
+        children = list(self._children())
+        if all(self._at_begin.get(one.name, _NONE) == one.counts for one in children):
+            return
+        until = time.monotonic() + _SETTLE
+        counted, since = [pages.counts for pages in children], time.monotonic()
+        while since + _REST > time.monotonic() < until:
+            time.sleep(_REST / 5)
+            counts = [pages.counts for pages in children]
+            if counts != counted:
+                counted, since = counts, time.monotonic()
+
+    def drain(self, test: str = "") -> Drained:
+        """Returns what other processes found since the last call, `test` being on."""
+        self.library.look(but=self.journal.name)
+        drained = Drained([], [], [])
+        for pages in self._children():
+            for violation, advice in self._new(pages):
+                of_this = bool(test) and violation.test == test
+                place = 2 if advice else 0 if of_this else 1
+                drained[place].append(violation)
+        return drained
+
+    def counts(self) -> Counts:
+        """Returns what this process and its children have counted up to now."""
+        self.library.look(but=self.journal.name)
+        return sum((pages.counts for pages in self._children()), self.session.counts)
+
+    def _children(self) -> Iterator[Pages]:
+        """Yields the journals of the processes that work for this one's tests."""
+        for pages in self.library.pages.values():
+            if pages.head and pages.head.board == self.journal.name != pages.name:
+                yield pages
+
+    def _new(self, pages: Pages) -> Iterator[tuple[Violation, bool]]:
+        read = self._read.get(pages.name, 0)
+        if read == len(pages.told):
+            return
+        self.library.own(self.journal.name).read()
+        self._read[pages.name] = len(pages.told)
+        for told in pages.told[read:]:
+            yield attributed(told, pages, self.library), told.advice
+
+    # --- the end ---
+
+    def run(self) -> Run:
+        """Returns what all processes of the run checked and found up to now, dead or alive."""
+        own = self.session.coverage()
+        self._presence.milestone()
+        self.library.look(whole=True)
+        run = record_of([self.library])
+        pages = self.library.pages.values()
+        coverage = own + merged(one.coverage for one in pages if one.name != self.journal.name)
+        found = run.coverage.violations, run.coverage.warnings
+        problems = tuple(dict.fromkeys((*coverage.problems, *run.problems)))
+        return replace(
+            run,
+            ended=time.time(),
+            coverage=replace(coverage, violations=found[0], warnings=found[1], problems=problems),
+            problems=problems,
+        )
+
+    def gaps(self) -> list[str]:
+        """Returns a sentence for each kind of child that is not reached, as far as is known."""
+        return gaps.gaps()
+
+    def kept(self, run: Run) -> list[str]:
+        """Returns a sentence that says where the journal stays, if it does; see `clear`."""
+        self._stays = self._asked or any(
+            is_death(process.ending) or process.ending == RUNNING
+            for process in run.processes
+            if process.held and process.pid != os.getpid()
+        )
+        return [f"the journal is in {self.folder}"] if self._stays else []
+
+    def clear(self) -> None:
+        """Removes the journal, unless it was asked for or something died or goes on."""
+        if not self._stays and not self.is_worker:
+            shutil.rmtree(self.folder, ignore_errors=True)
+
+    def untold(self, worker: str, told: Container[tuple[str, str]]) -> Iterator[Violation]:
+        """Yields what a worker that died, or a child of it, found and the worker never reported.
+
+        `told` holds the tests, each with a phase, that it did report.
+        """
+        self.library.look(whole=True)
+        boards = {one.name for one in self.library.pages.values() if one.role == worker}
+        for pages in self.library.pages.values():
+            if pages.head is None or pages.head.board not in boards:
+                continue
+            for one in pages.told:
+                phase = phase_of(one, pages, self.library)
+                if not one.advice and (phase is None or (phase.test, phase.when) not in told):
+                    yield attributed(one, pages, self.library)

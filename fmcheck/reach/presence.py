@@ -1,0 +1,160 @@
+"""The presence of a watch in one process: its session, and the journal that it writes.
+
+The pytest process has one, and so has each process that it reached.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import wrapt
+
+from fmcheck.journal import layout
+from fmcheck.journal.writer import Journal
+from fmcheck.reach.reaping import watch_forkserver, watch_reaping
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    from fmcheck.finding import Violation
+    from fmcheck.runtime.session import Session
+
+_here: Presence | None = None
+_hooked = False
+
+
+class Presence:
+    """Hands on what a session counts and finds to the journal, at the moment that it does."""
+
+    def __init__(self, session: Session, journal: Journal) -> None:
+        self.session = session
+        self.journal = journal
+        self._watch = session._watch
+        self._telling = False
+        self._gone = False
+        self._undo: list[Callable[[], None]] = []
+
+    def enter(self) -> None:
+        """Keeps the journal from now on, in this process and in those that it forks."""
+        global _here
+        _here = self
+        self._watch.tally.keep(self, self.journal.counts)
+        self._undo.append(watch_reaping(_reaped))
+        _hook_once()
+
+    def leave(self, code: int | None = None) -> None:
+        """Writes the last word."""
+        global _here
+        if self._gone:
+            return
+        self._gone = True
+        for undo in self._undo:
+            undo()
+        self._undo.clear()
+        self.session.sync()
+        self.milestone()
+        self.journal.goodbye(code, self._watch.reached().notes)
+        if _here is self:
+            _here = None
+
+    # --- what a tally tells ---
+
+    @property
+    def phase_moved(self) -> bool:
+        """Tells whether another phase of a test is on than at the last violation."""
+        return self.journal.phase_moved
+
+    def violation(self, violation: Violation) -> None:
+        """Keeps a violation."""
+        self.journal.violation(violation, self._watch.is_advice(violation))
+
+    def again(self, key: object) -> None:
+        """Counts a violation once more."""
+        self.journal.again(key)
+
+    def suppressed(self, number: int) -> None:
+        """Keeps how many violations the suppressions took."""
+        self.journal.words[layout.SUPPRESSED] = number
+
+    def milestone(self) -> None:
+        """Keeps what is new of all else: classes taken hold of, buffers used, problems, notes."""
+        if self._telling:
+            return
+        self._telling = True
+        try:
+            tally, journal = self._watch.tally, self.journal
+            coverage = self._watch.reached()
+            journal.fact("held", self._watch.held)
+            journal.fact("imported", coverage.imported)
+            journal.fact("touched", coverage.touched)
+            journal.fact("problems", coverage.problems)
+            journal.fact("dead", tally.dead)
+            journal.fact("notes", tally.notes)
+            journal.fact("matched", coverage.matched)
+            journal.words[layout.ON_DEVICE] = int(bool(tally.kinds - {"cpu"}))
+            journal.name_again()
+        finally:
+            self._telling = False
+
+    # --- forks ---
+
+    def _forked(self) -> None:
+        """Begins anew in a forked child: what its parent found and counted is not its own."""
+        self.journal.forget()
+        self.journal = Journal(self.journal.folder, "fork", board=self.journal.board)
+        self._gone = False
+        self._watch.tally.begin_anew()
+        self._watch.tally.keep(self, self.journal.counts)
+        self.milestone()
+
+
+def here() -> Presence | None:
+    """Returns the presence in this process."""
+    return _here
+
+
+def _hook_once() -> None:
+    """Sees to forks and to the ways that a process ends by its own will."""
+    global _hooked
+    if _hooked:
+        return
+    _hooked = True
+    os.register_at_fork(after_in_child=_forked)
+    atexit.register(_leave)
+    wrapt.register_post_import_hook(_watch_forkserver, "multiprocessing.popen_forkserver")
+    os._exit = _exit_telling(os._exit)  # type: ignore[assignment]
+
+
+def _forked() -> None:
+    if _here is not None:
+        _here._forked()
+
+
+def _reaped(pid: int, status: int) -> None:
+    if _here is not None:
+        _here.journal.reaped(pid, status)
+
+
+def _watch_forkserver(popen_forkserver: ModuleType) -> None:
+    watch_forkserver(popen_forkserver, _reaped)
+
+
+def _leave() -> None:
+    if _here is not None:
+        # Set when the interpreter printed what nobody had caught.
+        _here.leave(1 if hasattr(sys, "last_value") else None)
+
+
+def _exit_telling(original: Callable[[int], Any]) -> Callable[[int], None]:
+    def _exit(status: int) -> None:
+        try:
+            if _here is not None:
+                _here.leave(status)
+        finally:
+            original(status)
+
+    return _exit

@@ -1,0 +1,63 @@
+"""Reaping: the wait status of each child that this process waits for, as it passes by.
+
+Afterwards nobody could be asked any more: the system forgets a process that was waited for.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import ModuleType
+
+    Told = Callable[[int, int], None]
+
+
+def watch_reaping(told: Told) -> Callable[[], None]:
+    """Calls `told(pid, wait status)` for each child that is waited for; returns what ends that."""
+    waitpid, popen = os.waitpid, subprocess.Popen
+    handle = popen._handle_exitstatus  # type: ignore[attr-defined]
+
+    def waiting(pid: int, options: int, /) -> tuple[int, int]:
+        done, status = waitpid(pid, options)
+        if done:
+            told(done, status)
+        return done, status
+
+    # subprocess keeps the function itself since its import, so that its own method is asked.
+    def handling(child: Any, status: int, *args: Any, **kwargs: Any) -> None:
+        told(child.pid, status)
+        handle(child, status, *args, **kwargs)
+
+    def undo() -> None:
+        if os.waitpid is waiting:
+            os.waitpid = waitpid
+        if vars(popen).get("_handle_exitstatus") is handling:
+            popen._handle_exitstatus = handle  # type: ignore[attr-defined]
+
+    os.waitpid = waiting
+    popen._handle_exitstatus = handling  # type: ignore[attr-defined]
+    return undo
+
+
+def watch_forkserver(popen_forkserver: ModuleType, told: Told) -> Callable[[], None]:
+    """Does the same for the children of a fork server, which waits for them and hands it on."""
+    popen: Any = popen_forkserver.Popen
+    poll = popen.poll
+
+    def polling(child: Any, *args: Any, **kwargs: Any) -> int | None:
+        before = child.returncode
+        code: int | None = poll(child, *args, **kwargs)
+        if before is None and code is not None:
+            told(child.pid, code << 8 if code >= 0 else -code)
+        return code
+
+    def undo() -> None:
+        if vars(popen).get("poll") is polling:
+            popen.poll = poll
+
+    popen.poll = polling
+    return undo
