@@ -359,7 +359,7 @@ def _contents(outcome: Outcome, arguments: argparse.Namespace) -> Contents:
     return Contents(
         findings=outcome.findings,
         suppressed=outcome.suppressed if arguments.show_suppressed else (),
-        codes=_codes() if arguments.statistics or arguments.format != "text" else {},
+        codes=codes() if arguments.statistics or arguments.format != "text" else {},
         lines_of=outcome.lines_of,
         root=os.getcwd(),
         version=__version__,
@@ -368,7 +368,7 @@ def _contents(outcome: Outcome, arguments: argparse.Namespace) -> Contents:
     )
 
 
-def _codes() -> Mapping[str, RuleInfo]:
+def codes() -> Mapping[str, RuleInfo]:
     """Returns what there is to say of each code."""
     from inspect import cleandoc
 

@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import hashlib
-import os
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Severity
@@ -13,6 +11,7 @@ from fmcheck.report import sarif
 from fmcheck.report.by_check import FAILS, TOLD, sorted_kinds
 from fmcheck.report.checks import rule_info
 from fmcheck.report.excerpts import Sources
+from fmcheck.report.repository import path_in, repository
 from fmcheck.report.timeline import timeline
 from fmcheck.report.violation import MISSING, headline
 
@@ -47,7 +46,7 @@ def violations_run(run: Run) -> dict[str, Any]:
     ]
     infos = {found[0].code: (found[0].name, _SEVERITY[kind]) for kind, found in reversed(shown)}
     codes = sorted(infos)
-    writer = _Writer(_repository(run.root), codes)
+    writer = _Writer(repository(run.root), codes)
     return sarif.run(
         run.version,
         [rule_info(code, *infos[code]) for code in codes],
@@ -62,12 +61,6 @@ def _by_key(several: Iterable[Violation]) -> Iterable[Sequence[Violation]]:
     for one in several:
         groups.setdefault(one.key, []).append(one)
     return groups.values()
-
-
-def _repository(root: str) -> str:
-    """Returns the nearest folder at or above `root` that git knows, or `root`."""
-    folders = (Path(root), *Path(root).parents)
-    return str(next((one for one in folders if (one / ".git").exists()), root))
 
 
 class _Writer:
@@ -108,12 +101,9 @@ class _Writer:
         return result
 
     def _location(self, site: Site) -> dict[str, Any]:
-        path = os.path.normpath(site.path)
-        if path.startswith(os.path.join(self._root, "")):
-            path = os.path.relpath(path, self._root)
         return {
             "physicalLocation": {
-                "artifactLocation": sarif.artifact_of(path.replace(os.sep, "/")),
+                "artifactLocation": sarif.artifact_of(path_in(self._root, site.path)),
                 "region": {"startLine": max(site.line, 1)},
             },
             "logicalLocations": [{"fullyQualifiedName": site.function, "kind": "function"}],
