@@ -106,14 +106,15 @@ def split(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs what was asked for, writes the reports, and returns the worse exit status."""
-    from fmcheck.report_files import checked
+    from fmcheck.report_files import ENDINGS, checked
 
     if arguments.no_lint and arguments.tests is None:
         raise UsageError("ci", "nothing to do: expected `-- PYTEST_ARGUMENT...` with --no-lint")
     if arguments.no_lint and arguments.lint:
         raise UsageError("ci", "expected --lint or --no-lint, got both")
     folder = Path.cwd() / arguments.output
-    checked([f"fmcheck{ending}" for ending in (".sarif", ".json", ".html")], "--output", folder)
+    for old in checked([f"fmcheck{one}" for one in ENDINGS], "--output", folder):
+        old.unlink(missing_ok=True)
     statuses: list[int] = []
     runs: list[dict[str, Any]] = []
     linted = tested = None
@@ -166,7 +167,7 @@ def _lint(arguments: argparse.Namespace) -> tuple[Outcome, Contents]:
         complete=not outcome.unreadable,
     )
     if _on_github():
-        print(github.render(found))
+        print(github.render(found), end="\n" * bool(outcome.findings))
     else:
         for one in outcome.findings:
             print(text.render(one, outcome.lines_of))
@@ -206,8 +207,6 @@ def _test(arguments: argparse.Namespace, folder: Path) -> Tested:
     if find_spec("pytest") is None:
         raise UsageError("ci", "tests need pytest: pip install 'fmcheck[pytest]'")
     record, page = folder / "fmcheck.json", folder / "fmcheck.html"
-    for old in (record, page):
-        old.unlink(missing_ok=True)
     command = [sys.executable, "-m", "pytest", "-p", "fmcheck"]
     command += [f"--fmcheck-report={one}" for one in (record, page)]
     if arguments.config:
@@ -216,10 +215,10 @@ def _test(arguments: argparse.Namespace, folder: Path) -> Tested:
     status = subprocess.run([*command, *arguments.tests], check=False).returncode
     if not record.exists():
         return Tested(status, None)
-    tested = Tested(status, read_run(record))
-    if tested.run is not None and _on_github():
-        print(github.render_run(tested.run))
-    return tested
+    run = read_run(record)
+    if _on_github() and (run.violations or run.advice):
+        print(github.render_run(run))
+    return Tested(status, run)
 
 
 def _test_status(tested: Tested) -> int:

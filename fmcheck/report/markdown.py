@@ -125,9 +125,21 @@ def _place(path: str, line: int, address: str) -> str:
 
 
 def _cell(text: str) -> str:
-    """Returns a text that Markdown and HTML leave as it is, on one line."""
-    escaped = html.escape(" ".join(text.split()), quote=False)
-    return re.sub(r"([\\`*_\[\]|])", lambda mark: f"&#{ord(mark[1])};", escaped)
+    """Returns a text for one cell: `code` stays code, and nothing else in it becomes markup."""
+    parts = " ".join(text.split()).split("`")
+    if len(parts) % 2 == 0:  # a backtick without its fellow
+        return _plain("`".join(parts))
+    cells = [_plain(one) if number % 2 == 0 else _code(one) for number, one in enumerate(parts)]
+    return "".join(cells)
+
+
+def _code(text: str) -> str:
+    return "`" + text.replace("|", "\\|") + "`" if text else ""
+
+
+def _plain(text: str) -> str:
+    escaped = html.escape(text, quote=False)
+    return re.sub(r"[\\`*\[\]|]|(?<!\w)_|_(?!\w)", lambda mark: f"&#{ord(mark[0])};", escaped)
 
 
 def _fenced(text: str) -> str:

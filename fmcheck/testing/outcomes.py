@@ -79,7 +79,8 @@ class Outcomes:
             return
         text = render_all(found, self._root)
         if (item.stash[_BOOK].asked.mode or self._mode) == "warn":
-            warnings.warn(FmcheckWarning(f"\n{text}"), stacklevel=2)
+            path, line, _ = item.location
+            warnings.warn_explicit(FmcheckWarning(f"\n{text}"), None, path, (line or 0) + 1)
         else:
             kept_aside(item).clear()  # a skip, which pytest would put in this failure's place
             raise ViolationFailed(text)

@@ -6,6 +6,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from fmcheck.errors import UsageError, ViolationError
+from fmcheck.report.text import count
 from fmcheck.testing.mark import checks, fits
 
 if TYPE_CHECKING:
@@ -85,5 +86,6 @@ class Watched:
 
 def unmet_text(codes: Sequence[str], counts: Counts) -> str:
     """Returns what to tell of checks that were expected and not found."""
-    checked = f"{counts.writes:,} writes, {counts.gathers:,} gathers, {counts.peeks:,} peeks"
+    numbers = ((counts.writes, "write"), (counts.gathers, "gather"), (counts.peeks, "peek"))
+    checked = ", ".join(count(number, noun) for number, noun in numbers)
     return f"FMCHECK: expected {', '.join(codes)}, and it was not found ({checked} were checked)"
