@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from fmcheck import cli_lint
 from fmcheck.errors import UsageError
 
 if TYPE_CHECKING:
@@ -17,10 +18,23 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.run import Outcome
     from fmcheck.report.contents import Contents
-    from fmcheck.report.markdown import Linted, Tested
+    from fmcheck.report.markdown import LintHalf, PytestHalf
 
 CLEAN, FOUND, FAILED = 0, 1, 2
 SUMMARY = "GITHUB_STEP_SUMMARY"
+
+#: What `fmcheck lint` has options for, and a gate has not.
+_NOT_FOR_CI = {
+    "fix": False,
+    "diff": False,
+    "unsafe_fixes": False,
+    "update_baseline": False,
+    "add_to_baseline": False,
+    "statistics": False,
+    "format": "text",
+    "quiet": False,
+    "stdin_filename": None,
+}
 
 DESCRIPTION = """\
 Lints, runs pytest under `-p fmcheck`, and reports both. What follows `--` goes to pytest as it is;
@@ -74,15 +88,9 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="FILE",
         help="findings that are known of (default: the one of the settings, if any)",
     )
-    lint.add_argument(
-        "--since", default="", metavar="REV", help="lint only lines changed since this revision"
-    )
-    lint.add_argument(
-        "--config",
-        type=Path,
-        metavar="FILE",
-        help="settings file for both halves (default: the nearest [tool.fmcheck])",
-    )
+    cli_lint.add_selection(lint)
+    cli_lint.add_files(lint)
+    cli_lint.add_speed(lint)
     reports = ci.add_argument_group("reports")
     reports.add_argument(
         "--output",
@@ -92,8 +100,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         help="where reports go (default: fmcheck-report)",
     )
     reports.add_argument("--summary", type=Path, metavar="FILE", help="write the summary there")
+    reports.add_argument(
+        "--exit-zero", action="store_true", help="exit with 0 even for findings; 2 stays 2"
+    )
     options = [name for action in ci._actions for name in action.option_strings]
-    ci.set_defaults(run=run, options=options, tests=None)
+    ci.set_defaults(run=run, options=options, tests=None, **_NOT_FOR_CI)
 
 
 def split(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
@@ -120,7 +131,7 @@ def run(arguments: argparse.Namespace) -> int:
     linted = tested = None
     if not arguments.no_lint:
         outcome, contents = _lint(arguments)
-        statuses.append(_lint_status(outcome))
+        statuses.append(_lint_status(outcome, arguments))
         runs.append(_named(_lint_sarif(contents), "lint"))
         linted = _linted(outcome)
     if arguments.tests is not None:
@@ -129,6 +140,8 @@ def run(arguments: argparse.Namespace) -> int:
         if tested.run is not None:
             runs.append(_named(_test_sarif(tested), "tests"))
     status = max(statuses)
+    if arguments.exit_zero and status == FOUND:
+        status = CLEAN
     _write(folder / "fmcheck.sarif", _log(runs))
     _summarise(arguments, linted, tested, status)
     names = ", ".join(sorted(one.name for one in folder.glob("fmcheck.*")))
@@ -141,25 +154,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _lint(arguments: argparse.Namespace) -> tuple[Outcome, Contents]:
     """Lints, shows what was found, and returns it."""
-    from fmcheck.cli_lint import codes
-    from fmcheck.lint.request import Request
     from fmcheck.lint.run import lint_paths
-    from fmcheck.lint.stored import cache_folder
     from fmcheck.report import contents, github, text
 
-    outcome = lint_paths(
-        Request(
-            paths=tuple(arguments.lint or (Path(),)),
-            config=arguments.config,
-            baseline=arguments.baseline,
-            since=arguments.since,
-            cache=cache_folder([], os.environ),
-        )
-    )
+    arguments.paths = arguments.lint or [Path()]
+    outcome = lint_paths(cli_lint.request_of(arguments))
     found = contents.Contents(
         findings=outcome.findings,
         suppressed=(),
-        codes=codes(),
+        codes=cli_lint.codes(),
         lines_of=outcome.lines_of,
         root=os.getcwd(),
         version=_version(),
@@ -175,8 +178,8 @@ def _lint(arguments: argparse.Namespace) -> tuple[Outcome, Contents]:
     return outcome, found
 
 
-def _lint_status(outcome: Outcome) -> int:
-    if outcome.unreadable or not outcome.files:
+def _lint_status(outcome: Outcome, arguments: argparse.Namespace) -> int:
+    if outcome.unreadable or not (outcome.files or arguments.since):
         return FAILED
     return FOUND if outcome.failing else CLEAN
 
@@ -187,22 +190,22 @@ def _lint_sarif(contents: Contents) -> dict[str, Any]:
     return lint_run(contents)
 
 
-def _linted(outcome: Outcome) -> Linted:
-    from fmcheck.report.markdown import Linted
+def _linted(outcome: Outcome) -> LintHalf:
+    from fmcheck.report.markdown import LintHalf
 
-    return Linted(outcome.findings, outcome.files, outcome.rules, outcome.allowed)
+    return LintHalf(outcome.findings, outcome.files, outcome.rules, outcome.allowed)
 
 
 # --- tests ---
 
 
-def _test(arguments: argparse.Namespace, folder: Path) -> Tested:
+def _test(arguments: argparse.Namespace, folder: Path) -> PytestHalf:
     """Runs pytest, whose output is seen as it comes, and returns what it came to."""
     from importlib.util import find_spec
 
     from fmcheck.record_file import read_run
     from fmcheck.report import github
-    from fmcheck.report.markdown import Tested
+    from fmcheck.report.markdown import PytestHalf
 
     if find_spec("pytest") is None:
         raise UsageError("ci", "tests need pytest: pip install 'fmcheck[pytest]'")
@@ -214,21 +217,21 @@ def _test(arguments: argparse.Namespace, folder: Path) -> Tested:
     sys.stdout.flush()
     status = subprocess.run([*command, *arguments.tests], check=False).returncode
     if not record.exists():
-        return Tested(status, None)
+        return PytestHalf(status, None)
     run = read_run(record)
     if _on_github() and (run.violations or run.advice):
         print(github.render_run(run))
-    return Tested(status, run)
+    return PytestHalf(status, run)
 
 
-def _test_status(tested: Tested) -> int:
+def _test_status(tested: PytestHalf) -> int:
     # pytest's own: 0 all passed, 1 some failed; 5, that there were none, is no pass.
     if tested.run is None or tested.status not in (CLEAN, FOUND):
         return FAILED
     return tested.status
 
 
-def _test_sarif(tested: Tested) -> dict[str, Any]:
+def _test_sarif(tested: PytestHalf) -> dict[str, Any]:
     from fmcheck.report.run_sarif import violations_run
 
     assert tested.run is not None
@@ -250,7 +253,7 @@ def _log(runs: Sequence[dict[str, Any]]) -> str:
 
 
 def _summarise(
-    arguments: argparse.Namespace, linted: Linted | None, tested: Tested | None, status: int
+    arguments: argparse.Namespace, linted: LintHalf | None, tested: PytestHalf | None, status: int
 ) -> None:
     from fmcheck.report.markdown import render
 

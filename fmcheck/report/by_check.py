@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from fmcheck.finding import Violation
     from fmcheck.record import Run
@@ -51,6 +51,14 @@ def sorted_kinds(run: Run) -> Iterator[tuple[str, Sequence[Violation]]]:
     yield FAILS, run.violations
     yield TOLD, run.advice
     yield ACCEPTED, run.accepted
+
+
+def by_site(several: Iterable[Violation]) -> list[list[Violation]]:
+    """Returns the violations of one check, buffer and code site together: the tests that met it."""
+    groups: dict[object, list[Violation]] = {}
+    for one in several:
+        groups.setdefault(one.key, []).append(one)
+    return list(groups.values())
 
 
 def _line(kind: str, found: Sequence[Violation]) -> Line:

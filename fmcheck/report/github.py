@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
-from fmcheck.report.by_check import FAILS, TOLD
+from fmcheck.report.by_check import FAILS, TOLD, by_site
 from fmcheck.report.repository import path_in, repository
 from fmcheck.report.violation import MISSING, headline
 
@@ -33,7 +33,7 @@ def render_run(run: Run) -> str:
 def _of_run(run: Run) -> Iterator[str]:
     root = repository(run.root)
     for kind, several in ((FAILS, run.violations), (TOLD, run.advice)):
-        for one in {one.key: one for one in reversed(several)}.values():
+        for one, *_ in by_site(several):
             yield _of_violation(one, root, COMMANDS[_SEVERITY[kind]])
 
 

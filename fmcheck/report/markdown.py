@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmcheck.report.by_check import ACCEPTED, TOLD, by_check
+from fmcheck.report.by_check import ACCEPTED, TOLD, by_check, by_site
 from fmcheck.report.closing import closing_line, endings, gaps
 from fmcheck.report.text import summary as lint_summary
 from fmcheck.report.violation import headline, short_path
@@ -26,7 +26,7 @@ _REMARK = {TOLD: " (advice)", ACCEPTED: " (expected or allowed)"}
 
 
 @dataclass(frozen=True, slots=True)
-class Linted:
+class LintHalf:
     """What the linter came to: `allowed` counts what the baseline knows."""
 
     findings: Sequence[Finding]
@@ -36,7 +36,7 @@ class Linted:
 
 
 @dataclass(frozen=True, slots=True)
-class Tested:
+class PytestHalf:
     """What the tests came to: pytest's exit status, and the record, None if it wrote none."""
 
     status: int
@@ -44,8 +44,8 @@ class Tested:
 
 
 def render(
-    linted: Linted | None,
-    tested: Tested | None,
+    linted: LintHalf | None,
+    tested: PytestHalf | None,
     status: int,
     link: Callable[[str, int], str] = lambda path, line: "",
 ) -> str:
@@ -62,7 +62,7 @@ def render(
     return "\n\n".join(parts) + "\n"
 
 
-def _overview(linted: Linted | None, tested: Tested | None) -> Iterator[str]:
+def _overview(linted: LintHalf | None, tested: PytestHalf | None) -> Iterator[str]:
     yield from ("| | |", "|---|---|")
     if linted is None:
         yield "| lint | not asked for |"
@@ -96,8 +96,8 @@ def _violations(run: Run, link: Callable[[str, int], str]) -> Iterator[str]:
                 f"{line.times:,} | {line.tests:,} | {_cell(line.first.buffer)} at {place} |"
             )
         yield "\n".join(table)
-    shown = list({one.key: one for one in reversed(run.violations)}.values())[::-1]
-    for one in shown[:MOST_VIOLATIONS]:
+    shown = by_site(run.violations)
+    for one, *_ in shown[:MOST_VIOLATIONS]:
         title = html.escape(headline(one).removeprefix("FMCHECK: "))
         text = _fenced(render_violation(one, root))
         yield f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
@@ -108,7 +108,7 @@ def _violations(run: Run, link: Callable[[str, int], str]) -> Iterator[str]:
         yield "\n".join(f"- {_cell(one)}" for one in remarks)
 
 
-def _findings(linted: Linted, link: Callable[[str, int], str]) -> Iterator[str]:
+def _findings(linted: LintHalf, link: Callable[[str, int], str]) -> Iterator[str]:
     yield from ("| rule | where | what |", "|---|---|---|")
     for one in linted.findings[:MOST_FINDINGS]:
         place = _place(one.path, one.span.line, link(one.path, one.span.line))

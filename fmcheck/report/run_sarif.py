@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Severity
 from fmcheck.report import sarif
-from fmcheck.report.by_check import FAILS, TOLD, sorted_kinds
+from fmcheck.report.by_check import FAILS, TOLD, by_site, sorted_kinds
 from fmcheck.report.checks import rule_info
 from fmcheck.report.excerpts import Sources
 from fmcheck.report.repository import path_in, repository
@@ -16,7 +16,7 @@ from fmcheck.report.timeline import timeline
 from fmcheck.report.violation import MISSING, headline
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Sequence
 
     from fmcheck.finding import Site, Violation
     from fmcheck.record import Run
@@ -42,7 +42,7 @@ def violations_run(run: Run) -> dict[str, Any]:
         (kind, found)
         for kind, several in sorted_kinds(run)
         if kind in _SEVERITY
-        for found in _by_key(several)
+        for found in by_site(several)
     ]
     infos = {found[0].code: (found[0].name, _SEVERITY[kind]) for kind, found in reversed(shown)}
     codes = sorted(infos)
@@ -53,14 +53,6 @@ def violations_run(run: Run) -> dict[str, Any]:
         [writer.result(kind, found) for kind, found in shown],
         complete=not run.problems,
     )
-
-
-def _by_key(several: Iterable[Violation]) -> Iterable[Sequence[Violation]]:
-    """Yields the violations of one check, buffer and site together: the tests that met it."""
-    groups: dict[object, list[Violation]] = {}
-    for one in several:
-        groups.setdefault(one.key, []).append(one)
-    return groups.values()
 
 
 class _Writer:
