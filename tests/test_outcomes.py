@@ -269,7 +269,7 @@ def test_each_test_ends_as_it_asks(project):
         [
             "*fmcheck: test_engine.py::test_bad_mark: mark `fmcheck`: unknown key `expct`; did *",
             "*expected FR101, and it was not found (1 write, 2 gathers, 0 peeks were checked)",
-            "*test_engine.py:31: FmcheckWarning:*",
+            "*test_engine.py:25: FmcheckWarning:*",
             "FR102 double-read  * 4 * 3  FutureMap.tokens_buf at toy_engine.py:14",
             "FR102 double-read (expected or allowed) *",
         ]
