@@ -275,9 +275,11 @@ class _Session:
 
     def pytest_report_header(self) -> list[str]:
         """Says what is on, and what it does not reach."""
+        from fmcheck.reach.gaps import gaps
+
         names = ", ".join(self.watch.contract_names)
         first = f"fmcheck: mode {self.watch.mode}, contracts: {names} (child processes too)"
-        return [first, *(f"fmcheck: {gap}" for gap in self.reach.gaps())]
+        return [first, *(f"fmcheck: {gap}" for gap in gaps())]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -341,7 +343,8 @@ class _Session:
             terminalreporter.line(f"fmcheck error: {problem}", red=True)
         for line, kind in table(run, self.config.rootpath):
             terminalreporter.line(line, red=kind == FAILS, bold=not kind)
-        for gap in (*endings(run.processes), *gaps(run.coverage), *self.reach.kept(run)):
+        told = (*endings(run.processes), *self.reach.missed(), *gaps(run.coverage))
+        for gap in (*told, *self.reach.kept(run)):
             terminalreporter.line(f"fmcheck: {gap}", yellow=True)
         terminalreporter.line(closing_line(run.coverage, run.checked_in, run.only_accepted))
         for path in () if self.unwritten else self.reports:

@@ -10,6 +10,9 @@ if TYPE_CHECKING:
     from fmcheck.journal.layout import Told
     from fmcheck.journal.read import Library, Pages, Phase
 
+#: How the note begins that names a process.
+FOUND_IN = "found in process "
+
 
 def phase_of(told: Told, pages: Pages, library: Library) -> Phase | None:
     """Returns the phase of a test that was on when a violation was found, None between two."""
@@ -25,7 +28,7 @@ def attributed(told: Told, pages: Pages, library: Library) -> Violation:
     phase = phase_of(told, pages, library)
     notes = list(told.violation.notes)
     if not pages.is_board:
-        notes.append(f"found in process {who(pages)}")
+        notes.append(f"{FOUND_IN}{who(pages)}")
         notes += _after(told, pages, library) if phase is None else []
     return replace(
         told.violation,

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fmcheck.errors import UsageError
 from fmcheck.finding import Coverage
 from fmcheck.journal import layout
-from fmcheck.journal.attribute import attributed
+from fmcheck.journal.attribute import FOUND_IN, attributed
 from fmcheck.journal.ending import ending
 from fmcheck.journal.read import Library
 from fmcheck.record import Process, Run
@@ -46,11 +46,9 @@ def record_of(libraries: Iterable[Library]) -> Run:
     """Returns the record of libraries that were read."""
     libraries = list(libraries)
     pages = [(one, library) for library in libraries for one in library.pages.values() if one.head]
-    told: dict[object, Violation] = {}
-    advice: dict[object, Violation] = {}
-    for one, library in pages:
-        for entry in one.told:
-            _add(advice if entry.advice else told, attributed(entry, one, library))
+    found = [(attributed(told, one, of), told.advice) for one, of in pages for told in one.told]
+    failing = one_each(violation for violation, is_advice in found if not is_advice)
+    advice = one_each(violation for violation, is_advice in found if is_advice)
     coverage = merged(one.coverage for one, _ in pages)
     sessions = [one.session for one, _ in pages if one.session]
     walls = [one.head.wall for one, _ in pages if one.head]
@@ -61,13 +59,13 @@ def record_of(libraries: Iterable[Library]) -> Run:
         mode=sessions[0].mode if sessions else "",
         started=min(walls, default=0.0),
         ended=max((*walls, *ends), default=0.0),
-        violations=tuple(told.values()),
-        advice=tuple(advice.values()),
+        violations=failing,
+        advice=advice,
         processes=tuple(sorted(_processes(libraries), key=lambda process: process.started)),
         coverage=replace(
             coverage,
-            violations=len({violation.key for violation in told.values()}),
-            warnings=len({violation.key for violation in advice.values()}),
+            violations=len({violation.key for violation in failing}),
+            warnings=len({violation.key for violation in advice}),
         ),
         problems=(*coverage.problems, *(p for one in libraries for p in failures(one))),
     )
@@ -86,12 +84,34 @@ def failures(library: Library) -> Iterator[str]:
             yield f"process {start.pid} ({command}) is not watched: {start.failed}"
 
 
-def _add(known: dict[object, Violation], violation: Violation) -> None:
-    key = (violation.key, violation.test)
-    before = known.get(key)
-    if before is not None:
-        violation = replace(before, count=before.count + violation.count)
-    known[key] = violation
+def never_reached(library: Library) -> dict[int, tuple[str, ...]]:
+    """Returns the commands of Python processes that a process of the run started in vain."""
+    reached = {(start.host, start.pid) for start in library.starts}
+    heads = [pages.head for pages in library.pages.values() if pages.head]
+    reached |= {(head.host, head.pid) for head in heads}
+    return {
+        reaped.pid: reaped.command
+        for pages in library.pages.values()
+        for reaped in pages.reaped
+        if reaped.command and pages.head and (pages.head.host, reaped.pid) not in reached
+    }
+
+
+def one_each(violations: Iterable[Violation]) -> tuple[Violation, ...]:
+    """Returns each violation of a test once, with all processes that found it in its notes."""
+    known: dict[object, Violation] = {}
+    for violation in violations:
+        key = (violation.key, violation.test)
+        before = known.get(key)
+        if before is not None:
+            more = [note for note in violation.notes if note.startswith(FOUND_IN)]
+            violation = replace(
+                before,
+                count=before.count + violation.count,
+                notes=tuple(dict.fromkeys((*before.notes, *more))),
+            )
+        known[key] = violation
+    return tuple(known.values())
 
 
 def _processes(libraries: Iterable[Library]) -> Iterator[Process]:

@@ -41,6 +41,8 @@ SIZE = 8 * WORDS
 
 RING = ".ring"
 LINES = ".jsonl"
+#: The settings that a pytest process hands on, as `fmcheck.reach.packet` packs them.
+PACKET = ".packet"
 #: In each run's folder: the processes that were reached, whether or not they wrote a journal.
 STARTS = "starts-"
 
@@ -111,11 +113,12 @@ class Ended(msgspec.Struct, frozen=True, tag="ended"):
 
 
 class Reaped(msgspec.Struct, frozen=True, tag="reaped"):
-    """A child of this process ended, with this wait status."""
+    """A child of this process ended, with this wait status; `command`, if that is Python's."""
 
     pid: int
     status: int
     clock: int
+    command: tuple[str, ...] = ()
 
 
 class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):

@@ -55,7 +55,6 @@ class Journal:
         self._phase = 0
         self._phases = 0
         self._facts: set[tuple[str, str]] = set()
-        self._reaped = (0, 0)
         self._role = role or role_here()
         self._is_named = bool(role)
         self.words[0] = layout.MAGIC
@@ -88,6 +87,11 @@ class Journal:
             except OSError:
                 whole = False
             self.words[layout.COMMITTED if whole else layout.LOST] += 1
+
+    def hand_on(self, packet: str) -> None:
+        """Leaves the settings in the folder, for a child that was given another environment."""
+        with open(os.path.join(self.folder, self.name + layout.PACKET), "w") as file:
+            file.write(packet)
 
     # --- what was found ---
 
@@ -151,11 +155,9 @@ class Journal:
         """The phase that is on, 0 between them."""
         return self._board[layout.PHASE]
 
-    def reaped(self, pid: int, status: int) -> None:
-        """A child of this process ended, with a wait status; told twice, it is written once."""
-        if self._reaped != (pid, status):
-            self._reaped = (pid, status)
-            self.write(Reaped(pid, status, now()))
+    def reaped(self, pid: int, status: int, command: tuple[str, ...] = ()) -> None:
+        """A child of this process ended, with a wait status."""
+        self.write(Reaped(pid, status, now(), command))
 
     def goodbye(self, code: int | None = None, notes: tuple[str, ...] = ()) -> None:
         """Writes the last line."""

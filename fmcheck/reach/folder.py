@@ -3,11 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
+import shutil
 import tempfile
 from pathlib import Path
 
 from fmcheck.errors import UsageError
 from fmcheck.reach import packet
+
+_PREFIX = "fmcheck-run-"
+#: So many journals of runs in which something died are kept among the temporary files.
+_KEPT = 3
 
 
 def joined() -> str | None:
@@ -28,8 +34,24 @@ def made(asked: str = "") -> str:
     try:
         if asked:
             Path(asked).mkdir(parents=True, exist_ok=True)
-        return tempfile.mkdtemp(
-            prefix="fmcheck-run-", dir=os.path.abspath(asked) if asked else None
-        )
+        else:
+            _prune(Path(tempfile.gettempdir()))
+        within = os.path.abspath(asked) if asked else None
+        return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=within)
     except OSError as err:
         raise UsageError("--fmcheck-journal", f"{err.filename}: {err.strerror}") from None
+
+
+def _prune(folder: Path) -> None:
+    """Removes the journals of our runs that are over, but for the latest."""
+    over = []
+    for path in folder.glob(f"{_PREFIX}*"):
+        pid = re.match(rf"{_PREFIX}(\d+)-", path.name)
+        try:
+            known = path.lstat()
+        except OSError:
+            continue
+        if pid and known.st_uid == os.getuid() and not Path(f"/proc/{pid[1]}").exists():
+            over.append((known.st_mtime, path))
+    for _, path in sorted(over, reverse=True)[_KEPT:]:
+        shutil.rmtree(path, ignore_errors=True)

@@ -7,6 +7,7 @@ the tests, and reads what the other processes write.
 from __future__ import annotations
 
 import os
+import shlex
 import shutil
 import time
 from dataclasses import replace
@@ -17,11 +18,11 @@ from fmcheck.config import pack
 from fmcheck.finding import Counts
 from fmcheck.journal.attribute import attributed, phase_of
 from fmcheck.journal.ending import RUNNING, is_death
-from fmcheck.journal.gather import merged, record_of
+from fmcheck.journal.gather import merged, never_reached, one_each, record_of
 from fmcheck.journal.layout import Session as SessionLine
 from fmcheck.journal.read import Library
 from fmcheck.journal.writer import Journal
-from fmcheck.reach import arrival, folder, gaps, packet, stowaway
+from fmcheck.reach import arrival, folder, packet, stowaway
 from fmcheck.reach.presence import Presence
 
 if TYPE_CHECKING:
@@ -39,14 +40,16 @@ _SETTLE = 0.1
 #: Seconds without a count after which they are taken to be at rest.
 _REST = 0.01
 _NONE = Counts()
+#: Characters of a command.
+_MOST_SHOWN = 70
 
 
 class Drained(NamedTuple):
     """What other processes found: in the test that is on, not in it, and advice."""
 
-    here: list[Violation]
-    elsewhere: list[Violation]
-    advice: list[Violation]
+    here: tuple[Violation, ...]
+    elsewhere: tuple[Violation, ...]
+    advice: tuple[Violation, ...]
 
 
 class Outreach:
@@ -88,6 +91,7 @@ class Outreach:
         self._presence.enter()
         self._before = os.environ.get(packet.VARIABLE)
         os.environ[packet.VARIABLE] = self._packet.pack()
+        self.journal.hand_on(self._packet.pack())
         wrapt.register_post_import_hook(self._stow, "multiprocessing.spawn")
 
     def _stow(self, _: object) -> None:
@@ -137,13 +141,14 @@ class Outreach:
     def drain(self, test: str = "") -> Drained:
         """Returns what other processes found since the last call, `test` being on."""
         self.library.look(but=self.journal.name)
-        drained = Drained([], [], [])
+        here: list[Violation] = []
+        elsewhere: list[Violation] = []
+        advice: list[Violation] = []
         for pages in self._children():
-            for violation, advice in self._new(pages):
+            for violation, is_advice in self._new(pages):
                 of_this = bool(test) and violation.test == test
-                place = 2 if advice else 0 if of_this else 1
-                drained[place].append(violation)
-        return drained
+                (advice if is_advice else here if of_this else elsewhere).append(violation)
+        return Drained(one_each(here), one_each(elsewhere), one_each(advice))
 
     def counts(self) -> Counts:
         """Returns what this process and its children have counted up to now."""
@@ -184,9 +189,16 @@ class Outreach:
             problems=problems,
         )
 
-    def gaps(self) -> list[str]:
-        """Returns a sentence for each kind of child that is not reached, as far as is known."""
-        return gaps.gaps()
+    def missed(self) -> list[str]:
+        """Returns a sentence on the Python processes that were started and never reached."""
+        missed = never_reached(self.library)
+        if not missed:
+            return []
+        pid, command = next(iter(missed.items()))
+        text = shlex.join(command)
+        shown = text if len(text) < _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
+        more = f", and {len(missed) - 1} more Python processes," if len(missed) > 1 else ""
+        return [f"`{shown}` (process {pid}){more} was started, and never reached: not watched"]
 
     def kept(self, run: Run) -> list[str]:
         """Returns a sentence that says where the journal stays, if it does; see `clear`."""

@@ -134,9 +134,9 @@ def _forked() -> None:
         _here._forked()
 
 
-def _reaped(pid: int, status: int) -> None:
+def _reaped(pid: int, status: int, command: tuple[str, ...]) -> None:
     if _here is not None:
-        _here.journal.reaped(pid, status)
+        _here.journal.reaped(pid, status, command)
 
 
 def _watch_forkserver(popen_forkserver: ModuleType) -> None:

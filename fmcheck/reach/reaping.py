@@ -13,23 +13,27 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
 
-    Told = Callable[[int, int], None]
+    Told = Callable[[int, int, tuple[str, ...]], None]
 
 
 def watch_reaping(told: Told) -> Callable[[], None]:
-    """Calls `told(pid, wait status)` for each child that is waited for; returns what ends that."""
+    """Calls `told(pid, wait status, command)` for each child that is waited for.
+
+    The command is there for a Python that subprocess started, and empty otherwise; such a child may
+    be told of twice. Returns what ends this.
+    """
     waitpid, popen = os.waitpid, subprocess.Popen
     handle = popen._handle_exitstatus  # type: ignore[attr-defined]
 
     def waiting(pid: int, options: int, /) -> tuple[int, int]:
         done, status = waitpid(pid, options)
         if done:
-            told(done, status)
+            told(done, status, ())
         return done, status
 
     # subprocess keeps the function itself since its import, so that its own method is asked.
     def handling(child: Any, status: int, *args: Any, **kwargs: Any) -> None:
-        told(child.pid, status)
+        told(child.pid, status, _python(child.args))
         handle(child, status, *args, **kwargs)
 
     def undo() -> None:
@@ -52,7 +56,7 @@ def watch_forkserver(popen_forkserver: ModuleType, told: Told) -> Callable[[], N
         before = child.returncode
         code: int | None = poll(child, *args, **kwargs)
         if before is None and code is not None:
-            told(child.pid, code << 8 if code >= 0 else -code)
+            told(child.pid, code << 8 if code >= 0 else -code, ())
         return code
 
     def undo() -> None:
@@ -61,3 +65,14 @@ def watch_forkserver(popen_forkserver: ModuleType, told: Told) -> Callable[[], N
 
     popen.poll = polling
     return undo
+
+
+def _python(arguments: Any) -> tuple[str, ...]:
+    """Returns the command if it is one of Python's, as far as that shows."""
+    if isinstance(arguments, (str, bytes, os.PathLike)):
+        arguments = (arguments,)
+    try:
+        command = tuple(os.fsdecode(one) for one in arguments)
+    except TypeError:
+        return ()
+    return command if command and os.path.basename(command[0]).startswith("python") else ()

@@ -1,4 +1,4 @@
-"""The way in for SGLang: an entry point that its processes call first of all.
+"""The way in for SGLang: an entry point that its processes call before all else.
 
 A scheduler comes to it even if it was started with another environment.
 """
@@ -7,10 +7,12 @@ from __future__ import annotations
 
 
 def activate() -> None:
-    """Watches this process, if a run of fmcheck started it."""
-    from fmcheck.reach import packet as packets
+    """Watches this process, if a run of fmcheck started it or one of its ancestors."""
+    from fmcheck.reach.ancestors import inherited
+    from fmcheck.reach.packet import here
 
-    if packets.here() is not None:
+    packet = here() or inherited()
+    if packet is not None:
         from fmcheck.reach.arrival import arrive
 
-        arrive("sglang.srt.plugins")
+        arrive("sglang.srt.plugins", packet)

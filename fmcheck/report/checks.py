@@ -20,6 +20,7 @@ MEANING = {
     "FR405": "A wait met an older record of its event than the one that it was meant for.",
     "FR501": "The host waited for the device inside a step that declares no such wait.",
     "FR502": "A step launched more kernels than it declares.",
+    "FR601": "A graph is replayed with another tensor in the place of one that it captured.",
     "FR602": "torch.compile deleted an async assert, so that nothing is checked there.",
 }
 

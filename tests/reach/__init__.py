@@ -1,0 +1,1 @@
+"""Whether a watch reaches each child and loses nothing that it found: `python -m tests.reach`."""

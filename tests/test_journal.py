@@ -1,0 +1,225 @@
+"""The journal: what a process wrote is there for a reader, whatever became of the process."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fmcheck.errors import UsageError
+from fmcheck.finding import Counts
+from fmcheck.journal import layout
+from fmcheck.journal.attribute import attributed
+from fmcheck.journal.gather import gather
+from fmcheck.journal.read import Library, Pages
+from fmcheck.journal.writer import Journal
+from tests.reach.kills import kill_writers, violation
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+def read(folder: Path) -> Library:
+    library = Library(str(folder))
+    library.look(whole=True)
+    return library
+
+
+def pages_of(journal: Journal) -> Pages:
+    pages = Pages(journal.folder, journal.name)
+    pages.read()
+    return pages
+
+
+@pytest.fixture
+def board(tmp_path: Path) -> Journal:
+    """The journal of a pytest process."""
+    return Journal(str(tmp_path), "pytest", "pytest")
+
+
+@pytest.fixture
+def child(board: Journal) -> Journal:
+    """The journal of a process that works for its tests."""
+    return Journal(board.folder, "multiprocessing", "rank 0", board=board.name)
+
+
+def test_a_violation_comes_back_as_it_was(board: Journal) -> None:
+    told = replace(violation(3), owner="r1", notes=("ä \n b",))
+    board.violation(told, advice=True)
+    (line,) = pages_of(board).told
+    assert (line.violation, line.advice) == (told, True)
+
+
+def test_the_same_violation_again_only_counts(board: Journal) -> None:
+    for _ in range(5):
+        board.violation(violation(3), advice=False)
+    board.again(violation(3).key)
+    pages = pages_of(board)
+    (line,) = pages.told
+    assert pages.seen(line) == 6
+
+
+def test_a_count_is_there_at_once(board: Journal) -> None:
+    board.counts[1] += 7
+    assert pages_of(board).counts == Counts(writes=7)
+
+
+def test_more_violations_than_there_is_room_for_are_told_of(
+    board: Journal, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(layout, "MOST_SLOTS", 3)
+    for number in range(5):
+        board.violation(violation(number), advice=False)
+    pages = pages_of(board)
+    assert len(pages.told) == 3
+    (problem,) = pages.coverage.problems
+    assert "2 lines could not be written" in problem
+
+
+def test_a_line_that_is_cut_off_or_damaged_costs_no_other(board: Journal) -> None:
+    board.violation(violation(1), advice=False)
+    with open(os.path.join(board.folder, board.name + layout.LINES), "ab") as file:
+        file.write(b'{"type": "head", \xff}\n')
+    board.violation(violation(2), advice=False)
+    with open(os.path.join(board.folder, board.name + layout.LINES), "ab") as file:
+        file.write(b'{"type":"violation","viol')
+    pages = pages_of(board)
+    assert [line.violation.access.site.line for line in pages.told] == [1, 2]
+    assert "1 lines could not be" in pages.coverage.problems[0]
+
+
+def test_reading_on_reads_only_what_is_new(board: Journal) -> None:
+    pages = Pages(board.folder, board.name)
+    assert pages.read(whole=False)
+    assert not pages.read(whole=False)
+    board.violation(violation(1), advice=False)
+    assert pages.read(whole=False)
+    assert len(pages.told) == 1
+
+
+# --- whose test ---
+
+
+def test_a_violation_belongs_to_the_test_that_was_on(board: Journal, child: Journal) -> None:
+    for name in ("one", "two"):
+        board.begin(name, "call")
+        child.violation(violation(7), advice=False)
+        child.violation(violation(7), advice=False)
+        board.end()
+    library = read(board.folder)
+    pages = library.pages[child.name]
+    told = [attributed(line, pages, library) for line in pages.told]
+    assert [(one.test, one.count) for one in told] == [("one", 2), ("two", 2)]
+    assert (
+        told[0].notes[-1] == f"found in process {os.getpid()} (rank 0), a child of {os.getppid()}"
+    )
+
+
+def test_a_violation_between_tests_names_the_last_one(board: Journal, child: Journal) -> None:
+    child.violation(violation(1), advice=False)
+    board.begin("one", "call")
+    board.end()
+    child.violation(violation(2), advice=False)
+    library = read(board.folder)
+    pages = library.pages[child.name]
+    early, late = (attributed(line, pages, library) for line in pages.told)
+    assert (early.test, late.test) == ("", "")
+    assert early.notes[-1] == "no test had run by then"
+    assert late.notes[-1].startswith("no test was on: the call of one had ended ")
+
+
+# --- endings ---
+
+
+def ending_of(folder: Path, does: str, reap: bool = True) -> str:
+    """Has a process write its journal, and returns how it is said to have ended."""
+    code = (
+        "import os, signal, sys, time; from fmcheck.journal.writer import Journal;"
+        f"journal = Journal({str(folder)!r}, 'popen'); print(flush=True);" + does
+    )
+    process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    process.stdout.readline()
+    if reap:
+        process.wait()
+    elif "sleep" not in does:
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+    try:
+        (found,) = gather([folder]).processes
+        return found.ending
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("does", "reap", "ending"),
+    [
+        ("journal.goodbye(3)", True, "exit 3"),
+        ("journal.goodbye()", True, "exit"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", True, "unknown"),
+        ("os.kill(os.getpid(), signal.SIGKILL)", False, "killed by SIGKILL"),
+        ("os._exit(5)", False, "exit 5"),
+        ("time.sleep(60)", False, "running"),
+    ],
+)
+def test_an_ending_is_told_as_far_as_it_is_known(
+    tmp_path: Path, does: str, reap: bool, ending: str
+) -> None:
+    assert ending_of(tmp_path, does, reap=reap) == ending
+
+
+def test_a_parent_tells_how_its_child_ended(board: Journal, child: Journal) -> None:
+    board.reaped(os.getpid(), signal.SIGSEGV)
+    board.reaped(os.getpid(), signal.SIGSEGV)
+    run = gather([board.folder])
+    assert {process.ending for process in run.processes if process.role == "rank 0"} == {
+        "killed by SIGSEGV"
+    }
+    assert len(pages_of(board).reaped) == 1
+
+
+# --- gathering ---
+
+
+def test_runs_of_several_hosts_are_gathered_into_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for number, host in enumerate(("alpha", "beta")):
+        monkeypatch.setattr("fmcheck.journal.writer.host_name", lambda host=host: host)
+        folder = tmp_path / host / "run"
+        folder.mkdir(parents=True)
+        journal = Journal(str(folder), "pytest", "pytest")
+        journal.begin("one", "call")
+        journal.violation(violation(number), advice=False)
+        journal.violation(violation(9), advice=False)
+        journal.counts[2] = 5
+    run = gather([tmp_path])
+    assert sorted((one.access.site.line, one.count) for one in run.violations) == [
+        (0, 1),
+        (1, 1),
+        (9, 2),
+    ]
+    assert {process.host for process in run.processes} == {"alpha", "beta"}
+    assert (run.coverage.counts.gathers, run.coverage.violations) == (10, 3)
+
+
+def test_a_folder_without_a_journal_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="expected the journal of a run, found none"):
+        gather([tmp_path])
+
+
+# --- kills ---
+
+
+def test_a_killed_process_loses_nothing() -> None:
+    deaths = kill_writers(60)
+    assert [one for one in deaths if not one.is_whole] == []
+    # A child that never came to work, or a reader that takes any file, would prove nothing.
+    assert sum(one.said[0] for one in deaths) > 60

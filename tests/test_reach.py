@@ -1,0 +1,470 @@
+"""The reach of a run: what child processes find is told, in the right test, whatever they do."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fmcheck.journal.gather import gather
+from tests.reach import matrix
+from tests.reach.project import REPOSITORY, Project, make
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Project:
+    return make(tmp_path_factory.mktemp("installed"))
+
+
+@pytest.fixture
+def project(installed: Project, tmp_path: Path) -> Project:
+    """A fresh folder in the same environment."""
+    fresh = Project(tmp_path, installed.python)
+    for name in ("pyproject.toml", "toy.toml", "toy_engine.py"):
+        fresh.write(name, (installed.folder / name).read_text())
+    return fresh
+
+
+CELLS = [
+    *((way, "SIGKILL") for way in matrix.WAYS),
+    *(("popen", end) for end in matrix.ENDS if end != "SIGKILL"),
+    ("fork", "returns"),
+]
+
+
+def test_each_child_is_reached_and_tells_before_it_dies(project: Project) -> None:
+    assert [cell for cell in matrix.run(project, CELLS) if cell.wrong] == []
+
+
+def test_real_engines_lose_nothing_to_kills() -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.reach.kills", "0", "25"],
+        cwd=REPOSITORY,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "engine: 25 killed after " in done.stdout
+
+
+RANKS = """
+    import pytest
+    from fixtures.engine.ranks import Ranks
+
+    @pytest.fixture(scope="module")
+    def ranks():
+        with Ranks() as ranks:
+            yield ranks
+
+    @pytest.mark.parametrize("seed", range(2))
+    def test_healthy(ranks, seed):
+        assert [run.tokens > 0 for run in ranks.serve(seed)] == [True, True]
+
+    @pytest.mark.parametrize("name", {faults})
+    def test_fault(ranks, name):
+        ranks.serve(0, name)
+
+    def test_healthy_again(ranks):
+        ranks.serve(2)
+"""
+FAULTS = {
+    "resolve_retried": "FR102",
+    "prefill_forgets_stash": "FR101",
+    "old_owner_answers": "FR104",
+    "stale_tail.decode.req_pool_indices": "FR201",
+    "every_third_stash_dropped": "FR102",
+}
+
+
+def test_two_ranks_over_a_socket_tell_each_fault_in_its_test(project: Project) -> None:
+    contract = REPOSITORY / "fixtures" / "engine" / "fmcheck.toml"
+    project.write("pyproject.toml", f"[tool.fmcheck]\ncontracts = [{str(contract)!r}]\n")
+    project.write("test_ranks.py", RANKS.format(faults=list(FAULTS)))
+    done = project.pytest("-p", "fmcheck", "-v", "--tb=short")
+    outcomes = dict(re.findall(r"test_ranks\.py::(\S+) (PASSED|FAILED)", done.stdout))
+    assert outcomes == {
+        "test_healthy[0]": "PASSED",
+        "test_healthy[1]": "PASSED",
+        **{f"test_fault[{name}]": "FAILED" for name in FAULTS},
+        "test_healthy_again": "PASSED",
+    }, done.stdout + done.stderr
+    for name, code in FAULTS.items():
+        block = done.stdout.partition(f"_ test_fault[{name}] _")[2].partition("\n____")[0]
+        assert f"FMCHECK: {code}" in block
+        assert f"test        test_ranks.py::test_fault[{name}]" in block
+    assert "(rank 0), a child of" in done.stdout
+    assert "(rank 1), a child of" in done.stdout
+    assert "checked in 2 processes" in done.stdout
+
+
+MIXED = """
+    import multiprocessing, subprocess, sys
+    import pytest
+
+    def child(what):
+        import toy_engine
+        getattr(toy_engine, what)()
+
+    @pytest.mark.parametrize("what", ["healthy", "stale"])
+    @pytest.mark.parametrize("where", ["here", "fork", "popen"])
+    def test_it(where, what):
+        if where == "here":
+            child(what)
+        elif where == "fork":
+            process = multiprocessing.get_context("fork").Process(target=child, args=(what,))
+            process.start()
+            process.join()
+        else:
+            code = f"import toy_engine; toy_engine.{what}()"
+            subprocess.run([sys.executable, "-c", code], check=True)
+"""
+
+
+def test_workers_find_and_count_what_one_process_does(project: Project) -> None:
+    project.write("test_mixed.py", MIXED)
+    told = []
+    for workers in ("0", "2"):
+        journal = project.folder / f"journal-{workers}"
+        done = project.pytest("-p", "fmcheck", "-n", workers, f"--fmcheck-journal={journal}")
+        assert "3 failed, 3 passed" in done.stdout, done.stdout + done.stderr
+        run = gather([journal])
+        (closing,) = re.findall(r"^fmcheck: (.*) checked in .* processes; (.*)$", done.stdout, re.M)
+        findings = sorted((one.code, one.test, one.count) for one in run.violations)
+        told.append((closing, findings, run.coverage.counts, run.coverage.violations))
+    assert told[0] == told[1]
+    assert len(told[0][1]) == 3
+    assert told[0][3] == 1
+
+
+def test_a_server_that_outlives_its_test_is_told_of_by_the_clock(project: Project) -> None:
+    project.write(
+        "test_late.py",
+        """
+        import subprocess, sys, time
+        import pytest
+
+        SERVER = (
+            "import sys, toy_engine\\n"
+            "print(flush=True)\\n"
+            "for line in sys.stdin:\\n"
+            "    getattr(toy_engine, line.strip())()\\n"
+            "    print(flush=True)\\n"
+        )
+
+        @pytest.fixture(scope="module")
+        def ask():
+            options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            with subprocess.Popen([sys.executable, "-c", SERVER], **options) as server:
+                server.stdout.readline()
+
+                def ask(what):
+                    server.stdin.write(what + "\\n")
+                    server.stdin.flush()
+                    server.stdout.readline()
+
+                yield ask
+                ask("stale")
+
+        def test_stale(ask):
+            ask("stale")
+
+        def test_healthy(ask):
+            ask("healthy")
+
+        @pytest.fixture
+        def fails_after(ask):
+            yield
+            ask("stale")
+
+        def test_teardown(fails_after):
+            pass
+
+        def test_stale_again(ask):
+            ask("stale")
+            raise ValueError("my own")
+        """,
+    )
+    done = project.pytest("-p", "fmcheck", "-rA", "--tb=short")
+    assert re.findall(r"^(PASSED|FAILED|ERROR) test_late\.py::(\w+)", done.stdout, re.M) == [
+        ("PASSED", "test_healthy"),
+        ("PASSED", "test_teardown"),
+        ("FAILED", "test_stale"),
+        ("FAILED", "test_stale_again"),
+        ("ERROR", "test_teardown"),
+        ("ERROR", "test_stale_again"),
+    ], done.stdout
+    assert "ValueError: my own" in done.stdout
+    assert "1 violation\n" in done.stdout
+
+
+def test_mode_halt_raises_in_the_child(project: Project) -> None:
+    project.write(
+        "test_halt.py",
+        """
+        import subprocess, sys
+
+        CODE = (
+            "import fmcheck, toy_engine\\n"
+            "try:\\n"
+            "    toy_engine.stale()\\n"
+            "except fmcheck.ViolationError:\\n"
+            "    raise SystemExit(7)\\n"
+        )
+
+        def test_it():
+            assert subprocess.run([sys.executable, "-c", CODE]).returncode == 7
+        """,
+    )
+    done = project.pytest("-p", "fmcheck", "--fmcheck=halt")
+    assert "1 failed" in done.stdout
+    assert "FMCHECK: FR102" in done.stdout
+    assert "== 7" not in done.stdout
+
+
+def test_settings_travel_whole(project: Project, tmp_path: Path) -> None:
+    """Suppressions and a contract by a relative path hold in a child in another folder."""
+    project.write(
+        "pyproject.toml",
+        """
+        [tool.fmcheck]
+        contracts = ["toy.toml"]
+
+        [[tool.fmcheck.suppress]]
+        check = "FR102"
+        buffer = "FutureMap.tokens_buf"
+        reason = "waits for the next release"
+        expires = 2999-01-31
+        """,
+    )
+    project.write(
+        "test_it.py",
+        """
+        import subprocess, sys
+
+        def test_it(tmp_path):
+            code = "import toy_engine; toy_engine.stale()"
+            subprocess.run([sys.executable, "-c", code], cwd=tmp_path, check=True)
+        """,
+    )
+    done = project.pytest("-p", "fmcheck")
+    assert "1 passed" in done.stdout, done.stdout
+    assert "0 violations, 1 suppressed" in done.stdout
+    assert "met nothing" not in done.stdout
+
+
+def test_a_child_that_cannot_be_watched_fails_the_session(project: Project) -> None:
+    project.write(
+        "test_it.py",
+        """
+        import subprocess, sys
+
+        def test_it():
+            code = "import sys; sys.modules['wrapt'] = None; import toy_engine; print('on')"
+            done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+            assert done.stdout == b"on\\n"
+        """,
+    )
+    done = project.pytest("-p", "fmcheck")
+    assert done.returncode == 1
+    assert "1 passed" in done.stdout
+    assert re.search(r"fmcheck error: process \d+ \(.*\) is not watched: .*wrapt", done.stdout)
+
+
+def test_a_problem_of_a_child_fails_the_session_though_it_is_killed(project: Project) -> None:
+    project.write("toy.toml", (project.folder / "toy.toml").read_text() + SECOND_BUFFER)
+    project.write(
+        "test_it.py",
+        """
+        import subprocess, sys
+
+        def test_it():
+            code = "import os, toy_engine; toy_engine.healthy(); os.kill(os.getpid(), 9)"
+            subprocess.run([sys.executable, "-c", code])
+        """,
+    )
+    done = project.pytest("-p", "fmcheck")
+    assert done.returncode == 1
+    assert "1 passed" in done.stdout
+    assert "fmcheck error: contract `toy`" in done.stdout
+    assert "buffer `other_buf`: `__init__` did not make it" in done.stdout
+    assert re.search(r"fmcheck: 1 process killed by SIGKILL: \d+;", done.stdout)
+
+
+SECOND_BUFFER = """
+[[relay.buffer]]
+name = "other_buf"
+"""
+
+
+def test_a_session_within_a_session_keeps_to_itself(project: Project) -> None:
+    (project.folder / "inner").mkdir()
+    project.write(
+        "inner/test_inner.py", "import toy_engine\n\ndef test_it():\n    toy_engine.stale()\n"
+    )
+    project.write(
+        "test_outer.py",
+        """
+        import subprocess, sys
+
+        def test_pytest():
+            command = [sys.executable, "-m", "pytest", "-p", "fmcheck", "inner"]
+            done = subprocess.run(command, capture_output=True, text=True)
+            assert "1 failed" in done.stdout
+            assert "1 violation" in done.stdout
+
+        def test_watch():
+            code = (
+                "import fmcheck\\n"
+                "with fmcheck.watch(mode='warn'):\\n"
+                "    import toy_engine\\n"
+                "    toy_engine.stale()\\n"
+            )
+            done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+            assert "FmcheckWarning" in done.stderr
+        """,
+    )
+    done = project.pytest("-p", "fmcheck", "test_outer.py")
+    assert "2 passed" in done.stdout, done.stdout
+    assert "0 violations" in done.stdout
+    assert "fmcheck error" not in done.stdout
+
+
+def test_a_run_in_good_order_leaves_nothing_behind(project: Project, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    project.write(
+        "test_it.py",
+        """
+        import os, subprocess, sys
+
+        def test_it():
+            folder, = os.listdir(os.environ["TMPDIR"])
+            assert folder.startswith("fmcheck-run-")
+            subprocess.run([sys.executable, "-c", "import toy_engine"], check=True)
+        """,
+    )
+    done = project.pytest("-p", "fmcheck", TMPDIR=str(scratch))
+    assert "1 passed" in done.stdout, done.stdout
+    assert list(scratch.iterdir()) == []
+    kept = tmp_path / "kept"
+    for _ in range(2):
+        project.pytest("-p", "fmcheck", f"--fmcheck-journal={kept}", TMPDIR=str(scratch))
+    assert len(list(kept.iterdir())) == 2
+    assert len(gather([kept]).processes) == 4
+
+
+@pytest.mark.parametrize("mode", ["off", None])
+def test_off_nothing_is_handed_on(project: Project, mode: str | None) -> None:
+    project.write(
+        "test_it.py",
+        """
+        import json, os, subprocess, sys
+
+        def test_it():
+            assert not [name for name in os.environ if name.startswith("FMCHECK")]
+            code = "import json, sys; print(json.dumps([m for m in sys.modules if 'fmcheck' in m]))"
+            done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+            assert json.loads(done.stdout) == []
+        """,
+    )
+    done = project.pytest(*(["-p", "fmcheck", f"--fmcheck={mode}"] if mode else []))
+    assert "1 passed" in done.stdout, done.stdout
+
+
+def test_a_child_that_imports_no_engine_imports_little(project: Project) -> None:
+    project.write(
+        "test_it.py",
+        """
+        import json, subprocess, sys
+
+        def test_it():
+            code = "import json, sys; print(json.dumps(list(sys.modules)))"
+            done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
+            loaded = set(json.loads(done.stdout))
+            assert "fmcheck.reach.arrival" in loaded
+            heavy = {"torch", "numpy", "msgspec", "wrapt", "pytest", "fmcheck.config", "libcst"}
+            assert not heavy & loaded
+        """,
+    )
+    done = project.pytest("-p", "fmcheck")
+    assert "1 passed" in done.stdout, done.stdout
+
+
+def test_what_is_not_reached_is_said_first(tmp_path: Path) -> None:
+    project = make(tmp_path, installed=False)
+    project.write("test_it.py", "def test_it():\n    pass\n")
+    done = project.pytest("-p", "fmcheck", SGLANG_PLUGINS="other")
+    assert "fmcheck: not installed in this environment" in done.stdout
+    assert "fmcheck: SGLANG_PLUGINS=other leaves fmcheck out" in done.stdout
+    done = project.pytest("-p", "fmcheck", SGLANG_PLUGINS="other, fmcheck")
+    assert "SGLANG_PLUGINS" not in done.stdout
+
+
+def test_not_installed_it_reaches_what_multiprocessing_starts(tmp_path: Path) -> None:
+    project = make(tmp_path, installed=False)
+    ways = ("spawn", "forkserver", "fork", "os.fork")
+    judged = matrix.run(project, [(way, "os._exit") for way in ways])
+    assert [cell for cell in judged if cell.wrong] == []
+
+
+EMPTIED = """
+    import os, subprocess, sys
+
+    CODE = "import sys; sys.path.append({here!r}); {first}import toy_engine; toy_engine.stale()"
+
+    def run(first, *options):
+        code = CODE.format(here=os.path.dirname(__file__), first=first)
+        subprocess.run([sys.executable, *options, "-c", code], env={}, check=True)
+
+    def test_by_the_entry_point():
+        run("from fmcheck.reach.sglang import activate; activate(); ")
+
+    def test_not_at_all():
+        run("")
+"""
+
+
+def test_an_emptied_environment_is_got_over_by_the_entry_point_alone(project: Project) -> None:
+    project.write("test_emptied.py", EMPTIED)
+    done = project.pytest("-p", "fmcheck", "-rA", "--tb=short")
+    assert re.findall(r"^(PASSED|FAILED) test_emptied\.py::(\w+)", done.stdout, re.M) == [
+        ("PASSED", "test_not_at_all"),
+        ("FAILED", "test_by_the_entry_point"),
+    ], done.stdout
+    assert re.search(
+        r"fmcheck: `\S+/python -c .*` \(process \d+\) was started, and never reached: not watched",
+        done.stdout,
+    )
+
+
+def test_the_entry_point_does_nothing_outside_of_a_run(project: Project) -> None:
+    project.write(
+        "test_it.py",
+        """
+        import sys
+        from fmcheck.reach.sglang import activate
+
+        def test_it():
+            activate()
+            assert "fmcheck.reach.arrival" not in sys.modules
+        """,
+    )
+    assert "1 passed" in project.pytest().stdout
+
+
+def test_old_journals_are_removed_but_for_the_latest(project: Project, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    for number in range(6):
+        (scratch / f"fmcheck-run-99999999{number}-x").mkdir(parents=True)
+    (scratch / "fmcheck-run-1-lives").mkdir()
+    project.write("test_it.py", "def test_it():\n    pass\n")
+    project.pytest("-p", "fmcheck", TMPDIR=str(scratch))
+    left = [path.name for path in scratch.iterdir()]
+    assert len(left) == 4
+    assert "fmcheck-run-1-lives" in left
