@@ -31,6 +31,11 @@ if TYPE_CHECKING:
 MODES = ("fail", "warn", "halt", "off")
 _VARIABLE = "FMCHECK_MODE"
 _WORKER_KEY = "fmcheck"
+_MARK = (
+    "fmcheck(expect=..., allow=..., mode=...): what fmcheck finds in this test. `expect`: checks "
+    "that must be found, or the test fails. `allow`: checks that do not fail it. Both take codes "
+    "(FR102), names (double-read), families (FR1) or ALL, one or a list. `mode`: fail or warn."
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -81,9 +86,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Starts the watch where the earlier hook was missed, as for a conftest's `pytest_plugins`."""
-    from fmcheck.testing.mark import LINE
-
-    config.addinivalue_line("markers", LINE)
+    config.addinivalue_line("markers", _MARK)
     _start(config)
 
 

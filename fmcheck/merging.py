@@ -22,9 +22,9 @@ def merge(runs: Sequence[Run]) -> Run:
     """
     first = runs[0]
     coverage = sum((run.coverage for run in runs), Coverage())
-    violations = _merged(one for run in runs for one in run.violations)
-    advice = _merged(one for run in runs for one in run.advice)
-    accepted = _merged(one for run in runs for one in run.accepted)
+    violations = merged(one for run in runs for one in run.violations)
+    advice = merged(one for run in runs for one in run.advice)
+    accepted = merged(one for run in runs for one in run.accepted)
     told = {one.key for one in (*violations, *accepted)}
     return Run(
         version=first.version,
@@ -41,10 +41,11 @@ def merge(runs: Sequence[Run]) -> Run:
     )
 
 
-def _merged(violations: Iterable[Violation]) -> tuple[Violation, ...]:
-    merged: dict[tuple[object, str], Violation] = {}
+def merged(violations: Iterable[Violation]) -> tuple[Violation, ...]:
+    """Returns the first violation of each check, buffer, site and test, with the counts of all."""
+    first: dict[tuple[object, str], Violation] = {}
     for one in violations:
         key = (one.key, one.test)
-        known = merged.get(key)
-        merged[key] = replace(known, count=known.count + one.count) if known else one
-    return tuple(merged.values())
+        known = first.get(key)
+        first[key] = replace(known, count=known.count + one.count) if known else one
+    return tuple(first.values())

@@ -45,6 +45,8 @@ def read_run(path: Path) -> Run:
     try:
         told = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
+        if not content.lstrip().startswith(b"{"):
+            raise UsageError(where, _WANTED) from err
         raise UsageError(where, f"is not whole JSON; was it cut off? ({err})") from err
     _check_version(told, where)
     try:

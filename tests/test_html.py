@@ -248,7 +248,7 @@ def browser(tmp_path):
         options = ("--headless", "--no-sandbox", "--disable-gpu", "--disable-extensions")
         profile = f"--user-data-dir={tmp_path / 'profile'}"
         done = subprocess.run(
-            [CHROMIUM, *options, profile, "--dump-dom", address],
+            [CHROMIUM, *options, profile, "--virtual-time-budget=2000", "--dump-dom", address],
             capture_output=True,
             text=True,
             timeout=120,
@@ -298,3 +298,39 @@ def test_an_address_opens_its_finding(run, browser):
     page, _ = browser(text, f"#{name}")
 
     assert "open" in page.all("details", "finding")[2]
+
+
+CLICKS = """
+<script>
+document.getElementById("theme").click();
+document.getElementById("theme").click();
+document.getElementById("fold").click();
+const form = document.getElementById("filters");
+form.elements.check.value = "FR102";
+form.dispatchEvent(new Event("input", {bubbles: true}));
+document.dispatchEvent(new KeyboardEvent("keydown", {key: "/", bubbles: true}));
+setTimeout(() => {
+  document.title = [
+    document.documentElement.dataset.theme,
+    document.querySelectorAll("details.finding[open]").length,
+    document.getElementById("shown").textContent,
+    location.hash,
+    document.activeElement.name,
+  ].join(", ");
+}, 500);
+</script></body>
+"""
+
+
+def test_buttons_filters_and_keys_work(run, browser):
+    text = re.sub(r'<meta http-equiv="Content-Security-Policy"[^>]*>', "", render(run))
+
+    page, _ = browser(text.replace("</body>", CLICKS))
+
+    assert "dark, 4, 2 of 4 shown, #check=FR102, text" in page.text
+
+
+def test_a_script_of_another_is_not_run(run, browser):
+    page, _ = browser(render(run).replace("</body>", CLICKS))
+
+    assert "dark, 4" not in page.text

@@ -82,7 +82,8 @@ def test_the_schema_that_is_shipped_is_that_of_the_classes():
     [
         (b"", "is empty: the run that was to write it did not end"),
         (b'{"schema": 1, "vers', "is not whole JSON; was it cut off?"),
-        (b"\xff\xfe", "is not whole JSON"),
+        (b'{"schema": "\xff', "is not whole JSON"),
+        (b"<!doctype html>", "expected the record of a run"),
         (b"[]", "expected the record of a run, as `pytest -p fmcheck --fmcheck-report FILE.json`"),
         (b'{"findings": []}', "expected the record of a run"),
         (b'{"schema": "1"}', "expected the record of a run"),
@@ -334,6 +335,21 @@ def test_merge_refuses_bad_input_before_it_writes(command, run, tmp_path, argume
     assert not (tmp_path / "a.json").exists()
 
 
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_long_merge_shows_how_far_it_is_on_a_terminal_alone(
+    command, run, tmp_path, monkeypatch, is_terminal
+):
+    for number in range(12):
+        write_run(run, tmp_path / "runs" / f"{number}.json")
+    monkeypatch.setenv("TERM", "xterm")
+    monkeypatch.setattr(sys.stderr, "isatty", lambda: is_terminal, raising=False)
+
+    _, out, err = command("report", "merge", "runs", "-o", "all.json")
+
+    assert ("merging" in err) is is_terminal
+    assert out.count("\n") == 2
+
+
 def test_the_schema_is_printed(command):
     assert command("report", "schema") == (0, schema(), "")
 
@@ -376,11 +392,11 @@ def test_a_report_of_a_run_without_a_watch_is_an_error(project: Project):
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_a_run_writes_what_it_was_asked_for(project: Project, workers):
+def test_a_run_writes_what_it_was_asked_for(project: Project, tmp_path, workers):
     project.write("test_more.py", HEALTHY)
     reports = [f"--fmcheck-report=out/run.{one}" for one in ("json", "sarif", "html")]
 
-    result = project.run(STALE, *workers, *reports)
+    result = project.run(STALE, *workers, *reports, "--fmcheck-journal=journal")
 
     result.stdout.fnmatch_lines(
         [
@@ -396,6 +412,10 @@ def test_a_run_writes_what_it_was_asked_for(project: Project, workers):
     ]
     assert run.coverage.counts.gathers == 3
     assert "gw0" in {one.role for one in run.processes} if workers else len(run.processes) == 1
+    journal, merged = project.pytester.path / "journal", tmp_path / "merged.json"
+    assert main(["report", "merge", str(journal), "-o", str(merged)]) == 1
+    again = read_run(merged)
+    assert (again.violations, again.coverage.counts) == (run.violations, run.coverage.counts)
     page = (project.pytester.path / "out" / "run.html").read_text()
     assert "return self.tokens_buf[rows]</mark>" in page
     assert result.ret == pytest.ExitCode.TESTS_FAILED

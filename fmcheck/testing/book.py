@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fmcheck.merging import merged
 from fmcheck.testing.mark import fits
 
 if TYPE_CHECKING:
@@ -67,13 +68,3 @@ class Book:
         return tuple(
             code for code in self.asked.expect if not any(fits(one, (code,)) for one in self._found)
         )
-
-
-def merged(found: Iterable[Violation]) -> tuple[Violation, ...]:
-    """Returns the first violation of each test and key, with the counts of all of them."""
-    first: dict[tuple[object, str], Violation] = {}
-    for one in found:
-        known = first.setdefault((one.key, one.test), one)
-        if known is not one:
-            first[one.key, one.test] = replace(known, count=known.count + one.count)
-    return tuple(first.values())

@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Violation  # noqa: TC001  (msgspec reads the annotations)
-from fmcheck.testing.book import merged
+from fmcheck.merging import merged
 
 if TYPE_CHECKING:
     from fmcheck.record import Run

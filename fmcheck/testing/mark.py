@@ -13,12 +13,6 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Violation
 
-#: How the mark is registered, for `--strict-markers` and `pytest --markers`.
-LINE = (
-    "fmcheck(expect=..., allow=..., mode=...): what fmcheck finds in this test. `expect`: checks "
-    "that must be found, or the test fails. `allow`: checks that do not fail it. Both take codes "
-    "(FR102), names (double-read), families (FR1) or ALL, one or a list. `mode`: fail or warn."
-)
 KEYS = ("expect", "allow", "mode")
 MODES = ("fail", "warn")
 ALL = "ALL"
