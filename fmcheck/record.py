@@ -42,8 +42,8 @@ class Run:
 
     `violations` are those that fail the run, or are warned of in mode `warn`; a site that was met
     in several tests is there once a test. `advice` are those of advisory checks, and `accepted`
-    those that a test expects or allows: they fail nothing. `problems` fail the run: part of what was asked for was not watched.
-    `version` is that of fmcheck.
+    those that a test expects or allows: they fail nothing. `problems` fail the run: part of what
+    was asked for was not watched. `version` is that of fmcheck.
     """
 
     version: str
