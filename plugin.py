@@ -271,8 +271,9 @@ class _Session:
 
     def _stop_if_dead(self, session: pytest.Session) -> None:
         """Stops the session once a detector was seen not to fire: no further test means a thing."""
-        if self.watch.dead:
-            session.shouldfail = f"fmcheck: {self.watch.dead[0]}"
+        dead = (*self.watch.dead, *self.reach.dead)
+        if dead:
+            session.shouldfail = f"fmcheck: {dead[0]}"
 
     # --- the session ---
 

@@ -468,3 +468,73 @@ def test_old_journals_are_removed_but_for_the_latest(project: Project, tmp_path:
     left = [path.name for path in scratch.iterdir()]
     assert len(left) == 4
     assert "fmcheck-run-1-lives" in left
+
+
+def test_what_a_child_keeps_on_a_device_is_fetched_at_the_end_of_the_test(project: Project) -> None:
+    """The device is made up: findings that the child holds back until it is asked for them."""
+    project.write(
+        "held_back.py",
+        """
+        import sys, torch
+        import toy_engine
+        from fmcheck.finding import Access, Site, Violation
+        from fmcheck.reach import presence
+
+        here = presence.here()
+        tally = here.session._watch.tally
+        held = []
+
+        def drain():
+            while held:
+                site = Site("kernels.py", held.pop(), "gather")
+                access = Access("gather", site)
+                tally.report(
+                    Violation("FR102", "double-read", "Map.buf", (1,), 1, ("-1",), access, None,
+                              None, "", "cuda:0", 1)
+                )
+
+        tally.pending.append(drain)
+        tally.kinds.add("cuda")
+        here.milestone()
+        print(flush=True)
+        for line in sys.stdin:
+            held.append(int(line))
+            print(flush=True)
+        """,
+    )
+    project.write(
+        "test_device.py",
+        """
+        import subprocess, sys
+        import pytest
+
+        @pytest.fixture(scope="module")
+        def launch():
+            options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            with subprocess.Popen([sys.executable, "held_back.py"], **options) as server:
+                server.stdout.readline()
+
+                def launch(line):
+                    server.stdin.write(f"{line}\\n")
+                    server.stdin.flush()
+                    server.stdout.readline()
+
+                yield launch
+                server.kill()
+
+        def test_healthy(launch):
+            pass
+
+        @pytest.mark.parametrize("line", [3, 4])
+        def test_stale(launch, line):
+            launch(line)
+
+        def test_nothing(launch):
+            pass
+        """,
+    )
+    done = project.pytest("-p", "fmcheck", "-rA", "--tb=short")
+    assert "2 failed, 2 passed" in done.stdout, done.stdout + done.stderr
+    for line in (3, 4):
+        block = done.stdout.partition(f"_ test_stale[{line}] _")[2].partition("\n____")[0]
+        assert f"kernels.py:{line} in gather" in block

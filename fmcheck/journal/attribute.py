@@ -16,7 +16,7 @@ FOUND_IN = "found in process "
 
 def phase_of(told: Told, pages: Pages, library: Library) -> Phase | None:
     """Returns the phase of a test that was on when a violation was found, None between two."""
-    board = library.pages.get(pages.head.board) if pages.head else None
+    board = library.pages.get(pages.board)
     return board.phases.get(told.phase) if board else None
 
 
@@ -47,7 +47,7 @@ def who(pages: Pages) -> str:
 
 
 def _after(told: Told, pages: Pages, library: Library) -> list[str]:
-    board = library.pages.get(pages.head.board) if pages.head else None
+    board = library.pages.get(pages.board)
     ended = [
         phase
         for phase in (board.phases.values() if board else ())

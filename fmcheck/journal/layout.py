@@ -3,7 +3,7 @@
 `HOST-PID-CLOCK.ring` is mapped into memory and holds 64-bit words at fixed places, each written
 whole: it is right at any moment that the process may be killed at. `HOST-PID-CLOCK.jsonl` holds
 lines of JSON, each appended by one write. A line stands in its file before `COMMITTED` counts it.
-Clocks are nanoseconds of CLOCK_MONOTONIC, which the processes of one host share.
+Clocks are nanoseconds of `time.monotonic`, which the processes of one host share.
 """
 
 from __future__ import annotations
@@ -73,6 +73,12 @@ class Session(msgspec.Struct, frozen=True, tag="session"):
     mode: str
 
 
+class Board(msgspec.Struct, frozen=True, tag="board"):
+    """A process stamps tests itself from here on, as a fork of pytest does that runs one."""
+
+    name: str
+
+
 class Role(msgspec.Struct, frozen=True, tag="role"):
     """A better name for the process than that of its head."""
 
@@ -133,7 +139,7 @@ class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
     notes: tuple[str, ...] = ()
 
 
-Line = Head | Session | Role | Fact | Told | Begun | Ended | Reaped | Goodbye
+Line = Head | Session | Board | Role | Fact | Told | Begun | Ended | Reaped | Goodbye
 
 
 class Start(msgspec.Struct, frozen=True):
@@ -154,4 +160,4 @@ class Start(msgspec.Struct, frozen=True):
 
 def now() -> int:
     """Returns the clock."""
-    return time.clock_gettime_ns(time.CLOCK_MONOTONIC)
+    return time.monotonic_ns()

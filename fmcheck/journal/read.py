@@ -13,6 +13,7 @@ from fmcheck.finding import Counts, Coverage
 from fmcheck.journal import layout
 from fmcheck.journal.layout import (
     Begun,
+    Board,
     Ended,
     Fact,
     Goodbye,
@@ -46,8 +47,9 @@ class Phase:
 class Pages:
     """One process's journal, read as far as it has been written.
 
-    `told` are its violations in order, `facts` its sentences and names by their kind. Only a pytest
-    process has a `session`, and the `phases` of the tests that it ran.
+    `board` names the journal of the pytest process whose tests it works for. `told` are its
+    violations in order, `facts` its sentences and names by their kind. Only a pytest process has a
+    `session`, and the `phases` of the tests that it ran.
     """
 
     folder: str
@@ -55,6 +57,7 @@ class Pages:
     head: Head | None = None
     session: Session | None = None
     role: str = ""
+    board: str = ""
     told: list[Told] = field(default_factory=list)
     facts: dict[str, list[str]] = field(default_factory=dict)
     phases: dict[int, Phase] = field(default_factory=dict)
@@ -100,7 +103,9 @@ class Pages:
         elif isinstance(line, Fact):
             self.facts.setdefault(line.kind, []).append(line.text)
         elif isinstance(line, Head):
-            self.head, self.role = line, line.role
+            self.head, self.role, self.board = line, line.role, line.board
+        elif isinstance(line, Board):
+            self.board = line.name
         elif isinstance(line, Role):
             self.role = line.role
         elif isinstance(line, Session):
@@ -120,6 +125,10 @@ class Pages:
     def counts(self) -> Counts:
         """What it counted up to now, or up to its end."""
         return Counts(*(self.word(layout.COUNTS + n) for n in range(len(fields(Counts)))))
+
+    def owes(self, question: int) -> bool:
+        """Tells whether it keeps findings on a device, and has not read them since a question."""
+        return bool(self.word(layout.ON_DEVICE)) and self.word(layout.ANSWERED) < question
 
     def seen(self, told: Told) -> int:
         """Returns how often a violation was seen in its phase."""
@@ -146,7 +155,7 @@ class Pages:
     @property
     def is_board(self) -> bool:
         """Tells whether this is a pytest process, which stamps tests and reports for itself."""
-        return self.head is not None and self.head.board == self.name
+        return self.board == self.name
 
     def _lost(self) -> Iterator[str]:
         lost = self.word(layout.LOST) + self.damaged
@@ -158,7 +167,7 @@ def mapped(path: str) -> memoryview | None:
     """Maps the ring of a journal to be read, None where there is none."""
     try:
         with open(path + layout.RING, "rb") as file:
-            words = memoryview(mmap.mmap(file.fileno(), 0, prot=mmap.PROT_READ))
+            words = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError):
         return None
     if len(words) < layout.SIZE:

@@ -14,7 +14,19 @@ import msgspec
 
 from fmcheck.finding import Counts
 from fmcheck.journal import layout
-from fmcheck.journal.layout import Begun, Ended, Fact, Goodbye, Head, Line, Reaped, Role, Told, now
+from fmcheck.journal.layout import (
+    Begun,
+    Board,
+    Ended,
+    Fact,
+    Goodbye,
+    Head,
+    Line,
+    Reaped,
+    Role,
+    Told,
+    now,
+)
 from fmcheck.reach.role import host_name, role_here
 
 if TYPE_CHECKING:
@@ -44,11 +56,8 @@ class Journal:
         path = os.path.join(folder, self.name)
         self.words = _made(path + layout.RING)
         self._board = self.words if not board else _shared(os.path.join(folder, board))
-        self._file = os.open(
-            path + layout.LINES,
-            os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC,
-            0o600,
-        )
+        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
+        self._file = os.open(path + layout.LINES, flags, 0o600)
         self._lock = threading.Lock()
         self._slots: dict[object, int] = {}
         self._used = 0
@@ -139,7 +148,10 @@ class Journal:
     # --- tests, children, the end ---
 
     def begin(self, test: str, when: str) -> None:
-        """A phase of a test begins."""
+        """A phase of a test begins, in this process."""
+        if self.board != self.name:
+            self.board, self._board = self.name, self.words
+            self.write(Board(self.name))
         self._phases += 1
         self.write(Begun(self._phases, test, when, now()))
         self.words[layout.PHASE] = self._phases
@@ -154,6 +166,16 @@ class Journal:
     def phase(self) -> int:
         """The phase that is on, 0 between them."""
         return self._board[layout.PHASE]
+
+    def ask(self) -> int:
+        """Asks the children to read their devices; returns the number of the question."""
+        self.words[layout.ASKED] += 1
+        return self.words[layout.ASKED]
+
+    @property
+    def asked(self) -> int:
+        """The number of the latest question that the board asked."""
+        return self._board[layout.ASKED]
 
     def reaped(self, pid: int, status: int, command: tuple[str, ...] = ()) -> None:
         """A child of this process ended, with a wait status."""
@@ -170,10 +192,10 @@ class Journal:
 
 def _made(path: str) -> memoryview:
     """Makes a ring and maps it."""
-    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600)
+    file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
-        # A hole that a full disk cannot fill would kill the process at its first count.
-        os.posix_fallocate(file, 0, layout.SIZE)
+        # Written whole: a hole that a full disk cannot fill would kill the process at a count.
+        os.write(file, bytes(layout.SIZE))
         return memoryview(mmap.mmap(file, layout.SIZE)).cast("Q")
     finally:
         os.close(file)
@@ -183,6 +205,8 @@ def _shared(path: str) -> memoryview:
     """Maps the ring of another process, to be read; one that is out of reach reads as zeros."""
     try:
         with open(path + layout.RING, "rb") as file:
-            return memoryview(mmap.mmap(file.fileno(), layout.SIZE, prot=mmap.PROT_READ)).cast("Q")
+            return memoryview(mmap.mmap(file.fileno(), layout.SIZE, access=mmap.ACCESS_READ)).cast(
+                "Q"
+            )
     except (OSError, ValueError):
         return memoryview(bytes(layout.SIZE)).cast("Q")

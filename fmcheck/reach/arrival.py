@@ -79,7 +79,8 @@ def arrive(way: str, packet: Packet | None = None) -> None:
     os.environ.setdefault(packets.VARIABLE, packet.pack())
     _waiting = Waiting(packet, way)
     leave_word(packet, way)
-    os.register_at_fork(after_in_child=_forked)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forked)
     if "multiprocessing.spawn" in sys.modules:
         from fmcheck.reach.stowaway import stow
 
@@ -110,13 +111,13 @@ def leave_word(packet: Packet, way: str, failed: str = "") -> None:
         "command": sys.orig_argv,
         "way": way,
         "board": packet.board,
-        "clock": time.clock_gettime_ns(time.CLOCK_MONOTONIC),
+        "clock": time.monotonic_ns(),
         "wall": time.time(),
         "failed": failed,
     }
     path = os.path.join(packet.folder, f"starts-{host_name()}.jsonl")
     try:
-        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_CLOEXEC, 0o600)
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
             os.write(file, json.dumps(start).encode() + b"\n")
         finally:

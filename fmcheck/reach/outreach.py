@@ -16,8 +16,9 @@ from typing import TYPE_CHECKING, NamedTuple
 from fmcheck import __version__
 from fmcheck.config import pack
 from fmcheck.finding import Counts
+from fmcheck.journal import layout
 from fmcheck.journal.attribute import attributed, phase_of
-from fmcheck.journal.ending import RUNNING, is_death
+from fmcheck.journal.ending import RUNNING, ending, is_death
 from fmcheck.journal.gather import merged, never_reached, one_each, record_of
 from fmcheck.journal.layout import Session as SessionLine
 from fmcheck.journal.read import Library
@@ -39,6 +40,8 @@ if TYPE_CHECKING:
 _SETTLE = 0.1
 #: Seconds without a count after which they are taken to be at rest.
 _REST = 0.01
+#: Seconds that a test's end waits for children to read their devices.
+_FETCH = 2.0
 _NONE = Counts()
 #: Characters of a command.
 _MOST_SHOWN = 70
@@ -128,6 +131,7 @@ class Outreach:
         """
         self.library.look(but=self.journal.name)
         children = list(self._children())
+        self._fetch([pages for pages in children if pages.word(layout.ON_DEVICE)])
         if all(self._at_begin.get(one.name, _NONE) == one.counts for one in children):
             return
         until = time.monotonic() + _SETTLE
@@ -137,6 +141,16 @@ class Outreach:
             counts = [pages.counts for pages in children]
             if counts != counted:
                 counted, since = counts, time.monotonic()
+
+    def _fetch(self, children: list[Pages]) -> None:
+        """Has children read their devices, and waits for those that are alive."""
+        if not children:
+            return
+        question, until = self.journal.ask(), time.monotonic() + _FETCH
+        while time.monotonic() < until and any(
+            pages.owes(question) and ending(pages, self.library) == RUNNING for pages in children
+        ):
+            time.sleep(_REST)
 
     def drain(self, test: str = "") -> Drained:
         """Returns what other processes found since the last call, `test` being on."""
@@ -155,10 +169,15 @@ class Outreach:
         self.library.look(but=self.journal.name)
         return sum((pages.counts for pages in self._children()), self.session.counts)
 
+    @property
+    def dead(self) -> list[str]:
+        """Sentences on the detectors that did not see, in a child, the fault they were shown."""
+        return [text for pages in self._children() for text in pages.facts.get("dead", ())]
+
     def _children(self) -> Iterator[Pages]:
         """Yields the journals of the processes that work for this one's tests."""
         for pages in self.library.pages.values():
-            if pages.head and pages.head.board == self.journal.name != pages.name:
+            if pages.board == self.journal.name != pages.name:
                 yield pages
 
     def _new(self, pages: Pages) -> Iterator[tuple[Violation, bool]]:
@@ -222,7 +241,7 @@ class Outreach:
         self.library.look(whole=True)
         boards = {one.name for one in self.library.pages.values() if one.role == worker}
         for pages in self.library.pages.values():
-            if pages.head is None or pages.head.board not in boards:
+            if pages.board not in boards:
                 continue
             for one in pages.told:
                 phase = phase_of(one, pages, self.library)

@@ -14,6 +14,7 @@ import wrapt
 
 from fmcheck.journal import layout
 from fmcheck.journal.writer import Journal
+from fmcheck.reach.devices import Answering
 from fmcheck.reach.reaping import watch_forkserver, watch_reaping
 
 if TYPE_CHECKING:
@@ -43,7 +44,8 @@ class Presence:
         global _here
         _here = self
         self._watch.tally.keep(self, self.journal.counts)
-        self._undo.append(watch_reaping(_reaped))
+        if hasattr(os, "fork"):
+            self._undo.append(watch_reaping(_reaped))
         _hook_once()
 
     def leave(self, code: int | None = None) -> None:
@@ -95,10 +97,19 @@ class Presence:
             journal.fact("dead", tally.dead)
             journal.fact("notes", tally.notes)
             journal.fact("matched", coverage.matched)
-            journal.words[layout.ON_DEVICE] = int(bool(tally.kinds - {"cpu"}))
+            self._see_to_devices()
             journal.name_again()
         finally:
             self._telling = False
+
+    def _see_to_devices(self) -> None:
+        words = self.journal.words
+        if words[layout.ON_DEVICE] or self._watch.tally.kinds <= {"cpu"}:
+            return
+        words[layout.ON_DEVICE] = 1
+        if self.journal.board != self.journal.name:  # a pytest process reads its own
+            words[layout.ANSWERED] = self.journal.asked
+            Answering(self.journal, self._watch.tally).start()
 
     # --- forks ---
 
@@ -123,7 +134,8 @@ def _hook_once() -> None:
     if _hooked:
         return
     _hooked = True
-    os.register_at_fork(after_in_child=_forked)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forked)
     atexit.register(_leave)
     wrapt.register_post_import_hook(_watch_forkserver, "multiprocessing.popen_forkserver")
     os._exit = _exit_telling(os._exit)  # type: ignore[assignment]

@@ -79,6 +79,7 @@ class RelayHold:
     def close(self) -> None:
         """Looks at the end of a session for what went by unseen."""
         if self.class_ is None:
+            self._look_for_an_import_unseen()
             return
         now = attribute(sys.modules.get(self.relay.module), self.relay.qualname)
         if isinstance(now, type) and now is not self.class_:
@@ -94,6 +95,15 @@ class RelayHold:
                     f"buffer `{buffer.name}`: `__init__` did not make it"
                     f"{nearest(buffer.name, self._tensors_seen)}"
                 )
+
+    def _look_for_an_import_unseen(self) -> None:
+        module = sys.modules.get(self.relay.module)
+        spec = getattr(module, "__spec__", None)
+        if module is None or getattr(spec, "_initializing", False) or self.problems:
+            return
+        version = installed_version(self.contract)
+        if not self.relay.optional and applies(self.relay.releases, version):
+            self._problem("its module came in past the import system: the class was not watched")
 
     @property
     def _tensors_seen(self) -> tuple[str, ...]:

@@ -183,6 +183,8 @@ def main(arguments: Sequence[str]) -> int:
     writers, engines = map(int, arguments)
     lost = 0
     for kind, deaths in (("journal", kill_writers(writers)), ("engine", kill_engines(engines))):
+        if not deaths:
+            continue
         wrong = [one for one in deaths if not one.is_whole]
         lost += len(wrong)
         said = [sum(numbers) for numbers in zip(*(one.said for one in deaths), strict=True)]
