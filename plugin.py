@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from fmcheck.errors import FmcheckWarning, UsageError, ViolationError, nearest
+from fmcheck.errors import FmcheckWarning, UsageError, nearest
 
 if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
@@ -26,20 +26,16 @@ if TYPE_CHECKING:
     from fmcheck.reach.outreach import Outreach
     from fmcheck.record import Run
     from fmcheck.runtime.session import Session
+    from fmcheck.testing.watched import Watched
 
 MODES = ("fail", "warn", "halt", "off")
 _VARIABLE = "FMCHECK_MODE"
 _WORKER_KEY = "fmcheck"
-
-
-class ViolationFailed(pytest.fail.Exception, ViolationError):  # type: ignore[name-defined,misc]  # noqa: N818
-    """Fails the phase of a test in which a violation was found."""
-
-    # As pytest's own outcomes do it: the short summary then begins with what was found.
-    __module__ = "builtins"
-
-    def __init__(self, text: str) -> None:
-        pytest.fail.Exception.__init__(self, text, pytrace=False)
+_MARK = (
+    "fmcheck(expect=..., allow=..., mode=...): what fmcheck finds in this test. `expect`: checks "
+    "that must be found, or the test fails. `allow`: checks that do not fail it. Both take codes "
+    "(FR102), names (double-read), families (FR1) or ALL, one or a list. `mode`: fail or warn."
+)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -59,6 +55,15 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         dest="fmcheck_config",
         help="settings: contracts, suppressions, fail-on (default: [tool.fmcheck] of the nearest "
         "pyproject.toml)",
+    )
+    group.addoption(
+        "--fmcheck-report",
+        metavar="FILE",
+        dest="fmcheck_report",
+        action="append",
+        default=[],
+        help="write what was checked and found, by the file's ending: .json (the record, for "
+        "`fmcheck report`), .sarif (code scanning), .html (a page); may be given several times",
     )
     group.addoption(
         "--fmcheck-journal",
@@ -81,6 +86,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Starts the watch where the earlier hook was missed, as for a conftest's `pytest_plugins`."""
+    config.addinivalue_line("markers", _MARK)
     _start(config)
 
 
@@ -93,19 +99,29 @@ def pytest_unconfigure(config: pytest.Config) -> None:
         session.reach.clear()
 
 
+@pytest.fixture(name="fmcheck")
+def _fixture(request: pytest.FixtureRequest) -> Watched:
+    """What fmcheck saw in this test: `violations`, `counts`, `sync()`, `expect(...)`."""
+    session = request.config.stash.get(_SESSION, None)
+    if session is None:
+        pytest.skip("asks what fmcheck found, and fmcheck is off: run with `-p fmcheck`")
+    return session.outcomes.watched(request.node)
+
+
 def _start(config: pytest.Config) -> None:
     if _SESSION in config.stash:
         return
     mode = _mode(config)
-    if mode in ("", "off"):
-        return
     try:
+        reports = _reports(config, mode)
+        if mode in ("", "off"):
+            return
         watch, reach = _watch(config, mode)
         watch.start()
         reach.start()
     except UsageError as err:
         raise pytest.UsageError(f"fmcheck: {err}") from None
-    config.stash[_SESSION] = session = _Session(config, watch, reach)
+    config.stash[_SESSION] = session = _Session(config, watch, reach, reports)
     config.pluginmanager.register(session, "fmcheck-session")
 
 
@@ -141,26 +157,48 @@ def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
     return watch, Outreach(watch, located, config.rootpath, asked)
 
 
+def _reports(config: pytest.Config, mode: str) -> tuple[Path, ...]:
+    """Returns the reports to write, before a test runs that they could be lost for."""
+    asked = getattr(config.known_args_namespace, "fmcheck_report", None)
+    if not asked:
+        return ()
+    from fmcheck.report_files import checked
+
+    if not mode:
+        raise UsageError("--fmcheck-report", "fmcheck is off: expected `-p fmcheck` beside it")
+    return checked(asked, "--fmcheck-report", config.invocation_params.dir)
+
+
 class _Session:
     """The hooks of a run that is watched."""
 
-    def __init__(self, config: pytest.Config, watch: Session, reach: Outreach) -> None:
+    def __init__(
+        self, config: pytest.Config, watch: Session, reach: Outreach, reports: tuple[Path, ...]
+    ) -> None:
         from fmcheck.finding import Coverage
+        from fmcheck.testing.outcomes import Outcomes
 
         self.config = config
         self.watch = watch
         self.reach = reach
+        self.reports = reports
+        self.outcomes = Outcomes(
+            watch.mode, reach.counts, reach.settle, self._drain, config.rootpath
+        )
+        self.gathered = self.outcomes.gathered
+        self.unwritten: list[str] = []
         self.outside: list[Violation] = []
         self.advice: dict[object, Violation] = {}
         self.of_workers: Coverage = Coverage()
-        self.reports: set[tuple[str, str, str]] = set()
+        self.reported: set[tuple[str, str, str]] = set()
 
     # --- one test ---
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item) -> Generator[None, Any, Any]:
         """Watches the set-up, fixtures included."""
-        self.outside += self._drain()
+        self._found_outside()
+        self.outcomes.open(item)
         return (yield from self._phase(item, "setup"))
 
     @pytest.hookimpl(wrapper=True)
@@ -174,6 +212,8 @@ class _Session:
         return (yield from self._phase(item, "teardown"))
 
     def _phase(self, item: pytest.Item, when: str) -> Generator[None, Any, Any]:
+        from fmcheck.testing.outcomes import kept_aside
+
         self.watch.enter(item.nodeid)
         self.reach.begin(item.nodeid, when)
         try:
@@ -183,48 +223,38 @@ class _Session:
                 if when == "call":
                     self.reach.settle()
         except pytest.skip.Exception:
-            self._fail(item, when)  # a skip after the fact would hide what was found
+            self.outcomes.skipped(item)
             raise
         except (Exception, pytest.fail.Exception) as err:  # the latter is no Exception
-            self._tell_beside(err, item, when)
-            raise
+            if self.outcomes.failed(item, when, err):
+                raise
+            return None
         finally:
             self.watch.enter("")
             self.reach.end()
             self._stop_if_dead(item.session)
-        failures = [one for one in _kept(item) if not isinstance(one.value, pytest.skip.Exception)]
-        if failures:
-            self._tell_beside(failures[0].value, item, when)
-        else:
-            self._fail(item, when)
+        kept = kept_aside(item)
+        failures = [one for one in kept if not isinstance(one.value, pytest.skip.Exception)]
+        if not failures:
+            self.outcomes.passed(item, when)
+        elif not self.outcomes.failed(item, when, failures[0].value):
+            kept.clear()
         return result
 
-    def _fail(self, item: pytest.Item, when: str) -> None:
-        found = self._drain(item.nodeid)
-        if not found:
-            return
-        self._keep(found, item)
-        text = self._render(found)
-        if self.watch.mode == "warn":
-            warnings.warn(FmcheckWarning(f"\n{text}"), stacklevel=2)
-        else:
-            _kept(item).clear()  # a skip, which pytest would put in this failure's place
-            raise ViolationFailed(text)
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Notes which tests were meant to fail, and which phases an xdist worker came to report."""
+        self.outcomes.reported(report)
+        node = getattr(report, "node", None)
+        if node is not None:
+            self.reported.add((node.gateway.id, report.nodeid, report.when or ""))
 
-    def _tell_beside(self, err: BaseException, item: pytest.Item, when: str) -> None:
-        """Leaves a test its own failure, and adds what was found to it."""
-        found = self._drain(item.nodeid)
-        if not found:
-            return
-        self._keep(found, item)
-        item.add_report_section(when, "fmcheck", self._render(found))
-        if hasattr(err, "add_note"):  # from Python 3.11 on
-            from fmcheck.report.violation import headline
+    def _found_outside(self) -> None:
+        found, _ = self._drain("")
+        self.outside += found
+        self.gathered.failing += found
 
-            err.add_note("\n".join(headline(violation) for violation in found))
-
-    def _drain(self, test: str = "") -> tuple[Violation, ...]:
-        """Returns what was found since the last call, and keeps the advice for the end.
+    def _drain(self, test: str) -> tuple[tuple[Violation, ...], tuple[Violation, ...]]:
+        """Returns what was found since the last call, and the advice, which is kept for the end.
 
         What another process found belongs to `test` or to none.
         """
@@ -233,7 +263,8 @@ class _Session:
         for one in (*advice, *reached.advice):
             self._advise(one)
         self.outside += reached.elsewhere
-        return (*found, *reached.here)
+        self.gathered.failing += reached.elsewhere
+        return (*found, *reached.here), (*advice, *reached.advice)
 
     def _advise(self, advice: Violation) -> None:
         self.advice.setdefault(advice.key, advice)
@@ -243,11 +274,6 @@ class _Session:
         dead = (*self.watch.dead, *self.reach.dead)
         if dead:
             session.shouldfail = f"fmcheck: {dead[0]}"
-
-    def _keep(self, found: Iterable[Violation], item: pytest.Item) -> None:
-        from fmcheck.report.violation import headline
-
-        item.user_properties += [("fmcheck", headline(violation)) for violation in found]
 
     # --- the session ---
 
@@ -262,25 +288,48 @@ class _Session:
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fails a run in which something was found outside of the tests, or not reached."""
-        self.outside += self._drain()
+        self._found_outside()
         workeroutput = getattr(self.config, "workeroutput", None)
         if workeroutput is not None:  # an xdist worker
             workeroutput[_WORKER_KEY] = self._for_controller()
             return
-        found = self.outside and self.watch.mode != "warn"
-        problems = self._run().problems
-        if (found or problems) and session.exitstatus in (
+        found = self.outside and not self._only_warned()
+        run = self._run()
+        if (found or run.problems) and session.exitstatus in (
             pytest.ExitCode.OK,
             pytest.ExitCode.NO_TESTS_COLLECTED,
         ):
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        self._write_reports(session, run)
+
+    def _only_warned(self) -> bool:
+        """Warns of what was found outside of any test, in mode warn; False if that is an error."""
+        if self.watch.mode != "warn":
+            return False
+        try:
+            warnings.warn(FmcheckWarning(f"\n{self._render(self.outside)}"), stacklevel=2)
+        except FmcheckWarning:  # -W error
+            return False
+        return True
+
+    def _write_reports(self, session: pytest.Session, run: Run) -> None:
+        from fmcheck.report_files import write_run
+
+        for path in self.reports:
+            try:
+                write_run(run, path)
+            except UsageError as err:
+                self.unwritten.append(str(err))
+                if session.exitstatus == pytest.ExitCode.OK:
+                    session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Says how much was checked, always."""
         if hasattr(self.config, "workerinput"):
             return
-        from fmcheck.finding import Counts
+        from fmcheck.report.by_check import FAILS
         from fmcheck.report.closing import closing_line, endings, gaps
+        from fmcheck.report.table import table
 
         run = self._run()
         terminalreporter.section("fmcheck")
@@ -294,13 +343,17 @@ class _Session:
         if self.advice:
             terminalreporter.line("told of, and failing nothing:", yellow=True)
             terminalreporter.line(self._render(self.advice.values()))
-        for problem in run.problems:
+        for problem in (*run.problems, *(f"report {one}" for one in self.unwritten)):
             terminalreporter.line(f"fmcheck error: {problem}", red=True)
+        for line, kind in table(run, self.config.rootpath):
+            terminalreporter.line(line, red=kind == FAILS, bold=not kind)
         told = (*endings(run.processes), *self.reach.missed(), *gaps(run.coverage))
         for gap in (*told, *self.reach.kept(run)):
             terminalreporter.line(f"fmcheck: {gap}", yellow=True)
-        checked = sum(process.coverage.counts != Counts() for process in run.processes)
-        terminalreporter.line(closing_line(run.coverage, checked))
+        terminalreporter.line(closing_line(run.coverage, run.checked_in, run.only_accepted))
+        for path in () if self.unwritten else self.reports:
+            shown = os.path.relpath(path, self.config.invocation_params.dir)
+            terminalreporter.line(f"fmcheck: report {shown}")
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:
@@ -309,26 +362,22 @@ class _Session:
         told = output.get(_WORKER_KEY)
         if told is None:
             name = node.gateway.id
-            reported = {(test, when) for worker, test, when in self.reports if worker == name}
+            reported = {(test, when) for worker, test, when in self.reported if worker == name}
             self.outside += self.reach.untold(name, reported)
             return
         import msgspec
 
         from fmcheck.finding import Coverage, Violation
+        from fmcheck.testing.gathered import Gathered
 
-        coverage, outside, advice = msgspec.json.decode(
-            told, type=tuple[Coverage, list[Violation], list[Violation]]
+        coverage, gathered, outside, advice = msgspec.json.decode(
+            told, type=tuple[Coverage, Gathered, list[Violation], list[Violation]]
         )
         self.of_workers += coverage
+        self.gathered.take_in(gathered)
         self.outside += outside
         for one in advice:
             self._advise(one)
-
-    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        """Notes which phases of which tests an xdist worker came to report."""
-        node = getattr(report, "node", None)
-        if node is not None:
-            self.reports.add((node.gateway.id, report.nodeid, report.when or ""))
 
     def _for_controller(self) -> str:
         """Returns what a controller is told: the counts too, unless it can read the journal."""
@@ -337,22 +386,19 @@ class _Session:
         from fmcheck.finding import Coverage
 
         coverage = Coverage() if self.reach.is_worker else self._run().coverage
-        return msgspec.json.encode((coverage, self.outside, list(self.advice.values()))).decode()
+        told = (coverage, self.gathered, self.outside, list(self.advice.values()))
+        return msgspec.json.encode(told).decode()
 
     def _run(self) -> Run:
         """Returns what was checked and found up to now, in all processes."""
         run = self.reach.run()
-        return replace(run, coverage=run.coverage + self.of_workers)
+        run = replace(run, coverage=run.coverage + self.of_workers)
+        return self.gathered.sorted_out(run)
 
     def _render(self, found: Iterable[Violation]) -> str:
         from fmcheck.report.violation import render_all
 
         return render_all(found, self.config.rootpath)
-
-
-def _kept(item: pytest.Item) -> list[Any]:
-    """Returns how a `unittest.TestCase` ended, which pytest keeps aside and does not raise."""
-    return getattr(item, "_excinfo", None) or []
 
 
 _SESSION = pytest.StashKey[_Session]()

@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from fmcheck.runtime.session import sync as sync
     from fmcheck.runtime.session import watch as watch
 
+    Violation = ViolationError
+
 __version__ = "0.1.0"
 
 # A wheel carries rules/ and plugin.py in here; a source tree keeps them beside this package.
@@ -30,6 +32,10 @@ def __getattr__(name: str) -> object:
         from fmcheck import errors
 
         return getattr(errors, name)
+    if name == "Violation":  # what a test's mark calls it: xfail(raises=fmcheck.Violation)
+        from fmcheck.errors import ViolationError
+
+        return ViolationError
     if name in ("sync", "watch"):
         from fmcheck.runtime import session
 

@@ -20,7 +20,10 @@ CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command that `argv` asks for and returns its exit status."""
     try:
-        arguments, unknown = _parser().parse_known_args(argv)
+        given, tests = _split(sys.argv[1:] if argv is None else argv)
+        arguments, unknown = _parser().parse_known_args(given)
+        if tests is not None:
+            arguments.tests = tests
         if unknown:
             raise UsageError(
                 unknown[0], f"no such option or argument{nearest(unknown[0], arguments.options)}"
@@ -39,6 +42,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     return status
 
 
+def _split(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
+    """Returns the arguments without those for pytest, and those: `ci` alone has any."""
+    if argv[:1] != ["ci"]:
+        return argv, None
+    from fmcheck.cli_ci import split
+
+    return split(argv)
+
+
 class _Parser(argparse.ArgumentParser):
     """A parser whose errors are those of the command: one line, with the nearest name."""
 
@@ -53,7 +65,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    from fmcheck import cli_lint
+    from fmcheck import cli_ci, cli_lint, cli_report
 
     parser = _Parser(
         prog="fmcheck",
@@ -68,6 +80,8 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="fmcheck")
     cli_lint.add_to(commands)
     add_doctor(commands)
+    cli_report.add_to(commands)
+    cli_ci.add_to(commands)
     rule = commands.add_parser("rule", help="explain a rule, or a code of the linter's own")
     rule.add_argument("code", metavar="CODE", help="the code, as FM201")
     rule.set_defaults(run=_explain)

@@ -57,17 +57,25 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="PATH",
         help="a file, a folder, or `-` for the standard input",
     )
-    _add_selection(lint.add_argument_group("which rules"))
-    _add_files(lint.add_argument_group("which files and lines"))
+    add_selection(lint.add_argument_group("which rules"))
+    files = lint.add_argument_group("which files and lines")
+    add_files(files)
+    files.add_argument(
+        "--stdin-filename",
+        type=Path,
+        metavar="NAME",
+        help="what to call the standard input, for settings and reports",
+    )
     _add_fixes(lint.add_argument_group("fixes"))
     _add_baseline(lint.add_argument_group("baseline"))
     _add_output(lint.add_argument_group("output"))
-    _add_speed(lint.add_argument_group("speed"))
+    add_speed(lint.add_argument_group("speed"))
     options = [name for action in lint._actions for name in action.option_strings]
     lint.set_defaults(run=run, options=options)
 
 
-def _add_selection(group: argparse._ArgumentGroup) -> None:
+def add_selection(group: argparse._ArgumentGroup) -> None:
+    """Adds the options that say which rules to run."""
     group.add_argument(
         "--select",
         action="append",
@@ -87,7 +95,8 @@ def _add_selection(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_files(group: argparse._ArgumentGroup) -> None:
+def add_files(group: argparse._ArgumentGroup) -> None:
+    """Adds the options that say which files and lines to look at."""
     group.add_argument(
         "--exclude",
         action="append",
@@ -111,12 +120,6 @@ def _add_files(group: argparse._ArgumentGroup) -> None:
         metavar="REV",
         help="report only lines changed since this git revision, uncommitted ones and "
         "untracked files included",
-    )
-    group.add_argument(
-        "--stdin-filename",
-        type=Path,
-        metavar="NAME",
-        help="what to call the standard input, for settings and reports",
     )
 
 
@@ -186,7 +189,8 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     )
 
 
-def _add_speed(group: argparse._ArgumentGroup) -> None:
+def add_speed(group: argparse._ArgumentGroup) -> None:
+    """Adds the options on processes and the cache."""
     group.add_argument(
         "-j",
         "--jobs",
@@ -214,7 +218,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Lints as the options say, and returns the exit status."""
     from fmcheck.lint.run import lint_paths
 
-    request = _request(arguments)
+    request = request_of(arguments)
     outcome = lint_paths(request)
     if arguments.diff:
         _show_diff(outcome, arguments)
@@ -233,7 +237,7 @@ def run(arguments: argparse.Namespace) -> int:
     return FOUND if found and not arguments.exit_zero else CLEAN
 
 
-def _request(arguments: argparse.Namespace) -> Request:
+def request_of(arguments: argparse.Namespace) -> Request:
     """Returns the request that the options make.
 
     Raises:
@@ -359,7 +363,7 @@ def _contents(outcome: Outcome, arguments: argparse.Namespace) -> Contents:
     return Contents(
         findings=outcome.findings,
         suppressed=outcome.suppressed if arguments.show_suppressed else (),
-        codes=_codes() if arguments.statistics or arguments.format != "text" else {},
+        codes=codes() if arguments.statistics or arguments.format != "text" else {},
         lines_of=outcome.lines_of,
         root=os.getcwd(),
         version=__version__,
@@ -368,7 +372,7 @@ def _contents(outcome: Outcome, arguments: argparse.Namespace) -> Contents:
     )
 
 
-def _codes() -> Mapping[str, RuleInfo]:
+def codes() -> Mapping[str, RuleInfo]:
     """Returns what there is to say of each code."""
     from inspect import cleandoc
 

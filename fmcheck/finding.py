@@ -226,6 +226,11 @@ class Counts:
             *(getattr(self, one.name) + getattr(other, one.name) for one in fields(Counts))
         )
 
+    def __sub__(self, other: Counts) -> Counts:
+        return Counts(
+            *(getattr(self, one.name) - getattr(other, one.name) for one in fields(Counts))
+        )
+
 
 @dataclass(frozen=True, slots=True)
 class Coverage:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 
-from fmcheck.finding import Coverage, Violation
+from fmcheck.finding import Counts, Coverage, Violation
 
 #: The version of the record's form: raised where a reader of the old one would go wrong.
 SCHEMA = 1
@@ -40,8 +40,10 @@ class Process:
 class Run:
     """One run, whole. `root` is the folder that paths are shown relative to.
 
-    `advice` are the violations that fail nothing. `problems` fail the run: part of what was asked
-    for was not watched. `version` is that of fmcheck.
+    `violations` are those that fail the run, or are warned of in mode `warn`; a site that was met
+    in several tests is there once a test. `advice` are those of advisory checks, and `accepted`
+    those that a test expects or allows: they fail nothing. `problems` fail the run: part of what
+    was asked for was not watched. `version` is that of fmcheck.
     """
 
     version: str
@@ -51,7 +53,19 @@ class Run:
     ended: float
     violations: tuple[Violation, ...] = ()
     advice: tuple[Violation, ...] = ()
+    accepted: tuple[Violation, ...] = ()
     processes: tuple[Process, ...] = ()
     coverage: Coverage = field(default_factory=Coverage)
     problems: tuple[str, ...] = ()
     schema: int = field(default=SCHEMA)
+
+    @property
+    def checked_in(self) -> int:
+        """How many processes checked something."""
+        return sum(process.coverage.counts != Counts() for process in self.processes)
+
+    @property
+    def only_accepted(self) -> int:
+        """How many violations were met by tests alone that expect or allow them."""
+        failing = {one.key for one in self.violations}
+        return len({one.key for one in self.accepted} - failing)

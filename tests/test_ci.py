@@ -22,7 +22,7 @@ def action(root) -> dict:
 
 @pytest.fixture
 def run_action(action, root, tmp_path):
-    """Runs the action's lint step in a folder, with the command that stands in this checkout."""
+    """Runs the action's last step in a folder, with the command that stands in this checkout."""
     temp = tmp_path / "temp"
     work = tmp_path / "work"
     temp.mkdir()
@@ -40,6 +40,11 @@ def run_action(action, root, tmp_path):
             "FMCHECK": str(command),
             "PATHS": given["paths"],
             "ARGS": given["args"],
+            "TESTS": given["tests"],
+            "REPORT": given["report"],
+            "PYTHON": sys.executable,
+            "GITHUB_ACTIONS": "true",
+            "GITHUB_STEP_SUMMARY": str(temp / "page.md"),
             "SARIF": given.get("sarif", given["sarif-file"]),
             "GITHUB_OUTPUT": str(temp / "output"),
         }
@@ -56,7 +61,7 @@ def run_action(action, root, tmp_path):
     return run
 
 
-def test_every_input_reaches_the_lint_step(action):
+def test_every_input_is_used(action):
     used = str(action["runs"]["steps"])
 
     for name in action["inputs"]:
@@ -75,7 +80,11 @@ def test_the_action_annotates_and_fails(run_action):
 def test_the_action_is_quiet_about_a_clean_tree(run_action):
     (run_action.folder / "a.py").write_text("x = 1\n")
 
-    assert run_action() == (0, "", "exit-status=0\n")
+    status, out, output = run_action()
+
+    assert (status, output) == (0, "exit-status=0\n")
+    assert out.startswith("1 file checked")
+    assert "::" not in out
 
 
 def test_the_action_writes_sarif_beside(run_action):
@@ -97,7 +106,22 @@ def test_the_action_reads_its_inputs_as_words_and_runs_none(run_action):
 
     assert status == 1
     assert out.count("::") == 2
-    assert sorted(os.listdir(run_action.folder)) == ["a b", "c.py"]
+    assert sorted(os.listdir(run_action.folder)) == ["a b", "c.py", "fmcheck-report"]
+
+
+def test_the_action_runs_tests_where_it_is_asked_to(run_action):
+    (run_action.folder / "a.py").write_text("x = 1\n")
+    (run_action.folder / "test_a.py").write_text(
+        "def test_good():\n    pass\n\ndef test_bad():\n    assert False\n"
+    )
+
+    status, out, output = run_action(tests="-q -k 'good or bad' test_a.py")
+
+    assert (status, output) == (1, "exit-status=1\n")
+    assert "1 failed, 1 passed" in out
+    reports = sorted(os.listdir(run_action.folder / "fmcheck-report"))
+    assert reports == ["fmcheck.html", "fmcheck.json", "fmcheck.sarif"]
+    assert run_action(tests="-q -k good")[0] == 0
 
 
 def test_a_path_that_is_no_option(run_action):

@@ -164,6 +164,11 @@ class Outreach:
                 (advice if is_advice else here if of_this else elsewhere).append(violation)
         return Drained(one_each(here), one_each(elsewhere), one_each(advice))
 
+    def counts(self) -> Counts:
+        """Returns what this process and its children have counted up to now."""
+        self.library.look(but=self.journal.name)
+        return sum((pages.counts for pages in self._children()), self.session.counts)
+
     @property
     def dead(self) -> list[str]:
         """Sentences on the detectors that did not see, in a child, the fault they were shown."""

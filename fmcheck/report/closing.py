@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 _MOST_NAMES = 4
 
 
-def closing_line(coverage: Coverage, processes: int = 1) -> str:
-    """Returns what was checked, in how many processes: never only that all is well."""
+def closing_line(coverage: Coverage, processes: int = 1, accepted: int = 0) -> str:
+    """Returns what was checked, in how many processes: never only that all is well.
+
+    `accepted` are the violations that a test expects or allows; `coverage` counts them with others.
+    """
     counts = coverage.counts
     checked = ", ".join(
         _count(number, noun)
@@ -32,6 +35,8 @@ def closing_line(coverage: Coverage, processes: int = 1) -> str:
     if counts.unseen_writes:
         extra += f", {_count(counts.unseen_writes, 'row')} written out of our sight"
     found = _count(coverage.violations, "violation")
+    if accepted:
+        found += f", {accepted:,} of them expected or allowed"
     if coverage.warnings:
         found += f", {_count(coverage.warnings, 'warning')}"
     if coverage.suppressed:

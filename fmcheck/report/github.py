@@ -1,21 +1,52 @@
-"""Lint findings as workflow commands: GitHub shows each beside its line of a pull request."""
+"""Findings as workflow commands: GitHub shows each beside its line of a pull request."""
 
 from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
+from fmcheck.report.by_check import FAILS, TOLD, by_site
+from fmcheck.report.repository import path_in, repository
+from fmcheck.report.violation import MISSING, headline
 
 if TYPE_CHECKING:
-    from fmcheck.finding import Finding
+    from collections.abc import Iterator, Mapping
+
+    from fmcheck.finding import Finding, Violation
+    from fmcheck.record import Run
     from fmcheck.report.contents import Contents
 
+_SEVERITY = {FAILS: Severity.ERROR, TOLD: Severity.NOTE}
 COMMANDS = {Severity.NOTE: "notice", Severity.WARNING: "warning", Severity.ERROR: "error"}
 
 
 def render(contents: Contents) -> str:
     """Returns one workflow command a line."""
     return "\n".join(_command(finding, contents) for finding in contents.findings)
+
+
+def render_run(run: Run) -> str:
+    """Returns one workflow command for each check, buffer and code site of a run."""
+    return "\n".join(_of_run(run))
+
+
+def _of_run(run: Run) -> Iterator[str]:
+    root = repository(run.root)
+    for kind, several in ((FAILS, run.violations), (TOLD, run.advice)):
+        for one, *_ in by_site(several):
+            yield _of_violation(one, root, COMMANDS[_SEVERITY[kind]])
+
+
+def _of_violation(one: Violation, root: str, command: str) -> str:
+    site = one.access.site
+    properties = {
+        "title": f"{one.code} {one.name}",
+        "file": path_in(root, site.path),
+        "line": site.line,
+    }
+    missing = one.missing or MISSING.get(one.code, "")
+    told = [headline(one).removeprefix("FMCHECK: "), f"missing: {missing}", f"test: {one.test}"]
+    return _line(command, properties, "\n".join(told))
 
 
 def _command(finding: Finding, contents: Contents) -> str:
@@ -28,11 +59,15 @@ def _command(finding: Finding, contents: Contents) -> str:
     }
     if span.line == span.end_line:  # GitHub takes columns for one line alone
         properties |= {"col": span.column, "endColumn": span.end_column}
-    told = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
     related = [f"note: {text}, line {at.line}" for at, text in finding.related]
     help = [f"help: {finding.help}"] if finding.help else []
-    message = _data("\n".join([finding.message, *related, *help]))
-    return f"::{COMMANDS[finding.severity]} {told}::{message}"
+    message = "\n".join([finding.message, *related, *help])
+    return _line(COMMANDS[finding.severity], properties, message)
+
+
+def _line(command: str, properties: Mapping[str, object], message: str) -> str:
+    told = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
+    return f"::{command} {told}::{_data(message)}"
 
 
 def _data(text: str) -> str:

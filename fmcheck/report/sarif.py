@@ -26,22 +26,38 @@ FINGERPRINT = "fmcheckLine/v1"
 
 def render(contents: Contents) -> str:
     """Returns one SARIF log with one run."""
+    return log(lint_run(contents))
+
+
+def log(*runs: dict[str, Any]) -> str:
+    """Returns a SARIF log of runs."""
+    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": runs}, indent=2)
+
+
+def lint_run(contents: Contents) -> dict[str, Any]:
+    """Returns the linter's run of a log."""
     shown = (*contents.findings, *contents.suppressed)
     used = sorted({finding.code for finding in shown})
-    run = {
-        "tool": {
-            "driver": {
-                "name": "fmcheck",
-                "version": contents.version,
-                "rules": [_rule(contents.codes[code]) for code in used],
-            }
-        },
-        "invocations": [{"executionSuccessful": contents.complete}],
+    return run(
+        contents.version,
+        [contents.codes[code] for code in used],
+        list(_results(shown, contents, used)),
+        complete=contents.complete,
+    )
+
+
+def run(
+    version: str, codes: Iterable[RuleInfo], results: Sequence[dict[str, Any]], *, complete: bool
+) -> dict[str, Any]:
+    """Returns a run of a log; a result's `ruleIndex` counts in `codes`."""
+    rules = [_rule(info) for info in codes]
+    return {
+        "tool": {"driver": {"name": "fmcheck", "version": version, "rules": rules}},
+        "invocations": [{"executionSuccessful": complete}],
         "originalUriBaseIds": {BASE: {"description": {"text": "where fmcheck was run"}}},
         "columnKind": "unicodeCodePoints",
-        "results": list(_results(shown, contents, used)),
+        "results": results,
     }
-    return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2)
 
 
 def _rule(info: RuleInfo) -> dict[str, Any]:
@@ -58,7 +74,7 @@ def _results(
     findings: Sequence[Finding], contents: Contents, used: Sequence[str]
 ) -> Iterable[dict[str, Any]]:
     for finding, digits in contents.fingerprinted(findings):
-        artifact = _artifact(contents.relative(finding.path))
+        artifact = artifact_of(contents.relative(finding.path))
         text = f"{finding.message}\n{finding.help}" if finding.help else finding.message
         result: dict[str, Any] = {
             "ruleId": finding.code,
@@ -105,7 +121,8 @@ def _region(span: Span) -> dict[str, int]:
     }
 
 
-def _artifact(path: str) -> dict[str, str]:
+def artifact_of(path: str) -> dict[str, str]:
+    """Returns the location of a file: absolute, or relative to `BASE`."""
     if path.startswith("/"):
         return {"uri": f"file://{quote(path)}"}
     # A drive's colon would be read as a scheme's.

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from types import TracebackType
 
     from fmcheck.config import Located
-    from fmcheck.finding import Coverage, Violation
+    from fmcheck.finding import Counts, Coverage, Violation
 
 #: What a violation does: fail what is running, warn, raise at the offending line, nothing at all.
 MODES = ("fail", "warn", "halt", "off")
@@ -127,6 +127,11 @@ class Session:
     def dead(self) -> tuple[str, ...]:
         """Sentences on the detectors that did not see the fault they were shown."""
         return self._watch.dead
+
+    @property
+    def counts(self) -> Counts:
+        """What was checked since the session began."""
+        return self._watch.tally.counts()
 
     def sync(self) -> None:
         """Takes over what was found and is still kept on a device."""

@@ -1,0 +1,70 @@
+"""The book of one test: what was found in it, and what becomes of that as the test asks."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fmcheck.merging import merged
+from fmcheck.testing.mark import fits
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fmcheck.finding import Counts, Violation
+    from fmcheck.testing.mark import Asked
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What was found since the last judgement: what fails the test, and what it asked for."""
+
+    failing: tuple[Violation, ...] = ()
+    accepted: tuple[Violation, ...] = ()
+
+
+class Book:
+    """What was found in one test. `asked` comes from its marks, `before` counts up to its start."""
+
+    def __init__(self, asked: Asked, before: Counts) -> None:
+        self.asked = asked
+        self.before = before
+        self._found: list[Violation] = []
+        self._pending: list[Violation] = []
+        self._accepted: list[Violation] = []
+
+    @property
+    def found(self) -> tuple[Violation, ...]:
+        """All that was found in the test so far, the same violation once, advice included."""
+        return merged(self._found)
+
+    def add(self, found: Iterable[Violation], advice: Iterable[Violation] = ()) -> None:
+        """Takes in what was found since it was last asked; advice never fails a test."""
+        found = tuple(found)
+        self._found += (*found, *advice)
+        self._pending += found
+
+    def accept(self, codes: Iterable[str]) -> None:
+        """Accepts what these codes name of what is not judged yet."""
+        codes = tuple(codes)
+        taken = [one for one in self._pending if fits(one, codes)]
+        self._pending = [one for one in self._pending if not fits(one, codes)]
+        self._accepted += taken
+
+    def judge(self) -> Judged:
+        """Returns what was found and is not judged yet, by what the test asks for."""
+        self.accept((*self.asked.expect, *self.asked.allow))
+        judged = Judged(merged(self._pending), merged(self._accepted))
+        self._pending, self._accepted = [], []
+        return judged
+
+    def holds_only_expected(self) -> bool:
+        """Tells whether something waits to be judged, and the test expects all of it."""
+        expected = [fits(one, self.asked.expect) for one in self._pending]
+        return bool(expected) and all(expected)
+
+    def unmet(self) -> tuple[str, ...]:
+        """Returns the checks that the test expects and that were not found in it."""
+        return tuple(
+            code for code in self.asked.expect if not any(fits(one, (code,)) for one in self._found)
+        )
