@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import operator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -426,6 +426,10 @@ class SelfGuarding(_Part, frozen=True, kw_only=True):
 
     call: str
     guards: tuple[str, ...]
+
+
+#: Tables that name functions, alternatives of each other.
+Functions: TypeAlias = Budget | Lend | OwnerFunctions | StepFunctions
 
 
 class Contract(_Part, frozen=True, kw_only=True):

@@ -14,11 +14,10 @@ if TYPE_CHECKING:
         Budget,
         Contract,
         Fill,
+        Functions,
         GraphInputs,
-        Lend,
         OwnerFunctions,
         Registry,
-        StepFunctions,
         Streams,
     )
 
@@ -116,7 +115,7 @@ def _check_budget(budget: Budget, where: str, key: str) -> None:
         _check_path(budget.when, where, f"{key}.when")
 
 
-def _check_functions(part: Budget | Lend | OwnerFunctions | StepFunctions, where: str, key: str) -> None:
+def _check_functions(part: Functions, where: str, key: str) -> None:
     if not part.functions:
         raise UsageError(where, f"key `{key}.functions`: expected at least one, got none")
     for function in part.functions:

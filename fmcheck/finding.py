@@ -18,6 +18,7 @@ CHECKS = {
     "FR105": "invalid-value",
     "FR201": "stale-tail",
     "FR301": "wrong-device",
+    "FR401": "stream-race",
     "FR402": "use-after-reuse",
     "FR403": "pinned-overwrite",
     "FR404": "early-host-read",

@@ -23,6 +23,7 @@ MISSING = {
     "FR105": "a write of a value that the contract calls valid",
     "FR201": "a reset of the tail between the last replay and this one",
     "FR301": "one device for the buffer, its rows and its values",
+    "FR401": "a fence between the two streams",
     "FR402": "`record_stream`, an owner, or a join before the memory is freed",
     "FR403": "a wait of the host before it writes what a copy reads, or a fresh buffer",
     "FR404": "a wait of the host for the copy, before it reads what that fills",

@@ -9,11 +9,12 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from fmcheck.contract import Lend
 from fmcheck.runtime.calls import CallHold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from fmcheck.contract import Lend
 
 
 @dataclass(eq=False)

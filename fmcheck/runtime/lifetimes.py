@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 
     import torch
 
+    from fmcheck.finding import Site
     from fmcheck.runtime.fences import Fences, Happening, Lane
     from fmcheck.runtime.ops import Call
 
@@ -47,6 +48,7 @@ class Lifetimes:
         self.fences = fences
         self.tally = fences.tally
         self.blocks = Blocks(self._freed)
+        self._told: dict[tuple[str, Site, str, str], tuple[str, str, Site]] = {}
         # Engines need not lend memory of a CPU: without a first time, nothing says that they would.
         self.lends = False
         self._read_by_copies: set[Block] = set()
@@ -203,7 +205,7 @@ class Lifetimes:
                 if number in block.by_kernels and use.lane is not self.fences.host and late:
                     own = block.made is not None and use.lane is block.made.lane
                     if not own:
-                        self._reused(use, self.fences.host)
+                        self._reused(use, use, self.fences.host)
                         return
             return
         if block.made is None:
@@ -211,10 +213,10 @@ class Lifetimes:
         for number, use in block.uses.items():
             other = use.lane is not block.made.lane and number not in block.lent
             if other and not self.fences.ordered(use.epoch, block.made.lane):
-                self._reused(use, block.made.lane)
+                self._reused(block.made, use, block.made.lane)
                 return
 
-    def _reused(self, use: Use, lane: Lane) -> None:
+    def _reused(self, made: Use, use: Use, lane: Lane) -> None:
         used, home = f"stream `{use.lane.name}`", f"stream `{lane.name}`"
         if lane is self.fences.host:
             home = "the host"
@@ -227,6 +229,7 @@ class Lifetimes:
             f"`record_stream({use.lane.name})`, an owner that keeps it until that stream is done, "
             f"or a wait of {home} for {used}",
             f"the memory is {home}'s, which hands it out again at once; {used} may still use it",
+            made,
         )
 
     # --- fences ---
@@ -279,14 +282,19 @@ class Lifetimes:
         early_verb: str,
         missing: str,
         note: str,
+        made: Use | None = None,
     ) -> None:
         tally, fences = self.tally, self.fences
         site = tally.sites[tally.moments.site(late.moment)]
-        begun = tally.sites[tally.moments.site(early.moment)]
+        begun = tally.sites[tally.moments.site((made or early).moment)]
         name = f"memory of {PurePath(begun.path).name}:{begun.line} in {begun.function}"
+        # One line that frees a batch too soon frees many tensors: one report for all of them.
+        gap = (code, site, early.lane.name, late.lane.name if made else name)
         with tally.lock:
-            if tally.seen_again((code, name, site)):
+            told = self._told.setdefault(gap, (code, name, site))
+            if tally.seen_again(told):
                 return
+            code, name, site = told
             first = fences.tell(early.lane, early_verb, early.moment, about=name)
             last = fences.tell(late.lane, verb, late.moment, about=name, ordered=False)
             is_read = code == "FR404"

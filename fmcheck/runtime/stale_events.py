@@ -14,12 +14,12 @@ from collections import OrderedDict
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from fmcheck.contract import Contract
 from fmcheck.finding import CHECKS, Access, Violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+    from fmcheck.contract import Contract
     from fmcheck.finding import Site
     from fmcheck.runtime.fences import Fences, Happening
 
