@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import operator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -207,6 +207,8 @@ class Fill(_Part, frozen=True, kw_only=True):
     without slots there is one axis. `only` restricts the fill to some inputs. The tail is judged
     when a method of `settled_by` is called, of the same class or `module:Class.method`, and else
     when the fill returns. A call is passed over where the path `unless` leads to something true.
+    `captured_by` are the methods, named likewise, after which a graph reads the inputs where they
+    lie then; without one, they must not move between a fill and its replay.
     `holds` is what the tail of an input holds after this fill, a number or
     a path. `source` is where the batch's own values lie by the same names; `copies_source` means
     that the head holds just these. `mapping` is the path of the tensor whose row 0 stays zero.
@@ -221,6 +223,7 @@ class Fill(_Part, frozen=True, kw_only=True):
     slot_axis: str = ""
     only: tuple[str, ...] = ()
     settled_by: tuple[str, ...] = ()
+    captured_by: tuple[str, ...] = ()
     unless: str = ""
     holds: dict[str, int | str] = {}
     source: str = ""
@@ -299,6 +302,23 @@ class Device(_Part, frozen=True, kw_only=True):
     guards: tuple[str, ...] = ("is_cuda", "is_cuda_alike", "is_hip")
 
 
+class Budget(_Part, frozen=True, kw_only=True):
+    """What one call of a function, `module:Class.method` or `module:function`, may cost.
+
+    `syncs` is how often the host may wait for the device, beside the waits inside of the functions
+    of `waits_in`, and `launches` how many operations it may give to the device; None counts
+    nothing. A call is held to it where the path `when` leads to something true, or there is none.
+    `functions` lists alternatives, for functions move between releases; each that exists is held.
+    """
+
+    functions: tuple[str, ...]
+    syncs: int | None = None
+    launches: int | None = None
+    waits_in: tuple[str, ...] = ()
+    when: str = ""
+    releases: str = ""
+
+
 class Launches(_Part, frozen=True, kw_only=True):
     """What the host does between two steps.
 
@@ -306,11 +326,17 @@ class Launches(_Part, frozen=True, kw_only=True):
     must not wait for the device; one that a release lacks is passed over. `host_values` are globs
     of names, besides those like `seq_lens_cpu`, whose values live on the host; `mirrored` are
     those of device values of which the host has a copy under the same name with `_cpu`.
+
+    At run time: what a call may cost is said by `budget`; a sync in a function of `per_step` that
+    has none is told of and fails nothing. A call of one of `fused`, functions like those of
+    `per_step`, is one launch.
     """
 
     per_step: tuple[str, ...] = ()
     host_values: tuple[str, ...] = ()
     mirrored: tuple[str, ...] = ()
+    fused: tuple[str, ...] = ()
+    budget: tuple[Budget, ...] = ()
 
 
 class LateResults(_Part, frozen=True, kw_only=True):
@@ -348,6 +374,16 @@ class Fence(_Part, frozen=True, kw_only=True):
     writes: tuple[str, ...]
 
 
+class Lend(_Part, frozen=True, kw_only=True):
+    """Functions that tell the allocator, by `record_stream`, that a stream uses a tensor.
+
+    Each is handed both. `functions` lists alternatives, for functions move between releases.
+    """
+
+    functions: tuple[str, ...]
+    releases: str = ""
+
+
 class Streams(_Part, frozen=True, kw_only=True):
     """What orders streams out of the sight of a single function.
 
@@ -355,15 +391,18 @@ class Streams(_Part, frozen=True, kw_only=True):
     streams, by the last part of their names, each of which has to wait for the other before it
     reuses memory. `uploads` are methods of a buffer that start an asynchronous copy from its host
     half. `fills_pinned` are the methods, by name or glob, that fill reused pinned buffers in every
-    step.
+    step. `consumed_once` are the attributes that hold events which each step waits for anew: a
+    record that one step has waited for is of no use to the next.
     """
 
     ordered_by: tuple[str, ...] = ()
     fills_pinned: tuple[str, ...] = ()
+    consumed_once: tuple[str, ...] = ()
     joins: tuple[tuple[str, str], ...] = ()
     uploads: tuple[str, ...] = ("copy_to_gpu",)
     guard: tuple[Guard, ...] = ()
     fence: tuple[Fence, ...] = ()
+    lend: tuple[Lend, ...] = ()
 
 
 class Renamed(_Part, frozen=True, kw_only=True):
@@ -387,6 +426,10 @@ class SelfGuarding(_Part, frozen=True, kw_only=True):
 
     call: str
     guards: tuple[str, ...]
+
+
+#: Tables that name functions, alternatives of each other.
+Functions: TypeAlias = Budget | Lend | OwnerFunctions | StepFunctions
 
 
 class Contract(_Part, frozen=True, kw_only=True):

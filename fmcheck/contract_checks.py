@@ -11,12 +11,13 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fmcheck.contract import (
+        Budget,
         Contract,
         Fill,
+        Functions,
         GraphInputs,
         OwnerFunctions,
         Registry,
-        StepFunctions,
         Streams,
     )
 
@@ -71,8 +72,11 @@ def check(contract: Contract, where: str) -> None:
         if not guarding.guards:
             key = f"self_guarding[{number}].guards"
             raise UsageError(where, f"key `{key}`: expected at least one, got none")
+    for number, budget in enumerate(contract.launches.budget):
+        _check_budget(budget, where, f"launches.budget[{number}]")
     named = {
         "launches.per_step": contract.launches.per_step,
+        "launches.fused": contract.launches.fused,
         "late_results.functions": contract.late_results.functions,
     }
     for key, functions in named.items():
@@ -98,7 +102,20 @@ def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: s
         _check_one_of(relay, [one.class_ for one in contract.relay], where, f"{key}.relays")
 
 
-def _check_functions(part: OwnerFunctions | StepFunctions, where: str, key: str) -> None:
+def _check_budget(budget: Budget, where: str, key: str) -> None:
+    _check_functions(budget, where, key)
+    if budget.syncs is None and budget.launches is None:
+        raise UsageError(where, f"key `{key}`: expected `syncs` or `launches`, got neither")
+    for name, count in (("syncs", budget.syncs), ("launches", budget.launches)):
+        if count is not None and count < 0:
+            raise UsageError(where, f"key `{key}.{name}`: expected 0 or more, got {count}")
+    for function in budget.waits_in:
+        _check_reference(function, where, f"{key}.waits_in", "module:Class.method")
+    if budget.when:
+        _check_path(budget.when, where, f"{key}.when")
+
+
+def _check_functions(part: Functions, where: str, key: str) -> None:
     if not part.functions:
         raise UsageError(where, f"key `{key}.functions`: expected at least one, got none")
     for function in part.functions:
@@ -168,9 +185,10 @@ def _check_fill(fill: Fill, where: str, key: str) -> None:
         raise UsageError(
             where, f"key `{key}.axis`: expected one axis without `slot_axis`, got {len(fill.axis)}"
         )
-    for method in fill.settled_by:
-        if ":" in method:
-            _check_reference(method, where, f"{key}.settled_by", "module:Class.method")
+    for name, methods in (("settled_by", fill.settled_by), ("captured_by", fill.captured_by)):
+        for method in methods:
+            if ":" in method:
+                _check_reference(method, where, f"{key}.{name}", "module:Class.method")
     paths = [fill.inputs, *(path for path in (fill.unless, fill.source, fill.mapping) if path)]
     paths += [held for held in fill.holds.values() if isinstance(held, str)]
     for axis in fill.axis.values():
@@ -189,7 +207,10 @@ def _check_streams(streams: Streams, where: str) -> None:
         "ordered_by": streams.ordered_by,
         "joins": [name for pair in streams.joins for name in pair],
         "uploads": streams.uploads,
+        "consumed_once": streams.consumed_once,
     }
+    for number, lend in enumerate(streams.lend):
+        _check_functions(lend, where, f"streams.lend[{number}]")
     for number, fence in enumerate(streams.fence):
         named[f"fence[{number}]"] = (fence.fence, fence.launch, *fence.writes)
         if not fence.writes:

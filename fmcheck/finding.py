@@ -18,6 +18,14 @@ CHECKS = {
     "FR105": "invalid-value",
     "FR201": "stale-tail",
     "FR301": "wrong-device",
+    "FR401": "stream-race",
+    "FR402": "use-after-reuse",
+    "FR403": "pinned-overwrite",
+    "FR404": "early-host-read",
+    "FR405": "stale-event",
+    "FR501": "host-sync",
+    "FR502": "launch-budget",
+    "FR601": "capture-identity",
     "FR602": "dead-assert",
 }
 #: Checks that are told of and fail no run, unless the settings' `fail-on` names them.

@@ -23,6 +23,14 @@ MISSING = {
     "FR105": "a write of a value that the contract calls valid",
     "FR201": "a reset of the tail between the last replay and this one",
     "FR301": "one device for the buffer, its rows and its values",
+    "FR401": "a fence between the two streams",
+    "FR402": "`record_stream`, an owner, or a join before the memory is freed",
+    "FR403": "a wait of the host before it writes what a copy reads, or a fresh buffer",
+    "FR404": "a wait of the host for the copy, before it reads what that fills",
+    "FR405": "a record of the event since the last step that waited for it",
+    "FR501": "a value that the host has already, or a copy that it waits for a step later",
+    "FR502": "one fused or captured launch in place of several",
+    "FR601": "a copy into the captured tensor, or a new capture",
     "FR602": "a message in the assert: torch.compile deletes an async assert that has none",
 }
 #: The keys of the line for programs, in its order. New ones are added at the end, none is removed.

@@ -186,6 +186,13 @@ def _stale_tail(place: Place) -> str:
     return verdict(found, "FR201", healthy)
 
 
+def _capture_identity(place: Place) -> str:
+    from fmcheck.runtime import tail_probes
+
+    found, healthy = (tail_probes.fill_codes(place.device, rebind=one) for one in (True, False))
+    return verdict(found, "FR601", healthy)
+
+
 def _wrong_device(place: Place) -> str:
     import torch
 
@@ -195,6 +202,23 @@ def _wrong_device(place: Place) -> str:
     own = torch.tensor([1], device=place.device)
     found, healthy = (tail_probes.gather_codes(place.device, rows) for rows in (elsewhere, own))
     return verdict(found, "FR301", healthy)
+
+
+# --- what a step costs ---
+
+
+def _host_sync(place: Place) -> str:
+    from fmcheck.runtime import budget_probes
+
+    found, healthy = (budget_probes.step_codes(place.device, waits, 2) for waits in (True, False))
+    return verdict(found, "FR501", healthy)
+
+
+def _launch_budget(place: Place) -> str:
+    from fmcheck.runtime import budget_probes
+
+    found, healthy = (budget_probes.step_codes(place.device, False, count) for count in (3, 2))
+    return verdict(found, "FR502", healthy)
 
 
 # --- compiled asserts ---
@@ -259,5 +283,8 @@ PROBES += [
     Probe("FR105", _row_probe("FR105", _invalid_value)),
     Probe("FR201", _stale_tail, backends=(EAGER,)),
     Probe("FR301", _wrong_device, backends=(EAGER,)),
+    Probe("FR501", _host_sync, backends=(EAGER,)),
+    Probe("FR502", _launch_budget, backends=(EAGER,)),
+    Probe("FR601", _capture_identity, backends=(EAGER,)),
     Probe("FR602", _dead_assert, backends=BACKENDS[1:], cheap=False),
 ]

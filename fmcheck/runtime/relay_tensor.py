@@ -74,6 +74,8 @@ def relay_tensor(
     if buffer is None:
         buffer = RelayBuffer(*told)
     buffer.base, buffer.copy = tensor, copy
+    if tally.streams is not None:
+        tally.streams.leave_out(tensor)
     return alias(tensor, buffer, whole)
 
 
@@ -180,7 +182,7 @@ def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
     viewed = _as_view(result, readers)
     if viewed is result and _brings_values(func, result):
         for reader in readers:
-            reader._relay.peek()
+            _enter_peek(reader, picks.name_of(func) in _SCALARS)
     return viewed
 
 
@@ -188,7 +190,7 @@ def _written_to(out: Any, result: Any, readers: Sequence[RelayTensor]) -> Any:
     targets = list(_relay_tensors(out))
     for reader in readers:
         if not any(reader is target for target in targets):
-            reader._relay.peek()
+            _enter_peek(reader)
     for target in targets:
         _enter_write(target, rows.EVERYTHING)
     return out if isinstance(out, torch.Tensor) else result
@@ -206,7 +208,7 @@ def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
     for tensor in written:
         _enter_write(tensor, expression, updates)
     for reader in _relay_tensors((args[1:], kwargs)):
-        reader._relay.peek()
+        _enter_peek(reader)
     if func is torch.Tensor.__setitem__:
         return None
     return target if isinstance(target, torch.Tensor) else result
@@ -235,7 +237,7 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
         if shown.whole or rows.selects_rows(expression, shown.rows.ndim, shown.dims):
             _enter_gather(tensor, expression, result)
         else:
-            tensor._relay.peek()
+            _enter_peek(tensor)
         return result
     result = tensor._plain[plain(index)]
     if _shares_storage(result, tensor._plain):
@@ -258,7 +260,7 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     tensor._plain[plain(index)] = plain(value)
     _enter_write(tensor, index)
     for reader in _relay_tensors(value):
-        reader._relay.peek()
+        _enter_peek(reader)
 
 
 def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
@@ -283,7 +285,7 @@ def _gathered(tensor: RelayTensor, expression: Any, result: Any) -> Any:
     if rows.selects_rows(expression, tensor._plain.dim(), window(tensor).dims):
         _enter_gather(tensor, expression, result)
     else:
-        tensor._relay.peek()
+        _enter_peek(tensor)
     return result
 
 
@@ -471,6 +473,14 @@ def _enter_gather(tensor: RelayTensor, expression: Any, result: torch.Tensor) ->
     beneath = _enter(tensor, "gather", expression)
     if beneath is not None and beneath.shape == tuple(result.shape):
         memory_of(result).write(rows.EVERYTHING, beneath)
+
+
+def _enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
+    buffer = tensor._relay
+    if buffer.lanes is None:
+        buffer.peek(buffer.whole, 0)
+    else:
+        buffer.peek(window(tensor), buffer.tally.sites.here(_OUR_FRAMES), by_host)
 
 
 def _enter_write(tensor: RelayTensor, expression: Any, updates: bool = False) -> None:

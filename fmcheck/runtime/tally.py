@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fmcheck.runtime.guard import Guards
+    from fmcheck.runtime.streams import Streams
 
 
 class Keeper(Protocol):
@@ -98,6 +99,7 @@ class Tally:
     all: dict[object, Violation] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
     guards: Guards | None = None
+    streams: Streams | None = None
     keeper: Keeper | None = None
 
     buffers, writes, gathers, peeks, unchecked, unseen_writes, tails = map(

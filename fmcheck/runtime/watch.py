@@ -30,6 +30,7 @@ class Watch:
 
     Nothing is patched before a module that a contract names is imported. With `halt`, a violation
     is raised where it is found. `fail_on` names advisory checks that are to count as the others do.
+    `streams` is how streams are followed, `seed` what they are perturbed by in mode `random`.
     """
 
     def __init__(
@@ -38,12 +39,16 @@ class Watch:
         suppressions: Suppressions | None = None,
         halt: bool = False,
         fail_on: Iterable[str] = (),
+        streams: str = "off",
+        seed: int = 0,
     ) -> None:
         _require(_NEEDED)
+        from fmcheck.runtime.budgets import budget_holds
         from fmcheck.runtime.calls import OwnerHold, StepHold
         from fmcheck.runtime.graph_inputs import declared_holds
         from fmcheck.runtime.halting import HaltingLock
         from fmcheck.runtime.hold import OpaqueHold, RelayHold
+        from fmcheck.runtime.lends import LendHold
         from fmcheck.runtime.owners import Pools
         from fmcheck.runtime.tally import Tally
 
@@ -53,6 +58,7 @@ class Watch:
             self.tally.lock = HaltingLock()
         if suppressions is not None:
             self.tally.suppressions = suppressions
+        self._fail_on = frozenset(fail_on)
         self._advisory = ADVISORY.difference(fail_on)
         self._relays: list[RelayHold] = []
         self._opaques: list[OpaqueHold] = []
@@ -66,6 +72,8 @@ class Watch:
                 OwnerHold(contract, part, self.tally, pools=pools) for part in contract.owners
             ]
             self._calls += [StepHold(contract, part, self.tally) for part in contract.steps]
+            self._calls += budget_holds(contract, self.tally)
+            self._calls += [LendHold(contract, part, self.tally) for part in contract.streams.lend]
             self._opaques += [
                 OpaqueHold(contract, opaque, function)
                 for opaque in contract.opaque
@@ -77,6 +85,7 @@ class Watch:
         self._imported: list[str] = []
         self._undo: list[Undo] = []
         self._problems: list[str] = []
+        self._streams, self._seed = streams, seed
 
     def start(self) -> None:
         """Waits for the modules that the contracts name; takes those that are loaded at once."""
@@ -93,6 +102,9 @@ class Watch:
                 self._after_import(module, take)
         # The imports stand inside: torch is loaded by then, and only then is it wanted.
         self._after_import("torch", _watch_compile)
+        self._after_import("torch", self._watch_launches)
+        if self._streams != "off":
+            self._after_import("torch", self._follow_streams)
         self._after_import("torch._dynamo", _teach_dynamo)
         # By name, as the module that has it would import what it is about.
         self._after_import("torch._dynamo.backends.common", self._watch_asserts)
@@ -114,6 +126,8 @@ class Watch:
 
     def is_advice(self, violation: Violation) -> bool:
         """Tells whether a violation is told of and fails nothing."""
+        if violation.confidence and violation.code not in self._fail_on:
+            return True
         return violation.code in self._advisory
 
     @property
@@ -183,6 +197,16 @@ class Watch:
             self.tally.unwrapped.remove(opaque.reference)
             yield undo
 
+    def _watch_launches(self, torch: ModuleType) -> Iterator[Undo]:
+        """Counts what a step launches, where a contract says that anybody wants to know."""
+        from fmcheck.runtime import budgets, syncs
+
+        declared = [one.launches for one in self.contracts]
+        if any(one.budget or one.per_step for one in declared):
+            yield syncs.watch_methods(budgets.mode_of_thread)
+        if any(budget.launches is not None for one in declared for budget in one.budget):
+            yield budgets.watch_compiled(torch)
+
     def _watch_asserts(self, common: ModuleType) -> Iterator[Undo]:
         from fmcheck.runtime.dead_assert import watch_asserts
 
@@ -190,6 +214,18 @@ class Watch:
             yield watch_asserts(common, self.tally)
         except AttributeError as err:
             self.tally.note(f"FR602 is not checked: this torch is unknown to it ({err})")
+
+    def _follow_streams(self, _: ModuleType) -> Iterator[Undo]:
+        from fmcheck.runtime.budgets import heard
+        from fmcheck.runtime.lifetimes import Lifetimes
+        from fmcheck.runtime.stale_events import StaleEvents
+        from fmcheck.runtime.streams import Streams
+
+        followed = Streams(self.tally, self._streams, self._seed)
+        followed.ops.listeners.append(Lifetimes(followed.fences))
+        StaleEvents(followed.fences, self.contracts)
+        followed.fences.listeners.append(heard)
+        yield from followed.follow()
 
     def _after_import(self, name: str, take: Callable[[ModuleType], Iterator[Undo]]) -> None:
         import wrapt
