@@ -299,6 +299,23 @@ class Device(_Part, frozen=True, kw_only=True):
     guards: tuple[str, ...] = ("is_cuda", "is_cuda_alike", "is_hip")
 
 
+class Budget(_Part, frozen=True, kw_only=True):
+    """What one call of a function, `module:Class.method` or `module:function`, may cost.
+
+    `syncs` is how often the host may wait for the device, beside the waits inside of the functions
+    of `waits_in`, and `launches` how many operations it may give to the device; None counts
+    nothing. A call is held to it where the path `when` leads to something true, or there is none.
+    `functions` lists alternatives, for functions move between releases; each that exists is held.
+    """
+
+    functions: tuple[str, ...]
+    syncs: int | None = None
+    launches: int | None = None
+    waits_in: tuple[str, ...] = ()
+    when: str = ""
+    releases: str = ""
+
+
 class Launches(_Part, frozen=True, kw_only=True):
     """What the host does between two steps.
 
@@ -306,11 +323,17 @@ class Launches(_Part, frozen=True, kw_only=True):
     must not wait for the device; one that a release lacks is passed over. `host_values` are globs
     of names, besides those like `seq_lens_cpu`, whose values live on the host; `mirrored` are
     those of device values of which the host has a copy under the same name with `_cpu`.
+
+    At run time: what a call may cost is said by `budget`; a sync in a function of `per_step` that
+    has none is told of and fails nothing. A call of one of `fused`, functions like those of
+    `per_step`, is one launch.
     """
 
     per_step: tuple[str, ...] = ()
     host_values: tuple[str, ...] = ()
     mirrored: tuple[str, ...] = ()
+    fused: tuple[str, ...] = ()
+    budget: tuple[Budget, ...] = ()
 
 
 class LateResults(_Part, frozen=True, kw_only=True):

@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fmcheck.contract import (
+        Budget,
         Contract,
         Fill,
         GraphInputs,
@@ -71,8 +72,11 @@ def check(contract: Contract, where: str) -> None:
         if not guarding.guards:
             key = f"self_guarding[{number}].guards"
             raise UsageError(where, f"key `{key}`: expected at least one, got none")
+    for number, budget in enumerate(contract.launches.budget):
+        _check_budget(budget, where, f"launches.budget[{number}]")
     named = {
         "launches.per_step": contract.launches.per_step,
+        "launches.fused": contract.launches.fused,
         "late_results.functions": contract.late_results.functions,
     }
     for key, functions in named.items():
@@ -98,7 +102,20 @@ def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: s
         _check_one_of(relay, [one.class_ for one in contract.relay], where, f"{key}.relays")
 
 
-def _check_functions(part: OwnerFunctions | StepFunctions, where: str, key: str) -> None:
+def _check_budget(budget: Budget, where: str, key: str) -> None:
+    _check_functions(budget, where, key)
+    if budget.syncs is None and budget.launches is None:
+        raise UsageError(where, f"key `{key}`: expected `syncs` or `launches`, got neither")
+    for name, count in (("syncs", budget.syncs), ("launches", budget.launches)):
+        if count is not None and count < 0:
+            raise UsageError(where, f"key `{key}.{name}`: expected 0 or more, got {count}")
+    for function in budget.waits_in:
+        _check_reference(function, where, f"{key}.waits_in", "module:Class.method")
+    if budget.when:
+        _check_path(budget.when, where, f"{key}.when")
+
+
+def _check_functions(part: Budget | OwnerFunctions | StepFunctions, where: str, key: str) -> None:
     if not part.functions:
         raise UsageError(where, f"key `{key}.functions`: expected at least one, got none")
     for function in part.functions:

@@ -10,6 +10,7 @@ import ast
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fmcheck.host_words import is_named_host
 from fmcheck.lint.block import walk
 from fmcheck.lint.buffers import Names
 from fmcheck.lint.lazy import cst
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.block import Block
 
-#: Words of a name, between underscores, that say where its value lives.
-HOST_WORDS = frozenset({"cpu", "host", "np", "numpy", "list", "pinned", "reqs", "req"})
 #: Methods that copy to the host, or read there.
 _READS = frozenset({"item", "tolist", "cpu", "numpy"})
 #: Methods and functions whose result is as long as the data say.
@@ -122,13 +121,6 @@ def _word(node: ast.AST) -> str:
     if isinstance(node, ast.Attribute):
         return node.attr
     return node.id if isinstance(node, ast.Name) else ""
-
-
-def is_named_host(name: str, host_values: Sequence[str]) -> bool:
-    """Tells whether a name says that its value lives on the host."""
-    if fits(name, host_values):
-        return True
-    return not HOST_WORDS.isdisjoint(name.lower().split("_"))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from fmcheck.contract import Contract, OwnerFunctions, StepFunctions
+    from fmcheck.contract import Budget, Contract, OwnerFunctions, StepFunctions
     from fmcheck.runtime.hold import Undo
     from fmcheck.runtime.owners import Owners, Pools
     from fmcheck.runtime.tally import Tally
@@ -31,7 +31,7 @@ class CallHold:
     """The functions of one table, alternatives of each other: each that exists is wrapped."""
 
     contract: Contract
-    part: OwnerFunctions | StepFunctions
+    part: Budget | OwnerFunctions | StepFunctions
     tally: Tally
     problems: list[str] = field(default_factory=list)
     _found: bool = False
@@ -69,12 +69,15 @@ class CallHold:
     def _wrap(
         self, module: ModuleType, reference: str, name: str, function: Callable[..., Any]
     ) -> Iterator[Undo]:
-        made = self.watched(reference, function)
+        class_name, dot, method = name.rpartition(".")
+        class_ = attribute(module, class_name) if dot else None
+        kept: Any = inspect.getattr_static(class_, method) if dot else None
+        is_bound = isinstance(kept, (classmethod, staticmethod))
+        made = self.watched(reference, kept.__func__ if is_bound else function)
         if made is None:
             return
-        class_name, dot, method = name.rpartition(".")
-        if dot:
-            yield patch(attribute(module, class_name), method, made)
+        if class_ is not None:
+            yield patch(class_, method, type(kept)(made) if is_bound else made)
         else:
             rebind(function, made)
             yield lambda: rebind(made, function)

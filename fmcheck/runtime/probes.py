@@ -197,6 +197,23 @@ def _wrong_device(place: Place) -> str:
     return verdict(found, "FR301", healthy)
 
 
+# --- what a step costs ---
+
+
+def _host_sync(place: Place) -> str:
+    from fmcheck.runtime import budget_probes
+
+    found, healthy = (budget_probes.step_codes(place.device, waits, 2) for waits in (True, False))
+    return verdict(found, "FR501", healthy)
+
+
+def _launch_budget(place: Place) -> str:
+    from fmcheck.runtime import budget_probes
+
+    found, healthy = (budget_probes.step_codes(place.device, False, count) for count in (3, 2))
+    return verdict(found, "FR502", healthy)
+
+
 # --- compiled asserts ---
 
 
@@ -259,5 +276,7 @@ PROBES += [
     Probe("FR105", _row_probe("FR105", _invalid_value)),
     Probe("FR201", _stale_tail, backends=(EAGER,)),
     Probe("FR301", _wrong_device, backends=(EAGER,)),
+    Probe("FR501", _host_sync, backends=(EAGER,)),
+    Probe("FR502", _launch_budget, backends=(EAGER,)),
     Probe("FR602", _dead_assert, backends=BACKENDS[1:], cheap=False),
 ]

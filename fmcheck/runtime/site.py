@@ -14,6 +14,13 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
 _OWN = str(Path(__file__).parent)
+# What is called by torch for each operation, and what makes an engine's operation in its stead.
+_HERE = Path(__file__).parent
+_LISTENING = frozenset(str(_HERE / name) for name in ("site.py", "syncs.py", "ops.py"))
+_PASSING_ON = frozenset(
+    str(_HERE / name)
+    for name in ("relay_tensor.py", "opaque.py", "compiled.py", "budgets.py", "budget_probes.py")
+)
 _UNKNOWN = Site("<unknown>", 0, "<unknown>")
 
 
@@ -44,6 +51,23 @@ class Sites:
         key = (id(frame.f_code), frame.f_lineno, id(caller and caller.f_code), _line(caller))
         number = self._numbers.get(key)
         return self._remember(key, frame, caller) if number is None else number
+
+    def frame(self) -> FrameType | None:
+        """Returns the frame of the calling line of engine code."""
+        return self._outward(sys._getframe(1))
+
+    def is_own(self) -> bool:
+        """Tells whether fmcheck itself is at work, and does not pass an engine's call on."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if name.startswith(_OWN):
+                if name not in _LISTENING:
+                    return name not in _PASSING_ON
+            elif _is_outside(name):
+                return False
+            frame = frame.f_back
+        return False
 
     def is_torch_calling(self, method: str) -> bool:
         """Tells whether torch itself called the method that came to fmcheck.

@@ -40,6 +40,7 @@ class Watch:
         fail_on: Iterable[str] = (),
     ) -> None:
         _require(_NEEDED)
+        from fmcheck.runtime.budgets import budget_holds
         from fmcheck.runtime.calls import OwnerHold, StepHold
         from fmcheck.runtime.graph_inputs import declared_holds
         from fmcheck.runtime.halting import HaltingLock
@@ -53,6 +54,7 @@ class Watch:
             self.tally.lock = HaltingLock()
         if suppressions is not None:
             self.tally.suppressions = suppressions
+        self._fail_on = frozenset(fail_on)
         self._advisory = ADVISORY.difference(fail_on)
         self._relays: list[RelayHold] = []
         self._opaques: list[OpaqueHold] = []
@@ -66,6 +68,7 @@ class Watch:
                 OwnerHold(contract, part, self.tally, pools=pools) for part in contract.owners
             ]
             self._calls += [StepHold(contract, part, self.tally) for part in contract.steps]
+            self._calls += budget_holds(contract, self.tally)
             self._opaques += [
                 OpaqueHold(contract, opaque, function)
                 for opaque in contract.opaque
@@ -93,6 +96,7 @@ class Watch:
                 self._after_import(module, take)
         # The imports stand inside: torch is loaded by then, and only then is it wanted.
         self._after_import("torch", _watch_compile)
+        self._after_import("torch", self._watch_launches)
         self._after_import("torch._dynamo", _teach_dynamo)
         # By name, as the module that has it would import what it is about.
         self._after_import("torch._dynamo.backends.common", self._watch_asserts)
@@ -114,6 +118,8 @@ class Watch:
 
     def is_advice(self, violation: Violation) -> bool:
         """Tells whether a violation is told of and fails nothing."""
+        if violation.confidence and violation.code not in self._fail_on:
+            return True
         return violation.code in self._advisory
 
     @property
@@ -162,6 +168,16 @@ class Watch:
         for undo in opaque.take(module):
             self.tally.unwrapped.remove(opaque.reference)
             yield undo
+
+    def _watch_launches(self, torch: ModuleType) -> Iterator[Undo]:
+        """Counts what a step launches, where a contract says that anybody wants to know."""
+        from fmcheck.runtime import budgets, syncs
+
+        declared = [one.launches for one in self.contracts]
+        if any(one.budget or one.per_step for one in declared):
+            yield syncs.watch_methods(budgets.mode_of_thread)
+        if any(budget.launches is not None for one in declared for budget in one.budget):
+            yield budgets.watch_compiled(torch)
 
     def _watch_asserts(self, common: ModuleType) -> Iterator[Undo]:
         from fmcheck.runtime.dead_assert import watch_asserts
