@@ -185,9 +185,10 @@ def _check_fill(fill: Fill, where: str, key: str) -> None:
         raise UsageError(
             where, f"key `{key}.axis`: expected one axis without `slot_axis`, got {len(fill.axis)}"
         )
-    for method in fill.settled_by:
-        if ":" in method:
-            _check_reference(method, where, f"{key}.settled_by", "module:Class.method")
+    for name, methods in (("settled_by", fill.settled_by), ("captured_by", fill.captured_by)):
+        for method in methods:
+            if ":" in method:
+                _check_reference(method, where, f"{key}.{name}", "module:Class.method")
     paths = [fill.inputs, *(path for path in (fill.unless, fill.source, fill.mapping) if path)]
     paths += [held for held in fill.holds.values() if isinstance(held, str)]
     for axis in fill.axis.values():

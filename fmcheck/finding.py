@@ -20,6 +20,7 @@ CHECKS = {
     "FR301": "wrong-device",
     "FR501": "host-sync",
     "FR502": "launch-budget",
+    "FR601": "capture-identity",
     "FR602": "dead-assert",
 }
 #: Checks that are told of and fail no run, unless the settings' `fail-on` names them.

@@ -25,6 +25,7 @@ MISSING = {
     "FR301": "one device for the buffer, its rows and its values",
     "FR501": "a value that the host has already, or a copy that it waits for a step later",
     "FR502": "one fused or captured launch in place of several",
+    "FR601": "a copy into the captured tensor, or a new capture",
     "FR602": "a message in the assert: torch.compile deletes an async assert that has none",
 }
 #: The keys of the line for programs, in its order. New ones are added at the end, none is removed.

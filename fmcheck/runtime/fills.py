@@ -16,6 +16,7 @@ from fmcheck.contract import Contract, Fill, applies
 from fmcheck.errors import nearest
 from fmcheck.finding import CHECKS, Access, Site, Violation
 from fmcheck.runtime import hold
+from fmcheck.runtime.captures import Captures
 from fmcheck.runtime.demands import Demands
 
 if TYPE_CHECKING:
@@ -53,8 +54,10 @@ class FillHold:
     problems: list[str] = field(default_factory=list)
     records: dict[tuple[str, str, Any, Site], tuple[Any, Input]] = field(default_factory=dict)
     demands: Demands = field(init=False)
+    captures: Captures = field(init=False)
 
     def __post_init__(self) -> None:
+        self.captures = Captures(self.tally)
         self.demands = Demands(self.contract.graph_inputs, self.fill)
         self.tally.pending.append(self.read_records)
 
@@ -65,6 +68,10 @@ class FillHold:
             module, colon, method = name.partition(":")
             if colon:
                 yield module, functools.partial(self._take_settler, method)
+        for name in self.fill.captured_by:
+            module, colon, method = name.partition(":")
+            if colon:
+                yield module, functools.partial(self._take_capturer, method)
 
     def take(self, module: ModuleType) -> Iterator[Undo]:
         """Wraps the fill's methods and those that settle it, yielding how to let go."""
@@ -88,6 +95,18 @@ class FillHold:
         for name in self.fill.settled_by:
             if ":" not in name and callable(getattr(found, name, None)):
                 yield hold.patch(found, name, self._settling(getattr(found, name)))
+        for name in self.fill.captured_by:
+            if ":" not in name and callable(getattr(found, name, None)):
+                yield hold.patch(found, name, self._capturing(getattr(found, name)))
+
+    def _take_capturer(self, method: str, module: ModuleType) -> Iterator[Undo]:
+        """Wraps a method of another class, which captures for this fill."""
+        owner, _, name = method.rpartition(".")
+        class_ = hold.attribute(module, owner)
+        if isinstance(class_, type) and callable(getattr(class_, name, None)):
+            yield hold.patch(class_, name, self._capturing(getattr(class_, name)))
+        else:
+            self.problem(f"captured_by: module `{module.__name__}` has no `{method}`")
 
     def _take_settler(self, method: str, module: ModuleType) -> Iterator[Undo]:
         """Wraps a method of another class, which settles this fill."""
@@ -159,6 +178,25 @@ class FillHold:
             return method(*args, **kwargs)
 
         return settle
+
+    def _capturing(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a method after which the inputs are where a graph reads them."""
+        site = _definition(method)
+
+        @functools.wraps(method)
+        def capture(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            if self.tally.active and args:
+                from fmcheck.runtime.open_fill import OpenFill
+
+                try:
+                    places = OpenFill(self, {"self": args[0]}, site).places()
+                    self.captures.capture(args[0], places, site)
+                except Exception as err:
+                    self.problem(f"captured_by: {err}")
+            return result
+
+        return capture
 
     def read_records(self) -> None:
         """Reports what was found on devices since it was last asked."""

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fmcheck.runtime import paths
+from fmcheck.runtime.captures import Place, place_of
 from fmcheck.runtime.demands import SINK, Demand
 from fmcheck.runtime.device_tails import DeviceTail, Record
 from fmcheck.runtime.relay_tensor import plain
@@ -76,6 +77,7 @@ class OpenFill:
     bindings: dict[str, Any]
     site: Site
     _laid: list[_Laid] = field(default_factory=list)
+    _places: dict[str, Place] = field(default_factory=dict)
     _padded: bool = False
 
     @property
@@ -93,6 +95,7 @@ class OpenFill:
         if self._passed_over():
             return False
         try:
+            self._places = self.places()
             self._lay_all()
         except Exception as err:  # an engine must not stop for a contract that does not fit it
             self.put_back()
@@ -103,11 +106,20 @@ class OpenFill:
     def settle(self) -> None:
         """Judges the tails, and gives back what the fill did not write."""
         try:
+            self.hold.captures.judge(self, self._places)
             self._judge_all()
         except Exception as err:
             self._problem(err)
         finally:
             self.put_back()
+
+    def places(self) -> dict[str, Place]:
+        """Returns where each declared input lies now, by its name."""
+        return {
+            name: place_of(tensor)
+            for name, _, tensor, _ in self._inputs()
+            if self.hold.demands.of(name, tensor.dtype is torch.bool) is not None
+        }
 
     def put_back(self) -> None:
         """Takes all poison away."""

@@ -186,6 +186,13 @@ def _stale_tail(place: Place) -> str:
     return verdict(found, "FR201", healthy)
 
 
+def _capture_identity(place: Place) -> str:
+    from fmcheck.runtime import tail_probes
+
+    found, healthy = (tail_probes.fill_codes(place.device, rebind=one) for one in (True, False))
+    return verdict(found, "FR601", healthy)
+
+
 def _wrong_device(place: Place) -> str:
     import torch
 
@@ -278,5 +285,6 @@ PROBES += [
     Probe("FR301", _wrong_device, backends=(EAGER,)),
     Probe("FR501", _host_sync, backends=(EAGER,)),
     Probe("FR502", _launch_budget, backends=(EAGER,)),
+    Probe("FR601", _capture_identity, backends=(EAGER,)),
     Probe("FR602", _dead_assert, backends=BACKENDS[1:], cheap=False),
 ]

@@ -1,4 +1,4 @@
-"""Scratch runners and buffers in which FR201 and FR301 are shown their faults."""
+"""Scratch runners and buffers in which FR201, FR301 and FR601 are shown their faults."""
 
 from __future__ import annotations
 
@@ -22,8 +22,11 @@ _FILL = Fill(
 )
 
 
-def fill_codes(device: str | torch.device, reset: bool) -> set[str]:
-    """Returns what is said of a fill in scratch tensors that resets its tail, or forgets it."""
+def fill_codes(device: str | torch.device, reset: bool = True, rebind: bool = False) -> set[str]:
+    """Returns what is said of a fill in scratch tensors that resets its tail, or forgets it.
+
+    With `rebind`, it makes a new tensor for what a graph would have captured.
+    """
 
     class Runner:
         most = _PADDED
@@ -32,6 +35,8 @@ def fill_codes(device: str | torch.device, reset: bool) -> set[str]:
             self.rows = torch.full((_PADDED,), 3, device=device)
 
         def fill(self, raw: int, padded: int) -> None:
+            if rebind:
+                self.rows = self.rows.clone()
             if reset:
                 self.rows[raw:padded] = 0
             self.rows[:raw] = 1

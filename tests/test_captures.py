@@ -1,0 +1,167 @@
+"""FR601: a graph input that lies elsewhere than its graph reads it."""
+
+from __future__ import annotations
+
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fmcheck.contract import parse_contract
+from fmcheck.errors import UsageError
+from fmcheck.runtime.probes import PROBES, Place, tried
+from fmcheck.runtime.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+CONTRACT = """
+    [engine]
+    name = "toy"
+
+    [graph_inputs]
+    row_indices = ["rows"]
+
+    [[graph_inputs.fill]]
+    class = "toy_graphs:Runner"
+    methods = ["run"]
+    settled_by = ["_replay"]
+    CAPTURED
+    inputs = "self"
+    axis.rows = { raw = "raw", padded = "self.most", capacity = "self.most" }
+"""
+CAPTURED = 'captured_by = ["capture"]'
+
+
+class Runner:
+    most = 4
+
+    def __init__(self) -> None:
+        self.rows = torch.zeros(4, dtype=torch.int64)
+        self.other = torch.zeros(4, dtype=torch.int64)
+
+    def capture(self) -> None:
+        pass
+
+    def run(self, raw: int, before: Callable[[Runner], None]) -> None:
+        before(self)
+        self.rows.zero_()
+        self.rows[:raw] = 3
+        self._replay()
+
+    def _replay(self) -> None:
+        pass
+
+
+class Graphs:
+    def capture(self) -> None:
+        pass
+
+
+def watching(monkeypatch: pytest.MonkeyPatch, captured: str) -> Watch:
+    module: Any = ModuleType("toy_graphs")
+    module.Runner, module.Graphs = Runner, Graphs
+    monkeypatch.setitem(sys.modules, "toy_graphs", module)
+    watch = Watch([parse_contract(CONTRACT.replace("CAPTURED", captured), "toy.toml")])
+    watch.start()
+    return watch
+
+
+@pytest.fixture
+def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    watch = watching(monkeypatch, CAPTURED)
+    yield watch
+    watch.stop()
+
+
+def nothing(runner: Runner) -> None:
+    pass
+
+
+def rebind(runner: Runner) -> None:
+    runner.rows = torch.zeros_like(runner.rows)
+
+
+def codes(watch: Watch) -> list[str]:
+    return [violation.code for violation in watch.drain()]
+
+
+def test_an_input_rebound_since_its_capture_is_reported(watch: Watch) -> None:
+    runner = Runner()
+    runner.capture()
+    rebind(runner)
+    runner.run(2, nothing)
+    (violation,) = watch.drain()
+    assert (violation.code, violation.buffer) == ("FR601", "Runner.rows")
+    assert "captured at test_captures.py" in violation.notes[0]
+
+
+def test_an_input_rebound_while_it_is_filled_is_reported(watch: Watch) -> None:
+    runner = Runner()
+    runner.run(2, rebind)
+    (violation,) = watch.drain()
+    assert violation.code == "FR601"
+    assert violation.notes == ("it was bound to another tensor while it was filled",)
+
+
+def test_a_new_capture_reads_the_new_tensor(watch: Watch) -> None:
+    runner = Runner()
+    runner.capture()
+    rebind(runner)
+    runner.capture()
+    runner.run(2, nothing)
+    assert codes(watch) == []
+
+
+def test_another_name_for_the_same_memory_is_the_same_input(watch: Watch) -> None:
+    runner = Runner()
+    runner.capture()
+    runner.rows = runner.rows.view(4)
+    runner.run(2, nothing)
+    assert codes(watch) == []
+
+
+def test_what_the_contract_does_not_name_may_move(watch: Watch) -> None:
+    runner = Runner()
+    runner.capture()
+    runner.other = torch.zeros_like(runner.other)
+    runner.run(2, nothing)
+    assert codes(watch) == []
+
+
+def test_a_full_batch_is_looked_at_too(watch: Watch) -> None:
+    runner = Runner()
+    runner.capture()
+    rebind(runner)
+    runner.run(4, nothing)
+    assert codes(watch) == ["FR601"]
+
+
+def test_runners_are_told_apart(watch: Watch) -> None:
+    first, second = Runner(), Runner()
+    first.capture()
+    second.capture()
+    second.run(2, nothing)
+    first.run(2, nothing)
+    assert codes(watch) == []
+
+
+def test_a_method_that_another_class_captures_by_may_not_be_there(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    watch = watching(monkeypatch, 'captured_by = ["toy_graphs:Graphs.capture_all"]')
+    watch.stop()
+    assert "has no `Graphs.capture_all`" in watch.coverage().problems[0]
+
+
+def test_the_probe_fires() -> None:
+    (probe,) = [one for one in PROBES if one.code == "FR601"]
+    assert tried(probe, Place("cpu")) == ""
+
+
+def test_what_captures_is_named_by_class_and_method() -> None:
+    text = CONTRACT.replace("CAPTURED", 'captured_by = ["toy graphs:x"]')
+    with pytest.raises(UsageError, match=r"captured_by.*module:Class\.method"):
+        parse_contract(text, "toy.toml")
