@@ -25,16 +25,21 @@ _CODE = "FR601"
 
 
 class Place(NamedTuple):
-    """Where a tensor's first element lies, on which device, in elements of which size."""
+    """Where a tensor's first element lies, on which device, and how far the tensor reaches.
+
+    A head of a captured buffer, cut to the batch, begins where the graph reads and ends too soon.
+    """
 
     address: int
     device: str
     size: int
+    shape: tuple[int, ...]
 
 
 def place_of(tensor: torch.Tensor) -> Place:
     """Returns where a tensor lies."""
-    return Place(tensor.data_ptr(), str(tensor.device), tensor.element_size())
+    shape = tuple(tensor.shape)
+    return Place(tensor.data_ptr(), str(tensor.device), tensor.element_size(), shape)
 
 
 class Captured(NamedTuple):
