@@ -18,6 +18,7 @@ CHECKS = {
     "FR105": "invalid-value",
     "FR201": "stale-tail",
     "FR301": "wrong-device",
+    "FR401": "stream-race",
     "FR501": "host-sync",
     "FR502": "launch-budget",
     "FR601": "capture-identity",

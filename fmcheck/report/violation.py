@@ -23,6 +23,7 @@ MISSING = {
     "FR105": "a write of a value that the contract calls valid",
     "FR201": "a reset of the tail between the last replay and this one",
     "FR301": "one device for the buffer, its rows and its values",
+    "FR401": "a fence between the two streams",
     "FR501": "a value that the host has already, or a copy that it waits for a step later",
     "FR502": "one fused or captured launch in place of several",
     "FR601": "a copy into the captured tensor, or a new capture",
