@@ -59,8 +59,10 @@ class RelayLanes:
         moment = self.fences.tally.moments.on(lane.name, site)
         self._read("peek", rows, moment, lane)
 
-    def reused(self, rows: npt.NDArray[Any], moment: int) -> None:
+    def reused(self, rows: npt.NDArray[Any]) -> None:
         """The host gave rows to new owners: nothing that was launched may still use them."""
+        tally = self.fences.tally
+        moment = tally.moments.on(self.fences.host.name, tally.sites.here())
         self._write("hand-out", rows, moment, self.fences.host)
 
     def _write(self, verb: str, rows: Any, moment: int, lane: Lane) -> None:

@@ -18,10 +18,6 @@ if TYPE_CHECKING:
     from fmcheck.runtime.hold import Undo
     from fmcheck.runtime.tally import Tally
 
-#: Followed not at all; followed; with writes that others see no sooner than a fence makes them;
-#: with writes that others see at random moments up to then.
-MODES = ("off", "tracked", "delayed", "random")
-
 
 class Streams:
     """The streams of a session: fences, operators, and what is judged by them."""
