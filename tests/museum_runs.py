@@ -1,9 +1,9 @@
 """The run-time half of the museum: each historic fault runs, and a check has to speak.
 
 A case that a run can show has `bad_run.py` and `good_run.py` beside its `case.toml`. Each is run by
-its function `run`, as the module `museum_case`, under a watch with the contract that the case
-names. In `bad_run.py` a trailing `# expect: FR102` marks each line that a finding is about, and
-`# against: FR401` the access on another stream that it is held against.
+its function `run`, as the module `museum_case`, under a watch that follows streams, with the
+contract that the case names. In `bad_run.py` a trailing `# expect: FR102` marks each line that a
+finding is about, and `# against: FR401` the access on another stream that it is held against.
 """
 
 from __future__ import annotations
@@ -78,15 +78,13 @@ def others(source: str) -> set[tuple[int, str]]:
 def run(case: Case, form: str) -> Run:
     """Runs one form of a case, `bad` or `good`, under a watch of its own."""
     path = case.folder / f"{form}_run.py"
+    watch = fmcheck.watch([case.folder / case.file.watch], mode="warn")
     with _loaded(path) as module, warnings.catch_warnings():
         warnings.simplefilter("ignore", fmcheck.FmcheckWarning)
-        with (
-            contextlib.redirect_stdout(io.StringIO()),
-            fmcheck.watch([case.folder / case.file.watch], mode="warn") as watched,
-        ):
+        with contextlib.redirect_stdout(io.StringIO()), watch:
             stopped = _stopped(module)
-    problems = (*watched.dead, *watched.coverage().problems)
-    return Run(path, watched.violations, problems, stopped)
+    problems = (*watch.dead, *watch.coverage().problems)
+    return Run(path, watch.violations, problems, stopped)
 
 
 def is_caught(case: Case) -> bool:
