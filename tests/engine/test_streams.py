@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 import pytest
 
-from fixtures.engine.faults import FAULTS, fault
+from fixtures.engine.faults import FAULTS, Proof, fault
 from fixtures.engine.serve import Engine, serve_ranks
 from fixtures.engine.settings import Algorithm, Guard, Settings
 from fixtures.engine.workload import random_asks, requests_for, run
@@ -19,11 +19,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Violation
 
 CLASS_C = [one.name for one in FAULTS.values() if one.family == "C"]
-REST = [
-    one.name
-    for one in FAULTS.values()
-    if one.family != "C" and not one.proof.value == "engine stops"
-]
+REST = [one.name for one in FAULTS.values() if one.family != "C" and one.proof is not Proof.STOPS]
 
 
 @pytest.fixture
