@@ -125,8 +125,8 @@ def follow(fences: Fences) -> Iterator[Undo]:
     yield from _take_class(torch.cpu.Stream, VirtualStream)
     yield from _take_class(torch.cpu.Event, VirtualEvent)
     context = torch.cpu.StreamContext
-    yield patch(context, "__enter__", _entering(context.__enter__))
-    yield patch(context, "__exit__", _leaving(context.__exit__))
+    yield patch(context, "__enter__", _enter)
+    yield patch(context, "__exit__", _leave)
     yield from _take_function(torch.cpu.current_stream, _current_stream)
     yield from _take_function(torch.cpu.synchronize, _synchronize)
     yield patch(torch.Tensor, "record_stream", _recording(torch.Tensor.record_stream))
@@ -142,7 +142,7 @@ def lane_of(stream: Any) -> Lane:
     assert _fences is not None
     if stream is None:
         entered = _current.entered
-        stream = entered[-1] if entered else torch.cpu._default_cpu_stream
+        stream = entered[-1] if entered else torch.cpu._current_stream
     lane: Lane | None = vars(stream).get("_fmcheck_lane")
     if lane is None or lane.fences is not _fences:
         lane = _open(stream)
@@ -233,28 +233,20 @@ def _record_of(event: Any) -> Record | None:
     return None if record is None or record.lane.fences is not _fences else record
 
 
-def _entering(enter: Callable[..., Any]) -> Callable[..., Any]:
-    def __enter__(self: Any) -> Any:  # noqa: N807
-        if self.stream is not None:
-            _current.entered.append(self.stream)
-        return enter(self)
-
-    return __enter__
+def _enter(context: Any) -> None:
+    """Enters a stream, on this thread alone: torch's own note of it is one for all threads."""
+    if context.stream is not None:
+        _current.entered.append(context.stream)
 
 
-def _leaving(leave: Callable[..., Any]) -> Callable[..., Any]:
-    def __exit__(self: Any, *err: Any) -> Any:  # noqa: N807
-        # One that was entered before the session has nothing to leave.
-        if self.stream is not None and _current.entered:
-            _current.entered.pop()
-        return leave(self, *err)
-
-    return __exit__
+def _leave(context: Any, *_: Any) -> None:
+    if context.stream is not None and _current.entered:
+        _current.entered.pop()
 
 
 def _current_stream() -> Any:
     """Returns the stream of the innermost context of this thread."""
-    return _current.entered[-1] if _current.entered else torch.cpu._default_cpu_stream
+    return _current.entered[-1] if _current.entered else torch.cpu._current_stream
 
 
 def _synchronize() -> None:
