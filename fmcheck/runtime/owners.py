@@ -32,8 +32,8 @@ class Follower(Protocol):
 class Owners:
     """The rows of one pool. A row that was never handed out has generation 0 and no owner.
 
-    `followers` are told of each change; one that joins later starts from how things stand. `drained`
-    rows are handed out only once nothing that was launched can still touch them.
+    `followers` are told of each change; one that joins later starts from how things stand.
+    `drained` rows are handed out only once nothing that was launched can still touch them.
     """
 
     drained = False
