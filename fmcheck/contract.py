@@ -8,7 +8,7 @@ from __future__ import annotations
 import fnmatch
 import operator
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
@@ -376,6 +376,16 @@ class Fence(_Part, frozen=True, kw_only=True):
     writes: tuple[str, ...]
 
 
+class Lend(_Part, frozen=True, kw_only=True):
+    """Functions that tell the allocator, by `record_stream`, that a stream uses a tensor.
+
+    Each is handed both. `functions` lists alternatives, for functions move between releases.
+    """
+
+    functions: tuple[str, ...]
+    releases: str = ""
+
+
 class Streams(_Part, frozen=True, kw_only=True):
     """What orders streams out of the sight of a single function.
 
@@ -383,15 +393,18 @@ class Streams(_Part, frozen=True, kw_only=True):
     streams, by the last part of their names, each of which has to wait for the other before it
     reuses memory. `uploads` are methods of a buffer that start an asynchronous copy from its host
     half. `fills_pinned` are the methods, by name or glob, that fill reused pinned buffers in every
-    step.
+    step. `consumed_once` are the attributes that hold events which each step waits for anew: a
+    record that one step has waited for is of no use to the next.
     """
 
     ordered_by: tuple[str, ...] = ()
     fills_pinned: tuple[str, ...] = ()
+    consumed_once: tuple[str, ...] = ()
     joins: tuple[tuple[str, str], ...] = ()
     uploads: tuple[str, ...] = ("copy_to_gpu",)
     guard: tuple[Guard, ...] = ()
     fence: tuple[Fence, ...] = ()
+    lend: tuple[Lend, ...] = ()
 
 
 class Renamed(_Part, frozen=True, kw_only=True):
@@ -415,6 +428,10 @@ class SelfGuarding(_Part, frozen=True, kw_only=True):
 
     call: str
     guards: tuple[str, ...]
+
+
+#: Tables that name functions, alternatives of each other.
+Functions: TypeAlias = Budget | Lend | OwnerFunctions | StepFunctions
 
 
 class Contract(_Part, frozen=True, kw_only=True):

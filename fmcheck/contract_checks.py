@@ -14,10 +14,10 @@ if TYPE_CHECKING:
         Budget,
         Contract,
         Fill,
+        Functions,
         GraphInputs,
         OwnerFunctions,
         Registry,
-        StepFunctions,
         Streams,
     )
 
@@ -115,7 +115,7 @@ def _check_budget(budget: Budget, where: str, key: str) -> None:
         _check_path(budget.when, where, f"{key}.when")
 
 
-def _check_functions(part: Budget | OwnerFunctions | StepFunctions, where: str, key: str) -> None:
+def _check_functions(part: Functions, where: str, key: str) -> None:
     if not part.functions:
         raise UsageError(where, f"key `{key}.functions`: expected at least one, got none")
     for function in part.functions:
@@ -207,7 +207,10 @@ def _check_streams(streams: Streams, where: str) -> None:
         "ordered_by": streams.ordered_by,
         "joins": [name for pair in streams.joins for name in pair],
         "uploads": streams.uploads,
+        "consumed_once": streams.consumed_once,
     }
+    for number, lend in enumerate(streams.lend):
+        _check_functions(lend, where, f"streams.lend[{number}]")
     for number, fence in enumerate(streams.fence):
         named[f"fence[{number}]"] = (fence.fence, fence.launch, *fence.writes)
         if not fence.writes:

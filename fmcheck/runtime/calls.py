@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from fmcheck.contract import Budget, Contract, OwnerFunctions, StepFunctions
+    from fmcheck.contract import Contract, Functions, OwnerFunctions
     from fmcheck.runtime.hold import Undo
     from fmcheck.runtime.owners import Owners, Pools
     from fmcheck.runtime.tally import Tally
@@ -31,7 +31,7 @@ class CallHold:
     """The functions of one table, alternatives of each other: each that exists is wrapped."""
 
     contract: Contract
-    part: Budget | OwnerFunctions | StepFunctions
+    part: Functions
     tally: Tally
     problems: list[str] = field(default_factory=list)
     _found: bool = False

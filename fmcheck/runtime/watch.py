@@ -48,6 +48,7 @@ class Watch:
         from fmcheck.runtime.graph_inputs import declared_holds
         from fmcheck.runtime.halting import HaltingLock
         from fmcheck.runtime.hold import OpaqueHold, RelayHold
+        from fmcheck.runtime.lends import LendHold
         from fmcheck.runtime.owners import Pools
         from fmcheck.runtime.tally import Tally
 
@@ -72,6 +73,7 @@ class Watch:
             ]
             self._calls += [StepHold(contract, part, self.tally) for part in contract.steps]
             self._calls += budget_holds(contract, self.tally)
+            self._calls += [LendHold(contract, part, self.tally) for part in contract.streams.lend]
             self._opaques += [
                 OpaqueHold(contract, opaque, function)
                 for opaque in contract.opaque
@@ -194,9 +196,14 @@ class Watch:
             self.tally.note(f"FR602 is not checked: this torch is unknown to it ({err})")
 
     def _follow_streams(self, _: ModuleType) -> Iterator[Undo]:
+        from fmcheck.runtime.lifetimes import Lifetimes
+        from fmcheck.runtime.stale_events import StaleEvents
         from fmcheck.runtime.streams import Streams
 
-        yield from Streams(self.tally, self._streams, self._seed).follow()
+        followed = Streams(self.tally, self._streams, self._seed)
+        followed.ops.listeners.append(Lifetimes(followed.fences))
+        StaleEvents(followed.fences, self.contracts)
+        yield from followed.follow()
 
     def _after_import(self, name: str, take: Callable[[ModuleType], Iterator[Undo]]) -> None:
         import wrapt

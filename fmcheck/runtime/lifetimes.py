@@ -1,0 +1,338 @@
+"""FR402, FR403 and FR404: memory that is read, written or freed while a stream still works with it.
+
+- FR402 use-after-reuse: freed on the lane that allocated it, while another lane's use is not done.
+- FR403 pinned-overwrite: the host writes what an asynchronous copy has yet to read.
+- FR404 early-host-read: the host reads what an asynchronous copy has yet to fill.
+
+All three ask the fences whether the use happened before; nothing waits for a bad moment to come.
+"""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any
+
+from fmcheck.finding import CHECKS, Access, Violation
+from fmcheck.host_words import SURE_WORDS, words
+from fmcheck.runtime import call_text
+from fmcheck.runtime.blocks import Block, Blocks, Copy, Home, Use, content, span
+from fmcheck.runtime.homes import goes_to_host, names_a_device
+
+if TYPE_CHECKING:
+    import ast
+    from collections.abc import Callable, Iterator
+
+    import torch
+
+    from fmcheck.finding import Site
+    from fmcheck.runtime.fences import Fences, Happening, Lane
+    from fmcheck.runtime.ops import Call
+
+# They say that the host has the memory, and do not look at what is in it.
+_NO_READS = frozenset({"cpu"})
+_FACTORIES = frozenset(
+    {
+        *("empty", "zeros", "ones", "full", "rand", "randn", "arange", "empty_strided"),
+        *("randint", "randperm", "linspace", "scalar_tensor", "eye"),
+    }
+)
+# Copies of one block that are kept in mind, each way.
+_KEPT_COPIES = 16
+
+
+class Lifetimes:
+    """Listens to operators and fences, and judges memory by them."""
+
+    def __init__(self, fences: Fences) -> None:
+        self.fences = fences
+        self.tally = fences.tally
+        self.blocks = Blocks(self._freed)
+        self._told: dict[tuple[str, Site, str, str], tuple[str, str, Site]] = {}
+        # Engines need not lend memory of a CPU: without a first time, nothing says that they would.
+        self.lends = False
+        self._read_by_copies: set[Block] = set()
+        fences.listeners.append(self._heard)
+
+    # --- what the operators do ---
+
+    def before(self, call: Call) -> Callable[[], None] | None:
+        """The host is about to read or write: what copies still work with is not its to touch."""
+        if call.host:
+            if call.name not in _NO_READS:
+                self._host_reads(call)
+        elif not call.is_async_copy:
+            for tensor in call.writes:
+                self._writes(call, tensor)
+        return None
+
+    def after(self, call: Call) -> None:
+        """Notes who used what."""
+        if call.host:
+            return
+        text = self._text() if call.is_async_copy or call.made else None
+        fences = self.fences
+        epoch = fences.now(call.lane)
+        moment = self.tally.moments.on(call.lane.name, self.tally.sites.here(2))
+        for tensor in (*call.reads, *call.writes):
+            block = self.blocks.of(tensor)
+            block.uses[call.lane.number] = Use(call.lane, epoch, moment, *span(tensor))
+            if not call.is_async_copy:
+                block.by_kernels.add(call.lane.number)
+        for tensor in call.made:
+            block = self.blocks.of(tensor)
+            if block.made is None:
+                block.made = Use(call.lane, epoch, moment, *span(tensor))
+                block.home = self._home(call, text)
+        if call.is_async_copy:
+            self._copied(call, text, Use(call.lane, epoch, moment, 0, 0))
+
+    def _home(self, call: Call, text: ast.expr | None) -> Home:
+        """Returns whose memory an operator's new tensor is."""
+        if call.name in _FACTORIES:
+            return Home.DEVICE if names_a_device(text) else Home.HOST
+        if call.name == "_to_copy" and goes_to_host(text):
+            return Home.HOST
+        if call.reads and all(self.blocks.of(one).home is Home.HOST for one in call.reads):
+            moves = call.name == "_to_copy" and call.kwargs.get("device") is not None
+            return Home.DEVICE if moves else Home.HOST
+        return Home.DEVICE
+
+    def _copied(self, call: Call, text: ast.expr | None, use: Use) -> None:
+        """Keeps both ends of an asynchronous copy in mind."""
+        sent = call.name == "_to_copy" and not goes_to_host(text)
+        if call.name == "copy_":
+            target, source = call.args[0], call.args[1]
+            target_name, source_name = call_text.subject(text), _argument(text)
+        else:
+            target, source = call.made[0], call.args[0]
+            target_name, source_name = None, call_text.subject(text)
+        for tensor, name, is_target in ((target, target_name, True), (source, source_name, False)):
+            block = self.blocks.of(tensor)
+            low, high = span(tensor)
+            kept = block.fills if is_target else block.reads
+            known = block.home is Home.HOST or (
+                block.home is Home.UNKNOWN and (_is_surely_host(name) or (sent and not is_target))
+            )
+            if not is_target:
+                self._compare(block, use.moment)
+                self._read_by_copies.add(block)
+            end = Use(use.lane, use.epoch, use.moment, low, high)
+            kept.append(Copy(end, known, b"" if is_target else content(tensor)))
+            del kept[:-_KEPT_COPIES]
+
+    # --- FR404 ---
+
+    def _host_reads(self, call: Call) -> None:
+        tensor = call.reads[0]
+        block = self.blocks.of(tensor)
+        self._forget_done(block)
+        for copy in block.fills:
+            if not copy.use.meets(*span(tensor)):
+                continue
+            # The host waits for the current stream where it reads memory of the device.
+            waits = not copy.known and self.fences.ordered(copy.use.epoch, call.lane)
+            if not waits:
+                self._early_read(call, copy.use)
+                return
+
+    def _early_read(self, call: Call, copy: Use) -> None:
+        where = self._line(copy.moment)
+        self._report(
+            "FR404",
+            Use(self.fences.host, copy.epoch, self._here(), 0, 0),
+            call.name,
+            copy,
+            "copy",
+            f"a wait of the host for an event recorded after {where} on stream `{copy.lane.name}`",
+            "the host reads the target of an asynchronous copy that it has not waited for",
+        )
+
+    # --- FR403 ---
+
+    def _writes(self, call: Call, tensor: torch.Tensor) -> None:
+        block = self.blocks.of(tensor)
+        if not block.reads:
+            return
+        self._forget_done(block)
+        for copy in block.reads:
+            if copy.known and copy.use.meets(*span(tensor)):
+                block.reads.remove(copy)  # it is told of once
+                self._overwritten(copy.use, call.name.rstrip("_"), self._here())
+                return
+
+    def _compare(self, block: Block, moment: int) -> None:
+        """Looks for what was written out of torch's sight, by NumPy say, since copies were made."""
+        self._forget_done(block)
+        for copy in block.reads:
+            if copy.known and self._changed(block, copy):
+                self._overwritten(copy.use, "write seen", moment)
+                block.reads.remove(copy)
+                return
+
+    def _changed(self, block: Block, copy: Copy) -> bool:
+        storage = block.storage()
+        if not copy.before or storage is None:
+            return False
+        start = copy.use.low - storage.data_ptr()
+        now = bytes(storage[start : start + len(copy.before)])
+        return now != copy.before
+
+    def _overwritten(self, copy: Use, verb: str, moment: int) -> None:
+        where = self._line(copy.moment)
+        self._report(
+            "FR403",
+            Use(self.fences.host, copy.epoch, moment, 0, 0),
+            verb,
+            copy,
+            "copy",
+            f"a wait of the host for an event recorded after {where} on stream "
+            f"`{copy.lane.name}`, or a fresh buffer for each copy",
+            "the host writes the source of an asynchronous copy that it has not waited for",
+        )
+
+    # --- FR402 ---
+
+    def _freed(self, block: Block) -> None:
+        """Judges a block's uses when its memory goes back to the allocator."""
+        self._read_by_copies.discard(block)
+        if not self.tally.active or self.tally.streams is None:
+            return
+        if block.home is Home.HOST:
+            # The host's allocator waits for copies, and for nothing else.
+            for number, use in block.uses.items():
+                late = not self.fences.ordered(use.epoch, self.fences.host)
+                if number in block.by_kernels and use.lane is not self.fences.host and late:
+                    own = block.made is not None and use.lane is block.made.lane
+                    if not own:
+                        self._reused(use, use, self.fences.host)
+                        return
+            return
+        if block.made is None:
+            return
+        for number, use in block.uses.items():
+            other = use.lane is not block.made.lane and number not in block.lent
+            if other and not self.fences.ordered(use.epoch, block.made.lane):
+                self._reused(block.made, use, block.made.lane)
+                return
+
+    def _reused(self, made: Use, use: Use, lane: Lane) -> None:
+        used, home = f"stream `{use.lane.name}`", f"stream `{lane.name}`"
+        if lane is self.fences.host:
+            home = "the host"
+        self._report(
+            "FR402",
+            Use(lane, use.epoch, self._here(), 0, 0),
+            "free",
+            use,
+            "use",
+            f"`record_stream({use.lane.name})`, an owner that keeps it until that stream is done, "
+            f"or a wait of {home} for {used}",
+            f"the memory is {home}'s, which hands it out again at once; {used} may still use it",
+            made,
+        )
+
+    # --- fences ---
+
+    def _heard(self, happened: Happening) -> None:
+        """A fence: what copies read must be what it was when they were made."""
+        if happened.what == "lend":
+            self.lends = True
+            self.blocks.of(happened.about).lent.add(happened.lane.number)
+        elif happened.lane is self.fences.host and happened.after is not None:
+            for block in list(self._read_by_copies):
+                for copy in [one for one in block.reads if self._is_done(one)]:
+                    if copy.known and self._changed(block, copy):
+                        self._overwritten(copy.use, "write seen", happened.moment)
+                    block.reads.remove(copy)
+                if not block.reads:
+                    self._read_by_copies.discard(block)
+
+    def _is_done(self, copy: Copy) -> bool:
+        return self.fences.ordered(copy.use.epoch, self.fences.host)
+
+    def _forget_done(self, block: Block) -> None:
+        for kept in (block.fills, block.reads):
+            kept[:] = [one for one in kept if not self._is_done(one)]
+
+    # --- telling ---
+
+    def _here(self) -> int:
+        return self.tally.moments.on("host", self.tally.sites.here(2))
+
+    def _text(self) -> ast.expr | None:
+        frame = self.tally.sites.frame()
+        return None if frame is None else call_text.call_at(frame)
+
+    def _line(self, moment: int) -> str:
+        site = self.tally.sites[self.tally.moments.site(moment)]
+        return f"{PurePath(site.path).name}:{site.line}"
+
+    def _access(self, verb: str, use: Use) -> Access:
+        moments = self.tally.moments
+        site = self.tally.sites[moments.site(use.moment)]
+        return Access(verb, site, moments.step_of(use.moment), use.lane.name)
+
+    def _report(
+        self,
+        code: str,
+        late: Use,
+        verb: str,
+        early: Use,
+        early_verb: str,
+        missing: str,
+        note: str,
+        made: Use | None = None,
+    ) -> None:
+        tally, fences = self.tally, self.fences
+        site = tally.sites[tally.moments.site(late.moment)]
+        begun = tally.sites[tally.moments.site((made or early).moment)]
+        name = f"memory of {PurePath(begun.path).name}:{begun.line} in {begun.function}"
+        # One line that frees a batch too soon frees many tensors: one report for all of them.
+        gap = (code, site, early.lane.name, late.lane.name if made else name)
+        with tally.lock:
+            told = self._told.setdefault(gap, (code, name, site))
+            if tally.seen_again(told):
+                return
+            code, name, site = told
+            first = fences.tell(early.lane, early_verb, early.moment, about=name)
+            last = fences.tell(late.lane, verb, late.moment, about=name, ordered=False)
+            is_read = code == "FR404"
+            before = self._access(early_verb, early)
+            doubts = tuple(self._doubts(code))
+            tally.report(
+                Violation(
+                    code=code,
+                    name=CHECKS[code],
+                    buffer=name,
+                    rows=(),
+                    row_count=0,
+                    values=(),
+                    access=self._access(verb, late),
+                    last_write=before if is_read else None,
+                    last_read=None if is_read else before,
+                    test=tally.test,
+                    device="cpu",
+                    pid=os.getpid(),
+                    missing=missing,
+                    notes=(note, *doubts),
+                    history=fences.history((early.lane, late.lane), (first, last)),
+                    confidence="incomplete" if doubts else "",
+                )
+            )
+
+    def _doubts(self, code: str) -> Iterator[str]:
+        for doubt in self.fences.doubts:
+            yield f"a fence may be out of sight: {doubt}"
+        if code == "FR402" and not self.lends:
+            yield "this engine was not seen to call `record_stream`, which it may do on a GPU only"
+
+
+def _is_surely_host(name: ast.expr | None) -> bool:
+    found = call_text.names(name)[:1]
+    return any(not SURE_WORDS.isdisjoint(words(one)) for one in found)
+
+
+def _argument(text: Any) -> Any:
+    arguments = getattr(text, "args", None)
+    return arguments[0] if arguments else None
