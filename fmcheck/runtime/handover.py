@@ -32,7 +32,7 @@ _WRITES_BY_INDEX = frozenset(
 _REMEMBERED = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)  # frozen, it would take four times as long to make
 class Touch:
     """One access of a storage: bytes [low, high), all of them if `dense`.
 
@@ -105,7 +105,7 @@ class Handover:
         """Judges the accesses of a call."""
         fences = self.fences
         lane = fences.host if call.host else call.lane
-        count = fences.now(lane).time
+        count = fences.time(lane)
         tally = fences.tally
         moment = tally.moments.on(lane.name, tally.sites.here(2))
         is_copy = call.is_async_copy

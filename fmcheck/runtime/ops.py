@@ -171,7 +171,8 @@ class Ops:
         try:
             result = func(*args, **kwargs)
         finally:
-            self._undo(undo)
+            if undo:
+                self._undo(undo)
         if not writes:
             call.made = _made(result)
         self.after(call)
@@ -181,11 +182,15 @@ class Ops:
         """Tells the listeners of what is about to be done; returns what to call after it."""
         here = self._here
         here.quiet = True
+        undo = []
         try:
-            undone = [listener.before(call) for listener in self.listeners]
+            for listener in self.listeners:
+                one = listener.before(call)
+                if one is not None:
+                    undo.append(one)
         finally:
             here.quiet = False
-        return [one for one in undone if one is not None]
+        return undo
 
     def _undo(self, undo: list[Callable[[], None]]) -> None:
         self._here.quiet = True
