@@ -267,6 +267,23 @@ def test_a_class_method_stays_one(watch: Watch) -> None:
     assert [one.buffer for one in found(watch)] == ["Loop.make"]
 
 
+def test_a_synchronize_in_a_step_is_a_sync_where_streams_are_followed() -> None:
+    watch = Watch([parse_contract(CONTRACT, "toy.toml")], streams="tracked")
+    watch.start()
+    try:
+        stream = torch.cpu.Stream()
+        event = stream.record_event()
+        for wait in (stream.synchronize, event.synchronize, torch.cpu.synchronize):
+            Loop().step(lambda loop, wait=wait: wait())
+            (violation,) = found(watch)
+            assert (violation.code, violation.access.verb) == ("FR501", "synchronize")
+        Loop().step(lambda loop: stream.wait_event(event))
+        event.synchronize()
+        assert found(watch) == []
+    finally:
+        watch.stop()
+
+
 # --- launches ---
 
 

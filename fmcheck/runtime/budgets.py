@@ -25,6 +25,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType, ModuleType
 
     from fmcheck.finding import Site
+    from fmcheck.runtime.fences import Happening
     from fmcheck.runtime.hold import Undo
     from fmcheck.runtime.syncs import StepMode
     from fmcheck.runtime.tally import Tally
@@ -282,6 +283,12 @@ def budget_holds(contract: Contract, tally: Tally) -> Iterator[CallHold]:
             yield BudgetHold(contract, bare, tally, ledger=ledger, declared=False)
     for function in launches.fused:
         yield FusedHold(contract, Budget(functions=(function,)), tally)
+
+
+def heard(happened: Happening) -> None:
+    """Tells the step that this thread is in of a fence: the host's own are syncs."""
+    if _thread.ledger is not None and happened.what == "synchronize" and happened.lane.number == 0:
+        _thread.ledger.sync("synchronize")
 
 
 def mode_of_thread() -> StepMode | None:

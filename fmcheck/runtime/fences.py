@@ -219,7 +219,8 @@ class Fences:
 
     def lend(self, tensor: Any, lane: Lane) -> None:
         """A tensor is told to be in use on a lane, by `record_stream`."""
-        self.tell(lane, "lend", self._moment(lane), about=tensor)
+        # What the lane remembers of it must not keep the tensor alive.
+        self.tell(lane, "lend", self._moment(lane), about=weakref.ref(tensor))
 
     def doubt(self, reason: str) -> None:
         """A fence may have been missed from here on: no race is certain any more."""

@@ -84,6 +84,8 @@ class Lifetimes:
             if block.made is None:
                 block.made = Use(call.lane, epoch, moment, *span(tensor))
                 block.home = self._home(call, text)
+                if block.home is Home.HOST:
+                    self._leave_to_us(tensor)
         if call.is_async_copy:
             self._copied(call, text, Use(call.lane, epoch, moment, 0, 0))
 
@@ -117,9 +119,16 @@ class Lifetimes:
             if not is_target:
                 self._compare(block, use.moment)
                 self._read_by_copies.add(block)
+            if known:
+                self._leave_to_us(tensor)
             end = Use(use.lane, use.epoch, use.moment, low, high)
             kept.append(Copy(end, known, b"" if is_target else content(tensor)))
             del kept[:-_KEPT_COPIES]
+
+    def _leave_to_us(self, tensor: torch.Tensor) -> None:
+        """Host memory is touched by the host at once, whatever stream is current."""
+        if self.tally.streams is not None:
+            self.tally.streams.leave_out(tensor)
 
     # --- FR404 ---
 
@@ -238,7 +247,7 @@ class Lifetimes:
         """A fence: what copies read must be what it was when they were made."""
         if happened.what == "lend":
             self.lends = True
-            self.blocks.of(happened.about).lent.add(happened.lane.number)
+            self.blocks.of(happened.about()).lent.add(happened.lane.number)
         elif happened.lane is self.fences.host and happened.after is not None:
             for block in list(self._read_by_copies):
                 for copy in [one for one in block.reads if self._is_done(one)]:

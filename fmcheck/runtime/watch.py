@@ -196,6 +196,7 @@ class Watch:
             self.tally.note(f"FR602 is not checked: this torch is unknown to it ({err})")
 
     def _follow_streams(self, _: ModuleType) -> Iterator[Undo]:
+        from fmcheck.runtime.budgets import heard
         from fmcheck.runtime.lifetimes import Lifetimes
         from fmcheck.runtime.stale_events import StaleEvents
         from fmcheck.runtime.streams import Streams
@@ -203,6 +204,7 @@ class Watch:
         followed = Streams(self.tally, self._streams, self._seed)
         followed.ops.listeners.append(Lifetimes(followed.fences))
         StaleEvents(followed.fences, self.contracts)
+        followed.fences.listeners.append(heard)
         yield from followed.follow()
 
     def _after_import(self, name: str, take: Callable[[ModuleType], Iterator[Undo]]) -> None:

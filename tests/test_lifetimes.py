@@ -1,0 +1,449 @@
+"""FR402 to FR405: memory that a stream still works with, and events that order nothing any more.
+
+Each program is written as an engine's code is: streams of the CPU, host buffers without a device.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fmcheck.contract import parse_contract
+from fmcheck.errors import UsageError
+from fmcheck.runtime.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fmcheck.finding import Violation
+
+DEVICE = torch.device("cpu")
+CONTRACT = f"""
+    [engine]
+    name = "toy"
+
+    [[steps]]
+    functions = ["{__name__}:step"]
+
+    [streams]
+    consumed_once = ["publish_ready"]
+
+    [[streams.lend]]
+    functions = ["{__name__}:lend"]
+"""
+
+
+def step(work: Callable[[], Any]) -> Any:
+    return work()
+
+
+def lend(tensor: torch.Tensor, stream: Any) -> None:
+    """On an accelerator this would call `record_stream`."""
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    watch = Watch([parse_contract(CONTRACT, "toy.toml")], streams="tracked")
+    watch.start()
+    yield watch
+    watch.stop()
+
+
+class Engine:
+    """Two streams, something on the device, and buffers on the host."""
+
+    def __init__(self) -> None:
+        self.forward = torch.cpu.Stream()
+        self.copy = torch.cpu.Stream()
+        with torch.cpu.stream(self.forward):
+            self.tokens = torch.arange(4, device=DEVICE)
+            self.staging = torch.zeros(4, dtype=torch.int64)
+            self.tokens_cpu = torch.zeros(4, dtype=torch.int64)
+
+    def pull(self) -> Any:
+        """Copies the tokens to the host, and says when they are there."""
+        self.copy.wait_stream(self.forward)
+        with torch.cpu.stream(self.copy):
+            self.tokens_cpu.copy_(self.tokens, non_blocking=True)
+            return self.copy.record_event()
+
+    def push(self) -> Any:
+        """Copies the staged values to the device, and says when they were read."""
+        with torch.cpu.stream(self.copy):
+            self.sent = self.staging.to(DEVICE, non_blocking=True, copy=True)
+            return self.copy.record_event()
+
+
+def found(watch: Watch) -> list[Violation]:
+    return list(watch.drain())
+
+
+def codes(watch: Watch) -> list[str]:
+    return sorted({violation.code for violation in found(watch)})
+
+
+def line_of(call: Callable[..., Any], text: str) -> int:
+    """The line of a function that holds some text."""
+    import inspect
+
+    lines, first = inspect.getsourcelines(call)
+    return next(first + number for number, line in enumerate(lines) if text in line)
+
+
+# --- FR404 ---
+
+
+def test_a_host_read_before_the_copy_s_event_is_early(watch: Watch) -> None:
+    engine = Engine()
+    engine.pull()
+    engine.tokens_cpu.tolist()
+    (violation,) = found(watch)
+    assert (violation.code, violation.access.verb) == ("FR404", "tolist")
+    assert violation.access.site.function.endswith(
+        "test_a_host_read_before_the_copy_s_event_is_early"
+    )
+    assert violation.last_write is not None
+    assert violation.last_write.site.line == line_of(Engine.pull, "self.tokens_cpu.copy_")
+    assert violation.last_write.stream == "copy"
+    assert "on stream `copy`" in violation.missing
+    assert [one.ordered for one in violation.history if not one.ordered] == [False]
+
+
+WAITS: dict[str, Callable[[Engine, Any], Any]] = {
+    "its event": lambda engine, done: done.synchronize(),
+    "its stream": lambda engine, done: engine.copy.synchronize(),
+    "the device": lambda engine, done: torch.cpu.synchronize(),
+    "a query that said true": lambda engine, done: done.query(),
+    "a later event of another stream": lambda engine, done: (
+        engine.forward.wait_event(done),
+        engine.forward.record_event().synchronize(),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_a_host_read_after_a_wait_is_fine(watch: Watch, name: str) -> None:
+    engine = Engine()
+    WAITS[name](engine, engine.pull())
+    engine.tokens_cpu.tolist()
+    assert found(watch) == []
+
+
+@pytest.mark.parametrize("read", [int, bool, float, torch.Tensor.item])
+def test_every_way_of_reading_a_value_is_a_read(watch: Watch, read: Callable[..., Any]) -> None:
+    engine = Engine()
+    engine.pull()
+    read(engine.tokens_cpu[0])
+    assert codes(watch) == ["FR404"]
+
+
+def test_numpy_reads_as_well(watch: Watch) -> None:
+    engine = Engine()
+    engine.pull()
+    engine.tokens_cpu.numpy()
+    assert codes(watch) == ["FR404"]
+
+
+def test_the_copy_s_own_stream_does_not_make_the_host_wait(watch: Watch) -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        pulled = engine.tokens.to("cpu", non_blocking=True, copy=True)
+        pulled.tolist()
+    assert codes(watch) == ["FR404"]
+
+
+def test_a_read_of_device_memory_waits_for_the_current_stream(watch: Watch) -> None:
+    engine = Engine()
+    engine.push()
+    with torch.cpu.stream(engine.copy):
+        engine.sent.tolist()
+    assert found(watch) == []
+
+
+def test_another_step_s_copy_into_a_shared_buffer_is_met_too(watch: Watch) -> None:
+    engine = Engine()
+    first = engine.pull()
+    engine.pull()
+    first.synchronize()
+    engine.tokens_cpu.tolist()
+    assert codes(watch) == ["FR404"]
+
+
+def test_a_part_that_no_copy_fills_may_be_read(watch: Watch) -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.copy):
+        engine.copy.wait_stream(engine.forward)
+        engine.tokens_cpu[:2].copy_(engine.tokens[:2], non_blocking=True)
+    engine.tokens_cpu[2:].tolist()
+    assert found(watch) == []
+
+
+def test_a_blocking_copy_is_waited_for(watch: Watch) -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        engine.tokens_cpu.copy_(engine.tokens)
+    engine.forward.synchronize()
+    engine.tokens_cpu.tolist()
+    assert found(watch) == []
+
+
+# --- FR403 ---
+
+
+def test_a_host_write_before_the_copy_s_event_overwrites_its_source(watch: Watch) -> None:
+    engine = Engine()
+    engine.push()
+    engine.staging.fill_(1)
+    (violation,) = found(watch)
+    assert (violation.code, violation.access.verb) == ("FR403", "fill")
+    assert violation.last_read is not None
+    assert violation.last_read.site.line == line_of(Engine.push, "self.staging.to")
+    assert "a fresh buffer" in violation.missing
+
+
+def test_a_host_write_after_the_event_is_fine(watch: Watch) -> None:
+    engine = Engine()
+    engine.push().synchronize()
+    engine.staging.fill_(1)
+    assert found(watch) == []
+
+
+def test_the_event_of_an_earlier_copy_is_not_enough(watch: Watch) -> None:
+    engine = Engine()
+    first = engine.push()
+    engine.push()
+    first.synchronize()
+    engine.staging.fill_(1)
+    assert codes(watch) == ["FR403"]
+
+
+def test_two_buffers_that_alternate_are_fine(watch: Watch) -> None:
+    engine = Engine()
+    buffers, done = [engine.staging, engine.staging.clone()], []
+    for number in range(4):
+        if len(done) > 1:
+            done[-2].synchronize()
+        buffers[number % 2].fill_(number)
+        engine.staging = buffers[number % 2]
+        done.append(engine.push())
+    assert found(watch) == []
+
+
+def test_a_source_named_as_the_host_s_is_the_host_s(watch: Watch) -> None:
+    lens_cpu = torch.tensor([3, 4])
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        lens = torch.zeros(2, dtype=torch.int64, device=DEVICE)
+        lens.copy_(lens_cpu, non_blocking=True)
+    lens_cpu.fill_(1)
+    assert codes(watch) == ["FR403"]
+
+
+def test_what_numpy_wrote_is_seen_at_the_next_copy(watch: Watch) -> None:
+    engine = Engine()
+    shared = engine.staging.numpy()
+    engine.push()
+    shared[:] = 7
+    engine.push()
+    (violation,) = found(watch)
+    assert (violation.code, violation.access.verb) == ("FR403", "write seen")
+
+
+def test_what_numpy_wrote_is_seen_at_the_copy_s_event(watch: Watch) -> None:
+    engine = Engine()
+    shared = engine.staging.numpy()
+    done = engine.push()
+    shared[:] = 7
+    done.synchronize()
+    assert codes(watch) == ["FR403"]
+
+
+def test_numpy_may_write_after_the_event(watch: Watch) -> None:
+    engine = Engine()
+    shared = engine.staging.numpy()
+    engine.push().synchronize()
+    shared[:] = 7
+    engine.push().synchronize()
+    assert found(watch) == []
+
+
+def test_device_memory_is_written_in_the_order_of_its_stream(watch: Watch) -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        torch.zeros(4, dtype=torch.int64, device=DEVICE).copy_(engine.tokens, non_blocking=True)
+        engine.tokens.fill_(2)
+    assert found(watch) == []
+
+
+# --- FR402 ---
+
+
+def use_elsewhere(engine: Engine) -> torch.Tensor:
+    """A tensor of the forward stream that the copy stream reads, ordered as it must be."""
+    with torch.cpu.stream(engine.forward):
+        made = engine.tokens + 1
+    engine.copy.wait_stream(engine.forward)
+    with torch.cpu.stream(engine.copy):
+        engine.read = made * 2
+    return made
+
+
+def test_memory_that_another_stream_uses_is_freed_too_soon(watch: Watch) -> None:
+    engine = Engine()
+    engine.tokens.record_stream(engine.forward)
+    made = use_elsewhere(engine)
+    del made
+    (violation,) = found(watch)
+    assert (violation.code, violation.access.verb) == ("FR402", "free")
+    assert violation.buffer.endswith("in use_elsewhere")
+    assert violation.last_read is not None
+    assert violation.last_read.site.line == line_of(use_elsewhere, "made * 2")
+    assert "record_stream(copy)" in violation.missing
+    assert not watch.is_advice(violation)
+
+
+def test_an_engine_that_never_lends_is_only_told(watch: Watch) -> None:
+    engine = Engine()
+    made = use_elsewhere(engine)
+    del made
+    (violation,) = found(watch)
+    assert watch.is_advice(violation)
+    assert any("record_stream" in note for note in violation.notes)
+
+
+SAFE: dict[str, Callable[[Engine, torch.Tensor], Any]] = {
+    "record_stream": lambda engine, made: made.record_stream(engine.copy),
+    "the engine's own word for it": lambda engine, made: lend(made, engine.copy),
+    "a join": lambda engine, made: engine.forward.wait_stream(engine.copy),
+    "a wait of the host": lambda engine, made: engine.copy.synchronize(),
+}
+
+
+@pytest.mark.parametrize("name", SAFE)
+def test_memory_that_is_lent_or_joined_may_be_freed(watch: Watch, name: str) -> None:
+    engine = Engine()
+    made = use_elsewhere(engine)
+    SAFE[name](engine, made)
+    del made
+    assert found(watch) == []
+
+
+def test_an_owner_keeps_memory_until_it_is_done_with(watch: Watch) -> None:
+    engine = Engine()
+    kept = [use_elsewhere(engine)]
+    engine.copy.record_event().synchronize()
+    kept.clear()
+    assert found(watch) == []
+
+
+def test_a_view_keeps_memory_alive(watch: Watch) -> None:
+    engine = Engine()
+    made = use_elsewhere(engine)
+    view = made[1:]
+    del made
+    assert found(watch) == []
+    del view
+    assert codes(watch) == ["FR402"]
+
+
+def test_a_lend_to_one_stream_says_nothing_of_another(watch: Watch) -> None:
+    engine = Engine()
+    made = use_elsewhere(engine)
+    made.record_stream(engine.forward)
+    del made
+    assert codes(watch) == ["FR402"]
+
+
+def test_host_memory_that_a_kernel_reads_is_freed_too_soon(watch: Watch) -> None:
+    engine = Engine()
+    rows = torch.zeros(2, dtype=torch.int64)
+    lend(rows, engine.forward)
+    with torch.cpu.stream(engine.copy):
+        rows = torch.zeros(2, dtype=torch.int64)
+    with torch.cpu.stream(engine.forward):
+        rows.add(1)
+    del rows
+    assert codes(watch) == ["FR402"]
+
+
+def test_one_line_that_frees_many_is_one_report(watch: Watch) -> None:
+    engine = Engine()
+    engine.tokens.record_stream(engine.forward)
+    batch = [use_elsewhere(engine) for _ in range(3)]
+    batch.clear()
+    (violation,) = found(watch)
+    assert violation.count == 3
+
+
+# --- FR405 ---
+
+
+class Publisher:
+    def __init__(self, engine: Engine) -> None:
+        self.engine = engine
+        self.publish_ready = torch.cpu.Event()
+        self.other = torch.cpu.Event()
+
+    def publish(self) -> None:
+        self.publish_ready.record(self.engine.forward)
+
+    def resolve(self) -> None:
+        self.publish_ready.wait(self.engine.copy)
+
+    def pull(self) -> None:
+        self.engine.copy.wait_event(self.publish_ready)
+
+
+def test_a_wait_for_a_record_of_an_earlier_step_is_stale(watch: Watch) -> None:
+    relay = Publisher(Engine())
+    relay.publish()
+    step(relay.resolve)
+    step(relay.resolve)
+    (violation,) = found(watch)
+    assert (violation.code, violation.buffer) == ("FR405", "publish_ready")
+    assert violation.access.site.line == line_of(Publisher.resolve, "publish_ready.wait")
+    assert (violation.access.step, violation.access.stream) == (2, "copy")
+    assert f"test_lifetimes.py:{line_of(Publisher.publish, 'record')}" in violation.notes[0]
+    assert "in step 1" in violation.notes[0]
+
+
+def test_each_record_may_be_waited_for_in_one_step(watch: Watch) -> None:
+    relay = Publisher(Engine())
+    for _ in range(3):
+        relay.publish()
+        step(lambda: (relay.resolve(), relay.pull()))
+    assert found(watch) == []
+
+
+def test_an_event_of_another_name_may_be_waited_for_again(watch: Watch) -> None:
+    relay = Publisher(Engine())
+    relay.other.record(relay.engine.forward)
+    for _ in range(3):
+        step(lambda: relay.other.wait(relay.engine.copy))
+    assert found(watch) == []
+
+
+def test_without_steps_a_stream_waits_for_a_record_once() -> None:
+    text = CONTRACT[: CONTRACT.index("[[steps]]")] + '[streams]\nconsumed_once = ["publish_ready"]'
+    watch = Watch([parse_contract(text, "toy.toml")], streams="tracked")
+    watch.start()
+    try:
+        relay = Publisher(Engine())
+        relay.publish()
+        relay.resolve()
+        assert found(watch) == []
+        relay.resolve()
+        assert codes(watch) == ["FR405"]
+    finally:
+        watch.stop()
+
+
+@pytest.mark.parametrize(
+    "line",
+    ['[streams]\nconsumed_once = ["a.b"]', '[[streams.lend]]\nfunctions = ["lend"]'],
+)
+def test_a_contract_that_means_nothing_is_refused(line: str) -> None:
+    with pytest.raises(UsageError, match="streams"):
+        parse_contract(f'[engine]\nname = "x"\n{line}', "toy.toml")
