@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fmcheck.reach.outreach import Outreach
     from fmcheck.record import Run
     from fmcheck.runtime.session import Session
+    from fmcheck.stream_options import StreamOptions
     from fmcheck.testing.watched import Watched
 
 MODES = ("fail", "warn", "halt", "off")
@@ -72,6 +73,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where each process writes what it checked and found, in a folder of its own that "
         "stays (default: among the temporary files, and removed after a run in good order)",
     )
+        "--fmcheck-streams",
+        metavar="MODE",
+        dest="fmcheck_streams",
+        help="how streams are followed: tracked; delayed: a write is seen by other streams no "
+        "sooner than a fence makes them see it; random: or at any moment up to then; or off "
+        "(default: tracked)",
+    )
+    group.addoption(
+        "--fmcheck-seed",
+        metavar="N",
+        dest="fmcheck_seed",
+        help="what --fmcheck-streams=random perturbs streams by (default: drawn anew, and told)",
+    )
+    parser.addini("fmcheck_streams", "how fmcheck follows streams, unless --fmcheck-streams says")
+    parser.addini("fmcheck_seed", "the seed of random streams, unless --fmcheck-seed says")
     parser.addini(
         "fmcheck_mode", "what a violation of fmcheck does, unless --fmcheck or FMCHECK_MODE says it"
     )
@@ -152,7 +168,7 @@ def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
 
     named = getattr(config.known_args_namespace, "fmcheck_config", None)
     located = load_settings(Path(named)) if named else find_settings(config.rootpath)
-    watch = Session(located, mode, who="pytest -p fmcheck")
+    watch = Session(located, mode, who="pytest -p fmcheck", streams=_streams(config))
     asked = getattr(config.known_args_namespace, "fmcheck_journal", None) or ""
     return watch, Outreach(watch, located, config.rootpath, asked)
 
@@ -167,6 +183,23 @@ def _reports(config: pytest.Config, mode: str) -> tuple[Path, ...]:
     if not mode:
         raise UsageError("--fmcheck-report", "fmcheck is off: expected `-p fmcheck` beside it")
     return checked(asked, "--fmcheck-report", config.invocation_params.dir)
+
+
+def _streams(config: pytest.Config) -> StreamOptions:
+    """Returns how streams are to be followed, each setting from the first place that has it."""
+    from fmcheck.stream_options import stream_options
+
+    known = config.known_args_namespace
+    return stream_options(
+        *(
+            (
+                (f"--fmcheck-{name}", getattr(known, f"fmcheck_{name}", None)),
+                (f"FMCHECK_{name.upper()}", os.environ.get(f"FMCHECK_{name.upper()}")),
+                (f"fmcheck_{name}", config.getini(f"fmcheck_{name}")),
+            )
+            for name in ("streams", "seed")
+        )
+    )
 
 
 class _Session:
@@ -282,7 +315,7 @@ class _Session:
         from fmcheck.reach.gaps import gaps
 
         names = ", ".join(self.watch.contract_names)
-        first = f"fmcheck: mode {self.watch.mode}, contracts: {names} (child processes too)"
+        first = f"fmcheck: mode {self.watch.mode}, streams {self.watch.streams}, contracts: {names}"
         return [first, *(f"fmcheck: {gap}" for gap in gaps())]
 
     @pytest.hookimpl(tryfirst=True)

@@ -1,11 +1,14 @@
-"""The lint half of the museum: historic faults, each as a small bad case and its good one.
+"""The museum: historic faults, each as a small bad case and its good one.
 
-A case is a folder of `fixtures/museum/`: `bad.py`, `good.py` and `case.toml`. In `bad.py` a
-trailing `# expect: FM201` marks each line on which a finding has to start. All rules look at both,
-whether or not they are on by default, with the registered contracts and the case's own.
+A case is a folder of `fixtures/museum/` with a `case.toml` and one or both of two pairs. `bad.py`
+and `good.py` are linted: in `bad.py` a trailing `# expect: FM201` marks each line on which a
+finding has to start. All rules look at both, whether or not they are on by default, with the
+registered contracts and the case's own. `bad_run.py` and `good_run.py` are run under a watch:
+`museum_runs` says how.
 
-`python -m tests.museum` prints how many of the entries that have a lint rule are covered by a
-case, and caught. Exit status 1 if fewer than 90 % of those that source can show are caught.
+`python -m tests.museum` prints how many of the entries that source, or a run on a CPU, can show are
+covered by a case, and caught, and `--page` writes `fixtures/museum/README.md`. Exit status 1 if
+too few are caught.
 """
 
 from __future__ import annotations
@@ -13,7 +16,6 @@ from __future__ import annotations
 import json
 import re
 import sys
-from collections import defaultdict
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
@@ -28,7 +30,7 @@ from fmcheck.registry import contracts_for, rules
 from fmcheck.strict import convert, read_toml
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Mapping, Sequence
 
     from fmcheck.contract import Contract
     from fmcheck.lint.rule import Rule
@@ -36,22 +38,45 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 MUSEUM = ROOT / "fixtures" / "museum"
 DATA = Path(__file__).parent / "data" / "museum.json"
-LEAST_CAUGHT = 0.90
 
 _EXPECTED = re.compile(r"#\s*expect:\s*([A-Z]+\d+(?:\s*,\s*[A-Z]+\d+)*)\s*$")
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One entry of the museum that has a lint rule.
+    """One entry of the museum.
 
-    `detectable` says whether source can show it: "yes", "partly" (a part of its forms) or "no".
+    `detectable` says whether source can show it: "yes", "partly" (a part of its forms) or "no";
+    `at_run_time` whether a run can, and `on_cpu` whether it can without a GPU. `lint_rules` and
+    `checks` are the kinds of rules and checks that see it.
     """
 
     id: str
     class_: str
     lint_rules: tuple[str, ...]
     detectable: str
+    checks: tuple[str, ...]
+    at_run_time: str
+    on_cpu: str
+
+    @property
+    def can_be_linted(self) -> bool:
+        """Tells whether a rule can see it in source."""
+        return bool(self.lint_rules) and self.detectable != "no"
+
+    @property
+    def can_be_run(self) -> bool:
+        """Tells whether a check can see it in a run on a CPU."""
+        return self.at_run_time == "yes" and self.on_cpu != "no"
+
+    @property
+    def link(self) -> str:
+        """The public thread; "" for what was found by reading released wheels."""
+        repository, mark, number = self.id.partition("#")
+        if not mark:
+            repository, _, commit = self.id.partition("@")
+            return f"https://github.com/{repository}/commit/{commit}"
+        return f"https://github.com/{repository}/pull/{number}" if number.isdigit() else ""
 
 
 class CaseFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -60,6 +85,9 @@ class CaseFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     `id` is the museum's, `rules` are the codes that catch the bad form. Both sources are linted
     as `path`, and with the contract file `contract` of the same folder. `why_not` says why no rule
     catches a case that source could show.
+
+    `checks` are the codes that catch the bad run, and `watch` is the contract file of both runs,
+    from the folder. `missed` says why no check catches what a run could show.
     """
 
     id: str
@@ -69,6 +97,9 @@ class CaseFile(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     path: str = ""
     contract: str = ""
     why_not: str = ""
+    checks: tuple[str, ...] = ()
+    watch: str = ""
+    missed: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,6 +108,16 @@ class Case:
 
     folder: Path
     file: CaseFile
+
+    @property
+    def is_linted(self) -> bool:
+        """Tells whether there is a form for the linter."""
+        return (self.folder / "bad.py").is_file()
+
+    @property
+    def is_run(self) -> bool:
+        """Tells whether there is a form to be run."""
+        return (self.folder / "bad_run.py").is_file()
 
     @property
     def expected(self) -> list[tuple[int, str]]:
@@ -114,10 +155,16 @@ def expectations(source: str) -> list[tuple[int, str]]:
 
 @cache
 def entries() -> Mapping[str, Entry]:
-    """Returns the museum's entries that have a lint rule, by id."""
+    """Returns the museum's entries, by id."""
     return {
         one["id"]: Entry(
-            one["id"], one["class"], tuple(one["lint_rules"]), one["static_detectable"]
+            one["id"],
+            one["class"],
+            tuple(one["lint_rules"]),
+            one["static_detectable"],
+            tuple(one["runtime_checks"]),
+            one["runtime_detectable"],
+            one["cpu_detectable"],
         )
         for one in json.loads(DATA.read_text(encoding="utf-8"))
     }
@@ -133,71 +180,7 @@ def _rules(contracts: Sequence[Contract]) -> list[Rule]:
     return [rule(contracts) for rule in rules().values()]
 
 
-@dataclass(slots=True)
-class Row:
-    """One line of the table: entries of one class or rule that source can show."""
-
-    name: str
-    detectable: int = 0
-    covered: int = 0
-    caught: int = 0
-
-    def __str__(self) -> str:
-        share = f"{self.caught / self.detectable:.0%}" if self.detectable else "-"
-        counts = f"{self.detectable:10}  {self.covered:7}  {self.caught:6}"
-        return f"{self.name:32}  {counts}  {share:>5}"
-
-
-def main() -> int:
-    """Prints the table, what is missed and why, and what has no case."""
-    by_id: dict[str, list[Case]] = defaultdict(list)
-    for case in cases():
-        by_id[case.file.id].append(case)
-    wanted = [entry for entry in entries().values() if entry.detectable != "no"]
-    caught = {entry.id for entry in wanted if any(one.is_caught for one in by_id[entry.id])}
-    print(f"{'':32}  detectable  covered  caught  share")
-    total = _row("all", wanted, by_id, caught)
-    for row in (*_rows(wanted, by_id, caught), total):
-        print(row)
-    print()
-    for entry in wanted:
-        if entry.id not in caught:
-            print(f"{_missing(by_id[entry.id])}: {entry.id} ({', '.join(entry.lint_rules)})")
-    return int(total.caught < LEAST_CAUGHT * total.detectable)
-
-
-def _rows(
-    wanted: Sequence[Entry], by_id: Mapping[str, list[Case]], caught: set[str]
-) -> Iterator[Row]:
-    for name in sorted({entry.class_ for entry in wanted}):
-        part = [entry for entry in wanted if entry.class_ == name]
-        yield _row(f"class {name}", part, by_id, caught)
-    for name in sorted({rule for entry in wanted for rule in entry.lint_rules}, key=_number):
-        yield _row(name, [entry for entry in wanted if name in entry.lint_rules], by_id, caught)
-
-
-def _row(
-    name: str, part: Iterable[Entry], by_id: Mapping[str, list[Case]], caught: set[str]
-) -> Row:
-    row = Row(name)
-    for entry in part:
-        row.detectable += 1
-        row.covered += bool(by_id[entry.id])
-        row.caught += entry.id in caught
-    return row
-
-
-def _number(rule: str) -> int:
-    return int(rule.split()[0].lstrip("L"))
-
-
-def _missing(own: Sequence[Case]) -> str:
-    if not own:
-        return "no case"
-    return next(
-        (f"not caught, {one.file.why_not}" for one in own if one.file.why_not), "NOT CAUGHT"
-    )
-
-
 if __name__ == "__main__":
+    from tests.museum_table import main
+
     sys.exit(main())

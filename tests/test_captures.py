@@ -123,6 +123,14 @@ def test_another_name_for_the_same_memory_is_the_same_input(watch: Watch) -> Non
     assert codes(watch) == []
 
 
+def test_an_input_cut_to_the_batch_is_reported(watch: Watch) -> None:
+    runner = Runner()
+    runner.capture()
+    runner.rows = runner.rows[:2]
+    runner.run(2, nothing)
+    assert codes(watch) == ["FR601"]
+
+
 def test_what_the_contract_does_not_name_may_move(watch: Watch) -> None:
     runner = Runner()
     runner.capture()

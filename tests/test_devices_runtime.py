@@ -193,3 +193,26 @@ def probe(code: str) -> str:
     """What the probe of a check says is wrong with its detector."""
     (one,) = [probe for probe in PROBES if probe.code == code]
     return tried(one, Place("cpu"))
+
+
+@pytest.mark.parametrize(
+    ("table", "found"),
+    [
+        ("agnostic = ['tests/*.py']", ["FR301"]),
+        ("agnostic = ['tests/*.py']\n    cuda_only = ['tests/test_d*.py']", []),
+        ("agnostic = ['src/*.py']", []),
+    ],
+)
+@pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there to be asked for")
+def test_an_agnostic_file_is_told_that_it_asks_for_cuda_where_there_is_none(
+    table: str, found: list[str]
+) -> None:
+    contract = f"[engine]\n    name = 'toy'\n    [device]\n    {table}"
+    watch = Watch([parse_contract(contract, "toy.toml")])
+    watch.start()
+    try:
+        with contextlib.suppress(RuntimeError):
+            torch.cuda.Stream()
+    finally:
+        watch.stop()
+    assert codes(watch) == found

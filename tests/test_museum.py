@@ -8,12 +8,13 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fmcheck.registry import rules
-from tests.museum import MUSEUM, Case, cases, entries, expectations, main
+from tests.museum import MUSEUM, Case, cases, entries, expectations
+from tests.museum_table import main
 
 if TYPE_CHECKING:
     from pathlib import Path
 
-CASES = [pytest.param(case, id=case.folder.name) for case in cases()]
+CASES = [pytest.param(case, id=case.folder.name) for case in cases() if case.is_linted]
 
 
 @pytest.mark.parametrize("case", CASES)
@@ -43,7 +44,9 @@ def test_both_forms_parse_and_differ(case: Case) -> None:
 
 
 def test_folders_hold_cases_and_nothing_else() -> None:
-    assert [path for path in MUSEUM.iterdir() if not (path / "case.toml").is_file()] == []
+    beside = {"README.md", "contracts"}
+    found = {path.name for path in MUSEUM.iterdir() if not (path / "case.toml").is_file()}
+    assert found <= beside
 
 
 def test_an_expectation_is_read_off_its_line() -> None:
@@ -64,11 +67,12 @@ def test_a_case_without_a_finding_is_not_caught(tmp_path: Path) -> None:
     assert not case.is_caught
 
 
-def test_the_table_names_what_is_not_caught(capsys: pytest.CaptureFixture[str]) -> None:
-    assert main() == 0, "fewer than 90 % are caught"
+def test_the_tables_name_what_is_not_caught(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main() == 0, "too few are caught"
     said = capsys.readouterr().out
-    total = next(line for line in said.splitlines() if line.startswith("all "))
-    detectable, _, caught = (int(word) for word in total.split()[1:4])
+    totals = [line.split()[1:4] for line in said.splitlines() if line.startswith("all ")]
+    missed = sum(int(detectable) - int(caught) for detectable, _, caught in totals)
     told = [line for line in said.splitlines() if line.startswith(("no case", "not caught"))]
-    assert len(told) == detectable - caught
+    assert len(totals) == 2
+    assert len(told) == missed
     assert "NOT CAUGHT" not in said

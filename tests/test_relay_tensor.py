@@ -635,6 +635,8 @@ def test_metadata_counts_as_nothing(line: Subject) -> None:
         True,
     )
     assert buf.data_ptr() == line.plain.data_ptr()
+    made = (torch.zeros_like(buf), torch.full_like(buf, 3), buf.new_empty(2))
+    assert {type(one) for one in made} == {torch.Tensor}
     assert (line.tally.peeks, line.tally.writes, line.tally.gathers) == (0, 0, 0)
 
 

@@ -11,6 +11,7 @@ from fmcheck.journal.writer import Journal
 from fmcheck.reach.presence import Presence
 from fmcheck.reach.stowaway import stow
 from fmcheck.runtime.session import Session, is_on
+from fmcheck.stream_options import StreamOptions
 
 if TYPE_CHECKING:
     from fmcheck.reach.packet import Packet
@@ -24,7 +25,9 @@ def begin(packet: Packet, way: str) -> None:
     """
     if is_on():
         return  # it has one of its own, by `fmcheck.watch`
-    session = Session(unpack(packet.settings), packet.mode, who="the run that started this process")
+    streams = StreamOptions(packet.streams, packet.seed)
+    who = "the run that started this process"
+    session = Session(unpack(packet.settings), packet.mode, who, streams)
     presence = Presence(session, Journal(packet.folder, way, board=packet.board))
     presence.enter()
     session.start(gives_way=True)

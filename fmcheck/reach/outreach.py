@@ -75,6 +75,8 @@ class Outreach:
             self.journal.name,
             os.getpid(),
             session.mode,
+            session.streams.mode,
+            session.streams.seed,
             list(session.modules),
             pack(located),
         )

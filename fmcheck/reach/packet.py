@@ -18,14 +18,17 @@ class Packet(NamedTuple):
     """What a child needs to know.
 
     `folder` is the run's journal and `board` the name of the journal of the pytest process that
-    the child works for, whose process id is `pid`. `modules` are those that a watch waits for, and
-    `settings` is a `Located` of `fmcheck.config` as JSON.
+    the child works for, whose process id is `pid`. `streams` and `seed` are those of
+    `StreamOptions`, `modules` those that a watch waits for, and `settings` is a `Located` of
+    `fmcheck.config` as JSON.
     """
 
     folder: str
     board: str
     pid: int
     mode: str
+    streams: str
+    seed: int
     modules: list[str]
     settings: str
 

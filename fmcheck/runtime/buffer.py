@@ -241,6 +241,8 @@ class RelayBuffer:
             if not rows.size:
                 return
             generations = [self.owners.generation(row) for row in rows.tolist()]
+            if self.lanes is not None and self.owners.drained:
+                self.lanes.reused(rows)
             self._poison_over(self.whole, rows)
             self.ledger.hand_out(rows, generations)
             for waiting in self._put_off:

@@ -1,12 +1,14 @@
 """Devices: a relay buffer, its rows and its values on one kind of device, and its own module asked.
 
-`torch.cuda` is right for a relay on CUDA and wrong for any other; only a relay object and what its
-own methods make is looked at, where the device is known for certain. Functions of torch are left
-as they are: Dynamo knows them by identity, and breaks the graph at anything in their place.
+`torch.cuda` is right for a relay on CUDA and wrong for any other; a relay object and what its own
+methods make is looked at, where the device is known for certain. On a machine without CUDA it is
+wrong in all files that the contract calls device-agnostic. Functions of torch are left as they are:
+Dynamo knows them by identity, and breaks the graph at anything in their place.
 """
 
 from __future__ import annotations
 
+import fnmatch
 import functools
 import os
 import sys
@@ -33,11 +35,12 @@ _OWNED = ("Event", "Stream")
 
 @dataclass(eq=False)
 class DeviceHold:
-    """Watches which device module a relay class asks for."""
+    """Watches which device module a relay class, or a device-agnostic file, asks for."""
 
     contract: Contract
     tally: Tally
     problems: list[str] = field(default_factory=list)
+    _agnostic: dict[str, bool] = field(default_factory=dict)
 
     def takes(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
         """Yields the modules to wait for, and what takes hold of them."""
@@ -59,12 +62,36 @@ class DeviceHold:
         return new
 
     def _compare(self, frame: FrameType | None, kind: str, asked: str) -> None:
-        """Reports a relay class that asked for another device's module than its buffers'."""
-        if not self.tally.active or self.tally.kinds <= {kind} or frame is None:
+        """Reports who asked for another device's module than the one that is there."""
+        if not self.tally.active or frame is None:
             return
-        if frame.f_code.co_varnames[:1] != ("self",):
-            return
-        compare_module(frame.f_locals.get("self"), kind, asked, self.tally)
+        if not (self.tally.kinds <= {kind}) and frame.f_code.co_varnames[:1] == ("self",):
+            compare_module(frame.f_locals.get("self"), kind, asked, self.tally)
+        if not _has_cuda() and self._is_agnostic(frame.f_code.co_filename):
+            function = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
+            expected = "the module of the device that the engine runs on: there is no CUDA here"
+            report(self.tally, function, "device module", (asked,), "cpu", expected)
+
+    def _is_agnostic(self, path: str) -> bool:
+        """Tells whether the contract means a file to run on every device."""
+        known = self._agnostic.get(path)
+        if known is None:
+            device = self.contract.device
+            known = _lies_in(path, device.agnostic) and not _lies_in(path, device.cuda_only)
+            self._agnostic[path] = known
+        return known
+
+
+@functools.cache
+def _has_cuda() -> bool:
+    """Tells whether this machine has a device of CUDA's."""
+    return bool(sys.modules["torch"].cuda.is_available())
+
+
+def _lies_in(path: str, globs: Iterable[str]) -> bool:
+    """Tells whether a file's path ends as one of the globs says."""
+    name = path.replace(os.sep, "/")
+    return any(fnmatch.fnmatchcase(name, f"*/{glob}") for glob in globs)
 
 
 def compare_module(relay: Any, kind: str, asked: str, tally: Tally) -> None:

@@ -171,8 +171,8 @@ class Ops:
         try:
             result = func(*args, **kwargs)
         finally:
-            for one in undo:
-                one()
+            if undo:
+                self._undo(undo)
         if not writes:
             call.made = _made(result)
         self.after(call)
@@ -182,11 +182,23 @@ class Ops:
         """Tells the listeners of what is about to be done; returns what to call after it."""
         here = self._here
         here.quiet = True
+        undo = []
         try:
-            undone = [listener.before(call) for listener in self.listeners]
+            for listener in self.listeners:
+                one = listener.before(call)
+                if one is not None:
+                    undo.append(one)
         finally:
             here.quiet = False
-        return [one for one in undone if one is not None]
+        return undo
+
+    def _undo(self, undo: list[Callable[[], None]]) -> None:
+        self._here.quiet = True
+        try:
+            for one in undo:
+                one()
+        finally:
+            self._here.quiet = False
 
     def after(self, call: Call) -> None:
         """Tells the listeners of what was done."""
@@ -217,8 +229,7 @@ class Ops:
                 try:
                     result = method(tensor, *args, **kwargs)
                 finally:
-                    for one in undo:
-                        one()
+                    self._undo(undo)
                 self.after(call)
             finally:
                 here.reading = False

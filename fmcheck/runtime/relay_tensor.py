@@ -75,7 +75,7 @@ def relay_tensor(
         buffer = RelayBuffer(*told)
     buffer.base, buffer.copy = tensor, copy
     if tally.streams is not None:
-        tally.streams.leave_out(tensor)
+        tally.streams.adopt(buffer)
     return alias(tensor, buffer, whole)
 
 
@@ -360,6 +360,8 @@ _METADATA = frozenset(
         *("storage_offset", "data_ptr", "untyped_storage", "is_contiguous", "get_device"),
         *("is_floating_point", "is_complex", "is_signed", "__hash__", "is_pinned", "type"),
         *("is_shared", "dim_order", "has_names", "is_inference", "record_stream", "_is_view"),
+        *("empty_like", "zeros_like", "ones_like", "full_like", "rand_like", "randn_like"),
+        *("randint_like", "new_empty", "new_empty_strided", "new_zeros", "new_ones", "new_full"),
     }
 )
 _ESCAPES = frozenset({"data_ptr", "untyped_storage", "__dlpack__", "numpy"})
