@@ -7,7 +7,7 @@ import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
-from fmcheck import __version__
+from fmcheck import __version__, cli_prove
 from fmcheck.doctor import add_doctor
 from fmcheck.errors import UsageError, nearest
 
@@ -20,11 +20,14 @@ CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command that `argv` asks for and returns its exit status."""
     try:
-        arguments, unknown = _parser().parse_known_args(argv)
+        own, command = cli_prove.split(sys.argv[1:] if argv is None else argv)
+        arguments, unknown = _parser().parse_known_args(own)
         if unknown:
             raise UsageError(
                 unknown[0], f"no such option or argument{nearest(unknown[0], arguments.options)}"
             )
+        if command:
+            arguments.command = command
         status: int = arguments.run(arguments)
     except UsageError as err:
         print(f"fmcheck: {err}", file=sys.stderr)
@@ -68,6 +71,7 @@ def _parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="fmcheck")
     cli_lint.add_to(commands)
     add_doctor(commands)
+    cli_prove.add_to(commands)
     rule = commands.add_parser("rule", help="explain a rule, or a code of the linter's own")
     rule.add_argument("code", metavar="CODE", help="the code, as FM201")
     rule.set_defaults(run=_explain)
