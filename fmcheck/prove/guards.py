@@ -17,6 +17,8 @@ if TYPE_CHECKING:
     from fmcheck.prove.tree import Tree
 
 ASYNC_ASSERT = "_assert_async"
+_DEVICE_MODULE = "get_device_module"
+_API = ("Event", "Stream", "current_stream", "stream", "synchronize")
 _MAKERS = ("arange", "empty", "full", "ones", "tensor", "zeros")
 
 
@@ -49,9 +51,17 @@ def _widened(tree: Tree, names: Names) -> Iterator[Fault]:
 def _hardcoded(tree: Tree, names: Names) -> Iterator[Fault]:
     if not names.is_agnostic(tree.path):
         return
+    modules = {
+        tree.text(target.target)
+        for assign in tree.every(cst.Assign)
+        if called(assign.value) == _DEVICE_MODULE
+        for target in assign.targets
+    }
     for node in tree.nodes:
-        if called(node) == "get_device_module":
-            yield tree.replaced(node, "torch.cuda", "the device's module is that of CUDA")
+        if isinstance(node, cst.Attribute) and node.attr.value in _API:
+            if called(node.value) == _DEVICE_MODULE or tree.text(node.value) in modules:
+                text = f"torch.cuda.{node.attr.value}"
+                yield tree.replaced(node, text, f"`{text}` for every device")
         elif isinstance(node, cst.Call) and called(node) in _MAKERS:
             for arg in node.args:
                 if arg.keyword is not None and arg.keyword.value == "device":

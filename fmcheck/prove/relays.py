@@ -43,11 +43,9 @@ def _gathered_twice(tree: Tree, names: Names) -> Iterator[Fault]:
 
 
 def _swapped(tree: Tree, names: Names) -> Iterator[Fault]:
-    for one, other in combinations(tree.statements, 2):
-        if one.block is not other.block:
-            continue
-        first, second = _writes(_only(one), names), _writes(_only(other), names)
-        if first and second and first != second:
+    calls = [(one, name) for one in tree.statements if (name := _writes(_only(one), names))]
+    for (one, first), (other, second) in combinations(calls, 2):
+        if one.block is other.block and first != second:
             yield tree.swapped(one.node, other.node, f"`{first}` and `{second}` are swapped")
     if len(names.swappable) < 2:
         return

@@ -78,7 +78,7 @@ class Tree:
     @cached_property
     def nodes(self) -> Sequence[cst.CSTNode]:
         """All nodes, in the order of the source."""
-        return tuple(_walk(self.module))
+        return tuple(self._parents)  # noted as they are visited, which is much faster than a walk
 
     def every(self, kind: type[N]) -> Iterator[N]:
         """Yields all nodes of a kind, in the order of the source."""
@@ -89,11 +89,23 @@ class Tree:
     @cached_property
     def statements(self) -> Sequence[Statement]:
         """All statements that stand in blocks with lines of their own, in order."""
-        return tuple(_statements(self.module, "", ""))
+        blocks: list[Block] = [self.module, *self.every(cst.IndentedBlock)]
+        found = [one for block in blocks for one in self._statements(block)]
+        return sorted(found, key=lambda one: self.span(one.node))
 
     @cached_property
     def _by_node(self) -> Mapping[cst.CSTNode, Statement]:
         return {one.node: one for one in self.statements}
+
+    def _statements(self, block: Block) -> Iterator[Statement]:
+        function = owner = ""
+        for outer in self.around(block):
+            if isinstance(outer, cst.FunctionDef) and not owner:
+                function = function or outer.name.value
+            elif isinstance(outer, cst.ClassDef):
+                owner = owner or outer.name.value
+        for index, one in enumerate(block.body):
+            yield Statement(one, block, index, function, owner)  # type: ignore[arg-type]
 
     def statement_of(self, node: cst.CSTNode) -> Statement | None:
         """Returns the simple statement that a node is part of; None in a compound one's head."""
@@ -194,15 +206,3 @@ def _walk(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
     yield node
     for child in node.children:
         yield from _walk(child)
-
-
-def _statements(node: cst.CSTNode, function: str, owner: str) -> Iterator[Statement]:
-    if isinstance(node, cst.FunctionDef):
-        function = node.name.value
-    elif isinstance(node, cst.ClassDef):
-        function, owner = "", node.name.value
-    if isinstance(node, (cst.IndentedBlock, cst.Module)):
-        for index, one in enumerate(node.body):
-            yield Statement(one, node, index, function, owner)  # type: ignore[arg-type]
-    for child in node.children:
-        yield from _statements(child, function, owner)
