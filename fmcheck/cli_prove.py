@@ -94,6 +94,12 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         help="copy DIR "
         "(repeatable; default: the current folder, and those that PATH is imported from)",
     )
+    how.add_argument(
+        "--all-tests",
+        action="store_true",
+        help="run all tests for each fault, not those alone that run its line: for engines whose "
+        "code runs in child processes",
+    )
     how.add_argument("--config", type=Path, metavar="FILE", help="settings for names and linter")
     out = prove.add_argument_group("what it says")
     out.add_argument("--json", type=Path, metavar="FILE", help="write the outcome to FILE too")
@@ -166,6 +172,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         timeout=arguments.timeout,
         state=arguments.resume,
         known=arguments.known,
+        all_tests=arguments.all_tests,
     )
 
 

@@ -30,7 +30,8 @@ class Mutant:
     """One fault in one file. `file` is the path as it is shown, `id` the same in every run.
 
     `code` is the source at fault with its white space made single, which tells the mutant again
-    when lines above it have moved. `text` is the whole mutated file.
+    when lines above it have moved. `lines` are those of the file that the fault changes; `text` is
+    the whole mutated file.
     """
 
     operator: str
@@ -39,12 +40,20 @@ class Mutant:
     column: int
     code: str
     title: str
+    lines: tuple[int, ...]
     text: str
 
     @property
     def id(self) -> str:
         """The mutant's name: operator, file, line, column."""
         return f"{self.operator}@{self.file}:{self.line}:{self.column}"
+
+
+def changed_lines(edits: Iterable[Edit]) -> tuple[int, ...]:
+    """Returns the lines that edits change, or that they put something ahead of."""
+    spans = [edit.span for edit in edits]
+    lines = {line for span in spans for line in range(span.line, span.end_line + 1)}
+    return tuple(sorted(lines))
 
 
 def applied(source: str, edits: Iterable[Edit]) -> str:

@@ -13,7 +13,7 @@ from fmcheck.errors import UsageError, nearest
 from fmcheck.lint.files import Excludes, python_files
 from fmcheck.lint.patterns import Patterns
 from fmcheck.lint.source import decode
-from fmcheck.prove.mutant import Mutant, applied, parses
+from fmcheck.prove.mutant import Mutant, applied, changed_lines, parses
 from fmcheck.prove.operators import OPERATORS
 from fmcheck.registry import contracts_for
 
@@ -179,7 +179,8 @@ def _mutants(roots: dict[Path, Path], names: Names, selection: Selection) -> Ite
                     continue
                 span = fault.span
                 place = (operator.name, shown(file), span.line, span.column)
-                found.setdefault(text, Mutant(*place, fault.code, fault.title, text))
+                lines = changed_lines(fault.edits)
+                found.setdefault(text, Mutant(*place, fault.code, fault.title, lines, text))
         yield from sorted(found.values(), key=lambda one: (one.line, one.column))
 
 

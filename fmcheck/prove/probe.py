@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 
 #: Names a folder: `wanted.json` lies there, and the answers of all processes go there.
 VARIABLE = "FMCHECK_PROVE"
-#: Asks for the lines that are run, which takes its time.
+#: Asks for the lines that each test runs, which takes its time.
 LINES_VARIABLE = "FMCHECK_PROVE_LINES"
 WANTED = "wanted.json"
+#: The tests to run, if not all.
+CHOSEN = "chosen.json"
 TOLD = "told-*.json"
 _HEADLINE = re.compile(r"^FMCHECK: (\w+)")
 
@@ -44,23 +46,46 @@ class _Probe:
         self.tests = 0
         wanted = json.loads((folder / WANTED).read_text(encoding="utf-8"))
         self.originals = {os.path.realpath(copy): original for copy, original in wanted}
-        self.lines: dict[str, set[int]] = {original: set() for _, original in wanted}
+        # By file and line, the tests that ran it; "" is whatever is no test, an import say.
+        self.lines: dict[str, dict[int, set[str]]] = {original: {} for _, original in wanted}
+        self.places: dict[str, str | None] = {}
+        self.test = ""
         if os.environ.get(LINES_VARIABLE):
             threading.settrace(self._enter)
             sys.settrace(self._enter)
 
     def _enter(self, frame: FrameType, event: str, arg: object) -> Any:
         """Traces the functions of wanted files, and no others."""
-        original = self.originals.get(frame.f_code.co_filename)
+        name = frame.f_code.co_filename
+        if name not in self.places:  # spelled as the import path was, with `..` in it perhaps
+            self.places[name] = self.originals.get(os.path.realpath(name))
+        original = self.places[name]
         if original is None:
             return None
         lines = self.lines[original]
 
         def line(frame: FrameType, event: str, arg: object) -> Any:
-            lines.add(frame.f_lineno)
+            lines.setdefault(frame.f_lineno, set()).add(self.test)
             return line
 
         return line(frame, event, arg)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]) -> None:
+        """Leaves out the tests that were not chosen."""
+        path = self.folder / CHOSEN
+        if path.exists():
+            chosen = set(json.loads(path.read_text(encoding="utf-8")))
+            items[:] = [item for item in items if item.nodeid in chosen]
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """Notes which test begins."""
+        self.test = nodeid
+
+    def pytest_runtest_logfinish(self) -> None:
+        """Notes that a test is over."""
+        self.test = ""
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Notes a phase of a test."""
@@ -92,7 +117,11 @@ class _Probe:
             "failures": self.failures,
             "outside": [one.code for one in getattr(watch, "outside", ())],
             "modules": self._modules(),
-            "lines": {file: sorted(lines) for file, lines in self.lines.items() if lines},
+            "lines": {
+                file: {line: sorted(tests) for line, tests in lines.items()}
+                for file, lines in self.lines.items()
+                if lines
+            },
         }
         if watch is not None and not told["is_worker"]:
             told["problems"] = list(watch._coverage().problems)

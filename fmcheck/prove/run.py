@@ -14,6 +14,7 @@ from fmcheck.errors import UsageError
 from fmcheck.lint.source import decode
 from fmcheck.prove.known import load_known, reason_for, stale
 from fmcheck.prove.plan import EVERYTHING, Selection, make_plan
+from fmcheck.prove.reach import Reach
 from fmcheck.prove.scratch import Scratch, roots_for
 from fmcheck.prove.state import State, key_of
 from fmcheck.prove.trial import Result, Tests, TrialError, lint, result_of
@@ -33,8 +34,11 @@ SHORTEST_TIMEOUT = 30.0
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What the user asked for. `roots` are folders to copy; `timeout` is a multiple of the healthy
-    run's time; `state` the file to go on from; `known` the file of known survivors.
+    """What the user asked for.
+
+    `roots` are folders to copy; `timeout` is a multiple of the healthy run's time; `state` the file
+    to go on from; `known` the file of known survivors. `all_tests` runs all tests for each fault,
+    and not those alone that run the lines at fault.
     """
 
     paths: tuple[Path, ...]
@@ -47,6 +51,7 @@ class Asked:
     timeout: float = 10.0
     state: Path | None = None
     known: Path | None = None
+    all_tests: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +110,7 @@ class _Run:
     made: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     healthy: dict[Path, Counter[str]] = field(default_factory=dict)
+    reach: Reach | None = None
 
     @contextlib.contextmanager
     def scratch(self) -> Iterator[Scratch]:
@@ -154,14 +160,23 @@ class _Run:
         with self.scratch() as scratch:
             return self.try_in(scratch, mutant, timeout)
 
+    def tests_of(self, mutant: Mutant) -> tuple[str, ...] | None:
+        """Returns the tests to run for a mutant, None for all."""
+        if self.reach is None:
+            return None
+        return self.reach.tests_of(Path.cwd() / mutant.file, mutant.lines)
+
     def try_in(self, scratch: Scratch, mutant: Mutant, timeout: float) -> Result:
         """The same in a copy that was lent."""
         file = Path.cwd() / mutant.file
+        chosen = self.tests_of(mutant)
         decoded = decode(file.read_bytes())
         scratch.write(file, decoded.encode(mutant.text))
         try:
             found = lint(scratch, file, self.asked.config)
-            raw = self.tests.run(scratch, timeout)
+            if chosen == ():
+                return Result(lint=tuple((found - self.healthy[file]).elements()))
+            raw = self.tests.run(scratch, timeout, chosen)
         finally:
             scratch.write(file, file.read_bytes())
         try:
@@ -207,6 +222,10 @@ def _healthy(run: _Run, scratch: Scratch) -> tuple[Raw, State]:
     )
     for file in plan.files:
         run.healthy[file] = lint(scratch, file, asked.config)
+    if not asked.all_tests:
+        run.reach = Reach.traced(run.tests, scratch)
+        if run.reach is None:
+            run.tell("the tests do not pass when their lines are traced: all run for each fault")
     return raw, state
 
 
@@ -222,9 +241,7 @@ def _prove(run: _Run, known: Sequence[Known], raw: Raw, state: State) -> Proof:
         state.put(mutant.id, result)
         run.tried(resumed + done, len(plan.mutants), mutant, result)
     results = {one.id: state.results[one.id] for one in plan.mutants}
-    with run.scratch() as scratch:
-        reached = _reached(run, scratch, results)
-    verdicts = tuple(_verdicts(plan.mutants, results, known, reached))
+    verdicts = tuple(_verdicts(run, results, known))
     survivors = [one.mutant for one in verdicts if not one.result.caught]
     return Proof(
         verdicts,
@@ -252,38 +269,13 @@ def _results(
             raise
 
 
-def _reached(
-    run: _Run, scratch: Scratch, results: Mapping[str, Result]
-) -> Mapping[str, set[int]] | None:
-    """Returns the lines that the healthy engine's tests run, by file; None if nobody asks.
-
-    Only survivors are looked up there, so that no trial pays for it. A function that is compiled
-    may run unseen after the first time; it has been seen then.
-    """
-    if all(one.caught for one in results.values()):
-        return None
-    raw = run.tests.run(scratch, None, FMCHECK_PROVE_LINES="1")
-    found: dict[str, set[int]] = {}
-    for one in raw.told:
-        for file, lines in one.get("lines", {}).items():
-            found.setdefault(file, set()).update(lines)
-    return found if raw.head else None
-
-
 def _verdicts(
-    mutants: Sequence[Mutant],
-    results: Mapping[str, Result],
-    known: Sequence[Known],
-    reached: Mapping[str, set[int]] | None,
+    run: _Run, results: Mapping[str, Result], known: Sequence[Known]
 ) -> Iterator[Verdict]:
-    for one in mutants:
+    for one in run.plan.mutants:
         result = results[one.id]
-        if result.caught:
-            yield Verdict(one, result)
-            continue
-        lines = None if reached is None else reached.get(str(Path.cwd() / one.file), set())
-        unreached = lines is not None and one.line not in lines
-        yield Verdict(one, result, reason_for(one, known), unreached)
+        reason = "" if result.caught else reason_for(one, known)
+        yield Verdict(one, result, reason, run.tests_of(one) == ())
 
 
 def _many(count: int, what: str) -> str:

@@ -31,6 +31,7 @@ _PLUGINS = "-p fmcheck -p fmcheck.prove.probe -p no:cacheprovider"
 # The linter's registries are made once in a process, and its work holds Python's lock anyway.
 _LINTING = threading.Lock()
 _POLL = 0.02
+NOTHING_MORE: Mapping[str, str] = {}
 
 
 class Catch(msgspec.Struct, frozen=True):
@@ -46,7 +47,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
 
     `outside` are checks that spoke outside of any test, `problems` what the watch could not reach.
     `stopped` says how the tests ended early: `timed out`, or by which signal. `imported` tells
-    whether any test imported the file at fault.
+    whether any test imported the file at fault, `tests` how many were run.
     """
 
     lint: tuple[str, ...] = ()
@@ -55,6 +56,7 @@ class Result(msgspec.Struct, frozen=True, kw_only=True):
     problems: tuple[str, ...] = ()
     stopped: str = ""
     imported: bool = True
+    tests: int = 0
     seconds: float = 0.0
 
     @property
@@ -113,11 +115,22 @@ class Tests:
     running: set[subprocess.Popen[str]] = field(default_factory=set)
     stopped: bool = False
 
-    def run(self, scratch: Scratch, timeout: float | None, **more: str) -> Raw:
-        """Runs the tests over a copy; past `timeout` seconds they are killed, children and all."""
+    def run(
+        self,
+        scratch: Scratch,
+        timeout: float | None,
+        chosen: Sequence[str] | None = None,
+        more: Mapping[str, str] = NOTHING_MORE,
+    ) -> Raw:
+        """Runs the tests over a copy, all or those `chosen`, with `more` variables.
+
+        Past `timeout` seconds they are killed, with all that they have started.
+        """
         with tempfile.TemporaryDirectory(dir=scratch.folder, prefix="told-") as folder:
             wanted = [(str(scratch.at(one)), str(one)) for one in self.wanted]
             Path(folder, probe.WANTED).write_text(json.dumps(wanted), encoding="utf-8")
+            if chosen is not None:
+                Path(folder, probe.CHOSEN).write_text(json.dumps(list(chosen)), encoding="utf-8")
             environment = scratch.environment(self.import_roots, os.environ)
             options = f"{environment.get('PYTEST_ADDOPTS', '')} {_PLUGINS}".strip()
             environment |= {probe.VARIABLE: folder, "PYTEST_ADDOPTS": options, **more}
@@ -193,6 +206,7 @@ def result_of(raw: Raw, found: Counter[str], before: Counter[str], file: Path) -
         problems=tuple(head.get("problems", ())),
         stopped="timed out" if raw.status is None else "",
         imported=str(file) in raw.modules or not head,
+        tests=head.get("tests", 0),
         seconds=round(raw.seconds, 2),
     )
 
