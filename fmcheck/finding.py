@@ -18,6 +18,7 @@ CHECKS = {
     "FR105": "invalid-value",
     "FR201": "stale-tail",
     "FR301": "wrong-device",
+    "FR401": "stream-race",
     "FR602": "dead-assert",
 }
 #: Checks that are told of and fail no run, unless the settings' `fail-on` names them.

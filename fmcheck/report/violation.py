@@ -23,6 +23,7 @@ MISSING = {
     "FR105": "a write of a value that the contract calls valid",
     "FR201": "a reset of the tail between the last replay and this one",
     "FR301": "one device for the buffer, its rows and its values",
+    "FR401": "a fence between the two streams",
     "FR602": "a message in the assert: torch.compile deletes an async assert that has none",
 }
 #: The keys of the line for programs, in its order. New ones are added at the end, none is removed.

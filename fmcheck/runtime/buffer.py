@@ -109,6 +109,7 @@ class RelayBuffer:
         # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
         self._sink_parts = [whole.memory.part(slice(row, row + 1)) for row in self._sink.tolist()]
         self._put_off: list[PutOff] = []
+        self.lanes = tally.streams.lanes_for(self) if tally.streams is not None else None
         if owners is not None:
             rows = np.arange(len(self.ledger))
             self.ledger.generation[:] = [owners.generation(row) for row in rows.tolist()]
@@ -125,10 +126,16 @@ class RelayBuffer:
             bits = self.whole.memory.read(EVERYTHING)
             self.ledger.adopt(~_rows_all(self.poison.is_poison(bits)))
 
-    def peek(self) -> None:
-        """A read that does not consume."""
-        if self.tally.active:
-            self.tally.peeks += 1
+    def peek(self, window: Window, site: int, by_host: bool = False) -> None:
+        """A read that does not consume; the host's own waits for what it reads."""
+        if not self.tally.active:
+            return
+        self.tally.peeks += 1
+        if self.lanes is not None:
+            with self.tally.lock:
+                self.lanes.peeked(
+                    EVERYTHING if window.whole else np.unique(window.rows), site, by_host
+                )
 
     def stash(self, window: Window, expression: Any, site: int, updates: bool = False) -> None:
         """A write, after it was made: the rows are live, those that hold only poison are not.
@@ -144,6 +151,8 @@ class RelayBuffer:
             if rows.size == 0:
                 return
             moment = self.tally.moments.now(site, self.device)
+            if self.lanes is not None:
+                self.lanes.wrote(rows, moment)
             retired = self._rows_of_poison(window, expression, rows)
             if retired is not None:
                 self.ledger.invalidate(retired, moment)
@@ -301,6 +310,8 @@ class RelayBuffer:
         self.tally.touched.add(self.relay)
         if rows.size == 0:
             return True
+        if self.lanes is not None:
+            self.lanes.gathered(rows, moment)
         if not self._gathered:
             self._gathered = True
             self._guards_writes = self.owners is not None and self.overwrite != "always"

@@ -18,11 +18,12 @@ if TYPE_CHECKING:
 
 _DEPTH = 4
 _TORCH_FUNCTION = "__torch_function__"
+_TORCH_DISPATCH = "__torch_dispatch__"
 
 
 def teach_dynamo(dynamo: ModuleType) -> Undo:
     """Makes Dynamo break the graph at relay tensors and leave this package's code alone."""
-    from fmcheck.runtime import relay_tensor
+    from fmcheck.runtime import ops, relay_tensor
 
     kind = relay_tensor.RelayTensor
     untraced = getattr(dynamo.config, "nontraceable_tensor_subclasses", None)
@@ -31,6 +32,8 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
     original = kind.__dict__[_TORCH_FUNCTION]
     entered = {name: getattr(relay_tensor, name) for name in ("before_call", "after_call")}
     setattr(kind, _TORCH_FUNCTION, classmethod(dynamo.disable(original.__func__)))
+    seen = ops.Mode.__dict__[_TORCH_DISPATCH]
+    ops.Mode.__torch_dispatch__ = dynamo.disable(seen)  # type: ignore[method-assign]
     for name, function in entered.items():
         # An opaque function tells of its rows by these, from inside a compiled function too.
         setattr(relay_tensor, name, dynamo.disable(function))
@@ -38,6 +41,7 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
     def undo() -> None:
         # The subclass stays untraced: tensors of it may outlive the session.
         setattr(kind, _TORCH_FUNCTION, original)
+        ops.Mode.__torch_dispatch__ = seen  # type: ignore[method-assign]
         for name, function in entered.items():
             setattr(relay_tensor, name, function)
 

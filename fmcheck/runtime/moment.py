@@ -7,6 +7,10 @@ stream stand above the site's number.
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 _SITE_BITS = 24
 _STREAM_BITS = 8
@@ -15,13 +19,17 @@ _STREAMS = (1 << _STREAM_BITS) - 1
 _STEP_SHIFT = _SITE_BITS + _STREAM_BITS
 
 
+#: Names the stream of a CPU that is current, while virtual streams stand in for its own.
+virtual: Callable[[], str] | None = None
+
+
 def current_stream(device: str) -> str:
     """Returns the name of the stream that work on `device` is launched on now.
 
-    On a CPU there is one, `cpu`. Whatever stands in for streams there is to be asked here.
+    On a CPU without virtual streams there is one, `cpu`.
     """
     if device == "cpu":
-        return device
+        return device if virtual is None else virtual()
     torch = sys.modules["torch"]
     stream = torch.get_device_module(device).current_stream(device)
     number = getattr(stream, "stream_id", 0)
@@ -43,7 +51,10 @@ class Moments:
 
     def now(self, site: int, device: str) -> int:
         """Returns the moment of an access at a site, by its number."""
-        stream = current_stream(device)
+        return self.on(current_stream(device), site)
+
+    def on(self, stream: str, site: int) -> int:
+        """Returns the moment of what happens on a stream, by its name."""
         number = self._numbers.get(stream)
         if number is None:
             number = self._number(stream)

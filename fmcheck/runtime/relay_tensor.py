@@ -70,6 +70,8 @@ def relay_tensor(
     if buffer is None:
         buffer = RelayBuffer(*told)
     buffer.base = tensor
+    if tally.streams is not None:
+        tally.streams.leave_out(tensor)
     return alias(tensor, buffer, whole)
 
 
@@ -156,7 +158,7 @@ def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
     viewed = _as_view(result, readers)
     if viewed is result and _brings_values(func, result):
         for reader in readers:
-            reader._relay.peek()
+            _enter_peek(reader, picks.name_of(func) in _SCALARS)
     return viewed
 
 
@@ -164,7 +166,7 @@ def _written_to(out: Any, result: Any, readers: Sequence[RelayTensor]) -> Any:
     targets = list(_relay_tensors(out))
     for reader in readers:
         if not any(reader is target for target in targets):
-            reader._relay.peek()
+            _enter_peek(reader)
     for target in targets:
         _enter_write(target, rows.EVERYTHING)
     return out if isinstance(out, torch.Tensor) else result
@@ -182,7 +184,7 @@ def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
     for tensor in written:
         _enter_write(tensor, expression, updates)
     for reader in _relay_tensors((args[1:], kwargs)):
-        reader._relay.peek()
+        _enter_peek(reader)
     if func is torch.Tensor.__setitem__:
         return None
     return target if isinstance(target, torch.Tensor) else result
@@ -211,7 +213,7 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
         if shown.whole or rows.selects_rows(expression, shown.rows.ndim, shown.dims):
             _enter_gather(tensor, expression)
         else:
-            tensor._relay.peek()
+            _enter_peek(tensor)
         return result
     result = tensor._plain[plain(index)]
     if _shares_storage(result, tensor._plain):
@@ -234,7 +236,7 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     tensor._plain[plain(index)] = plain(value)
     _enter_write(tensor, index)
     for reader in _relay_tensors(value):
-        reader._relay.peek()
+        _enter_peek(reader)
 
 
 def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
@@ -259,7 +261,7 @@ def _gathered(tensor: RelayTensor, expression: Any, result: Any) -> Any:
     if rows.selects_rows(expression, tensor._plain.dim(), window(tensor).dims):
         _enter_gather(tensor, expression)
     else:
-        tensor._relay.peek()
+        _enter_peek(tensor)
     return result
 
 
@@ -445,6 +447,14 @@ def _enter(tensor: RelayTensor, how: str, expression: Any) -> None:
 
 def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
     _enter(tensor, "gather", expression)
+
+
+def _enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
+    buffer = tensor._relay
+    if buffer.lanes is None:
+        buffer.peek(buffer.whole, 0)
+    else:
+        buffer.peek(window(tensor), buffer.tally.sites.here(_OUR_FRAMES), by_host)
 
 
 def _enter_write(tensor: RelayTensor, expression: Any, updates: bool = False) -> None:

@@ -31,7 +31,7 @@ def report(
     if tally.seen_again((code, buffer.name, site)):
         return
     first = int(rows[0])
-    last_write, last_read = _last_accesses(buffer, first)
+    last_write, last_read = last_accesses(buffer, first)
     tally.report(
         Violation(
             code=code,
@@ -40,7 +40,7 @@ def report(
             rows=tuple(int(row) for row in rows[:SHOWN]),
             row_count=len(rows),
             values=tuple(_texts(buffer, bits[:SHOWN])),
-            access=_access(buffer, "write" if code == "FR103" else "gather", moment, first),
+            access=access(buffer, "write" if code == "FR103" else "gather", moment, first),
             last_write=last_write,
             last_read=last_read,
             test=tally.test,
@@ -48,7 +48,7 @@ def report(
             pid=os.getpid(),
             owner=buffer.owners.owner(first) if buffer.owners else "",
             previous_owner=_previous_owner(buffer, code, first),
-            neighbours=tuple(_neighbours(buffer, first)),
+            neighbours=tuple(neighbours(buffer, first)),
             expected=_expected(buffer, code),
             notes=tuple(_notes(buffer, code, first)),
         )
@@ -67,7 +67,8 @@ def of_unseen_write(buffer: RelayBuffer, moment: int) -> str:
     )
 
 
-def _last_accesses(buffer: RelayBuffer, row: int) -> tuple[Access | None, Access | None]:
+def last_accesses(buffer: RelayBuffer, row: int) -> tuple[Access | None, Access | None]:
+    """Returns the last write and the last gather of a row, None where there was none."""
     ledger = buffer.ledger
     return (
         _past_access(buffer, "write", row, *ledger.last_write(row)),
@@ -78,10 +79,10 @@ def _last_accesses(buffer: RelayBuffer, row: int) -> tuple[Access | None, Access
 def _past_access(
     buffer: RelayBuffer, verb: str, row: int, moment: int, generation: int
 ) -> Access | None:
-    return None if moment == NEVER else _access(buffer, verb, moment, row, generation)
+    return None if moment == NEVER else access(buffer, verb, moment, row, generation)
 
 
-def _access(
+def access(
     buffer: RelayBuffer, verb: str, moment: int, row: int, generation: int | None = None
 ) -> Access:
     """Returns an access of a row, in the generation of now unless another is given."""
@@ -109,7 +110,8 @@ def _previous_owner(buffer: RelayBuffer, code: str, row: int) -> str:
     return buffer.owners.name(row, buffer.ledger.last_write(row)[1] if code == "FR104" else before)
 
 
-def _neighbours(buffer: RelayBuffer, row: int) -> Iterator[Neighbour]:
+def neighbours(buffer: RelayBuffer, row: int) -> Iterator[Neighbour]:
+    """Yields the rows beside a row, as they are now."""
     for beside in range(max(0, row - BESIDE), min(len(buffer.ledger), row + BESIDE + 1)):
         if beside == row:
             continue

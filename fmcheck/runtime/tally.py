@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fmcheck.runtime.guard import Guards
+    from fmcheck.runtime.streams import Streams
 
 
 @dataclass(eq=False)
@@ -56,6 +57,7 @@ class Tally:
     all: dict[object, Violation] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
     guards: Guards | None = None
+    streams: Streams | None = None
 
     def report(self, violation: Violation) -> None:
         """Keeps a violation; the same one again only raises its count.

@@ -30,6 +30,7 @@ class Watch:
 
     Nothing is patched before a module that a contract names is imported. With `halt`, a violation
     is raised where it is found. `fail_on` names advisory checks that are to count as the others do.
+    `streams` is how streams are followed, `seed` what they are perturbed by in mode `random`.
     """
 
     def __init__(
@@ -38,6 +39,8 @@ class Watch:
         suppressions: Suppressions | None = None,
         halt: bool = False,
         fail_on: Iterable[str] = (),
+        streams: str = "off",
+        seed: int = 0,
     ) -> None:
         _require(_NEEDED)
         from fmcheck.runtime.calls import OwnerHold, StepHold
@@ -77,6 +80,7 @@ class Watch:
         self._imported: list[str] = []
         self._undo: list[Undo] = []
         self._problems: list[str] = []
+        self._streams, self._seed = streams, seed
 
     def start(self) -> None:
         """Waits for the modules that the contracts name; takes those that are loaded at once."""
@@ -93,6 +97,8 @@ class Watch:
                 self._after_import(module, take)
         # The imports stand inside: torch is loaded by then, and only then is it wanted.
         self._after_import("torch", _watch_compile)
+        if self._streams != "off":
+            self._after_import("torch", self._follow_streams)
         self._after_import("torch._dynamo", _teach_dynamo)
         # By name, as the module that has it would import what it is about.
         self._after_import("torch._dynamo.backends.common", self._watch_asserts)
@@ -114,7 +120,7 @@ class Watch:
 
     def is_advice(self, violation: Violation) -> bool:
         """Tells whether a violation is told of and fails nothing."""
-        return violation.code in self._advisory
+        return violation.code in self._advisory or bool(violation.confidence)
 
     @property
     def dead(self) -> tuple[str, ...]:
@@ -170,6 +176,11 @@ class Watch:
             yield watch_asserts(common, self.tally)
         except AttributeError as err:
             self.tally.note(f"FR602 is not checked: this torch is unknown to it ({err})")
+
+    def _follow_streams(self, _: ModuleType) -> Iterator[Undo]:
+        from fmcheck.runtime.streams import Streams
+
+        yield from Streams(self.tally, self._streams, self._seed).follow()
 
     def _after_import(self, name: str, take: Callable[[ModuleType], Iterator[Undo]]) -> None:
         import wrapt

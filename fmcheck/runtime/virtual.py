@@ -1,0 +1,269 @@
+"""Virtual streams: while a session follows streams, those of the CPU order work as a device's do.
+
+torch has streams and events for the CPU that do nothing, so that one code runs everywhere. Their
+classes are given methods that tell the session's fences, in place: a name that was imported before
+is followed as well, and `isinstance` holds. What is made in a session keeps these methods for good,
+and they do nothing once it is over.
+"""
+
+from __future__ import annotations
+
+import itertools
+import linecache
+import re
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fmcheck.runtime import moment
+from fmcheck.runtime.hold import patch, rebind
+from fmcheck.runtime.naming import holder_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fmcheck.runtime.fences import Fences, Lane, Record
+    from fmcheck.runtime.hold import Undo
+
+_fences: Fences | None = None
+_numbers = itertools.count(1)
+_ASSIGNED = re.compile(r"^\s*(?:\w+\.)*(\w+)\s*(?::[^=]*)?=[^=]")
+
+
+class _Current(threading.local):
+    """The streams of this thread, the innermost last."""
+
+    def __init__(self) -> None:
+        self.entered: list[Any] = []
+
+
+_current = _Current()
+
+
+class VirtualStream(torch.cpu.Stream):
+    """A stream of the CPU that was made in a session."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        _begin(self)
+
+    @property
+    def stream_id(self) -> int:
+        """A number that no other stream has; 0 is the default one's."""
+        return _number(self)
+
+    def wait_stream(self, stream: Any) -> None:
+        """Lets what is launched here next wait for all that `stream` was given so far."""
+        if _fences is not None:
+            _fences.wait_lane(lane_of(self), lane_of(stream))
+
+    def wait_event(self, event: Any) -> None:
+        """Lets what is launched here next wait for the last record of `event`."""
+        if _fences is not None:
+            _fences.wait(lane_of(self), _record_of(event))
+
+    def record_event(self, event: Any = None) -> Any:
+        """Records `event`, a new one by default, and returns it."""
+        event = torch.cpu.Event() if event is None else event
+        if _fences is not None:
+            _record(event, self)
+        return event
+
+    def synchronize(self) -> None:
+        """Blocks the host until all that this stream was given is done."""
+        if _fences is not None:
+            _fences.synchronize_lane(lane_of(self))
+
+    def query(self) -> bool:
+        """Tells whether all that this stream was given is done; then the host knows of it."""
+        if _fences is not None:
+            _fences.synchronize_lane(lane_of(self))
+        return True
+
+
+class VirtualEvent(torch.cpu.Event):
+    """An event of the CPU that was made in a session."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        pass
+
+    def record(self, stream: Any = None) -> None:
+        """Takes the place after all that `stream`, the current one by default, was given so far."""
+        if _fences is not None:
+            _record(self, stream)
+
+    def wait(self, stream: Any = None) -> None:
+        """Lets what is launched next on `stream`, the current one by default, wait for it."""
+        if _fences is not None:
+            _fences.wait(lane_of(stream), _record_of(self))
+
+    def synchronize(self) -> None:
+        """Blocks the host until the record has passed."""
+        if _fences is not None:
+            _fences.synchronize(_record_of(self))
+
+    def query(self) -> bool:
+        """Tells whether the record has passed; then the host knows of it."""
+        if _fences is not None:
+            _fences.synchronize(_record_of(self))
+        return True
+
+    def elapsed_time(self, end_event: Any) -> float:
+        """Returns the milliseconds on the host between two records."""
+        begun, ended = (vars(one).get("_fmcheck_time", 0.0) for one in (self, end_event))
+        return float(ended - begun) * 1000
+
+
+def follow(fences: Fences) -> Iterator[Undo]:
+    """Lets `fences` follow the CPU's streams, yielding how to let go of each part."""
+    global _fences
+    _fences = fences
+    moment.virtual = lambda: current_lane().name
+    yield _let_go
+    yield from _take_class(torch.cpu.Stream, VirtualStream)
+    yield from _take_class(torch.cpu.Event, VirtualEvent)
+    context = torch.cpu.StreamContext
+    yield patch(context, "__enter__", _entering(context.__enter__))
+    yield patch(context, "__exit__", _leaving(context.__exit__))
+    for name, ours in (("current_stream", _current_stream), ("synchronize", _synchronize)):
+        yield from _take_function(getattr(torch.cpu, name), ours)
+    yield patch(torch.Tensor, "record_stream", _recording(torch.Tensor.record_stream))
+
+
+def current_lane() -> Lane:
+    """Returns the lane that this thread's launches on the CPU go to."""
+    return lane_of(None)
+
+
+def lane_of(stream: Any) -> Lane:
+    """Returns a stream's lane, that of the current one for None."""
+    assert _fences is not None
+    if stream is None:
+        entered = _current.entered
+        stream = entered[-1] if entered else torch.cpu._default_cpu_stream
+    lane: Lane | None = vars(stream).get("_fmcheck_lane")
+    if lane is None or lane.fences is not _fences:
+        lane = _open(stream)
+    return lane
+
+
+def _let_go() -> None:
+    global _fences
+    _fences = None
+    moment.virtual = None
+
+
+def _take_class(class_: type, ours: type) -> Iterator[Undo]:
+    yield patch(class_, "__init__", _making(class_, ours, class_.__init__))  # type: ignore[misc]
+    for name, value in vars(ours).items():
+        if not name.startswith("__"):
+            yield patch(class_, name, value)
+
+
+def _take_function(original: Callable[..., Any], ours: Callable[..., Any]) -> Iterator[Undo]:
+    rebind(original, ours)
+    yield lambda: rebind(ours, original)
+
+
+def _making(class_: type, ours: type, init: Callable[..., None]) -> Callable[..., None]:
+    def __init__(self: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        if type(self) is class_:
+            self.__class__ = ours
+            ours.__init__(self, *args, **kwargs)  # type: ignore[misc]
+        else:
+            init(self, *args, **kwargs)
+
+    return __init__
+
+
+def _begin(stream: Any) -> None:
+    if _fences is not None:
+        _open(stream)
+
+
+def _number(stream: Any) -> int:
+    if stream is torch.cpu._default_cpu_stream:
+        return 0
+    kept: int = vars(stream).setdefault("_fmcheck_number", next(_numbers))
+    return kept
+
+
+def _open(stream: Any) -> Lane:
+    assert _fences is not None
+    site = _fences.tally.sites.here(1)
+    made = _fences.tally.sites[site]
+    line = linecache.getline(made.path, made.line)
+    assigned = _ASSIGNED.match(line)
+    known = assigned.group(1) if assigned and "Stream(" in line else ""
+
+    def name() -> str:
+        if stream_is_default:
+            return "default stream"
+        return known or holder_of(reference()) or f"stream {number}"
+
+    stream_is_default = stream is torch.cpu._default_cpu_stream
+    number = _number(stream)
+    reference = _weakly(stream)
+    lane = _fences.open(name, stream)
+    lane.made = site
+    stream._fmcheck_lane = lane
+    return lane
+
+
+def _weakly(stream: Any) -> Callable[[], Any]:
+    import weakref
+
+    return weakref.ref(stream)
+
+
+def _record(event: Any, stream: Any) -> None:
+    assert _fences is not None
+    event._fmcheck_record = _fences.record(lane_of(stream))
+    event._fmcheck_time = time.perf_counter()
+
+
+def _record_of(event: Any) -> Record | None:
+    """Returns an event's last record of this session."""
+    record: Record | None = getattr(event, "_fmcheck_record", None)
+    return None if record is None or record.lane.fences is not _fences else record
+
+
+def _entering(enter: Callable[..., Any]) -> Callable[..., Any]:
+    def __enter__(self: Any) -> Any:  # noqa: N807
+        if self.stream is not None:
+            _current.entered.append(self.stream)
+        return enter(self)
+
+    return __enter__
+
+
+def _leaving(leave: Callable[..., Any]) -> Callable[..., Any]:
+    def __exit__(self: Any, *err: Any) -> Any:  # noqa: N807
+        # One that was entered before the session has nothing to leave.
+        if self.stream is not None and _current.entered:
+            _current.entered.pop()
+        return leave(self, *err)
+
+    return __exit__
+
+
+def _current_stream(device: Any = None) -> Any:
+    """Returns the stream of the innermost context of this thread."""
+    return _current.entered[-1] if _current.entered else torch.cpu._default_cpu_stream
+
+
+def _synchronize(device: Any = None) -> None:
+    """Blocks the host until the device has nothing left to do."""
+    if _fences is not None:
+        _fences.synchronize_all()
+
+
+def _recording(record_stream: Callable[..., None]) -> Callable[..., None]:
+    def recording(self: torch.Tensor, stream: Any) -> None:
+        if self.device.type != "cpu" or not isinstance(stream, torch.cpu.Stream):
+            record_stream(self, stream)
+        elif _fences is not None:
+            _fences.lend(self, lane_of(stream))
+
+    return recording
