@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmcheck.prove.scratch import Scratch
-    from fmcheck.prove.trial import Tests
+    from fmcheck.prove.trial import Suite
 
 # What is compiled runs out of a tracer's sight.
 _TRACED = {probe.LINES_VARIABLE: "1", "TORCHDYNAMO_DISABLE": "1"}
@@ -24,7 +24,7 @@ class Reach:
         self._lines = lines
 
     @classmethod
-    def traced(cls, tests: Tests, scratch: Scratch) -> Reach | None:
+    def traced(cls, tests: Suite, scratch: Scratch) -> Reach | None:
         """Runs all tests and notes their lines; None if they do not pass when they are traced."""
         raw = tests.run(scratch, None, more=_TRACED)
         if raw.status or not raw.head or raw.head["status"]:

@@ -17,7 +17,7 @@ from fmcheck.prove.plan import EVERYTHING, Selection, make_plan
 from fmcheck.prove.reach import Reach
 from fmcheck.prove.scratch import Scratch, roots_for
 from fmcheck.prove.state import State, key_of
-from fmcheck.prove.trial import Result, Tests, TrialError, lint, result_of
+from fmcheck.prove.trial import Result, Suite, TrialError, lint, result_of
 
 if TYPE_CHECKING:
     from collections import Counter
@@ -102,7 +102,7 @@ class Proof:
 class _Run:
     asked: Asked
     plan: Plan
-    tests: Tests
+    tests: Suite
     folder: Path
     tell: Callable[[str], None]
     tried: Callable[[int, int, Mutant, Result], None]
@@ -199,7 +199,7 @@ def prove(
     """
     plan = make_plan(asked.paths, asked.config, asked.exclude, asked.selection)
     known = load_known(asked.known)
-    tests = Tests(asked.command, plan.import_roots, plan.files)
+    tests = Suite(asked.command, plan.import_roots, plan.files)
     with tempfile.TemporaryDirectory(prefix="fmcheck-prove-") as folder:
         run = _Run(asked, plan, tests, Path(folder), tell, tried)
         try:

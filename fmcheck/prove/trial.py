@@ -106,7 +106,7 @@ class Raw:
 
 
 @dataclass(slots=True)
-class Tests:
+class Suite:
     """The user's tests: a command, run in the copy of the current folder under fmcheck."""
 
     command: tuple[str, ...]
