@@ -72,9 +72,12 @@ def _parser() -> argparse.ArgumentParser:
     cli_lint.add_to(commands)
     add_doctor(commands)
     cli_prove.add_to(commands)
-    rule = commands.add_parser("rule", help="explain a rule, or a code of the linter's own")
-    rule.add_argument("code", metavar="CODE", help="the code, as FM201")
-    rule.set_defaults(run=_explain)
+    for name in ("explain", "rule"):
+        explain = commands.add_parser(
+            name, help="explain a rule, a run-time check, or a code of the linter's own"
+        )
+        explain.add_argument("code", metavar="CODE", help="the code, as FM201 or FR102")
+        explain.set_defaults(run=_explain, command_name=name)
     listing = commands.add_parser(
         "rules", help="list the rules, with those that are off by default"
     )
@@ -83,6 +86,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
+    from fmcheck.check_pages import PAGES, check_page
+    from fmcheck.finding import CHECKS
     from fmcheck.lint.own import OWN_CODES
     from fmcheck.lint.page import own_page, rule_page
     from fmcheck.registry import rules
@@ -93,9 +98,12 @@ def _explain(arguments: argparse.Namespace) -> int:
         print(rule_page(known[code]))
     elif code in OWN_CODES:
         print(own_page(OWN_CODES[code]))
+    elif code in CHECKS and code in PAGES:
+        print(check_page(code))
     else:
+        every = (*known, *CHECKS, *OWN_CODES)
         raise UsageError(
-            "rule", f"there is no `{arguments.code}`{nearest(code, (*known, *OWN_CODES))}"
+            arguments.command_name, f"there is no `{arguments.code}`{nearest(code, every)}"
         )
     return CLEAN
 
