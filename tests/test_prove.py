@@ -222,7 +222,7 @@ ERRORS = {
         "--only: there is no operator `drop-rest`; did you mean `drop-reset`?",
     ),
     "no command": (("mine",), "prove: expected `-- COMMAND`"),
-    "no contract": (("tests", *COMMAND), "there is nothing to plant a fault in"),
+    "no contract": (("tests", *COMMAND), "tests: no contract is about this code: what "),
     "no path": (("minf", *COMMAND), "minf: no such file or folder"),
     "no pytest": (
         ("mine", "--", sys.executable, "-c", "print('hello')"),
@@ -253,7 +253,7 @@ def test_a_module_that_is_not_the_copy_is_an_error(mine):
     (mine / "tests" / "test_relay.py").write_text(text)
     done = prove("mine", *COMMAND)
     assert done.returncode == 2
-    assert f"imported {mine}/mine/relay.py itself and not its copy" in done.stderr
+    assert f"the tests imported {mine}/mine/__init__.py itself and not its copy" in done.stderr
 
 
 def test_a_hang_is_killed_with_all_that_it_started(mine, tmp_path):
