@@ -62,12 +62,18 @@ class Touch:
 
 @dataclass(eq=False, slots=True)
 class Memory:
-    """What is known of one storage. `by_parts` ends it."""
+    """What is known of one storage. `by_parts` ends it.
+
+    `image` is what its last write in place went over, where writes are delayed; `out` tells that
+    everybody sees that write.
+    """
 
     storage: weakref.ref[Any]
     writes: list[Touch] = field(default_factory=list)
     reads: dict[int, Touch] = field(default_factory=dict)
     by_parts: bool = False
+    image: torch.Tensor | None = None
+    out: bool = False
 
 
 class Handover:
@@ -84,17 +90,21 @@ class Handover:
         self.memory_of(tensor).by_parts = True
 
     def before(self, call: Call) -> None:
-        """Nothing is judged before it was done."""
+        """The host has launched the call, and has waited for what it is about to read itself."""
+        if call.host:
+            self.fences.read_by_host(call.lane)
+        else:
+            self.fences.launch(call.lane)
+
+    def is_late(self, memory: Memory, tensor: torch.Tensor, lane: Lane) -> bool:
+        """Tells whether a lane may miss a write to what a tensor shows."""
+        touch = _touch(tensor, lane, 0, 0, is_copy=False)
+        return any(self._clash(early, touch) for early in memory.writes)
 
     def after(self, call: Call) -> None:
         """Judges the accesses of a call."""
         fences = self.fences
-        lane = call.lane
-        if call.host:
-            fences.read_by_host(lane)
-            lane = fences.host
-        elif lane._host_seen != fences._host_version:
-            fences.launch(lane)
+        lane = fences.host if call.host else call.lane
         count = fences.now(lane).time
         tally = fences.tally
         moment = tally.moments.on(lane.name, tally.sites.here(2))
@@ -152,14 +162,13 @@ class Handover:
                 one for one in memory.writes if one.low < late.low or one.high > late.high
             ]
         memory.writes.append(late)
+        memory.out = False
         del memory.writes[:-_REMEMBERED]
 
     def _clash(self, early: Touch, late: Touch) -> bool:
         if early.lane is late.lane:
             return False
-        if late.count and early.count <= self.fences.clocks.known(
-            late.lane.number, early.lane.number
-        ):
+        if early.count <= self.fences.clocks.known(late.lane.number, early.lane.number):
             return False
         host = self.fences.host
         beside_a_copy = (early.is_copy and late.lane is host) or (
