@@ -100,6 +100,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         help="run all tests for each fault, not those alone that run its line: for engines whose "
         "code runs in child processes",
     )
+    how.add_argument(
+        "--quick",
+        action="store_true",
+        help="once something has noticed a fault, try nothing else on it",
+    )
     how.add_argument("--config", type=Path, metavar="FILE", help="settings for names and linter")
     out = prove.add_argument_group("what it says")
     out.add_argument("--json", type=Path, metavar="FILE", help="write the outcome to FILE too")
@@ -173,6 +178,7 @@ def _asked(arguments: argparse.Namespace) -> Asked:
         state=arguments.resume,
         known=arguments.known,
         all_tests=arguments.all_tests,
+        quick=arguments.quick,
     )
 
 

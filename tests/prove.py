@@ -52,6 +52,8 @@ def engine(more: Sequence[str]) -> int:
     excluded = [f"--exclude={one}" for one in NOT_THE_ENGINE]
     known = ("--known", str(folder / "prove.toml"))
     tests = (sys.executable, "-m", "pytest", str(folder / "tests" / "test_drives.py"))
+    tests += (str(ROOT / "tests" / "engine" / "test_device_graph.py"),)
+    tests += (f"--rootdir={folder}", "-c", str(folder / "pyproject.toml"))
     path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH", ""))))
     command = ("fixtures/engine", *excluded, *known, *more, "--", *tests)
     return _prove(command, ROOT, {**os.environ, "PYTHONPATH": path})

@@ -375,3 +375,16 @@ def test_the_copies_are_gone_after_a_run(mine, tmp_path):
     assert done.returncode == 0, done.stderr
     assert list(scratch.iterdir()) == []
     shutil.rmtree(scratch)
+
+
+def test_a_quick_run_is_content_with_the_first_that_notices(mine, tmp_path):
+    out = tmp_path / "out.json"
+    arguments = ("--only", "gather-twice", "--only", "drop-stash", "--limit", "2", "--quick")
+    done = prove("mine", *arguments, "--json", str(out), *COMMAND)
+    assert done.returncode == 1, done.stderr
+    found = mutants(json.loads(out.read_text()))
+    assert len(found["drop-stash:11"]["tests"]) == 1
+    (mine / "mine" / "relay.py").write_text(RELAY.replace("def spare", "def other"))
+    done = prove("mine", "--only", "gather-twice", "--quick", "--json", str(out), *COMMAND)
+    (twice,) = json.loads(out.read_text())["mutants"]
+    assert (twice["lint"], twice["tests"], twice["caught"]) == (["FM101"], [], True)

@@ -38,7 +38,7 @@ class Asked:
 
     `roots` are folders to copy; `timeout` is a multiple of the healthy run's time; `state` the file
     to go on from; `known` the file of known survivors. `all_tests` runs all tests for each fault,
-    and not those alone that run the lines at fault.
+    and not those alone that run the lines at fault; `quick` is content with the first that notices.
     """
 
     paths: tuple[Path, ...]
@@ -52,6 +52,7 @@ class Asked:
     state: Path | None = None
     known: Path | None = None
     all_tests: bool = False
+    quick: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,8 +175,9 @@ class _Run:
         scratch.write(file, decoded.encode(mutant.text))
         try:
             found = lint(scratch, file, self.asked.config)
-            if chosen == ():
-                return Result(lint=tuple((found - self.healthy[file]).elements()))
+            told = tuple((found - self.healthy[file]).elements())
+            if chosen == () or (told and self.asked.quick):
+                return Result(lint=told)
             raw = self.tests.run(scratch, timeout, chosen)
         finally:
             scratch.write(file, file.read_bytes())
@@ -199,7 +201,8 @@ def prove(
     """
     plan = make_plan(asked.paths, asked.config, asked.exclude, asked.selection)
     known = load_known(asked.known)
-    tests = Suite(asked.command, plan.import_roots, plan.files)
+    options = "-x" if asked.quick else ""
+    tests = Suite(asked.command, plan.import_roots, plan.files, options)
     with tempfile.TemporaryDirectory(prefix="fmcheck-prove-") as folder:
         run = _Run(asked, plan, tests, Path(folder), tell, tried)
         try:
@@ -213,7 +216,8 @@ def prove(
 def _healthy(run: _Run, scratch: Scratch) -> tuple[Raw, State]:
     """Runs tests and linter without a fault, and looks up what an earlier run has tried."""
     asked, plan = run.asked, run.plan
-    state = State(asked.state, key_of(scratch.folder, asked.command, map(str, plan.import_roots)))
+    more = (*map(str, plan.import_roots), str(asked.quick))
+    state = State(asked.state, key_of(scratch.folder, asked.command, more))
     raw = run.baseline(scratch)
     run.tell(
         f"{_many(len(plan.mutants), 'fault')} in "

@@ -112,6 +112,7 @@ class Suite:
     command: tuple[str, ...]
     import_roots: Sequence[Path]
     wanted: Sequence[Path]
+    options: str = ""
     running: set[subprocess.Popen[str]] = field(default_factory=set)
     stopped: bool = False
 
@@ -132,7 +133,8 @@ class Suite:
             if chosen is not None:
                 Path(folder, probe.CHOSEN).write_text(json.dumps(list(chosen)), encoding="utf-8")
             environment = scratch.environment(self.import_roots, os.environ)
-            options = f"{environment.get('PYTEST_ADDOPTS', '')} {_PLUGINS}".strip()
+            given = environment.get("PYTEST_ADDOPTS", "")
+            options = " ".join(filter(None, (given, _PLUGINS, self.options)))
             environment |= {probe.VARIABLE: folder, "PYTEST_ADDOPTS": options, **more}
             start = time.monotonic()
             with tempfile.TemporaryFile("w+", encoding="utf-8", errors="replace") as said:
