@@ -5,10 +5,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help demo test check truth museum drives benchmarks robust clean
+.PHONY: help demo test check truth museum drives benchmarks robust fuzz prove corpus-diff docs clean
 
 help:  ## list the targets
-	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
+	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
 $(VENV)/.ready: pyproject.toml constraints.txt tests/requirements.txt
 	$(PYTHON) -m venv $(VENV)
@@ -49,7 +49,20 @@ benchmarks: $(VENV)/.ready  ## ratios: linter against ruff, watch, guard, fused 
 robust: $(VENV)/.ready  ## the linter over site-packages, the standard library and odd files
 	$(BIN)/python -m tests.robust
 
+SECONDS_OF_FUZZ ?= 300
+fuzz: $(VENV)/.ready  ## the rules over mutated files, the contract loader over random contracts
+	$(BIN)/python -m tests.fuzz --seconds $(SECONDS_OF_FUZZ)
+
+prove: $(VENV)/.ready  ## faults planted into the built-in engine: which of them are noticed
+	$(BIN)/python -m tests.prove engine --min-score 95
+
+corpus-diff: $(VENV)/.ready  ## what a change of the rules does to released trees
+	$(BIN)/python -m tests.corpus_diff
+
+docs: $(VENV)/.ready  ## the site, with a page a rule and a check, into site/
+	$(BIN)/python -m mkdocs build --strict
+
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis
-	rm -rf .fmcheck_cache
+	rm -rf .fmcheck_cache site fuzz-crashes
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +

@@ -73,6 +73,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="where each process writes what it checked and found, in a folder of its own that "
         "stays (default: among the temporary files, and removed after a run in good order)",
     )
+    group.addoption(
         "--fmcheck-streams",
         metavar="MODE",
         dest="fmcheck_streams",

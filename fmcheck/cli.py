@@ -15,19 +15,20 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
 CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
+#: Commands that run another, whose words stand after `--`.
+_TAKING_MORE = ("ci", "prove")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command that `argv` asks for and returns its exit status."""
     try:
-        given, tests = _split(sys.argv[1:] if argv is None else argv)
-        arguments, unknown = _parser().parse_known_args(given)
-        if tests is not None:
-            arguments.tests = tests
+        own, after = _split(sys.argv[1:] if argv is None else argv)
+        arguments, unknown = _parser().parse_known_args(own)
         if unknown:
             raise UsageError(
                 unknown[0], f"no such option or argument{nearest(unknown[0], arguments.options)}"
             )
+        arguments.after = after
         status: int = arguments.run(arguments)
     except UsageError as err:
         print(f"fmcheck: {err}", file=sys.stderr)
@@ -43,12 +44,11 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _split(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
-    """Returns the arguments without those for pytest, and those: `ci` alone has any."""
-    if argv[:1] != ["ci"]:
+    """Returns a command's own words, and those after `--` where it takes any, else None."""
+    if not argv or argv[0] not in _TAKING_MORE or "--" not in argv:
         return argv, None
-    from fmcheck.cli_ci import split
-
-    return split(argv)
+    at = list(argv).index("--")
+    return argv[:at], argv[at + 1 :]
 
 
 class _Parser(argparse.ArgumentParser):
@@ -65,7 +65,7 @@ class _Parser(argparse.ArgumentParser):
 
 
 def _parser() -> argparse.ArgumentParser:
-    from fmcheck import cli_ci, cli_lint, cli_report
+    from fmcheck import cli_ci, cli_lint, cli_prove, cli_report
 
     parser = _Parser(
         prog="fmcheck",
@@ -82,9 +82,13 @@ def _parser() -> argparse.ArgumentParser:
     add_doctor(commands)
     cli_report.add_to(commands)
     cli_ci.add_to(commands)
-    rule = commands.add_parser("rule", help="explain a rule, or a code of the linter's own")
-    rule.add_argument("code", metavar="CODE", help="the code, as FM201")
-    rule.set_defaults(run=_explain)
+    cli_prove.add_to(commands)
+    for name in ("explain", "rule"):
+        explain = commands.add_parser(
+            name, help="explain a rule, a run-time check, or a code of the linter's own"
+        )
+        explain.add_argument("code", metavar="CODE", help="the code, as FM201 or FR102")
+        explain.set_defaults(run=_explain, command_name=name)
     listing = commands.add_parser(
         "rules", help="list the rules, with those that are off by default"
     )
@@ -93,6 +97,8 @@ def _parser() -> argparse.ArgumentParser:
 
 
 def _explain(arguments: argparse.Namespace) -> int:
+    from fmcheck.check_pages import PAGES, check_page
+    from fmcheck.finding import CHECKS
     from fmcheck.lint.own import OWN_CODES
     from fmcheck.lint.page import own_page, rule_page
     from fmcheck.registry import rules
@@ -103,9 +109,12 @@ def _explain(arguments: argparse.Namespace) -> int:
         print(rule_page(known[code]))
     elif code in OWN_CODES:
         print(own_page(OWN_CODES[code]))
+    elif code in CHECKS and code in PAGES:
+        print(check_page(code))
     else:
+        every = (*known, *CHECKS, *OWN_CODES)
         raise UsageError(
-            "rule", f"there is no `{arguments.code}`{nearest(code, (*known, *OWN_CODES))}"
+            arguments.command_name, f"there is no `{arguments.code}`{nearest(code, every)}"
         )
     return CLEAN
 

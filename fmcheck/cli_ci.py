@@ -104,22 +104,14 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "--exit-zero", action="store_true", help="exit with 0 even for findings; 2 stays 2"
     )
     options = [name for action in ci._actions for name in action.option_strings]
-    ci.set_defaults(run=run, options=options, tests=None, **_NOT_FOR_CI)
-
-
-def split(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
-    """Returns the command's own arguments and those of pytest, None where it is not to run."""
-    if "--" not in argv:
-        return argv, None
-    at = list(argv).index("--")
-    return argv[:at], argv[at + 1 :]
+    ci.set_defaults(run=run, options=options, **_NOT_FOR_CI)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs what was asked for, writes the reports, and returns the worse exit status."""
     from fmcheck.report_files import ENDINGS, checked
 
-    if arguments.no_lint and arguments.tests is None:
+    if arguments.no_lint and arguments.after is None:
         raise UsageError("ci", "nothing to do: expected `-- PYTEST_ARGUMENT...` with --no-lint")
     if arguments.no_lint and arguments.lint:
         raise UsageError("ci", "expected --lint or --no-lint, got both")
@@ -134,7 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
         statuses.append(_lint_status(outcome, arguments))
         runs.append(_named(_lint_sarif(contents), "lint"))
         linted = _linted(outcome)
-    if arguments.tests is not None:
+    if arguments.after is not None:
         tested = _test(arguments, folder)
         statuses.append(_test_status(tested))
         if tested.run is not None:
@@ -215,7 +207,7 @@ def _test(arguments: argparse.Namespace, folder: Path) -> PytestHalf:
     if arguments.config:
         command.append(f"--fmcheck-config={arguments.config}")
     sys.stdout.flush()
-    status = subprocess.run([*command, *arguments.tests], check=False).returncode
+    status = subprocess.run([*command, *arguments.after], check=False).returncode
     if not record.exists():
         return PytestHalf(status, None)
     run = read_run(record)

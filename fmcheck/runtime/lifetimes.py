@@ -128,7 +128,7 @@ class Lifetimes:
     def _leave_to_us(self, tensor: torch.Tensor) -> None:
         """Host memory is touched by the host at once, whatever stream is current."""
         if self.tally.streams is not None:
-            self.tally.streams.leave_out(tensor)
+            self.tally.streams.handover.leave_out(tensor)
 
     # --- FR404 ---
 

@@ -1,0 +1,207 @@
+"""The run-time checks explained: what each means, what it cannot see, how to mend it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from fmcheck.finding import ADVISORY, CHECKS
+
+_PULL = "https://github.com/{}/pull/{}"
+
+
+@dataclass(frozen=True, slots=True)
+class CheckPage:
+    """A check in words. `seen_in` are public pull requests, as `owner/name#number`.
+
+    `means` says what is wrong when it speaks, `how` what it looks at, `unseen` what it cannot see,
+    `mend` what to do.
+    """
+
+    means: str
+    how: str
+    unseen: str
+    mend: str
+    seen_in: tuple[str, ...]
+
+
+PAGES = {
+    "FR101": CheckPage(
+        means="A relay row was gathered, and nobody had written it since it was made or handed "
+        "out. The step goes on with whatever the memory held: a token that nobody sampled.",
+        how="Every declared buffer starts out poisoned (-1, or a NaN of fmcheck's own), and a row "
+        "that goes to another owner is poisoned again. A gather that gets the poison is the fault.",
+        unseen="A row that a kernel wrote which the contract does not name is counted as written "
+        "out of our sight, and is no finding. Reads through slices and single indices are peeks.",
+        mend="Write the row before the step that reads it: look for the branch that skips the "
+        "stash, as an early return, or a batch that joins without going through it.",
+        seen_in=("sgl-project/sglang#26108",),
+    ),
+    "FR102": CheckPage(
+        means="A relay row was gathered again, and nobody had written it in between. The second "
+        "step starts from the first one's token.",
+        how="A gather consumes: the row is poisoned again when it has been read, and the next "
+        "gather without a write gets the poison.",
+        unseen="A second read of the value that the first gather returned is no gather. Methods "
+        "that the contract lists in `peeks` never consume.",
+        mend="Resolve a batch once, and hand the result on; or stash again before the retry. If "
+        "the method only looks, list it in the relay's `peeks`.",
+        seen_in=("sgl-project/sglang#26108", "sgl-project/sglang#25862"),
+    ),
+    "FR103": CheckPage(
+        means="A relay row was written over, and nobody had gathered what was in it: a token or a "
+        "length is lost, or two steps write where one was to.",
+        how="The ledger keeps for each row who wrote it and whether it was read since. A write by "
+        "the same owner over a value that was never gathered is the fault.",
+        unseen="Needs `[[owners]]`: without them nobody knows whether the row has gone to another "
+        "request. Buffers whose `overwrite` is `always` are left alone.",
+        mend="Gather before the next write, or take the second write out. Where values are "
+        "dropped by design, say so: `overwrite` is `always` or `until gathered`.",
+        seen_in=("sgl-project/sglang#13713",),
+    ),
+    "FR104": CheckPage(
+        means="A relay row was gathered by a request, and only the request that had the row "
+        "before has written it: one answer goes on from another one's token.",
+        how="The functions of `[[owners]]` tell when a row goes to another request; its generation "
+        "grows, and a value of an older generation is stale.",
+        unseen="Needs `[[owners]]`. An owner that is changed out of Python's sight is not seen.",
+        mend="Write the row for its new owner before the first gather, and give a row back only "
+        "when no launched step can still write it.",
+        seen_in=("sgl-project/sglang#25862", "sgl-project/sglang-jax#1504"),
+    ),
+    "FR105": CheckPage(
+        means="A value was written to a relay row that the contract calls invalid: a negative "
+        "token, a length of 0.",
+        how="Each write is held against the buffer's `valid`.",
+        unseen="Only writes from Python are looked at, and only buffers with a `valid`.",
+        mend="Mend what made the value, or correct `valid` if the engine may write it.",
+        seen_in=("sgl-project/sglang#26108",),
+    ),
+    "FR201": CheckPage(
+        means="A graph was to be replayed while the padded tail of an input held what an earlier "
+        "replay had left there, or anything but what the contract says. Padded rows then read and "
+        "write the rows of other requests.",
+        how="Before the fill, fmcheck lays a value of its own behind the real entries; before the "
+        "replay it must be gone. What was not reset is put back, so that the run is unchanged.",
+        unseen="Fills that no `[[graph_inputs.fill]]` describes, and inputs that are neither "
+        "`row_indices`, `index_like` nor in `holds` or `valid`.",
+        mend="Reset the tail before the copy: `buffer[raw:padded].zero_()`, or the padding policy "
+        "of the slot. Padded rows point at the sink row.",
+        seen_in=("sgl-project/sglang#26292", "sgl-project/sglang#24401"),
+    ),
+    "FR301": CheckPage(
+        means="Relay rows or values lie on another device than the buffer: the access copies and "
+        "waits, or fails, on some devices only.",
+        how="Each access compares the devices of the buffer, its rows and its values.",
+        unseen="A CPU scalar as a value is allowed, as torch allows it.",
+        mend="Make rows and values on the buffer's device, without a name of one accelerator.",
+        seen_in=("sgl-project/sglang#4455",),
+    ),
+    "FR401": CheckPage(
+        means="Two streams touched the same memory, at least one of them wrote, and no fence "
+        "orders the two. On a GPU the reader may get the old value, the new one, or half of each.",
+        how="Streams and events are followed by vector clocks, on a CPU by streams that stand in "
+        "for the device's: no timing is involved, and the finding is the same in every run.",
+        unseen="Fences that are set out of Python's sight. Where some may have been, the report "
+        "says that its confidence is `incomplete`.",
+        mend="Record an event after the write and have the reading stream wait for it; or "
+        "`reader.wait_stream(writer)` before the read.",
+        seen_in=("sgl-project/sglang#25879", "sgl-project/sglang#35748"),
+    ),
+    "FR402": CheckPage(
+        means="A tensor's memory was given to another one while a side stream could still use it.",
+        how="What is handed to another stream and freed without `record_stream`, a join or an "
+        "owner is held against the clocks of the streams that used it.",
+        unseen="Memory that is managed outside of torch's allocator.",
+        mend="Call `tensor.record_stream(stream)`, keep the tensor until the stream is done, or "
+        "join the streams before it is let go.",
+        seen_in=("sgl-project/sglang#17850", "InternLM/lmdeploy#4792"),
+    ),
+    "FR403": CheckPage(
+        means="The host wrote a pinned buffer while an asynchronous copy from it was under way: "
+        "the device may get the next step's values.",
+        how="From a non-blocking copy to the event or synchronisation that ends it, host writes to "
+        "its source are faults.",
+        unseen="Writes to memory that shares the buffer and was never seen as a tensor.",
+        mend="Wait for the copy's event before the buffer is filled again, or use a fresh buffer.",
+        seen_in=("NVIDIA/TensorRT-LLM#15546", "vllm-project/vllm#24527"),
+    ),
+    "FR404": CheckPage(
+        means="The host read the target of an asynchronous copy before the copy was done: it may "
+        "see the last step's values.",
+        how="From a non-blocking copy to the host until its event or stream was waited for, reads "
+        "of its target are faults.",
+        unseen="Reads through memory that was never seen as a tensor.",
+        mend="Record an event after the copy and `synchronize()` it before the read.",
+        seen_in=("vllm-project/vllm#31584",),
+    ),
+    "FR405": CheckPage(
+        means="A wait met an older record of its event than the one that its producer made: it "
+        "waited for the last step and not for this one.",
+        how="Each record has a number; a wait is held against the record that the write which it "
+        "protects came before.",
+        unseen="Events that are recorded or waited for out of Python's sight.",
+        mend="Record before the wait is issued, and give each request that is in flight an event "
+        "of its own.",
+        seen_in=("vllm-project/vllm#53960",),
+    ),
+    "FR501": CheckPage(
+        means="A step waited for the device: `.item()`, `.cpu()`, `.tolist()` or the like, where "
+        "the contract declares none. The overlap is gone for that step.",
+        how="Calls that make the host wait are counted between the steps that the contract names.",
+        unseen="Waits within compiled extensions that torch does not tell of.",
+        mend="Use a value that the host has already, or start a copy and wait for it a step later.",
+        seen_in=("gty111/gLLM#174", "sgl-project/sglang#29075"),
+    ),
+    "FR502": CheckPage(
+        means="A step launched more kernels than the contract's budget for it.",
+        how="Launches are counted between the steps that the contract names, on a CPU by the "
+        "operations that would be one on a device.",
+        unseen="What a captured graph launches is one launch.",
+        mend="Fuse what belongs together, or raise the budget if the step has grown for a reason.",
+        seen_in=("sgl-project/sglang#26129",),
+    ),
+    "FR601": CheckPage(
+        means="A graph input lies elsewhere than when the graph was captured: the graph still "
+        "reads the old memory, and nobody fills that any more.",
+        how="The address of each input is noted at capture and compared before each replay.",
+        unseen="Inputs that the contract does not declare.",
+        mend="Copy into the captured tensor in place of binding the name anew; or capture again.",
+        seen_in=("PaddlePaddle/FastDeploy#3457", "NVIDIA/TensorRT-LLM#16290"),
+    ),
+    "FR602": CheckPage(
+        means="`torch.compile` deleted an async assert: the check that the engine counts on does "
+        "not run, and says nothing.",
+        how="The asserts of a compiled function are counted before and after the compiler's "
+        "passes.",
+        unseen="Functions that are compiled before the watch starts.",
+        mend='Give the assert a message: `torch._assert_async(condition, "why")`.',
+        seen_in=("sgl-project/sglang#26108",),
+    ),
+}
+
+
+def check_page(code: str) -> str:
+    """Returns the page of a run-time check as Markdown."""
+    page = PAGES[code]
+    does = (
+        "told at the end, fails nothing unless `fail-on` names it"
+        if code in ADVISORY
+        else "fails the test in which it is found"
+    )
+    parts = [f"# {code} {CHECKS[code]}", f"run-time check, {does}"]
+    for title, text in (
+        ("What it means", page.means),
+        ("How it is seen", page.how),
+        ("What it cannot see", page.unseen),
+        ("How to mend it", page.mend),
+    ):
+        parts.append(f"## {title}\n\n{text}")
+    links = (f"- [{one}]({link(one)})" for one in page.seen_in)
+    parts.append("## Seen in\n\n" + "\n".join(links))
+    return "\n\n".join(parts) + "\n"
+
+
+def link(pull: str) -> str:
+    """Returns the address of `owner/name#number`."""
+    repository, _, number = pull.partition("#")
+    return _PULL.format(repository, number)

@@ -1,0 +1,286 @@
+"""A run of `fmcheck prove`: the healthy engine first, then one fault at a time, side by side."""
+
+from __future__ import annotations
+
+import contextlib
+import tempfile
+import threading
+from concurrent.futures import ThreadPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fmcheck.errors import UsageError
+from fmcheck.lint.source import decode
+from fmcheck.prove.known import load_known, reason_for, stale
+from fmcheck.prove.plan import EVERYTHING, Selection, make_plan
+from fmcheck.prove.reach import Reach
+from fmcheck.prove.scratch import Scratch, roots_for
+from fmcheck.prove.state import State, key_of
+from fmcheck.prove.trial import Result, Suite, TrialError, lint, result_of
+
+if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Callable, Iterator, Mapping, Sequence
+
+    from fmcheck.prove.known import Known
+    from fmcheck.prove.mutant import Mutant
+    from fmcheck.prove.plan import Plan
+    from fmcheck.prove.trial import Raw
+
+#: A hang is told from a slow machine by the healthy run's time, and by no less than this (s).
+SHORTEST_TIMEOUT = 30.0
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What the user asked for.
+
+    `roots` are folders to copy; `timeout` is a multiple of the healthy run's time; `state` the file
+    to go on from; `known` the file of known survivors. `all_tests` runs all tests for each fault,
+    and not those alone that run the lines at fault; `quick` is content with the first that notices.
+    """
+
+    paths: tuple[Path, ...]
+    command: tuple[str, ...]
+    config: Path | None = None
+    exclude: tuple[str, ...] = ()
+    roots: tuple[Path, ...] = ()
+    selection: Selection = EVERYTHING
+    jobs: int = 1
+    timeout: float = 10.0
+    state: Path | None = None
+    known: Path | None = None
+    all_tests: bool = False
+    quick: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What became of one mutant. `known` is why it may survive; `unreached` that no test ran it."""
+
+    mutant: Mutant
+    result: Result
+    known: str = ""
+    unreached: bool = False
+
+    @property
+    def slipped(self) -> bool:
+        """Tells whether nothing noticed a fault that something should have."""
+        return not self.result.caught and not self.known
+
+
+@dataclass(frozen=True, slots=True)
+class Proof:
+    """A run's outcome. `seconds` and `tests` are those of the healthy run, `resumed` counts what an
+    earlier run had tried, `stale` are entries of the known file that nothing bears out.
+    """
+
+    verdicts: tuple[Verdict, ...]
+    tests: int
+    seconds: float
+    unimported: tuple[str, ...] = ()
+    resumed: int = 0
+    stale: tuple[Known, ...] = ()
+
+    @property
+    def counted(self) -> int:
+        """How many faults count: all but known survivors."""
+        return sum(bool(one.result.caught or not one.known) for one in self.verdicts)
+
+    @property
+    def caught(self) -> int:
+        """How many of them something noticed."""
+        return sum(one.result.caught for one in self.verdicts)
+
+    @property
+    def score(self) -> float:
+        """The share of what was caught, in per cent; 100 of nothing."""
+        return 100 * self.caught / self.counted if self.counted else 100.0
+
+
+@dataclass(slots=True)
+class _Run:
+    asked: Asked
+    plan: Plan
+    tests: Suite
+    folder: Path
+    tell: Callable[[str], None]
+    tried: Callable[[int, int, Mutant, Result], None]
+    idle: list[Scratch] = field(default_factory=list)
+    made: int = 0
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    healthy: dict[Path, Counter[str]] = field(default_factory=dict)
+    reach: Reach | None = None
+
+    @contextlib.contextmanager
+    def scratch(self) -> Iterator[Scratch]:
+        """Lends a copy that nobody else uses; a new one is made where there is none."""
+        with self.lock:
+            copy = self.idle.pop() if self.idle else None
+            self.made += copy is None
+            number = self.made
+        if copy is None:
+            roots = roots_for(self.asked.roots, self.plan.files, self.plan.import_roots)
+            copy = Scratch(self.folder / f"copy-{number}", roots)
+        try:
+            yield copy
+        finally:
+            self.idle.append(copy)
+
+    def baseline(self, scratch: Scratch) -> Raw:
+        """Runs the healthy engine's tests, which must pass and be silent."""
+        raw = self.tests.run(scratch, None)
+        said = f"{raw.output.strip()[-3000:]}\n" if raw.output.strip() else ""
+        ran = " ".join(self.asked.command)
+        if not raw.head:
+            raise UsageError(
+                ran,
+                f"ran no pytest that fmcheck's plugins could listen to (exit status {raw.status}):"
+                f"\n{said}",
+            )
+        if raw.status or raw.head["status"]:
+            raise UsageError(
+                ran,
+                "the tests do not pass and keep silent without a fault, so that they could prove "
+                f"nothing (exit status {raw.status}):\n{said}",
+            )
+        if not raw.head["watched"]:
+            raise UsageError(ran, "the tests ran without fmcheck's watch: is it switched off?")
+        original = [file for file, place in raw.modules.items() if place == "original"]
+        if original:
+            raise UsageError(
+                ran,
+                f"the tests imported {original[0]} itself and not its copy: name the folder that "
+                "it is imported from with --root, and put no absolute path ahead of PYTHONPATH",
+            )
+        return raw
+
+    def one(self, mutant: Mutant, timeout: float) -> Result:
+        """Plants a mutant, lints it, runs the tests over it, and takes it out again."""
+        with self.scratch() as scratch:
+            return self.try_in(scratch, mutant, timeout)
+
+    def tests_of(self, mutant: Mutant) -> tuple[str, ...] | None:
+        """Returns the tests to run for a mutant, None for all."""
+        if self.reach is None:
+            return None
+        return self.reach.tests_of(Path.cwd() / mutant.file, mutant.lines)
+
+    def try_in(self, scratch: Scratch, mutant: Mutant, timeout: float) -> Result:
+        """The same in a copy that was lent."""
+        file = Path.cwd() / mutant.file
+        chosen = self.tests_of(mutant)
+        decoded = decode(file.read_bytes())
+        scratch.write(file, decoded.encode(mutant.text))
+        try:
+            found = lint(scratch, file, self.asked.config)
+            told = tuple((found - self.healthy[file]).elements())
+            if chosen == () or (told and self.asked.quick):
+                return Result(lint=told)
+            raw = self.tests.run(scratch, timeout, chosen)
+        finally:
+            scratch.write(file, file.read_bytes())
+        try:
+            return result_of(raw, found, self.healthy[file], file)
+        except TrialError as err:
+            raise UsageError(mutant.id, str(err)) from None
+
+
+def prove(
+    asked: Asked,
+    tell: Callable[[str], None],
+    tried: Callable[[int, int, Mutant, Result], None],
+) -> Proof:
+    """Tries every mutant of the plan and returns what came of them.
+
+    `tell` is given sentences on how the run goes, `tried` each mutant when it has been tried.
+
+    Raises:
+        UsageError: if the plan, the copies or the healthy run do not fit.
+    """
+    plan = make_plan(asked.paths, asked.config, asked.exclude, asked.selection)
+    known = load_known(asked.known)
+    options = "-x" if asked.quick else ""
+    tests = Suite(asked.command, plan.import_roots, plan.files, options)
+    with tempfile.TemporaryDirectory(prefix="fmcheck-prove-") as folder:
+        run = _Run(asked, plan, tests, Path(folder), tell, tried)
+        try:
+            with run.scratch() as scratch:
+                raw, state = _healthy(run, scratch)
+            return _prove(run, known, raw, state)
+        finally:
+            tests.stop()
+
+
+def _healthy(run: _Run, scratch: Scratch) -> tuple[Raw, State]:
+    """Runs tests and linter without a fault, and looks up what an earlier run has tried."""
+    asked, plan = run.asked, run.plan
+    more = (*map(str, plan.import_roots), str(asked.quick))
+    state = State(asked.state, key_of(scratch.folder, asked.command, more))
+    raw = run.baseline(scratch)
+    run.tell(
+        f"{_many(len(plan.mutants), 'fault')} in "
+        f"{_many(len({one.file for one in plan.mutants}), 'file')}; "
+        f"without them {_many(raw.head['tests'], 'test')} pass in silence, in {raw.seconds:.1f} s"
+    )
+    for file in plan.files:
+        run.healthy[file] = lint(scratch, file, asked.config)
+    if not asked.all_tests:
+        run.reach = Reach.traced(run.tests, scratch)
+        if run.reach is None:
+            run.tell("the tests do not pass when their lines are traced: all run for each fault")
+    return raw, state
+
+
+def _prove(run: _Run, known: Sequence[Known], raw: Raw, state: State) -> Proof:
+    asked, plan = run.asked, run.plan
+    unimported = [str(one) for one in plan.files if str(one) not in raw.modules]
+    left = [one for one in plan.mutants if one.id not in state.results]
+    resumed = len(plan.mutants) - len(left)
+    if resumed:
+        run.tell(f"{resumed} of them have been tried before, by {asked.state}")
+    timeout = max(SHORTEST_TIMEOUT, asked.timeout * raw.seconds)
+    for done, (mutant, result) in enumerate(_results(run, left, timeout), 1):
+        state.put(mutant.id, result)
+        run.tried(resumed + done, len(plan.mutants), mutant, result)
+    results = {one.id: state.results[one.id] for one in plan.mutants}
+    verdicts = tuple(_verdicts(run, results, known))
+    survivors = [one.mutant for one in verdicts if not one.result.caught]
+    return Proof(
+        verdicts,
+        raw.head["tests"],
+        round(raw.seconds, 2),
+        tuple(unimported),
+        resumed,
+        stale(known, survivors) if asked.selection.is_whole else (),
+    )
+
+
+def _results(
+    run: _Run, mutants: Sequence[Mutant], timeout: float
+) -> Iterator[tuple[Mutant, Result]]:
+    """Yields each mutant with its result as soon as it is there."""
+    with ThreadPoolExecutor(max(1, run.asked.jobs)) as workers:
+        futures = {workers.submit(run.one, one, timeout): one for one in mutants}
+        try:
+            for future in as_completed(futures):
+                yield futures[future], future.result()
+        except BaseException:
+            for future in futures:
+                future.cancel()
+            run.tests.stop()
+            raise
+
+
+def _verdicts(
+    run: _Run, results: Mapping[str, Result], known: Sequence[Known]
+) -> Iterator[Verdict]:
+    for one in run.plan.mutants:
+        result = results[one.id]
+        reason = "" if result.caught else reason_for(one, known)
+        yield Verdict(one, result, reason, run.tests_of(one) == ())
+
+
+def _many(count: int, what: str) -> str:
+    return f"{count} {what}{'s' * (count != 1)}"

@@ -1,0 +1,75 @@
+"""What a run has tried so far, in a file that is whole at any time."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import threading
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from fmcheck import __version__
+from fmcheck.atomic import replace_file
+from fmcheck.errors import UsageError
+from fmcheck.prove.trial import Result  # noqa: TC001  (msgspec reads the annotation)
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+
+class _Stored(msgspec.Struct):
+    key: str
+    results: dict[str, Result]
+
+
+class State:
+    """The results of a run by mutant. Without a path they are kept in memory."""
+
+    def __init__(self, path: Path | None, key: str) -> None:
+        self._path = path
+        self._key = key
+        self._lock = threading.Lock()
+        self.results: dict[str, Result] = {}
+        if path is not None and path.exists():
+            self.results = self._read(path)
+
+    def put(self, mutant: str, result: Result) -> None:
+        """Adds a result, and writes all of them."""
+        with self._lock:
+            self.results[mutant] = result
+            if self._path is not None:
+                text = msgspec.json.encode(_Stored(self._key, self.results))
+                try:
+                    replace_file(self._path, text)
+                except OSError as err:
+                    raise UsageError(
+                        str(self._path), f"cannot be written: {err.strerror or err}"
+                    ) from err
+
+    def _read(self, path: Path) -> dict[str, Result]:
+        try:
+            stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
+        except (OSError, msgspec.DecodeError) as err:
+            raise UsageError(str(path), f"is no state of an earlier run: {err}") from err
+        if stored.key != self._key:
+            raise UsageError(
+                str(path),
+                "is the state of another run: the source, the tests, the command or fmcheck have "
+                "changed since; remove it to begin anew",
+            )
+        return stored.results
+
+
+def key_of(folder: Path, command: Sequence[str], more: Iterable[str]) -> str:
+    """Returns what a run's results hang on: all Python and TOML files of a copy, the command."""
+    digest = hashlib.sha256(repr((__version__, tuple(command), tuple(more))).encode())
+    for at, folders, names in os.walk(folder):
+        folders.sort()
+        for name in sorted(names):
+            if name.endswith((".py", ".toml", ".ini", ".cfg")):
+                path = Path(at, name)
+                digest.update(str(path.relative_to(folder)).encode())
+                digest.update(hashlib.sha256(path.read_bytes()).digest())
+    return digest.hexdigest()

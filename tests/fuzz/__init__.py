@@ -1,0 +1,1 @@
+"""Fuzzing: the rules over mutated real files, and the contract loader over random contracts."""
