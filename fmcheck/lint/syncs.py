@@ -133,11 +133,15 @@ def is_named_host(name: str, host_values: Sequence[str]) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """One expression at which the host waits: what it does, and what to write in its place."""
+    """One expression at which the host waits: what it does, and what to write in its place.
+
+    Where it is not `certain`, the device's driver decides whether the host waits.
+    """
 
     node: CSTNode
     what: str
     instead: str
+    certain: bool = True
 
 
 class Syncs:
@@ -215,8 +219,10 @@ class Syncs:
         elif word in ("to", "cuda") and _is_async(call) and self._is_pageable(receiver):
             yield Sync(
                 call,
-                "`non_blocking=True` from memory that is not pinned: the host waits all the same",
+                "`non_blocking=True` from memory that is not pinned: the driver stages the copy, "
+                "and the host may wait all the same",
                 "make the source with `pin_memory=True`",
+                certain=False,
             )
         elif word in _DATA_SIZED and not self._on_host(receiver) and not self._is_module(receiver):
             yield self._data_sized(call, f"`.{word}()`")
