@@ -40,7 +40,7 @@ class HiddenSync(Rule):
     elements of a tensor of which the host has a copy. An upload with `non_blocking=True` from
     memory that is not pinned is a note: CUDA's driver stages such a copy, and waits for the stream
     at some sizes only. Values that are named or made as host values are left alone, and so are
-    masks that are assigned to.
+    masks that are assigned to, and the branch that runs where a switch called `overlap` is off.
 
     ## Why is this bad
     With overlap the host prepares a step while the device runs the one before. A sync in it makes
@@ -104,6 +104,20 @@ class Runner:
             at=((6, 16), (7, 17), (8, 21), (9, 20), (10, 12), (12, 21)),
             contract=CONTRACT,
         ),
+        Example(
+            """\
+class Runner:
+    def step(self, batch):
+        if self.enable_overlap:
+            return batch.tokens.tolist()
+        if not self.use_overlap:
+            return None
+        else:
+            return batch.tokens.cpu()
+""",
+            at=((4, 20), (8, 20)),
+            contract=CONTRACT,
+        ),
     )
     good = (
         Example(
@@ -133,12 +147,26 @@ class Runner:
             """\
 class Runner:
     def step(self, batch):
+        if self.enable_overlap:
+            return self.launch(batch)
+        elif batch.is_prefill:
+            return batch.tokens.tolist()
+        else:
+            if not self.use_overlap:
+                return batch.tokens.cpu()
+""",
+            contract=CONTRACT,
+        ),
+        Example(
+            """\
+class Runner:
+    def step(self, batch):
         return batch.tokens.tolist()
 """
         ),
     )
     judged = (
-        Judged("sglang 0.5.23", 4, 4),
+        Judged("sglang 0.5.23", 3, 3),
         Judged("vllm 0.20.2", 0, 0),
     )
 

@@ -172,8 +172,8 @@ class Syncs:
         self._counters = set(_counters(self._nodes))
 
     def all(self) -> Iterator[Sync]:
-        """Yields the syncs in source order."""
-        seen: set[int] = set()
+        """Yields the syncs in source order, but for those of a branch without overlap."""
+        seen = {id(inner) for branch in _not_overlapped(self._nodes) for inner in walk(branch)}
         for node in self._nodes:
             if id(node) not in seen:
                 for sync in self._at(node):
@@ -368,6 +368,18 @@ def _goes_to_host(call: libcst.Call) -> bool:
 def _is_async(call: libcst.Call) -> bool:
     value = _keywords(call).get("non_blocking")
     return isinstance(value, cst.Name) and value.value == "True"
+
+
+def _not_overlapped(nodes: Sequence[CSTNode]) -> Iterator[CSTNode]:
+    """Yields the branches that run where a switch called "overlap" is off."""
+    for node in nodes:
+        if isinstance(node, cst.If):
+            test, branch = node.test, node.orelse
+            if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+                test, branch = test.expression, node.body
+            leaf = (dotted(test) or "").rpartition(".")[2]
+            if branch is not None and "overlap" in leaf.split("_"):
+                yield branch
 
 
 def _counters(nodes: Sequence[CSTNode]) -> Iterator[str]:
