@@ -90,7 +90,7 @@ class CudaApi(Rule):
     )
 
     judged = (
-        Judged("sglang 0.5.23", 23, 23),
+        Judged("sglang 0.5.23", 16, 15),
         Judged("vllm 0.20.2", 0, 0),
     )
     bad = (
