@@ -24,19 +24,22 @@ if TYPE_CHECKING:
 
 #: Methods that write rows in place, and where their index stands.
 WRITES = {"index_copy_": 1, "index_add_": 1, "index_fill_": 1, "scatter_": 1}
+#: Those of them that count no row from the end: -1 is an error to them, on a device an assert.
+REJECTS = frozenset({"index_copy_", "index_add_", "scatter_"})
 
 
 class NegativePaddingIndex(Rule):
     """Rows are chosen by an index whose padding is negative.
 
     ## What it does
-    Looks for `cache[rows] = value` and `index_copy_` by an index whose padding the contract
-    declares to be negative (`graph_inputs.holds`), in a function that neither compares the
-    index nor clamps it. Silent without such a contract.
+    Looks for `cache[rows] = value`, and for `index_copy_` and its like, by an index whose padding
+    the contract declares to be negative (`graph_inputs.holds`), in a function that neither
+    compares the index nor clamps it. Silent without such a contract.
 
     ## Why is this bad
     To a kernel, -1 says that there is nothing to write. To an index it is the last row: each padded
     entry of a batch writes its values to the last slot of the cache, which is somebody's.
+    `index_copy_`, `index_add_` and `scatter_` end the batch on it, by an error or an assert.
 
     ## Example
     ```python
@@ -131,11 +134,16 @@ def read(cache, slot_mapping, rows, values):
                 for index in _written_by(node):
                     name = dotted(index) or ""
                     if name not in asked and fits(last_name(index), self._names):
+                        by = last_name(node.func) if isinstance(node, cst.Call) else ""
+                        what = (
+                            f"`{by}` fails on -1"
+                            if by in REJECTS
+                            else "-1 is the last row to an index"
+                        )
                         yield block.finding(
                             self,
                             index,
-                            f"`{name}` is negative where the batch is padded, and -1 is the last "
-                            "row to an index",
+                            f"`{name}` is negative where the batch is padded, and {what}",
                             help=f"write where `{name} >= 0` only",
                         )
 

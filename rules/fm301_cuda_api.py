@@ -33,6 +33,7 @@ API = frozenset(
         "synchronize",
     )
 )
+TYPES = ("Event", "Stream")
 #: Of CUDA's allocator and driver, with no equal that works everywhere: who asks them means CUDA.
 CUDA_ALONE = frozenset(
     f"torch.cuda.{name}"
@@ -52,7 +53,10 @@ class CudaApi(Rule):
     device-agnostic. Code outside of any function is taken together: what one statement of it
     reaches, all do. A call is a warning; an annotation, an import or another mention is a note.
     Code behind a test for CUDA (`if x.is_cuda:`, `if device == "cuda":`) is left alone, and so is
-    code that replaces the API by another device's, or asks CUDA's own allocator beside it.
+    code that replaces the API by another device's, or asks CUDA's own allocator beside it. An
+    annotation is left alone where what it tells of is made behind such a test, and, outside of the
+    contract's folders, where the function makes no stream or event by the device module: what it
+    was handed may well be CUDA's.
 
     ## Why is this bad
     On another accelerator the call fails, or worse, it answers about a CUDA stream that nothing
@@ -86,7 +90,7 @@ class CudaApi(Rule):
     )
 
     judged = (
-        Judged("sglang 0.5.23", 23, 23),
+        Judged("sglang 0.5.23", 16, 15),
         Judged("vllm 0.20.2", 0, 0),
     )
     bad = (
@@ -135,6 +139,20 @@ device_module = torch.get_device_module()
 ready = torch.cuda.Event()
 """,
             at=((4, 9),),
+        ),
+        Example(
+            """\
+import torch
+
+class Loader:
+    def __init__(self, device):
+        self.module = torch.get_device_module(device)
+        self.side: torch.cuda.Stream = self.module.Stream()
+        self.ready: torch.cuda.Event = (
+            torch.cuda.Event() if device.type == "cuda" else self.module.Event()
+        )
+""",
+            at=((6, 20), (7, 21)),
         ),
     )
     good = (
@@ -242,6 +260,31 @@ def run_on_xpu(device):
     return real
 """
         ),
+        Example(
+            """\
+import threading
+import torch
+
+def store(values, rows, device, side: torch.cuda.Stream):
+    torch.get_device_module(device).current_stream().wait_stream(side)
+    return values[rows], threading.Event()
+"""
+        ),
+        Example(
+            """\
+import torch
+
+def external_event(device_module) -> torch.cuda.Event | None:
+    if not is_cuda():
+        return None
+    return device_module.Event(external=True)
+
+class Worker:
+    def __init__(self, device):
+        self.ready: torch.cuda.Event | None = torch.cuda.Event() if is_cuda() else None
+""",
+            path="sglang/srt/managers/utils.py",
+        ),
     )
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
@@ -276,6 +319,19 @@ def run_on_xpu(device):
             or (not is_within and self._reaches_at_top(facts))
         )
 
+    def _makers(self, block: Block) -> Iterator[CSTNode]:
+        """Yields the calls that make a stream or an event by the device module."""
+        for node in block.nodes():
+            if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+                held = node.func.value
+                name = dotted(held.func if isinstance(held, cst.Call) else held) or ""
+                # What is no call and no import may be the device module by another name.
+                is_own = isinstance(held, (cst.Attribute, cst.Name)) and (
+                    name.partition(".")[0] not in block.facts.imported
+                )
+                if node.func.attr.value in TYPES and (is_own or self._reaches_module([name])):
+                    yield node
+
     def _reaches_module(self, mentioned: Iterable[str]) -> bool:
         return any(not self._device_modules.isdisjoint(name.split(".")) for name in mentioned)
 
@@ -294,8 +350,14 @@ def run_on_xpu(device):
         if not self._is_agnostic(block.facts, names, _is_within_definition(block)):
             return
         uses = [(node, api) for node, api in mentions if api in API]
-        exempt = self._platform.guarded(block) | _replaced(block)
+        guarded = self._platform.guarded(block)
         annotations = _below(block, cst.Annotation)
+        makers = set(self._makers(block))
+        exempt = guarded | _replaced(block)
+        if not makers and not lies_in(block.path, self._agnostic):
+            exempt |= annotations
+        elif not makers - guarded:
+            exempt |= _told_truly(block, guarded)
         called = {node.func for node in block.nodes() if isinstance(node, cst.Call)}
         for node, api in uses:
             if node in exempt:
@@ -309,7 +371,7 @@ def run_on_xpu(device):
                 help=f"use `torch.get_device_module(device).{name}`"
                 if is_call
                 else "name the type by what it does, or `torch.Event` / `torch.Stream`"
-                if name in ("Event", "Stream")
+                if name in TYPES
                 else f"reach `{name}` through `torch.get_device_module(device)`",
                 severity=Severity.WARNING if is_call else Severity.NOTE,
             )
@@ -347,6 +409,18 @@ def _replaced(block: Block) -> set[CSTNode]:
     ]
     names = {dotted(target) for target in targets if isinstance(target, cst.Attribute)}
     return {node for node in block.nodes() if dotted(node) in names and dotted(node)}
+
+
+def _told_truly(block: Block, guarded: set[CSTNode]) -> set[CSTNode]:
+    """Returns annotations of what is only made where a test for CUDA held."""
+    true: set[CSTNode] = set()
+    for node in block.nodes():
+        if isinstance(node, cst.AnnAssign) and node.value is not None:
+            if not guarded.isdisjoint(block.nodes(node.value)):
+                true.update(block.nodes(node.annotation))
+        elif isinstance(node, cst.FunctionDef) and node.returns is not None:
+            true.update(block.nodes(node.returns) if node.body.body[-1] in guarded else ())
+    return true
 
 
 def _below(block: Block, kind: type[CSTNode]) -> set[CSTNode]:

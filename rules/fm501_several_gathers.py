@@ -112,7 +112,7 @@ class FutureMap:
             path=RELAY,
         ),
     )
-    judged = (Judged("sglang 0.5.23", 2, 2), Judged("vllm 0.20.2", 0, 0))
+    judged = (Judged("sglang 0.5.23", 2, 1), Judged("vllm 0.20.2", 0, 0))
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that take and write no rows of a buffer of a contract."""

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fmcheck.finding import Edit, Severity, Span
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted
-from fmcheck.lint.rule import Example, Rule, Scope
+from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
     import ast
@@ -65,6 +65,7 @@ class MessagelessAsyncAssert(Rule):
     scope = Scope.MODULE
     needles = ((b"_assert_async",), (b"compile",))
     seen_in = ("https://github.com/sgl-project/sglang/pull/26108",)
+    judged = (Judged("sglang 0.5.23", 1, 1), Judged("vllm 0.20.2", 0, 0))
 
     bad = (
         Example(

@@ -7,9 +7,12 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
+from fmcheck.lint.block import Block
 from fmcheck.lint.facts import walk
 from fmcheck.lint.lazy import cst
+from fmcheck.lint.module import extent
 from fmcheck.lint.names import dotted, lies_in
+from fmcheck.lint.platform import Platform
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
@@ -19,7 +22,6 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
 _GUARD = re.compile(r"\bdisable\s*=")
 
@@ -31,7 +33,8 @@ class CompileUnguarded(Rule):
     Looks for a function that is decorated by `torch.compile` without `disable=`, where either
     another function of the module is compiled with one, or the contract calls the module
     device-agnostic and names the platforms that cannot compile (`device.no_compile`). A decorator
-    with `**options` is left alone.
+    with `**options` is left alone, and so is a private function of which every use in the module
+    stands behind a test for CUDA, and a module that the contract calls CUDA's own.
 
     ## Why is this bad
     On the platform that the siblings are guarded for, the one that is not fails at its first call,
@@ -62,8 +65,8 @@ class CompileUnguarded(Rule):
         "https://github.com/sgl-project/sglang/pull/26573",
     )
     judged = (
-        Judged("sglang 0.5.12", 2, 2),
-        Judged("sglang 0.5.23", 3, 3),
+        Judged("sglang 0.5.12", 1, 1),
+        Judged("sglang 0.5.23", 0, 0),
         Judged("vllm 0.20.2", 0, 0),
     )
     bad = (
@@ -94,6 +97,25 @@ class FutureMap:
             at=((5, 6),),
             path="sglang/srt/managers/overlap_utils.py",
         ),
+        Example(
+            """\
+import torch
+
+@torch.compile(disable=is_npu())
+def stash(buf, rows, values):
+    buf[rows] = values
+
+@torch.compile
+def _gather(buf, rows):
+    return buf[rows]
+
+def gather(buf, rows):
+    if is_cuda():
+        return _gather(buf, rows)
+    return _gather(buf, rows.long())
+""",
+            at=((7, 2),),
+        ),
     )
     good = (
         Example(
@@ -123,6 +145,34 @@ def peek(buf, rows):
 """,
             path="sglang/srt/managers/overlap_utils.py",
         ),
+        Example(
+            """\
+import torch
+
+@torch.compile(disable=is_npu())
+def stash(buf, rows, values):
+    buf[rows] = values
+
+@torch.compile
+def _gather(buf, rows):
+    return buf[rows]
+
+def gather(buf, rows):
+    if is_cuda():
+        return _gather(buf, rows)
+    return buf[rows]
+"""
+        ),
+        Example(
+            """\
+import torch
+
+@torch.compile(dynamic=True)
+def gather(buf, rows):
+    return buf[rows]
+""",
+            path="sglang/srt/speculative/uno_utils.py",
+        ),
     )
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
@@ -130,9 +180,13 @@ def peek(buf, rows):
         devices = [one.device for one in contracts if one.device.no_compile]
         self._agnostic = [glob for one in devices for glob in one.agnostic]
         self._platforms = [name for one in devices for name in one.no_compile]
+        self._cuda_only = [glob for one in contracts for glob in one.device.cuda_only]
+        self._platform = Platform({name for one in contracts for name in one.device.guards})
 
     def concerns_module(self, facts: ModuleFacts) -> bool:
-        """Clears modules that guard nothing and are not device-agnostic."""
+        """Clears modules for CUDA alone, and those that guard nothing and are not agnostic."""
+        if lies_in(facts.path, self._cuda_only):
+            return False
         return lies_in(facts.path, self._agnostic) or _guards(facts)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
@@ -154,13 +208,39 @@ def peek(buf, rows):
         for node in block.nodes():
             if isinstance(node, cst.FunctionDef):
                 for decorator in node.decorators:
-                    if _is_unguarded(decorator.decorator, block):
+                    if _is_unguarded(decorator.decorator, block) and not self._runs_on_cuda_alone(
+                        node.name.value, block
+                    ):
                         yield block.finding(
                             self,
                             decorator.decorator,
                             f"`{node.name.value}` is compiled on every platform, and {why}",
                             help="say `disable=` for the platforms that cannot compile it",
                         )
+
+    def _runs_on_cuda_alone(self, name: str, block: Block) -> bool:
+        """Tells whether a module's private function is used, and behind tests for CUDA only."""
+        if block.is_nested or not name.startswith("_"):
+            return False
+        uses = [use for one in _users(name, block) for use in self._uses(name, one)]
+        return bool(uses) and all(uses)
+
+    def _uses(self, name: str, user: Block) -> Iterator[bool]:
+        """Yields of each use of a name whether a test for CUDA stands before it."""
+        guarded = self._platform.guarded(user)
+        definitions = {one.name for one in user.nodes() if isinstance(one, cst.FunctionDef)}
+        for node in user.nodes():
+            if isinstance(node, cst.Name) and node.value == name and node not in definitions:
+                yield node in guarded
+
+
+def _users(name: str, block: Block) -> Iterator[Block]:
+    """Yields the top-level statements of a block's module that read a name."""
+    module = block.facts.module
+    for node in module.statements_with([name]):
+        if any(isinstance(inner, ast.Name) and inner.id == name for inner in walk(node)):
+            first, last = extent(node)
+            yield Block(block.facts, module.lines[first - 1 : last], first)
 
 
 def _guards(facts: ModuleFacts) -> bool:

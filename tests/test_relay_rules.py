@@ -9,6 +9,7 @@ import pytest
 
 from fmcheck.config import Located, Settings
 from fmcheck.contract import parse_contract
+from fmcheck.finding import Severity
 from fmcheck.lint.accesses import Accesses
 from fmcheck.lint.block import Block
 from fmcheck.lint.declared import functions, is_module
@@ -242,3 +243,15 @@ def test_only_the_functions_of_the_contract_run_every_step() -> None:
         for path in ("runner.py", "other.py")
     }
     assert found == {"runner.py": [3], "other.py": []}
+
+
+def test_an_upload_at_which_the_host_may_wait_is_a_note() -> None:
+    contract = parse_contract('[engine]\nname = "e"\n[launches]\nper_step = ["r:step"]\n', "e.toml")
+    source = (
+        b"import torch\ndef step(rows, device):\n"
+        b"    a = torch.tensor(rows).to(device, non_blocking=True)\n"
+        b"    return a, torch.tensor(rows, device=device)\n"
+    )
+    found = lint_text(source, "r.py", [rules()["FM502"]([contract])])
+    assert [one.severity for one in found] == [Severity.NOTE, Severity.WARNING]
+    assert "may wait" in found[0].message

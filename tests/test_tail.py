@@ -1,4 +1,4 @@
-"""FM201 and FM203: which buffers and slots they call stale, in our source and in wheels."""
+"""FM201, FM203 and FM207: what they say of graph inputs, in our source and in wheels."""
 
 from __future__ import annotations
 
@@ -846,3 +846,16 @@ def test_rule_that_is_not_there_flags_nothing(monkeypatch: pytest.MonkeyPatch) -
     given = list(truth.verdicts(truth.lines()))
     assert {one.given for one in given} == {"rule not there"}
     assert truth.shares(given) == (0.0, 0.0)
+
+
+def test_an_index_that_is_padded_by_a_negative_is_said_to_fail_where_it_does() -> None:
+    source = """\
+def store(cache, slot_mapping, values):
+    cache[slot_mapping] = values
+    cache.index_copy_(0, slot_mapping, values)
+    cache.index_fill_(0, slot_mapping, 0)
+"""
+    found = lint_text(source.encode(), "cache.py", [rule("FM207")])
+    ends = [one.message.rpartition(", and ")[2] for one in found]
+    last_row = "-1 is the last row to an index"
+    assert ends == [last_row, "`index_copy_` fails on -1", last_row]

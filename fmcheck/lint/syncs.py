@@ -125,11 +125,15 @@ def _word(node: ast.AST) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Sync:
-    """One expression at which the host waits: what it does, and what to write in its place."""
+    """One expression at which the host waits: what it does, and what to write in its place.
+
+    Where it is not `certain`, the device's driver decides whether the host waits.
+    """
 
     node: CSTNode
     what: str
     instead: str
+    certain: bool = True
 
 
 class Syncs:
@@ -160,8 +164,8 @@ class Syncs:
         self._counters = set(_counters(self._nodes))
 
     def all(self) -> Iterator[Sync]:
-        """Yields the syncs in source order."""
-        seen: set[int] = set()
+        """Yields the syncs in source order, but for those of a branch without overlap."""
+        seen = {id(inner) for branch in _not_overlapped(self._nodes) for inner in walk(branch)}
         for node in self._nodes:
             if id(node) not in seen:
                 for sync in self._at(node):
@@ -207,8 +211,10 @@ class Syncs:
         elif word in ("to", "cuda") and _is_async(call) and self._is_pageable(receiver):
             yield Sync(
                 call,
-                "`non_blocking=True` from memory that is not pinned: the host waits all the same",
+                "`non_blocking=True` from memory that is not pinned: the driver stages the copy, "
+                "and the host may wait all the same",
                 "make the source with `pin_memory=True`",
+                certain=False,
             )
         elif word in _DATA_SIZED and not self._on_host(receiver) and not self._is_module(receiver):
             yield self._data_sized(call, f"`.{word}()`")
@@ -354,6 +360,18 @@ def _goes_to_host(call: libcst.Call) -> bool:
 def _is_async(call: libcst.Call) -> bool:
     value = _keywords(call).get("non_blocking")
     return isinstance(value, cst.Name) and value.value == "True"
+
+
+def _not_overlapped(nodes: Sequence[CSTNode]) -> Iterator[CSTNode]:
+    """Yields the branches that run where a switch called "overlap" is off."""
+    for node in nodes:
+        if isinstance(node, cst.If):
+            test, branch = node.test, node.orelse
+            if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+                test, branch = test.expression, node.body
+            leaf = (dotted(test) or "").rpartition(".")[2]
+            if branch is not None and "overlap" in leaf.split("_"):
+                yield branch
 
 
 def _counters(nodes: Sequence[CSTNode]) -> Iterator[str]:
