@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Coverage, Violation
     from fmcheck.runtime.session import Session
+    from fmcheck.stream_options import StreamOptions
 
 MODES = ("fail", "warn", "halt", "off")
 _VARIABLE = "FMCHECK_MODE"
@@ -57,6 +58,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="settings: contracts, suppressions, fail-on (default: [tool.fmcheck] of the nearest "
         "pyproject.toml)",
     )
+    group.addoption(
+        "--fmcheck-streams",
+        metavar="MODE",
+        dest="fmcheck_streams",
+        help="how streams are followed: tracked; delayed: a write is seen by other streams no "
+        "sooner than a fence makes them see it; random: or at any moment up to then; or off "
+        "(default: tracked)",
+    )
+    group.addoption(
+        "--fmcheck-seed",
+        metavar="N",
+        dest="fmcheck_seed",
+        help="what --fmcheck-streams=random perturbs streams by (default: drawn anew, and told)",
+    )
+    parser.addini("fmcheck_streams", "how fmcheck follows streams, unless --fmcheck-streams says")
+    parser.addini("fmcheck_seed", "the seed of random streams, unless --fmcheck-seed says")
     parser.addini(
         "fmcheck_mode", "what a violation of fmcheck does, unless --fmcheck or FMCHECK_MODE says it"
     )
@@ -122,7 +139,24 @@ def _watch(config: pytest.Config, mode: str) -> Session:
 
     named = getattr(config.known_args_namespace, "fmcheck_config", None)
     located = load_settings(Path(named)) if named else find_settings(config.rootpath)
-    return Session(located, mode, who="pytest -p fmcheck")
+    return Session(located, mode, who="pytest -p fmcheck", streams=_streams(config))
+
+
+def _streams(config: pytest.Config) -> StreamOptions:
+    """Returns how streams are to be followed, each setting from the first place that has it."""
+    from fmcheck.stream_options import stream_options
+
+    known = config.known_args_namespace
+    return stream_options(
+        *(
+            (
+                (f"--fmcheck-{name}", getattr(known, f"fmcheck_{name}", None)),
+                (f"FMCHECK_{name.upper()}", os.environ.get(f"FMCHECK_{name.upper()}")),
+                (f"fmcheck_{name}", config.getini(f"fmcheck_{name}")),
+            )
+            for name in ("streams", "seed")
+        )
+    )
 
 
 class _Session:
@@ -226,7 +260,7 @@ class _Session:
         """Says what is on, and what it does not reach."""
         names = ", ".join(self.watch.contract_names)
         return (
-            f"fmcheck: mode {self.watch.mode}, contracts: {names} "
+            f"fmcheck: mode {self.watch.mode}, streams {self.watch.streams}, contracts: {names} "
             "(this process only: child processes of a test are not watched)"
         )
 

@@ -141,8 +141,9 @@ class OwnerFunctions(_Part, frozen=True, kw_only=True):
     attributes. None hands out nothing. `functions` lists alternatives, for functions move between
     releases; each that exists is watched. `relays` are the classes whose rows these are, all of
     the contract's if there are none. `renews` tells of a ring, whose rows nobody takes back: that a
-    row goes to whoever is next even where its last owner still has it. `pool` is the path to the
-    pool, where relays name theirs.
+    row goes to whoever is next even where its last owner still has it. `drained` tells that a row
+    is handed out only once nothing that was launched for its last owner can still touch it. `pool`
+    is the path to the pool, where relays name theirs.
     """
 
     functions: tuple[str, ...]
@@ -152,6 +153,7 @@ class OwnerFunctions(_Part, frozen=True, kw_only=True):
     releases: str = ""
     relays: tuple[str, ...] = ()
     renews: bool = False
+    drained: bool = False
     pool: str = ""
 
     def covers(self, relay: Relay, version: str | None) -> bool:

@@ -202,6 +202,8 @@ class RelayBuffer:
             if not rows.size:
                 return
             generations = [self.owners.generation(row) for row in rows.tolist()]
+            if self.lanes is not None and self.owners.drained:
+                self.lanes.reused(rows)
             self.ledger.hand_out(rows, generations)
             self._poison_over(self.whole, rows)
             for waiting in self._put_off:

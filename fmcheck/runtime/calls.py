@@ -168,7 +168,9 @@ class OwnerHold(CallHold):
         if len(who) != len(rows):
             who = who * len(rows) if len(who) == 1 else [""] * len(rows)
         with self.tally.lock:
-            self._owners(given).hand_out(rows, who, self.part.renews)
+            owners = self._owners(given)
+            owners.drained = self.part.drained
+            owners.hand_out(rows, who, self.part.renews)
 
     def _leaving(self, names: dict[str, Any]) -> tuple[Owners, list[int]]:
         rows: list[int] = paths.as_rows(paths.follow(self.part.rows, names)).tolist()

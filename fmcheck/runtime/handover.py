@@ -62,12 +62,20 @@ class Touch:
 
 @dataclass(eq=False, slots=True)
 class Memory:
-    """What is known of one storage. `by_parts` ends it."""
+    """What is known of one storage. `by_parts` ends it.
+
+    `image` is what its last write in place went over, where writes are delayed; `out` tells that
+    everybody sees that write. What is `on_host` only copies touch in a stream's order: all else the
+    host does itself, at once.
+    """
 
     storage: weakref.ref[Any]
     writes: list[Touch] = field(default_factory=list)
     reads: dict[int, Touch] = field(default_factory=dict)
     by_parts: bool = False
+    on_host: bool = False
+    image: torch.Tensor | None = None
+    out: bool = False
 
 
 class Handover:
@@ -84,25 +92,25 @@ class Handover:
         self.memory_of(tensor).by_parts = True
 
     def before(self, call: Call) -> None:
-        """Nothing is judged before it was done."""
+        """The host has launched the call, and has waited for what it is about to read itself."""
+        if call.host:
+            self.fences.read_by_host(call.lane)
+        else:
+            self.fences.launch(call.lane)
+
+    def is_late(self, memory: Memory, tensor: torch.Tensor, lane: Lane) -> bool:
+        """Tells whether a lane may miss a write to what a tensor shows."""
+        touch = _touch(tensor, lane, 0, 0, is_copy=False)
+        return any(self._clash(early, touch) for early in memory.writes)
 
     def after(self, call: Call) -> None:
         """Judges the accesses of a call."""
-        fences = self.fences
-        lane = call.lane
-        if call.host:
-            fences.read_by_host(lane)
-            lane = fences.host
-        elif lane._host_seen != fences._host_version:
-            fences.launch(lane)
-        count = fences.now(lane).time
-        tally = fences.tally
-        moment = tally.moments.on(lane.name, tally.sites.here(2))
-        is_copy = call.is_async_copy
+        lane = self.fences.host if call.host else call.lane
+        site = self.fences.tally.sites.here(2)
         for tensor in call.reads:
             memory = self.memory_of(tensor)
             if not memory.by_parts:
-                self._read(memory, _touch(tensor, lane, count, moment, is_copy))
+                self._read(memory, self._touch(memory, tensor, lane, site, call))
         for tensor in call.writes:
             memory = self.memory_of(tensor)
             if memory.by_parts:
@@ -112,12 +120,22 @@ class Handover:
                 memory.writes.clear()
                 memory.reads.clear()
             else:
-                self._write(memory, _touch(tensor, lane, count, moment, is_copy))
+                self._write(memory, self._touch(memory, tensor, lane, site, call))
         if call.fills:
             for tensor in call.made:
                 memory = self.memory_of(tensor)
                 if not memory.by_parts:
-                    self._write(memory, _touch(tensor, lane, count, moment, is_copy))
+                    self._write(memory, self._touch(memory, tensor, lane, site, call))
+
+    def _touch(
+        self, memory: Memory, tensor: torch.Tensor, lane: Lane, site: int, call: Call
+    ) -> Touch:
+        fences = self.fences
+        is_copy = call.is_async_copy
+        if memory.on_host and not is_copy:
+            lane = fences.host
+        moment = fences.tally.moments.on(lane.name, site)
+        return _touch(tensor, lane, fences.now(lane).time, moment, is_copy)
 
     def memory_of(self, tensor: torch.Tensor) -> Memory:
         """Returns what is known of a tensor's storage, for as long as that lives."""
@@ -152,14 +170,13 @@ class Handover:
                 one for one in memory.writes if one.low < late.low or one.high > late.high
             ]
         memory.writes.append(late)
+        memory.out = False
         del memory.writes[:-_REMEMBERED]
 
     def _clash(self, early: Touch, late: Touch) -> bool:
         if early.lane is late.lane:
             return False
-        if late.count and early.count <= self.fences.clocks.known(
-            late.lane.number, early.lane.number
-        ):
+        if early.count <= self.fences.clocks.known(late.lane.number, early.lane.number):
             return False
         host = self.fences.host
         beside_a_copy = (early.is_copy and late.lane is host) or (

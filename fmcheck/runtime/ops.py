@@ -171,8 +171,7 @@ class Ops:
         try:
             result = func(*args, **kwargs)
         finally:
-            for one in undo:
-                one()
+            self._undo(undo)
         if not writes:
             call.made = _made(result)
         self.after(call)
@@ -187,6 +186,14 @@ class Ops:
         finally:
             here.quiet = False
         return [one for one in undone if one is not None]
+
+    def _undo(self, undo: list[Callable[[], None]]) -> None:
+        self._here.quiet = True
+        try:
+            for one in undo:
+                one()
+        finally:
+            self._here.quiet = False
 
     def after(self, call: Call) -> None:
         """Tells the listeners of what was done."""
@@ -217,8 +224,7 @@ class Ops:
                 try:
                     result = method(tensor, *args, **kwargs)
                 finally:
-                    for one in undo:
-                        one()
+                    self._undo(undo)
                 self.after(call)
             finally:
                 here.reading = False

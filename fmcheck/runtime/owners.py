@@ -33,7 +33,10 @@ class Owners:
     """The rows of one pool. A row that was never handed out has generation 0 and no owner.
 
     `followers` are told of each change; one that joins later starts from how things stand.
+    `drained` rows are handed out only once nothing that was launched can still touch them.
     """
+
+    drained = False
 
     def __init__(self) -> None:
         self._generation: npt.NDArray[np.int64] = np.zeros(0, np.int64)

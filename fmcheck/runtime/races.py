@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.buffer import RelayBuffer
     from fmcheck.runtime.clocks import Conflict
+    from fmcheck.runtime.delay import Delay
     from fmcheck.runtime.fences import Fences, Happening, Lane
 
 CODE = "FR401"
@@ -37,14 +38,18 @@ class Party(NamedTuple):
 class RelayLanes:
     """What every lane did to each row of one relay buffer."""
 
-    def __init__(self, buffer: RelayBuffer, fences: Fences) -> None:
+    def __init__(self, buffer: RelayBuffer, fences: Fences, delay: Delay | None = None) -> None:
         self.buffer = buffer
+        self.delay = delay
         self.fences = fences
         self.shadow = Shadow(len(buffer.ledger), fences.clocks)
 
     def wrote(self, rows: Any, moment: int) -> None:
         """The current stream wrote rows."""
-        self._write("write", rows, moment, virtual.current_lane())
+        lane = virtual.current_lane()
+        self._write("write", rows, moment, lane)
+        if self.delay is not None:
+            self.delay.wrote(self.buffer, rows, lane)
 
     def gathered(self, rows: Any, moment: int) -> None:
         """The current stream gathered rows."""
@@ -59,8 +64,10 @@ class RelayLanes:
         moment = self.fences.tally.moments.on(lane.name, site)
         self._read("peek", rows, moment, lane)
 
-    def reused(self, rows: npt.NDArray[Any], moment: int) -> None:
+    def reused(self, rows: npt.NDArray[Any]) -> None:
         """The host gave rows to new owners: nothing that was launched may still use them."""
+        tally = self.fences.tally
+        moment = tally.moments.on(self.fences.host.name, tally.sites.here())
         self._write("hand-out", rows, moment, self.fences.host)
 
     def _write(self, verb: str, rows: Any, moment: int, lane: Lane) -> None:

@@ -71,7 +71,7 @@ def relay_tensor(
         buffer = RelayBuffer(*told)
     buffer.base = tensor
     if tally.streams is not None:
-        tally.streams.leave_out(tensor)
+        tally.streams.adopt(buffer)
     return alias(tensor, buffer, whole)
 
 

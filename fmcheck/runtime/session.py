@@ -18,6 +18,7 @@ from fmcheck.errors import (
     nearest,
 )
 from fmcheck.runtime.watch import Watch
+from fmcheck.stream_options import StreamOptions, stream_options
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -39,7 +40,13 @@ class Session:
     what was found in it.
     """
 
-    def __init__(self, located: Located, mode: str = "fail", who: str = "fmcheck.watch") -> None:
+    def __init__(
+        self,
+        located: Located,
+        mode: str = "fail",
+        who: str = "fmcheck.watch",
+        streams: StreamOptions | None = None,
+    ) -> None:
         from fmcheck.registry import contracts_for
         from fmcheck.runtime.suppressions import suppressions_of
 
@@ -50,11 +57,14 @@ class Session:
             )
         self.mode = mode
         self.who = who
+        self.streams = streams or StreamOptions()
         self._watch = Watch(
             contracts_for(located) if mode != "off" else (),
             suppressions_of(located),
             halt=mode == "halt",
             fail_on=located.settings.fail_on,
+            streams=self.streams.mode,
+            seed=self.streams.seed,
         )
 
     # --- on and off ---
@@ -178,6 +188,8 @@ def watch(
     contracts: Sequence[str | Path] | None = None,
     mode: str = "fail",
     config: str | Path | None = None,
+    streams: str = "tracked",
+    seed: int | None = None,
 ) -> Session:
     """Returns a session to be used as a context manager.
 
@@ -185,7 +197,8 @@ def watch(
     current folder; None means those of the settings. `mode` is what a violation does: `fail`
     raises at the end of the block, `warn` warns there, `halt` raises at the offending line as
     well, `off` does not watch. `config` names a settings file in place of the nearest
-    pyproject.toml.
+    pyproject.toml. `streams` says how streams are followed: `tracked`, `delayed`, `random`, which
+    takes a `seed`, or `off`.
 
     Raises:
         UsageError: if a mode, a contract or the settings do not fit.
@@ -207,7 +220,9 @@ def watch(
         )
         settings = msgspec.structs.replace(located.settings, contracts=named)
         located = msgspec.structs.replace(located, settings=settings)
-    return Session(located, mode)
+    who = "fmcheck.watch"
+    options = stream_options([(f"{who}: streams", streams)], [(f"{who}: seed", seed)])
+    return Session(located, mode, who, options)
 
 
 def sync() -> None:

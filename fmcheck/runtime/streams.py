@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fmcheck.runtime import virtual
+from fmcheck.runtime.delay import Delay
 from fmcheck.runtime.fences import Fences
 from fmcheck.runtime.handover import Handover
 from fmcheck.runtime.ops import Ops
@@ -18,10 +19,6 @@ if TYPE_CHECKING:
     from fmcheck.runtime.hold import Undo
     from fmcheck.runtime.tally import Tally
 
-#: Followed not at all; followed; with writes that others see no sooner than a fence makes them;
-#: with writes that others see at random moments up to then.
-MODES = ("off", "tracked", "delayed", "random")
-
 
 class Streams:
     """The streams of a session: fences, operators, and what is judged by them."""
@@ -33,6 +30,10 @@ class Streams:
         self.ops = Ops(tally)
         self.handover = Handover(self.fences)
         self.ops.listeners.append(self.handover)
+        self.delay: Delay | None = None
+        if mode in ("delayed", "random"):
+            self.delay = Delay(self.fences, self.handover, self.fences.seed)
+            self.ops.listeners.append(self.delay)
 
     def follow(self) -> Iterator[Undo]:
         """Begins to follow streams, yielding how to let go of each part."""
@@ -42,12 +43,14 @@ class Streams:
 
     def lanes_for(self, buffer: RelayBuffer) -> RelayLanes | None:
         """Returns what keeps a relay buffer's accesses lane by lane, None where nothing can."""
-        return RelayLanes(buffer, self.fences) if buffer.device == "cpu" else None
+        return RelayLanes(buffer, self.fences, self.delay) if buffer.device == "cpu" else None
 
     def lane(self) -> Lane:
         """Returns the lane that launches go to now."""
         return virtual.current_lane()
 
-    def leave_out(self, tensor: Any) -> None:
-        """A relay buffer's memory is judged by its rows."""
-        self.handover.leave_out(tensor)
+    def adopt(self, buffer: RelayBuffer) -> None:
+        """A relay buffer's memory is judged by its rows, and no further."""
+        self.handover.leave_out(buffer.base)
+        if self.delay is not None and buffer.lanes is not None:
+            self.delay.adopt(buffer)

@@ -8,6 +8,7 @@ and they do nothing once it is over.
 
 from __future__ import annotations
 
+import functools
 import itertools
 import linecache
 import re
@@ -29,7 +30,7 @@ if TYPE_CHECKING:
 
 _fences: Fences | None = None
 _numbers = itertools.count(1)
-_ASSIGNED = re.compile(r"^\s*(?:\w+\.)*(\w+)\s*(?::[^=]*)?=[^=]")
+_ASSIGNED = re.compile(r"^\s*(?:\w+\.)*(\w+)\s*(?::[^=]*)?=\s*[\w.(\"')]*Stream\(")
 
 
 class _Current(threading.local):
@@ -124,10 +125,10 @@ def follow(fences: Fences) -> Iterator[Undo]:
     yield from _take_class(torch.cpu.Stream, VirtualStream)
     yield from _take_class(torch.cpu.Event, VirtualEvent)
     context = torch.cpu.StreamContext
-    yield patch(context, "__enter__", _entering(context.__enter__))
-    yield patch(context, "__exit__", _leaving(context.__exit__))
-    for name, ours in (("current_stream", _current_stream), ("synchronize", _synchronize)):
-        yield from _take_function(getattr(torch.cpu, name), ours)
+    yield patch(context, "__enter__", _enter)
+    yield patch(context, "__exit__", _leave)
+    yield from _take_function(torch.cpu.current_stream, _current_stream)
+    yield from _take_function(torch.cpu.synchronize, _synchronize)
     yield patch(torch.Tensor, "record_stream", _recording(torch.Tensor.record_stream))
 
 
@@ -141,7 +142,7 @@ def lane_of(stream: Any) -> Lane:
     assert _fences is not None
     if stream is None:
         entered = _current.entered
-        stream = entered[-1] if entered else torch.cpu._default_cpu_stream
+        stream = entered[-1] if entered else torch.cpu._current_stream
     lane: Lane | None = vars(stream).get("_fmcheck_lane")
     if lane is None or lane.fences is not _fences:
         lane = _open(stream)
@@ -162,8 +163,12 @@ def _take_class(class_: type, ours: type) -> Iterator[Undo]:
 
 
 def _take_function(original: Callable[..., Any], ours: Callable[..., Any]) -> Iterator[Undo]:
-    rebind(original, ours)
-    yield lambda: rebind(ours, original)
+    @functools.wraps(original)
+    def wrapper(device: Any = None) -> Any:
+        return ours()
+
+    rebind(original, wrapper)
+    yield lambda: rebind(wrapper, original)
 
 
 def _making(class_: type, ours: type, init: Callable[..., None]) -> Callable[..., None]:
@@ -193,9 +198,8 @@ def _open(stream: Any) -> Lane:
     assert _fences is not None
     site = _fences.tally.sites.here(1)
     made = _fences.tally.sites[site]
-    line = linecache.getline(made.path, made.line)
-    assigned = _ASSIGNED.match(line)
-    known = assigned.group(1) if assigned and "Stream(" in line else ""
+    assigned = _ASSIGNED.match(linecache.getline(made.path, made.line))
+    known = assigned.group(1) if assigned else ""
 
     def name() -> str:
         if stream_is_default:
@@ -229,31 +233,23 @@ def _record_of(event: Any) -> Record | None:
     return None if record is None or record.lane.fences is not _fences else record
 
 
-def _entering(enter: Callable[..., Any]) -> Callable[..., Any]:
-    def __enter__(self: Any) -> Any:  # noqa: N807
-        if self.stream is not None:
-            _current.entered.append(self.stream)
-        return enter(self)
-
-    return __enter__
+def _enter(context: Any) -> None:
+    """Enters a stream, on this thread alone: torch's own note of it is one for all threads."""
+    if context.stream is not None:
+        _current.entered.append(context.stream)
 
 
-def _leaving(leave: Callable[..., Any]) -> Callable[..., Any]:
-    def __exit__(self: Any, *err: Any) -> Any:  # noqa: N807
-        # One that was entered before the session has nothing to leave.
-        if self.stream is not None and _current.entered:
-            _current.entered.pop()
-        return leave(self, *err)
-
-    return __exit__
+def _leave(context: Any, *_: Any) -> None:
+    if context.stream is not None and _current.entered:
+        _current.entered.pop()
 
 
-def _current_stream(device: Any = None) -> Any:
+def _current_stream() -> Any:
     """Returns the stream of the innermost context of this thread."""
-    return _current.entered[-1] if _current.entered else torch.cpu._default_cpu_stream
+    return _current.entered[-1] if _current.entered else torch.cpu._current_stream
 
 
-def _synchronize(device: Any = None) -> None:
+def _synchronize() -> None:
     """Blocks the host until the device has nothing left to do."""
     if _fences is not None:
         _fences.synchronize_all()

@@ -1,0 +1,119 @@
+"""What each way of following streams makes of the fixture engine, healthy and with its races.
+
+`python -m tests.stream_modes races [RUNS]` prints how often each race changes the answers, by mode;
+`python -m tests.stream_modes healthy [WORKLOADS]` runs the healthy engine in all modes, and fails
+if anything is found or any token differs.
+"""
+
+from __future__ import annotations
+
+import sys
+import time
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import Path
+
+import torch
+
+import fixtures.engine
+from fixtures.engine.faults import FAULTS, Changes, fault
+from fixtures.engine.settings import Algorithm, Settings
+from fixtures.engine.workload import differing, random_asks, run
+from fmcheck.contract import load_contract
+from fmcheck.runtime.watch import Watch
+
+CONTRACT = load_contract(Path(fixtures.engine.__file__).parent / "fmcheck.toml")
+RACES = [
+    one.name for one in FAULTS.values() if one.check == "FR401" and one.changes is not Changes.NO
+]
+SEEDS = 20
+REQUESTS = 5
+
+
+def answers_differ(name: str, mode: str, seed: int, workload: int = 0) -> bool:
+    """Tells whether the engine, with a fault, answers otherwise than the healthy plain loop."""
+    settings = FAULTS[name].settings if name else Settings()
+    asks = random_asks(workload, REQUESTS)
+    right = run(settings, asks, overlap=False)
+    watch = Watch([CONTRACT], streams=mode, seed=seed)
+    watch.start()
+    try:
+        with fault(name) if name else nullcontext():
+            served = run(settings, asks, overlap=True)
+    except (IndexError, RuntimeError, ValueError):
+        return True  # what it read was no row, no position
+    finally:
+        watch.stop()
+    return bool(differing(right, served))
+
+
+def settings_of(workload: int) -> Settings:
+    """Returns one of the engine's modes, in turn."""
+    algorithms = list(Algorithm)
+    made = Settings(algorithm=algorithms[workload % 4], pool_rows=4, pages=24, chunk=8, steps=2)
+    if workload % 3 == 0 and made.algorithm.speculative:
+        made = replace(made, host_pull="direct")
+    if workload % 3 == 1:
+        made = replace(made, capture_sizes=(2, 4))
+    return replace(made, graphs=False) if workload % 3 == 2 else made
+
+
+def healthy(mode: str, seed: int, workload: int) -> tuple[int, int]:
+    """Returns how many findings a healthy workload gives, and how many answers differ."""
+    settings = settings_of(workload)
+    asks = random_asks(workload, REQUESTS, prompt=10, new=10)
+    right = run(settings, asks, overlap=False)
+    watch = Watch([CONTRACT], streams=mode, seed=seed)
+    watch.start()
+    try:
+        served = run(settings, asks, overlap=True)
+        found = len(watch.drain())
+    finally:
+        watch.stop()
+    return found, len(differing(right, served))
+
+
+def races(runs: int) -> int:
+    """Prints a table; exits with 1 if a race ever goes unseen in mode delayed."""
+    print(f"{'race':32}" + "".join(f"{mode:>10}" for mode in ("off", "delayed", "random")))
+    missed = 0
+    for name in RACES:
+        counts = {
+            mode: sum(answers_differ(name, mode, seed, seed) for seed in range(runs))
+            for mode in ("off", "delayed", "random")
+        }
+        missed += runs - counts["delayed"]
+        print(f"{name:32}" + "".join(f"{count:>10}" for count in counts.values()), flush=True)
+    print(f"answers differ from the healthy engine's, out of {runs} workloads")
+    return bool(missed)
+
+
+def all_healthy(workloads: int) -> int:
+    """Prints a line a mode; exits with 1 if anything was found or differed."""
+    bad = 0
+    plan = [("tracked", 0, n) for n in range(workloads)]
+    plan += [("delayed", 0, n) for n in range(workloads // 5)]
+    plan += [("random", seed, seed) for seed in range(SEEDS)]
+    for mode in ("tracked", "delayed", "random"):
+        start = time.perf_counter()
+        told = [healthy(*one) for one in plan if one[0] == mode]
+        found, wrong = (sum(column) for column in zip(*told, strict=True))
+        bad += found + wrong
+        print(
+            f"{mode:8} {len(told)} workloads: {found} findings, {wrong} answers differ, "
+            f"{time.perf_counter() - start:.0f} s",
+            flush=True,
+        )
+    return bool(bad)
+
+
+def main() -> int:
+    """Runs the part that is asked for."""
+    torch.set_num_threads(1)
+    part, *rest = sys.argv[1:] or ["races"]
+    number = int(rest[0]) if rest else (100 if part == "races" else 500)
+    return races(number) if part == "races" else all_healthy(number)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

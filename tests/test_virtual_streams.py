@@ -1,0 +1,306 @@
+"""Virtual streams: what torch.cpu's streams do in a session, and that nothing is left after it."""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch.cpu import Stream as StreamFromBefore
+from torch.cpu import synchronize as synchronize_from_before
+
+from fmcheck.runtime import moment
+from fmcheck.runtime.virtual import current_lane, lane_of
+from fmcheck.runtime.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fmcheck.runtime.fences import Fences
+
+OLD_STREAM, OLD_EVENT = torch.cpu.Stream(), torch.cpu.Event()
+
+
+@pytest.fixture
+def fences() -> Iterator[Fences]:
+    watch = Watch([], streams="tracked")
+    watch.start()
+    assert watch.tally.streams is not None
+    yield watch.tally.streams.fences
+    watch.stop()
+
+
+def knows(fences: Fences, later: object, earlier: object) -> bool:
+    """Tells whether all that a stream was given so far comes before what another does next."""
+    lane = lane_of(earlier)
+    epoch = fences.now(lane)
+    # Whoever knows of the record knows of what came before it.
+    return fences.ordered(epoch, fences.host if later == "host" else lane_of(later))
+
+
+def state() -> list[object]:
+    owners = (torch.cpu, torch.cpu.Stream, torch.cpu.Event, torch.cpu.StreamContext)
+    return [dict(vars(owner)) for owner in owners] + [vars(torch.Tensor).get("record_stream")]
+
+
+def test_nothing_is_patched_before_and_after() -> None:
+    before = state()
+    watch = Watch([], streams="tracked")
+    watch.start()
+    assert state() != before
+    with torch.cpu.stream(torch.cpu.Stream()):
+        torch.ones(2)
+    watch.stop()
+    assert state() == before
+    assert moment.virtual is None
+    assert synchronize_from_before is torch.cpu.synchronize
+
+
+def test_a_session_without_streams_patches_nothing() -> None:
+    before = state()
+    watch = Watch([], streams="off")
+    watch.start()
+    assert state() == before
+    watch.stop()
+
+
+def test_objects_of_a_session_go_on_as_no_ops() -> None:
+    watch = Watch([], streams="tracked")
+    watch.start()
+    stream, event = torch.cpu.Stream(), torch.cpu.Event()
+    event.record(stream)
+    watch.stop()
+    event.record(stream)
+    stream.wait_event(event)
+    stream.wait_stream(torch.cpu.Stream())
+    assert event.query()
+    assert stream.record_event() is not None
+    event.synchronize()
+    stream.synchronize()
+    with torch.cpu.stream(stream):
+        assert torch.cpu.current_stream() is stream
+
+
+def test_objects_of_one_session_are_new_to_the_next() -> None:
+    first = Watch([], streams="tracked")
+    first.start()
+    stream, event = torch.cpu.Stream(), torch.cpu.Event()
+    event.record(stream)
+    first.stop()
+    second = Watch([], streams="tracked")
+    second.start()
+    other = torch.cpu.Stream()
+    other.wait_event(event)  # its record was another session's
+    assert second.tally.streams is not None
+    assert not knows(second.tally.streams.fences, other, stream)
+    second.stop()
+
+
+def test_classes_are_the_ones_that_were_imported_before(fences: Fences) -> None:
+    assert torch.cpu.Stream is StreamFromBefore
+    assert isinstance(torch.cpu.Stream(), StreamFromBefore)
+    assert isinstance(OLD_STREAM, torch.cpu.Stream)
+    assert torch.get_device_module("cpu").Stream is StreamFromBefore
+
+
+def test_objects_from_before_are_followed(fences: Fences) -> None:
+    stream = torch.cpu.Stream()
+    OLD_EVENT.record(stream)
+    assert not knows(fences, OLD_STREAM, stream)
+    OLD_STREAM.wait_event(OLD_EVENT)
+    OLD_EVENT.record(stream)
+    fences.now(lane_of(stream))
+    OLD_STREAM.wait_stream(stream)
+    assert OLD_STREAM.stream_id != stream.stream_id
+
+
+@pytest.mark.parametrize(
+    "order",
+    [
+        lambda one, two, event: (event.record(one), event.wait(two)),
+        lambda one, two, event: (event.record(one), two.wait_event(event)),
+        lambda one, two, event: two.wait_event(one.record_event(event)),
+        lambda one, two, event: two.wait_event(one.record_event()),
+        lambda one, two, event: two.wait_stream(one),
+        lambda one, two, event: (event.record(one), event.synchronize()),
+        lambda one, two, event: (event.record(one), event.query()),
+        lambda one, two, event: one.synchronize(),
+        lambda one, two, event: one.query(),
+        lambda one, two, event: torch.cpu.synchronize(),
+        lambda one, two, event: synchronize_from_before(),
+    ],
+    ids=[
+        *("event.wait", "wait_event", "record_event", "record_event anew", "wait_stream"),
+        *("event.synchronize", "event.query", "synchronize", "query", "device", "imported before"),
+    ],
+)
+def test_each_fence_orders(fences: Fences, order) -> None:
+    one, two, event = torch.cpu.Stream(), torch.cpu.Stream(), torch.cpu.Event()
+    epoch = fences.now(lane_of(one))
+    assert not fences.ordered(epoch, lane_of(two))
+    order(one, two, event)
+    assert fences.ordered(epoch, lane_of(two))
+    assert not fences.ordered(fences.now(lane_of(one)), lane_of(two))
+
+
+def test_the_current_stream_is_that_of_the_innermost_context(fences: Fences) -> None:
+    one, two = torch.cpu.Stream(), torch.cpu.Stream()
+    default = torch.cpu.current_stream()
+    assert default.stream_id == 0
+    with torch.cpu.stream(one):
+        with torch.cpu.stream(two), torch.cpu.stream(None):
+            assert torch.cpu.current_stream() is two
+            assert current_lane() is lane_of(two)
+        assert torch.cpu.current_stream() is one
+    assert torch.cpu.current_stream() is default
+
+
+def test_a_context_may_be_entered_again(fences: Fences) -> None:
+    one = torch.cpu.Stream()
+    context = torch.cpu.stream(one)
+    for _ in range(2):
+        with context, context:
+            assert torch.cpu.current_stream() is one
+    assert torch.cpu.current_stream() is not one
+
+
+def test_each_thread_has_a_current_stream_of_its_own(fences: Fences) -> None:
+    one, seen = torch.cpu.Stream(), []
+
+    def look() -> None:
+        seen.append(torch.cpu.current_stream().stream_id)
+        with torch.cpu.stream(torch.cpu.Stream()):
+            torch.ones(2) + 1
+            seen.append(torch.cpu.current_stream() is one)
+
+    with torch.cpu.stream(one):
+        thread = threading.Thread(target=look)
+        thread.start()
+        thread.join()
+        assert torch.cpu.current_stream() is one
+    assert seen == [0, False]
+
+
+def test_a_race_between_threads_is_seen(fences: Fences) -> None:
+    one = torch.cpu.Stream()
+    two = torch.cpu.Stream()
+    kept = []
+
+    def write() -> None:
+        with torch.cpu.stream(one):
+            kept.append(torch.arange(3) + 1)
+
+    thread = threading.Thread(target=write)
+    thread.start()
+    thread.join()
+    with torch.cpu.stream(two):
+        _ = kept[0] + 1
+    assert [race.access.stream for race in fences.tally.drain()] == ["two"]
+
+
+def test_a_context_left_by_an_error_is_left(fences: Fences) -> None:
+    before = torch.cpu.current_stream()
+    with pytest.raises(ValueError, match="left"), torch.cpu.stream(torch.cpu.Stream()):
+        raise ValueError("left")
+    assert torch.cpu.current_stream() is before
+
+
+def test_a_context_entered_before_the_session_may_be_left_in_it() -> None:
+    watch = Watch([], streams="tracked")
+    with torch.cpu.stream(torch.cpu.Stream()):
+        watch.start()
+        torch.ones(2) + 1
+    assert torch.cpu.current_stream().stream_id == 0
+    watch.stop()
+
+
+def test_a_context_entered_in_the_session_may_be_left_after_it() -> None:
+    watch = Watch([], streams="tracked")
+    watch.start()
+    with torch.cpu.stream(torch.cpu.Stream()):
+        watch.stop()
+        torch.ones(2) + 1
+    assert torch.cpu.current_stream() is torch.cpu._default_cpu_stream
+
+
+def test_a_tensor_may_be_lent_to_a_stream(fences: Fences) -> None:
+    told = []
+    fences.listeners.append(lambda happened: told.append((happened.what, happened.about)))
+    tensor = torch.ones(2)
+    tensor.record_stream(torch.cpu.Stream())
+    assert [what for what, _ in told] == ["lend"]
+    assert told[0][1]() is tensor
+
+
+def test_outside_of_a_session_torch_refuses_to_lend() -> None:
+    with pytest.raises(RuntimeError):
+        torch.ones(2).record_stream(torch.cpu.Stream())
+
+
+def test_events_take_what_a_device_s_take(fences: Fences) -> None:
+    begin, end = torch.cpu.Event(enable_timing=True), torch.cpu.Event(enable_timing=True)
+    begin.record()
+    end.record()
+    assert begin.elapsed_time(end) >= 0
+    torch.cpu.Stream(priority=-1)
+
+
+class Loop:
+    def __init__(self) -> None:
+        self.forward_stream = torch.cpu.Stream()
+        self.others = [torch.cpu.Stream() for _ in range(2)]
+
+
+class Slotted:
+    __slots__ = ("copy",)
+
+    def __init__(self, stream: object) -> None:
+        self.copy = stream
+
+
+def made() -> torch.cpu.Stream:
+    return torch.cpu.Stream()
+
+
+def test_a_stream_has_the_name_that_the_engine_gives_it(fences: Fences) -> None:
+    loop, slotted = Loop(), Slotted(made())
+    local = torch.cpu.Stream()
+    assert lane_of(loop.forward_stream).name == "forward_stream"
+    assert lane_of(slotted.copy).name == "copy"
+    assert lane_of(local).name == "local"
+    assert lane_of(loop.others[0]).name.startswith("stream ")
+    assert lane_of(Loop().forward_stream).name == "forward_stream (2)"
+    assert lane_of(torch.cpu.current_stream()).name == "default stream"
+    assert fences.tally.sites[lane_of(local).made].function.startswith("test_a_stream")
+
+
+def test_a_mode_of_the_engine_s_own_may_be_entered_and_left_around_streams(fences: Fences) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+    class Counting(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.count += 1
+            return func(*args, **(kwargs or {}))
+
+    outer, inner = Counting(), Counting()
+    with outer:
+        with torch.cpu.stream(torch.cpu.Stream()), inner:
+            torch.ones(2) + 1
+        assert _get_current_dispatch_mode_stack() == [outer]
+    assert outer.count >= inner.count > 0
+
+
+def test_compiled_code_stays_compiled_in_a_stream(fences: Fences) -> None:
+    frames = []
+
+    def backend(graph, inputs):
+        frames.append(len(inputs))
+        return graph.forward
+
+    compiled = torch.compile(lambda x: x.sin() + 1, backend=backend)
+    with torch.cpu.stream(torch.cpu.Stream()):
+        assert torch.equal(compiled(torch.zeros(2)), torch.ones(2))
+    assert len(frames) == 1
