@@ -59,8 +59,8 @@ class Engine:
         self.copy = torch.cpu.Stream()
         with torch.cpu.stream(self.forward):
             self.tokens = torch.arange(4, device=DEVICE)
-            self.staging = torch.zeros(4, dtype=torch.int64)
-            self.tokens_cpu = torch.zeros(4, dtype=torch.int64)
+        self.staging = torch.zeros(4, dtype=torch.int64)
+        self.tokens_cpu = torch.zeros(4, dtype=torch.int64)
 
     def pull(self) -> Any:
         """Copies the tokens to the host, and says when they are there."""
@@ -362,6 +362,7 @@ def test_host_memory_that_a_kernel_reads_is_freed_too_soon(watch: Watch) -> None
     lend(rows, engine.forward)
     with torch.cpu.stream(engine.copy):
         rows = torch.zeros(2, dtype=torch.int64)
+    engine.forward.wait_stream(engine.copy)
     with torch.cpu.stream(engine.forward):
         rows.add(1)
     del rows

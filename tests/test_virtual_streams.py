@@ -230,7 +230,7 @@ def test_a_tensor_may_be_lent_to_a_stream(fences: Fences) -> None:
     tensor = torch.ones(2)
     tensor.record_stream(torch.cpu.Stream())
     assert [what for what, _ in told] == ["lend"]
-    assert told[0][1] is tensor
+    assert told[0][1]() is tensor
 
 
 def test_outside_of_a_session_torch_refuses_to_lend() -> None:

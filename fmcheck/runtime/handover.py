@@ -65,13 +65,15 @@ class Memory:
     """What is known of one storage. `by_parts` ends it.
 
     `image` is what its last write in place went over, where writes are delayed; `out` tells that
-    everybody sees that write.
+    everybody sees that write. What is `on_host` only copies touch in a stream's order: all else the
+    host does itself, at once.
     """
 
     storage: weakref.ref[Any]
     writes: list[Touch] = field(default_factory=list)
     reads: dict[int, Touch] = field(default_factory=dict)
     by_parts: bool = False
+    on_host: bool = False
     image: torch.Tensor | None = None
     out: bool = False
 
@@ -103,16 +105,12 @@ class Handover:
 
     def after(self, call: Call) -> None:
         """Judges the accesses of a call."""
-        fences = self.fences
-        lane = fences.host if call.host else call.lane
-        count = fences.time(lane)
-        tally = fences.tally
-        moment = tally.moments.on(lane.name, tally.sites.here(2))
-        is_copy = call.is_async_copy
+        lane = self.fences.host if call.host else call.lane
+        site = self.fences.tally.sites.here(2)
         for tensor in call.reads:
             memory = self.memory_of(tensor)
             if not memory.by_parts:
-                self._read(memory, _touch(tensor, lane, count, moment, is_copy))
+                self._read(memory, self._touch(memory, tensor, lane, site, call))
         for tensor in call.writes:
             memory = self.memory_of(tensor)
             if memory.by_parts:
@@ -122,12 +120,22 @@ class Handover:
                 memory.writes.clear()
                 memory.reads.clear()
             else:
-                self._write(memory, _touch(tensor, lane, count, moment, is_copy))
+                self._write(memory, self._touch(memory, tensor, lane, site, call))
         if call.fills:
             for tensor in call.made:
                 memory = self.memory_of(tensor)
                 if not memory.by_parts:
-                    self._write(memory, _touch(tensor, lane, count, moment, is_copy))
+                    self._write(memory, self._touch(memory, tensor, lane, site, call))
+
+    def _touch(
+        self, memory: Memory, tensor: torch.Tensor, lane: Lane, site: int, call: Call
+    ) -> Touch:
+        fences = self.fences
+        is_copy = call.is_async_copy
+        if memory.on_host and not is_copy:
+            lane = fences.host
+        moment = fences.tally.moments.on(lane.name, site)
+        return _touch(tensor, lane, fences.time(lane), moment, is_copy)
 
     def memory_of(self, tensor: torch.Tensor) -> Memory:
         """Returns what is known of a tensor's storage, for as long as that lives."""

@@ -10,6 +10,7 @@ All three ask the fences whether the use happened before; nothing waits for a ba
 from __future__ import annotations
 
 import os
+import random
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
@@ -48,6 +49,7 @@ class Lifetimes:
         self.fences = fences
         self.tally = fences.tally
         self.blocks = Blocks(self._freed)
+        self._coin = None if fences.seed is None else random.Random(fences.seed)
         self._told: dict[tuple[str, Site, str, str], tuple[str, str, Site]] = {}
         # Engines need not lend memory of a CPU: without a first time, nothing says that they would.
         self.lends = False
@@ -59,12 +61,25 @@ class Lifetimes:
     def before(self, call: Call) -> Callable[[], None] | None:
         """The host is about to read or write: what copies still work with is not its to touch."""
         if call.host:
-            if call.name not in _NO_READS:
-                self._host_reads(call)
+            if call.name == "numpy" and not goes_to_host(call_text.subject(self._text())):
+                self._is_on_host(call.reads[0])  # memory of a device has no such view
+            if call.name not in _NO_READS and self._host_reads(call) and self._is_shown():
+                return _poisoned(call.reads[0])
         elif not call.is_async_copy:
             for tensor in call.writes:
                 self._writes(call, tensor)
+            if call.name == "copy_":
+                self._blocks(call)
         return None
+
+    def _blocks(self, call: Call) -> None:
+        """A copy from the device that says nothing of blocking: the host waits for it."""
+        target, source = (self.blocks.of(one) for one in call.args[:2])
+        if target.home is not Home.DEVICE and source.home is Home.DEVICE:
+            is_named = _is_surely_host(call_text.subject(self._text()))
+            if target.home is Home.HOST or is_named:
+                self._is_on_host(call.args[0])
+                self.fences.read_by_host(call.lane)
 
     def after(self, call: Call) -> None:
         """Notes who used what."""
@@ -84,8 +99,6 @@ class Lifetimes:
             if block.made is None:
                 block.made = Use(call.lane, epoch, moment, *span(tensor))
                 block.home = self._home(call, text)
-                if block.home is Home.HOST:
-                    self._leave_to_us(tensor)
         if call.is_async_copy:
             self._copied(call, text, Use(call.lane, epoch, moment, 0, 0))
 
@@ -120,19 +133,27 @@ class Lifetimes:
                 self._compare(block, use.moment)
                 self._read_by_copies.add(block)
             if known:
-                self._leave_to_us(tensor)
+                self._is_on_host(tensor)
             end = Use(use.lane, use.epoch, use.moment, low, high)
             kept.append(Copy(end, known, b"" if is_target else content(tensor)))
             del kept[:-_KEPT_COPIES]
 
-    def _leave_to_us(self, tensor: torch.Tensor) -> None:
-        """Host memory is touched by the host at once, whatever stream is current."""
+    def _is_on_host(self, tensor: torch.Tensor) -> None:
+        """Host memory is touched by the host at once, whatever stream is current.
+
+        A tensor that was made without a device is taken for that once it is copied as a host's is.
+        """
         if self.tally.streams is not None:
-            self.tally.streams.handover.leave_out(tensor)
+            memory = self.tally.streams.handover.memory_of(tensor)
+            if not memory.on_host:
+                memory.on_host = True
+                memory.writes = [one for one in memory.writes if one.is_copy]
+                memory.reads = {n: one for n, one in memory.reads.items() if one.is_copy}
 
     # --- FR404 ---
 
-    def _host_reads(self, call: Call) -> None:
+    def _host_reads(self, call: Call) -> bool:
+        """Judges a read; tells whether it came too early."""
         tensor = call.reads[0]
         block = self.blocks.of(tensor)
         self._forget_done(block)
@@ -143,7 +164,15 @@ class Lifetimes:
             waits = not copy.known and self.fences.ordered(copy.use.epoch, call.lane)
             if not waits:
                 self._early_read(call, copy.use)
-                return
+                return True
+        return False
+
+    def _is_shown(self) -> bool:
+        """Tells whether the target of a copy keeps poison up to the copy's event."""
+        streams = self.tally.streams
+        if streams is None or streams.mode == "tracked":
+            return False
+        return self._coin is None or self._coin.random() < 0.5
 
     def _early_read(self, call: Call, copy: Use) -> None:
         where = self._line(copy.moment)
@@ -207,28 +236,20 @@ class Lifetimes:
         self._read_by_copies.discard(block)
         if not self.tally.active or self.tally.streams is None:
             return
-        if block.home is Home.HOST:
-            # The host's allocator waits for copies, and for nothing else.
-            for number, use in block.uses.items():
-                late = not self.fences.ordered(use.epoch, self.fences.host)
-                if number in block.by_kernels and use.lane is not self.fences.host and late:
-                    own = block.made is not None and use.lane is block.made.lane
-                    if not own:
-                        self._reused(use, use, self.fences.host)
-                        return
-            return
         if block.made is None:
             return
+        home = block.made.lane
         for number, use in block.uses.items():
-            other = use.lane is not block.made.lane and number not in block.lent
-            if other and not self.fences.ordered(use.epoch, block.made.lane):
-                self._reused(block.made, use, block.made.lane)
+            # The host's allocator waits for the copies from and to its memory.
+            is_kept = block.home is Home.HOST and number not in block.by_kernels
+            if use.lane is home or is_kept or number in block.lent:
+                continue
+            if not self.fences.ordered(use.epoch, home):
+                self._reused(block.made, use, home)
                 return
 
     def _reused(self, made: Use, use: Use, lane: Lane) -> None:
         used, home = f"stream `{use.lane.name}`", f"stream `{lane.name}`"
-        if lane is self.fences.host:
-            home = "the host"
         self._report(
             "FR402",
             Use(lane, use.epoch, self._here(), 0, 0),
@@ -335,6 +356,22 @@ class Lifetimes:
             yield f"a fence may be out of sight: {doubt}"
         if code == "FR402" and not self.lends:
             yield "this engine was not seen to call `record_stream`, which it may do on a GPU only"
+
+
+def _poisoned(tensor: torch.Tensor) -> Callable[[], None] | None:
+    """Fills a tensor with what nobody has written, -1 or NaN; returns what puts its values back."""
+    if not tensor.numel() or not tensor.is_contiguous():
+        return None
+    import torch
+
+    shown = tensor.detach().view(-1).view(torch.uint8)
+    values = shown.clone()
+    shown.fill_(0xFF)
+
+    def put_back() -> None:
+        shown.copy_(values)
+
+    return put_back
 
 
 def _is_surely_host(name: ast.expr | None) -> bool:

@@ -222,7 +222,8 @@ class Watch:
         from fmcheck.runtime.streams import Streams
 
         followed = Streams(self.tally, self._streams, self._seed)
-        followed.ops.listeners.append(Lifetimes(followed.fences))
+        # First: what the host reads, it has not waited for yet.
+        followed.ops.listeners.insert(0, Lifetimes(followed.fences))
         StaleEvents(followed.fences, self.contracts)
         followed.fences.listeners.append(heard)
         yield from followed.follow()
