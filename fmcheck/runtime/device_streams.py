@@ -87,8 +87,8 @@ class DeviceStreams:
     def _synchronize(self, stream: Any) -> None:
         self.fences.synchronize_lane(self.lane(stream))
 
-    def _recorded(self, event: Any, stream: Any, _: Any = None) -> None:
-        self._records[event] = self.fences.record(self.lane(stream))
+    def _recorded(self, made: Any, stream: Any, event: Any = None) -> None:
+        self._records[made] = self.fences.record(self.lane(stream))
 
     def _stream_done(self, done: bool, stream: Any) -> None:
         if done:
