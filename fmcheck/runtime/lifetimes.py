@@ -9,6 +9,7 @@ All three ask the fences whether the use happened before; nothing waits for a ba
 
 from __future__ import annotations
 
+import ctypes
 import os
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
@@ -128,7 +129,7 @@ class Lifetimes:
     def _leave_to_us(self, tensor: torch.Tensor) -> None:
         """Host memory is touched by the host at once, whatever stream is current."""
         if self.tally.streams is not None:
-            self.tally.streams.leave_out(tensor)
+            self.tally.streams.handover.leave_out(tensor)
 
     # --- FR404 ---
 
@@ -183,9 +184,8 @@ class Lifetimes:
         storage = block.storage()
         if not copy.before or storage is None:
             return False
-        start = copy.use.low - storage.data_ptr()
-        now = bytes(storage[start : start + len(copy.before)])
-        return now != copy.before
+        # Not by torch: that would be a read of the host's, which waits for the stream.
+        return ctypes.string_at(copy.use.low, len(copy.before)) != copy.before
 
     def _overwritten(self, copy: Use, verb: str, moment: int) -> None:
         where = self._line(copy.moment)
