@@ -181,6 +181,11 @@ def _rules(contracts: Sequence[Contract]) -> list[Rule]:
 
 
 if __name__ == "__main__":
-    from tests.museum_table import main
+    if sys.argv[1:] == ["--page"]:
+        from tests.museum_page import PAGE, page
 
-    sys.exit(main())
+        PAGE.write_text(page(), encoding="utf-8")
+    else:
+        from tests.museum_table import main
+
+        sys.exit(main())

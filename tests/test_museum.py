@@ -9,6 +9,7 @@ import pytest
 
 from fmcheck.registry import rules
 from tests.museum import MUSEUM, Case, cases, entries, expectations
+from tests.museum_page import PAGE, page
 from tests.museum_table import main
 
 if TYPE_CHECKING:
@@ -76,3 +77,7 @@ def test_the_tables_name_what_is_not_caught(capsys: pytest.CaptureFixture[str]) 
     assert len(totals) == 2
     assert len(told) == missed
     assert "NOT CAUGHT" not in said
+
+
+def test_the_page_is_what_the_cases_say() -> None:
+    assert PAGE.read_text(encoding="utf-8") == page(), "run `python -m tests.museum --page`"
