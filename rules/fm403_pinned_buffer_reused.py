@@ -139,6 +139,21 @@ class Runner:
             """\
 import torch
 
+class Plan:
+    def __init__(self, n):
+        self.starts = torch.empty(n, pin_memory=True)
+        self.staging = torch.empty(n, pin_memory=True)
+
+    def stage(self, n, padded):
+        self.staging[:n] = self.starts[:n]
+        self.table[:n].copy_(self.staging[:n], non_blocking=True)
+        self.starts[1 + n : padded].fill_(0)
+"""
+        ),
+        Example(
+            """\
+import torch
+
 class Lengths:
     def __init__(self, n):
         self.host = torch.empty(n, pin_memory=True)

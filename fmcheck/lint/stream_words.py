@@ -165,9 +165,11 @@ class StreamWords:
     def views(self) -> list[set[str]]:
         """Names that are bound to a part or a view of one another, in sets."""
         return [
-            {holder(one.value), *(holder(target) for target in one.targets)} - {""}
+            {holder(one.value), *map(holder, bound)} - {""}
             for one in self.assigns
-            if not isinstance(one.value, ast.Call) or isinstance(one.value.func, ast.Attribute)
+            # `a[rows] = b` copies values, and binds nothing.
+            if (bound := [to for to in one.targets if not isinstance(to, ast.Subscript)])
+            and (not isinstance(one.value, ast.Call) or isinstance(one.value.func, ast.Attribute))
         ]
 
     def non_blocking(self) -> Iterator[ast.Call]:
