@@ -345,8 +345,9 @@ def test_a_run_in_good_order_leaves_nothing_behind(project: Project, tmp_path: P
         import os, subprocess, sys
 
         def test_it():
-            folder, = os.listdir(os.environ["TMPDIR"])
-            assert folder.startswith("fmcheck-run-")
+            found = [name.partition("-run-")[0] for name in os.listdir(os.environ["TMPDIR"])]
+            asked = any(argument.startswith("--fmcheck-journal") for argument in sys.argv)
+            assert found == ([] if asked else ["fmcheck"])
             subprocess.run([sys.executable, "-c", "import toy_engine"], check=True)
         """,
     )
