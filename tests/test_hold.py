@@ -6,6 +6,7 @@ import dataclasses
 import importlib
 import sys
 import textwrap
+import types
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -447,3 +448,13 @@ def test_coverage_tells_what_was_imported_and_what_was_touched(bench: Bench) -> 
     engine.FutureMap().stash(ROWS, 5)
     assert watch.coverage().touched == (relay,)
     assert dataclasses.asdict(watch.coverage().counts)["writes"] == 1
+
+
+def test_a_module_that_came_in_past_the_import_system_is_a_problem(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    watch = bench.watch()
+    assert watch.coverage().problems == ()
+    monkeypatch.setitem(sys.modules, bench.name, types.ModuleType(bench.name))
+    (problem,) = watch.coverage().problems
+    assert "past the import system" in problem

@@ -7,6 +7,7 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,6 +19,8 @@ from fmcheck.journal.attribute import attributed
 from fmcheck.journal.gather import gather
 from fmcheck.journal.read import Library, Pages
 from fmcheck.journal.writer import Journal
+from fmcheck.reach.devices import Answering
+from fmcheck.runtime.tally import Tally
 from tests.reach.kills import kill_writers, violation
 
 if TYPE_CHECKING:
@@ -133,6 +136,54 @@ def test_a_violation_between_tests_names_the_last_one(board: Journal, child: Jou
     assert late.notes[-1].startswith("no test was on: the call of one had ended ")
 
 
+def test_a_fork_that_runs_tests_itself_is_nobody_s_child(board: Journal, child: Journal) -> None:
+    child.begin("one", "call")
+    child.violation(violation(1), advice=False)
+    library = read(board.folder)
+    pages = library.pages[child.name]
+    assert pages.is_board
+    assert [attributed(line, pages, library).test for line in pages.told] == ["one"]
+
+
+# --- devices ---
+
+
+class Graph:
+    """What torch has of a graph, in so far as it is watched."""
+
+    fails = False
+
+    def capture_begin(self) -> None:
+        if self.fails:
+            raise RuntimeError
+
+    def capture_end(self) -> None:
+        pass
+
+
+def test_a_device_is_not_waited_for_while_a_graph_is_captured(
+    board: Journal, child: Journal
+) -> None:
+    tally, read = Tally(), []
+    tally.pending.append(lambda: read.append(board.asked))
+    answering = Answering(child, tally)
+    graphs = SimpleNamespace(CUDAGraph=type("CUDAGraph", (Graph,), {}))
+    answering._watch_captures(graphs)
+    graph = graphs.CUDAGraph()
+    pages = pages_of(child)
+    child.words[layout.ON_DEVICE] = 1
+    question = board.ask()
+    graph.capture_begin()
+    answering.answer(question)
+    assert (read, pages.owes(question)) == ([], True)
+    graph.capture_end()
+    graphs.CUDAGraph.fails = True
+    with pytest.raises(RuntimeError):
+        graph.capture_begin()
+    answering.answer(question)
+    assert (read, pages.owes(question)) == ([1], False)
+
+
 # --- endings ---
 
 
@@ -177,12 +228,10 @@ def test_an_ending_is_told_as_far_as_it_is_known(
 
 def test_a_parent_tells_how_its_child_ended(board: Journal, child: Journal) -> None:
     board.reaped(os.getpid(), signal.SIGSEGV)
-    board.reaped(os.getpid(), signal.SIGSEGV)
     run = gather([board.folder])
     assert {process.ending for process in run.processes if process.role == "rank 0"} == {
         "killed by SIGSEGV"
     }
-    assert len(pages_of(board).reaped) == 1
 
 
 # --- gathering ---

@@ -345,8 +345,9 @@ def test_a_run_in_good_order_leaves_nothing_behind(project: Project, tmp_path: P
         import os, subprocess, sys
 
         def test_it():
-            folder, = os.listdir(os.environ["TMPDIR"])
-            assert folder.startswith("fmcheck-run-")
+            found = [name.partition("-run-")[0] for name in os.listdir(os.environ["TMPDIR"])]
+            asked = any(argument.startswith("--fmcheck-journal") for argument in sys.argv)
+            assert found == ([] if asked else ["fmcheck"])
             subprocess.run([sys.executable, "-c", "import toy_engine"], check=True)
         """,
     )
@@ -539,3 +540,41 @@ def test_what_a_child_keeps_on_a_device_is_fetched_at_the_end_of_the_test(projec
     for line in (3, 4):
         block = done.stdout.partition(f"_ test_stale[{line}] _")[2].partition("\n____")[0]
         assert f"kernels.py:{line} in gather" in block
+
+
+def test_what_outlives_the_run_is_left_alone(project: Project, tmp_path: Path) -> None:
+    """A server that was left behind forks and starts Pythons when the journal is gone."""
+    project.write(
+        "server.py",
+        """
+        import os, subprocess, sys
+        import toy_engine
+
+        print(flush=True)
+        sys.stdin.readline()
+        if pid := os.fork():
+            _, status = os.waitpid(pid, 0)
+            child = subprocess.run([sys.executable, "-c", "import toy_engine; toy_engine.stale()"])
+            print(os.waitstatus_to_exitcode(status), child.returncode, flush=True)
+        else:
+            toy_engine.stale()
+        """,
+    )
+    project.write(
+        "test_it.py",
+        """
+        import shutil, subprocess, sys
+
+        def test_it(tmp_path, pytestconfig):
+            options = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+            with subprocess.Popen([sys.executable, "server.py"], **options) as server:
+                server.stdout.readline()
+                session = pytestconfig.pluginmanager.getplugin("fmcheck-session")
+                shutil.move(session.reach.folder, tmp_path / "away")
+                out, _ = server.communicate("go\\n")
+                assert out.split() == ["0", "0"]
+                shutil.move(tmp_path / "away", session.reach.folder)
+        """,
+    )
+    done = project.pytest("-p", "fmcheck")
+    assert "1 passed" in done.stdout, done.stdout

@@ -188,6 +188,7 @@ class Journal:
     def forget(self) -> None:
         """Lets go of the files without a word, as a forked child has to."""
         os.close(self._file)
+        self._file = -1  # the number may be another file's soon
 
 
 def _made(path: str) -> memoryview:

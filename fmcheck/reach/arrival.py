@@ -75,6 +75,8 @@ def arrive(way: str, packet: Packet | None = None) -> None:
     # The last is so in the pytest process, which imports engines too, and in its forks.
     if packet is None or _waiting is not None or "fmcheck.reach.presence" in sys.modules:
         return
+    if not os.path.isdir(packet.folder):
+        return  # the run is over, and this process was left behind
     # A process that is reached by another way hands it on by its environment.
     os.environ.setdefault(packets.VARIABLE, packet.pack())
     _waiting = Waiting(packet, way)

@@ -25,6 +25,7 @@ from fmcheck.journal.read import Library
 from fmcheck.journal.writer import Journal
 from fmcheck.reach import arrival, folder, packet, stowaway
 from fmcheck.reach.presence import Presence
+from fmcheck.reach.role import role_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -55,6 +56,11 @@ class Drained(NamedTuple):
     advice: tuple[Violation, ...]
 
 
+def _role() -> str:
+    rank = role_here()
+    return f"pytest, {rank}" if rank.startswith("rank ") else "pytest"
+
+
 class Outreach:
     """The journal of one pytest process, and those of the processes that it reached."""
 
@@ -65,7 +71,7 @@ class Outreach:
         self.session = session
         self.folder = folder.joined() or folder.made(asked)
         self.is_worker = folder.joined() is not None
-        role = os.environ["PYTEST_XDIST_WORKER"] if self.is_worker else "pytest"
+        role = os.environ["PYTEST_XDIST_WORKER"] if self.is_worker else _role()
         self.journal = Journal(self.folder, "pytest", role)
         self.journal.write(SessionLine(__version__, str(root), session.mode))
         self.library = Library(self.folder)

@@ -6,12 +6,14 @@ The pytest process has one, and so has each process that it reached.
 from __future__ import annotations
 
 import atexit
+import contextlib
 import os
 import sys
 from typing import TYPE_CHECKING, Any
 
 import wrapt
 
+from fmcheck.errors import ViolationError
 from fmcheck.journal import layout
 from fmcheck.journal.writer import Journal
 from fmcheck.reach.devices import Answering
@@ -57,7 +59,8 @@ class Presence:
         for undo in self._undo:
             undo()
         self._undo.clear()
-        self.session.sync()
+        with contextlib.suppress(ViolationError):  # of mode halt, when nothing can be halted
+            self.session.sync()
         self.milestone()
         self.journal.goodbye(code, self._watch.reached().notes)
         if _here is self:
@@ -84,23 +87,24 @@ class Presence:
 
     def milestone(self) -> None:
         """Keeps what is new of all else: classes taken hold of, buffers used, problems, notes."""
-        if self._telling:
-            return
-        self._telling = True
-        try:
-            tally, journal = self._watch.tally, self.journal
-            coverage = self._watch.reached()
-            journal.fact("held", self._watch.held)
-            journal.fact("imported", coverage.imported)
-            journal.fact("touched", coverage.touched)
-            journal.fact("problems", coverage.problems)
-            journal.fact("dead", tally.dead)
-            journal.fact("notes", tally.notes)
-            journal.fact("matched", coverage.matched)
-            self._see_to_devices()
-            journal.name_again()
-        finally:
-            self._telling = False
+        tally, journal = self._watch.tally, self.journal
+        with tally.lock:
+            if self._telling:  # looking at the problems may find one
+                return
+            self._telling = True
+            try:
+                coverage = self._watch.reached()
+                journal.fact("held", self._watch.held)
+                journal.fact("imported", coverage.imported)
+                journal.fact("touched", coverage.touched)
+                journal.fact("problems", coverage.problems)
+                journal.fact("dead", tally.dead)
+                journal.fact("notes", tally.notes)
+                journal.fact("matched", coverage.matched)
+                self._see_to_devices()
+                journal.name_again()
+            finally:
+                self._telling = False
 
     def _see_to_devices(self) -> None:
         words = self.journal.words
@@ -115,11 +119,18 @@ class Presence:
 
     def _forked(self) -> None:
         """Begins anew in a forked child: what its parent found and counted is not its own."""
-        self.journal.forget()
-        self.journal = Journal(self.journal.folder, "fork", board=self.journal.board)
+        global _here
+        before, tally = self.journal, self._watch.tally
+        before.forget()
+        tally.begin_anew()
+        try:
+            self.journal = Journal(before.folder, "fork", board=before.board)
+        except OSError as err:  # the run is over, and its folder gone
+            _here = None
+            print(f"fmcheck: process {os.getpid()} is not watched: {err}", file=sys.stderr)
+            return
         self._gone = False
-        self._watch.tally.begin_anew()
-        self._watch.tally.keep(self, self.journal.counts)
+        tally.keep(self, self.journal.counts)
         self.milestone()
 
 

@@ -117,8 +117,10 @@ class Tally:
     def begin_anew(self) -> None:
         """Leaves what was found and counted to the process that this one was forked from.
 
-        The lock may have been held there by a thread that is not here.
+        The lock may have been held there by a thread that is not here. Nobody keeps anything yet.
         """
+        self.keeper = None
+        self.touched.told = _Names.told
         self.lock = type(self.lock)() if self.halts else threading.RLock()
         self.numbers = array("Q", [0] * len(self.numbers))
         self.suppressions.taken = 0
