@@ -7,6 +7,7 @@ import zipfile
 
 import pytest
 
+from fmcheck.reach.packet import Packet
 from tests.environments import Environment, build_wheel, copy_checkout
 
 STRAY_EVENT = "import torch\nm = torch.get_device_module()\ne = torch.cuda.Event()\n"
@@ -72,13 +73,37 @@ def test_linter_runs_from_elsewhere_without_torch_and_pytest(lint_only, elsewher
     assert not lint_only.finds("pytest", elsewhere)
 
 
+def is_reached(environment, folder, monkeypatch):
+    """Tells whether a plain start of the environment's Python comes to a run's folder."""
+    folder.mkdir()
+    packet = Packet(str(folder), "board", 0, "fail", [], "")
+    monkeypatch.setenv("FMCHECK_RUN", packet.pack())
+    done = environment.run("python", "-I", "-c", "pass", cwd=folder)
+    assert (done.returncode, done.stderr) == (0, "")
+    return [path.name.partition("-")[0] for path in folder.iterdir()] == ["starts"]
+
+
+def test_the_wheel_reaches_each_python_of_a_run(lint_only, tmp_path, monkeypatch):
+    assert is_reached(lint_only, tmp_path / "run", monkeypatch)
+
+
+def test_the_wheel_is_found_by_sglang(lint_only, tmp_path):
+    code = (
+        "from importlib.metadata import entry_points\n"
+        "(point,) = entry_points(group='sglang.srt.plugins', name='fmcheck')\n"
+        "print(point.load().__module__)"
+    )
+    done = lint_only.run("python", "-c", code, cwd=tmp_path)
+    assert done.stdout == "fmcheck.reach.sglang\n", done.stderr
+
+
 def test_no_generic_name_is_importable(lint_only, elsewhere):
     assert [name for name in GENERIC_NAMES if lint_only.finds(name, elsewhere)] == []
     assert lint_only.finds("fmcheck.rules", elsewhere)
     assert lint_only.finds("fmcheck.plugin", elsewhere)
 
 
-def test_editable_install_gives_the_same_names(root, tmp_path, elsewhere):
+def test_editable_install_gives_the_same_names(root, tmp_path, elsewhere, monkeypatch):
     source = copy_checkout(root, tmp_path / "source")
     environment = Environment.make(tmp_path / "env")
     environment.install("-e", str(source), cwd=elsewhere)
@@ -86,6 +111,7 @@ def test_editable_install_gives_the_same_names(root, tmp_path, elsewhere):
     assert environment.run("fmcheck", "lint", "relay.py", cwd=elsewhere).returncode == 1
     assert [name for name in GENERIC_NAMES if environment.finds(name, elsewhere)] == []
     assert environment.finds("fmcheck.plugin", elsewhere)
+    assert is_reached(environment, tmp_path / "run", monkeypatch)
 
 
 ACME = {

@@ -619,7 +619,7 @@ def test_workers_report_to_the_controller(project: Project) -> None:
     result = project.run(STALE, "-n", "2")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
-        ["fmcheck: 2 buffers, 2 writes, 3 gathers, 0 peeks checked; 1 violation"]
+        ["fmcheck: 2 buffers, 2 writes, 3 gathers, 0 peeks checked in 2 processes; 1 violation"]
     )
 
 
