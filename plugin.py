@@ -72,6 +72,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         dest="fmcheck_seed",
         help="what --fmcheck-streams=random perturbs streams by (default: drawn anew, and told)",
     )
+    group.addoption(
+        "--fmcheck-trace",
+        metavar="FILE",
+        dest="fmcheck_trace",
+        help="a timeline of what happened on the streams, with what was found: a Chrome trace, "
+        "which https://ui.perfetto.dev opens",
+    )
     parser.addini("fmcheck_streams", "how fmcheck follows streams, unless --fmcheck-streams says")
     parser.addini("fmcheck_seed", "the seed of random streams, unless --fmcheck-seed says")
     parser.addini(
@@ -139,7 +146,23 @@ def _watch(config: pytest.Config, mode: str) -> Session:
 
     named = getattr(config.known_args_namespace, "fmcheck_config", None)
     located = load_settings(Path(named)) if named else find_settings(config.rootpath)
-    return Session(located, mode, who="pytest -p fmcheck", streams=_streams(config))
+    return Session(
+        located,
+        mode,
+        who="pytest -p fmcheck",
+        streams=_streams(config),
+        trace=_trace(config),
+    )
+
+
+def _trace(config: pytest.Config) -> Path | None:
+    """Returns the file for the timeline; an xdist worker has one of its own beside it."""
+    named = getattr(config.known_args_namespace, "fmcheck_trace", None)
+    if not named:
+        return None
+    path = Path(named)
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    return path.with_name(f"{path.stem}.{worker}{path.suffix}") if worker else path
 
 
 def _streams(config: pytest.Config) -> StreamOptions:

@@ -72,6 +72,8 @@ def _slice(
     event: Event, places: dict[int, int], lanes: dict[str, int], root: Path, pid: int
 ) -> dict[str, Any]:
     told: dict[str, Any] = {"number": event.number}
+    if event.about:
+        told["about"] = event.about
     if event.site is not None:
         told["site"] = _site(event.site, root)
     if event.step is not None:
@@ -80,7 +82,7 @@ def _slice(
         told["ordered"] = "nothing orders this"
     shape: dict[str, Any] = {
         "ph": "X",
-        "name": event.what,
+        "name": f"{event.what} {event.about.rpartition('.')[2]}".rstrip(),
         "cat": "fence" if event.what in _FENCES else "access",
         "ts": places[event.number],
         "dur": WIDTH,

@@ -29,7 +29,7 @@ class Timeline:
 
     def events(self) -> tuple[Event, ...]:
         """Returns what was kept, oldest first."""
-        return tuple(self.fences._event(one) for one in list(self._kept))
+        return tuple(self.fences.event(one) for one in list(self._kept))
 
     def _heard(self, happened: Happening) -> None:
         self.count += 1
