@@ -62,7 +62,7 @@ def _lanes(events: Iterable[Event]) -> dict[str, int]:
 def _names(lanes: dict[str, int], pid: int) -> Iterator[dict[str, Any]]:
     yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": "fmcheck"}}
     for name, row in lanes.items():
-        shown = name if name == HOST else f"stream {name}"
+        shown = name if name == HOST or "stream" in name else f"stream {name}"
         yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": row, "args": {"name": shown}}
         order = {"sort_index": row}
         yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": row, "args": order}

@@ -32,7 +32,7 @@ _WRITES_BY_INDEX = frozenset(
 _REMEMBERED = 8
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)  # frozen, it would take four times as long to make
 class Touch:
     """One access of a storage: bytes [low, high), all of them if `dense`.
 
@@ -135,7 +135,7 @@ class Handover:
         if memory.on_host and not is_copy:
             lane = fences.host
         moment = fences.tally.moments.on(lane.name, site)
-        return _touch(tensor, lane, fences.now(lane).time, moment, is_copy)
+        return _touch(tensor, lane, fences.time(lane), moment, is_copy)
 
     def memory_of(self, tensor: torch.Tensor) -> Memory:
         """Returns what is known of a tensor's storage, for as long as that lives."""

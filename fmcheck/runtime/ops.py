@@ -166,12 +166,16 @@ class Ops:
         reads = _tensors(plan.reads, args, kwargs)
         writes = _tensors(plan.writes, args, kwargs)
         by_host = plan.name == "_local_scalar_dense"
-        call = Call(plan, args, kwargs, virtual.current_lane(), reads, writes, host=by_host)
+        lane = virtual.current_lane()
+        if lane.fences.tally is not self.tally:  # a probe's
+            return func(*args, **kwargs)
+        call = Call(plan, args, kwargs, lane, reads, writes, host=by_host)
         undo = self.before(call)
         try:
             result = func(*args, **kwargs)
         finally:
-            self._undo(undo)
+            if undo:
+                self._undo(undo)
         if not writes:
             call.made = _made(result)
         self.after(call)
@@ -181,11 +185,15 @@ class Ops:
         """Tells the listeners of what is about to be done; returns what to call after it."""
         here = self._here
         here.quiet = True
+        undo = []
         try:
-            undone = [listener.before(call) for listener in self.listeners]
+            for listener in self.listeners:
+                one = listener.before(call)
+                if one is not None:
+                    undo.append(one)
         finally:
             here.quiet = False
-        return [one for one in undone if one is not None]
+        return undo
 
     def _undo(self, undo: list[Callable[[], None]]) -> None:
         self._here.quiet = True

@@ -48,7 +48,8 @@ class Probe:
     """How a detector is put to the proof: `run` is handed a place and says what went wrong.
 
     `places` says where it applies. A `cheap` one takes well under a millisecond and is run before
-    a session takes hold of its first buffer on a device.
+    a session takes hold of its first buffer on a device, one `of_streams` only where the session
+    follows them.
     """
 
     code: str
@@ -56,6 +57,7 @@ class Probe:
     devices: tuple[str, ...] = DEVICES
     backends: tuple[str, ...] = BACKENDS
     cheap: bool = True
+    of_streams: bool = False
 
     @property
     def name(self) -> str:
@@ -86,6 +88,8 @@ def prove(tally: Tally, device: str) -> None:
     place = Place(device)
     for probe in PROBES:
         if not (probe.cheap and probe.applies(place)):
+            continue
+        if probe.of_streams and tally.streams is None:
             continue
         wrong = tried(probe, place)
         if wrong:
@@ -221,6 +225,24 @@ def _launch_budget(place: Place) -> str:
     return verdict(found, "FR502", healthy)
 
 
+# --- streams ---
+def _stream_race(place: Place) -> str:
+    from fmcheck.runtime import stream_probes
+
+    found, healthy = (stream_probes.race_codes(fenced) for fenced in (False, True))
+    return verdict(found, "FR401", healthy)
+
+
+def _of_memory(code: str) -> Callable[[Place], str]:
+    def run(place: Place) -> str:
+        from fmcheck.runtime import stream_probes
+
+        found, healthy = (stream_probes.memory_codes(code, fenced) for fenced in (False, True))
+        return verdict(found, code, healthy)
+
+    return run
+
+
 # --- compiled asserts ---
 
 
@@ -286,5 +308,10 @@ PROBES += [
     Probe("FR501", _host_sync, backends=(EAGER,)),
     Probe("FR502", _launch_budget, backends=(EAGER,)),
     Probe("FR601", _capture_identity, backends=(EAGER,)),
+    Probe("FR401", _stream_race, devices=("cpu",), backends=(EAGER,), of_streams=True),
+    *(
+        Probe(code, _of_memory(code), devices=("cpu",), backends=(EAGER,), of_streams=True)
+        for code in ("FR402", "FR403", "FR404", "FR405")
+    ),
     Probe("FR602", _dead_assert, backends=BACKENDS[1:], cheap=False),
 ]

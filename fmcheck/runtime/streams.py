@@ -4,8 +4,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
+
 from fmcheck.runtime import virtual
 from fmcheck.runtime.delay import Delay
+from fmcheck.runtime.device_streams import DeviceStreams
 from fmcheck.runtime.fences import Fences
 from fmcheck.runtime.handover import Handover
 from fmcheck.runtime.ops import Ops
@@ -40,6 +43,9 @@ class Streams:
         self.tally.streams = self
         yield from virtual.follow(self.fences)
         yield from self.ops.follow()
+        if torch.cuda.is_available():
+            device = DeviceStreams(self.fences, torch.cuda, "cuda")
+            yield from device.follow(getattr(torch, "accelerator", None))
 
     def lanes_for(self, buffer: RelayBuffer) -> RelayLanes | None:
         """Returns what keeps a relay buffer's accesses lane by lane, None where nothing can."""

@@ -14,6 +14,7 @@ import linecache
 import re
 import threading
 import time
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -132,6 +133,22 @@ def follow(fences: Fences) -> Iterator[Undo]:
     yield patch(torch.Tensor, "record_stream", _recording(torch.Tensor.record_stream))
 
 
+@contextmanager
+def told_to(fences: Fences) -> Iterator[None]:
+    """Lets other fences be told in a block, whether or not a session follows streams."""
+    global _fences
+    outer, undo = _fences, []
+    if outer is None:
+        undo = list(follow(fences))
+    _fences = fences
+    try:
+        yield
+    finally:
+        for one in reversed(undo):
+            one()
+        _fences = outer
+
+
 def current_lane() -> Lane:
     """Returns the lane that this thread's launches on the CPU go to."""
     return lane_of(None)
@@ -198,7 +215,8 @@ def _open(stream: Any) -> Lane:
     assert _fences is not None
     site = _fences.tally.sites.here(1)
     made = _fences.tally.sites[site]
-    assigned = _ASSIGNED.match(linecache.getline(made.path, made.line))
+    line = linecache.getline(made.path, made.line)
+    assigned = _ASSIGNED.match(line) if line.count("Stream(") == 1 else None
     known = assigned.group(1) if assigned else ""
 
     def name() -> str:

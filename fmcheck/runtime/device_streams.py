@@ -1,0 +1,142 @@
+"""Device streams: the Python calls of an accelerator's streams and events, followed by wrapping.
+
+The device does what it always did; the session's fences are told of it besides. What C++ does to a
+stream, and what a graph that was captured does when it is replayed, is out of sight: from the first
+capture on, no race is certain.
+"""
+
+from __future__ import annotations
+
+import functools
+import weakref
+from typing import TYPE_CHECKING, Any
+
+from fmcheck.runtime.hold import patch, rebind
+from fmcheck.runtime.naming import holder_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fmcheck.runtime.fences import Fences, Lane, Record
+    from fmcheck.runtime.hold import Undo
+
+
+class DeviceStreams:
+    """Follows one device module: `torch.cuda`, or what has its names.
+
+    A stream is known by its device and its number, as two objects may stand for the same one.
+    """
+
+    def __init__(self, fences: Fences, module: Any, kind: str) -> None:
+        self.fences = fences
+        self.module = module
+        self.kind = kind
+        self._lanes: dict[tuple[int, int], Lane] = {}
+        self._records: weakref.WeakKeyDictionary[Any, Record] = weakref.WeakKeyDictionary()
+
+    def follow(self, accelerator: Any = None) -> Iterator[Undo]:
+        """Begins to follow, yielding how to let go of each part.
+
+        `accelerator` is `torch.accelerator`, where it stands for this module.
+        """
+        stream, event = self.module.Stream, self.module.Event
+        yield from self._wrap(stream, "wait_stream", self._wait_stream)
+        yield from self._wrap(stream, "wait_event", lambda s, event: self._wait(event, s))
+        yield from self._wrap(stream, "synchronize", self._synchronize)
+        yield from self._wrap_result(stream, "record_event", self._recorded)
+        yield from self._wrap_result(stream, "query", self._stream_done)
+        yield from self._wrap(event, "record", self._record)
+        yield from self._wrap(event, "wait", self._wait)
+        yield from self._wrap(event, "synchronize", lambda e: self.fences.synchronize(self._met(e)))
+        yield from self._wrap_result(event, "query", self._event_done)
+        for owner in (self.module, accelerator):
+            if owner is not None and hasattr(owner, "synchronize"):
+                yield from self._wrap_function(owner.synchronize)
+        graph = getattr(self.module, "graph", None)
+        if isinstance(graph, type):
+            yield from self._wrap(graph, "__enter__", self._captures)
+
+    def lane(self, stream: Any = None) -> Lane:
+        """Returns a stream's lane, that of the current one for None."""
+        if stream is None:
+            stream = self.module.current_stream()
+        number = getattr(stream, "stream_id", None)
+        if number is None:
+            self.fences.doubt(f"a stream of {type(stream).__name__}, which has no number")
+            number = id(stream)
+        key = (int(getattr(stream, "device_index", 0) or 0), int(number))
+        lane = self._lanes.get(key)
+        if lane is None:
+            name = f"{self.kind}/default stream"
+            if number:
+                name = holder_of(stream) or f"{self.kind}/stream {number}"
+            lane = self._lanes[key] = self.fences.open(lambda: name)
+        return lane
+
+    # --- what the calls tell ---
+
+    def _record(self, event: Any, stream: Any = None) -> None:
+        self._records[event] = self.fences.record(self.lane(stream))
+
+    def _wait(self, event: Any, stream: Any = None) -> None:
+        self.fences.wait(self.lane(stream), self._met(event))
+
+    def _wait_stream(self, stream: Any, other: Any) -> None:
+        self.fences.wait_lane(self.lane(stream), self.lane(other))
+
+    def _synchronize(self, stream: Any) -> None:
+        self.fences.synchronize_lane(self.lane(stream))
+
+    def _recorded(self, made: Any, stream: Any, event: Any = None) -> None:
+        self._records[made] = self.fences.record(self.lane(stream))
+
+    def _stream_done(self, done: bool, stream: Any) -> None:
+        if done:
+            self.fences.synchronize_lane(self.lane(stream))
+
+    def _event_done(self, done: bool, event: Any) -> None:
+        if done:
+            self.fences.synchronize(self._met(event))
+
+    def _captures(self, *_: Any) -> None:
+        self.fences.doubt("a graph was captured, and what its replays touch is not seen")
+
+    def _met(self, event: Any) -> Record | None:
+        record = self._records.get(event)
+        if record is None and not isinstance(event, self.module.Event):
+            self.fences.doubt(f"an event of {type(event).__name__}, whose records are not seen")
+        return record
+
+    # --- wrapping ---
+
+    def _wrap(self, class_: type, name: str, tell: Callable[..., None]) -> Iterator[Undo]:
+        def told(result: Any, *args: Any, **kwargs: Any) -> None:
+            tell(*args, **kwargs)
+
+        yield from self._wrap_result(class_, name, told)
+
+    def _wrap_result(self, class_: type, name: str, tell: Callable[..., None]) -> Iterator[Undo]:
+        method = getattr(class_, name)
+
+        @functools.wraps(method)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            if self.fences.tally.active:
+                tell(result, *args, **kwargs)
+            return result
+
+        try:
+            yield patch(class_, name, call)
+        except TypeError:  # a class of C++ that takes no attributes
+            self.fences.doubt(f"{class_.__name__}.{name} cannot be followed")
+
+    def _wrap_function(self, function: Callable[..., Any]) -> Iterator[Undo]:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            if self.fences.tally.active:
+                self.fences.synchronize_all()
+            return result
+
+        rebind(function, call)
+        yield lambda: rebind(call, function)

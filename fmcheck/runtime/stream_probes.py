@@ -1,0 +1,56 @@
+"""Probes of what streams are followed for: a race between two scratch streams, and its twin."""
+
+from __future__ import annotations
+
+import torch
+
+from fmcheck import scratch
+from fmcheck.contract import Contract, Engine
+from fmcheck.contract import Streams as Declared
+from fmcheck.runtime import virtual
+from fmcheck.runtime.lifetimes import Lifetimes
+from fmcheck.runtime.ops import Call, Mode, Plan
+from fmcheck.runtime.relay_tensor import relay_tensor
+from fmcheck.runtime.stale_events import StaleEvents
+from fmcheck.runtime.streams import Streams
+from fmcheck.runtime.tally import Tally
+
+_ROWS = [1, 2]
+
+
+def race_codes(fenced: bool) -> list[str]:
+    """Returns what is said of a row that one stream writes and another gathers."""
+    tally = Tally()
+    tally.streams = Streams(tally)
+    with virtual.told_to(tally.streams.fences):
+        buf = relay_tensor(torch.zeros(4, dtype=torch.int64), "scratch", "doctor", tally)
+        buf._relay.lay_poison()
+        rows = torch.tensor(_ROWS)
+        writer, reader = torch.cpu.Stream(), torch.cpu.Stream()
+        with torch.cpu.stream(writer):
+            buf[rows] = 5
+        if fenced:
+            reader.wait_stream(writer)
+        with torch.cpu.stream(reader):
+            buf[rows]
+    return [one.code for one in tally.drain()]
+
+
+def memory_codes(code: str, fenced: bool) -> list[str]:
+    """Returns what is said of scratch code that does what a check is for, or waits as it must."""
+    tally = Tally()
+    tally.streams = streams = Streams(tally)
+    streams.ops.listeners.insert(0, Lifetimes(streams.fences))
+    declared = Declared(consumed_once=(scratch.EVENT,))
+    StaleEvents(streams.fences, [Contract(engine=Engine(name="probe"), streams=declared)])
+
+    def read(tensor: torch.Tensor) -> None:
+        """Reads as the host does: the methods that do so are wrapped by a session's own streams."""
+        plan = Plan("tolist", (), (), is_view=False)
+        call = Call(plan, (), {}, virtual.current_lane(), [tensor], [], host=True)
+        streams.ops.before(call)
+        streams.ops.after(call)
+
+    with virtual.told_to(streams.fences), Mode(streams.ops):
+        scratch.FAULTS[code](fenced, read)
+    return [one.code for one in tally.drain()]
