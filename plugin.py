@@ -87,6 +87,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         dest="fmcheck_seed",
         help="what --fmcheck-streams=random perturbs streams by (default: drawn anew, and told)",
     )
+    group.addoption(
+        "--fmcheck-trace",
+        metavar="FILE",
+        dest="fmcheck_trace",
+        help="a timeline of what happened on the streams, with what was found: a Chrome trace, "
+        "which https://ui.perfetto.dev opens",
+    )
     parser.addini("fmcheck_streams", "how fmcheck follows streams, unless --fmcheck-streams says")
     parser.addini("fmcheck_seed", "the seed of random streams, unless --fmcheck-seed says")
     parser.addini(
@@ -169,7 +176,13 @@ def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
 
     named = getattr(config.known_args_namespace, "fmcheck_config", None)
     located = load_settings(Path(named)) if named else find_settings(config.rootpath)
-    watch = Session(located, mode, who="pytest -p fmcheck", streams=_streams(config))
+    watch = Session(
+        located,
+        mode,
+        who="pytest -p fmcheck",
+        streams=_streams(config),
+        trace=_trace(config),
+    )
     asked = getattr(config.known_args_namespace, "fmcheck_journal", None) or ""
     return watch, Outreach(watch, located, config.rootpath, asked)
 
@@ -184,6 +197,16 @@ def _reports(config: pytest.Config, mode: str) -> tuple[Path, ...]:
     if not mode:
         raise UsageError("--fmcheck-report", "fmcheck is off: expected `-p fmcheck` beside it")
     return checked(asked, "--fmcheck-report", config.invocation_params.dir)
+
+
+def _trace(config: pytest.Config) -> Path | None:
+    """Returns the file for the timeline; an xdist worker has one of its own beside it."""
+    named = getattr(config.known_args_namespace, "fmcheck_trace", None)
+    if not named:
+        return None
+    path = Path(named)
+    worker = os.environ.get("PYTEST_XDIST_WORKER")
+    return path.with_name(f"{path.stem}.{worker}{path.suffix}") if worker else path
 
 
 def _streams(config: pytest.Config) -> StreamOptions:

@@ -156,7 +156,8 @@ class Event:
     `stream` names the lane, `host` for the host's own. `what` is `write`, `gather`, `peek`, `copy`,
     `record`, `wait`, `synchronize`, `alloc` or `free`. `number` counts the events of the process,
     in the order in which they were issued; `after` is the number of the record that a wait met,
-    None for all else. `ordered` is False for the event that nothing ordered.
+    None for all else. `ordered` is False for the event that nothing ordered. `about` names what was
+    touched.
     """
 
     number: int
@@ -166,6 +167,7 @@ class Event:
     step: int | None = None
     after: int | None = None
     ordered: bool = True
+    about: str = ""
 
 
 @dataclass(frozen=True, slots=True)

@@ -30,6 +30,19 @@ SABOTAGE = {
     "judge = Poison.suspects\n"
     "Poison.suspects = lambda self, bits, live: judge(self, bits, live) & self.is_poison(bits)\n",
     "FR401": "from fmcheck.runtime import clocks\nclocks.Shadow._unordered = lambda *_: iter(())\n",
+    "FR402": "from fmcheck.runtime.lifetimes import Lifetimes\n"
+    "Lifetimes._reused = lambda *_: None\n",
+    "FR403": "from fmcheck.runtime.lifetimes import Lifetimes\n"
+    "Lifetimes._overwritten = lambda *_: None\n",
+    "FR404": "from fmcheck.runtime.lifetimes import Lifetimes\n"
+    "Lifetimes._host_reads = lambda *_: False\n",
+    "FR405": "from fmcheck.runtime.stale_events import StaleEvents\n"
+    "StaleEvents._report = lambda *_: None\n",
+    "FR501": "from fmcheck.runtime.syncs import StepMode\nStepMode._told = lambda *_, **__: None\n",
+    "FR502": "from fmcheck.runtime.syncs import StepMode\n"
+    "StepMode._launched = lambda *_: None\nStepMode.counting = property(\n"
+    "    lambda _: 0, lambda *_: None\n)\n",
+    "FR601": "from fmcheck.runtime.captures import Captures\nCaptures.judge = lambda *_: None\n",
     "FR602": "from fmcheck.runtime import dead_assert\ndead_assert.gone = lambda asked, left: ()\n",
 }
 WRAPPER_UNDONE = (

@@ -62,7 +62,7 @@ def _lanes(events: Iterable[Event]) -> dict[str, int]:
 def _names(lanes: dict[str, int], pid: int) -> Iterator[dict[str, Any]]:
     yield {"ph": "M", "name": "process_name", "pid": pid, "tid": 0, "args": {"name": "fmcheck"}}
     for name, row in lanes.items():
-        shown = name if name == HOST else f"stream {name}"
+        shown = name if name == HOST or "stream" in name else f"stream {name}"
         yield {"ph": "M", "name": "thread_name", "pid": pid, "tid": row, "args": {"name": shown}}
         order = {"sort_index": row}
         yield {"ph": "M", "name": "thread_sort_index", "pid": pid, "tid": row, "args": order}
@@ -72,6 +72,8 @@ def _slice(
     event: Event, places: dict[int, int], lanes: dict[str, int], root: Path, pid: int
 ) -> dict[str, Any]:
     told: dict[str, Any] = {"number": event.number}
+    if event.about:
+        told["about"] = event.about
     if event.site is not None:
         told["site"] = _site(event.site, root)
     if event.step is not None:
@@ -80,7 +82,7 @@ def _slice(
         told["ordered"] = "nothing orders this"
     shape: dict[str, Any] = {
         "ph": "X",
-        "name": event.what,
+        "name": f"{event.what} {event.about.rpartition('.')[2]}".rstrip(),
         "cat": "fence" if event.what in _FENCES else "access",
         "ts": places[event.number],
         "dur": WIDTH,

@@ -236,9 +236,10 @@ class Fences:
         """Returns what the lanes remember, with the happenings at its end, in order of issue."""
         told = {one.number: one for lane in lanes for one in lane.ring}
         told.update((one.number, one) for one in last)
-        return tuple(self._event(told[number]) for number in sorted(told))
+        return tuple(self.event(told[number]) for number in sorted(told))
 
-    def _event(self, one: Happening) -> Event:
+    def event(self, one: Happening) -> Event:
+        """Returns a happening as reports tell of it."""
         moments = self.tally.moments
         return Event(
             one.number,
@@ -248,6 +249,7 @@ class Fences:
             moments.step_of(one.moment),
             one.after.happening.number if one.after is not None else None,
             one.ordered,
+            one.about if isinstance(one.about, str) else "",
         )
 
     # --- telling ---

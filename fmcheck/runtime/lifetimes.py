@@ -116,6 +116,7 @@ class Lifetimes:
 
     def _copied(self, call: Call, text: ast.expr | None, use: Use) -> None:
         """Keeps both ends of an asynchronous copy in mind."""
+        self.fences.tell(use.lane, "copy", use.moment)
         sent = call.name == "_to_copy" and not goes_to_host(text)
         if call.name == "copy_":
             target, source = call.args[0], call.args[1]

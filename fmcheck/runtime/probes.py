@@ -235,6 +235,16 @@ def _stream_race(place: Place) -> str:
     return verdict(found, "FR401", healthy)
 
 
+def _of_memory(code: str) -> Callable[[Place], str]:
+    def run(place: Place) -> str:
+        from fmcheck.runtime import stream_probes
+
+        found, healthy = (stream_probes.memory_codes(code, fenced) for fenced in (False, True))
+        return verdict(found, code, healthy)
+
+    return run
+
+
 # --- compiled asserts ---
 
 
@@ -298,6 +308,10 @@ PROBES += [
     Probe("FR201", _stale_tail, backends=(EAGER,)),
     Probe("FR301", _wrong_device, backends=(EAGER,)),
     Probe("FR401", _stream_race, devices=("cpu",), backends=(EAGER,), of_streams=True),
+    *(
+        Probe(code, _of_memory(code), devices=("cpu",), backends=(EAGER,), of_streams=True)
+        for code in ("FR402", "FR403", "FR404", "FR405")
+    ),
     Probe("FR501", _host_sync, backends=(EAGER,)),
     Probe("FR502", _launch_budget, backends=(EAGER,)),
     Probe("FR601", _capture_identity, backends=(EAGER,)),

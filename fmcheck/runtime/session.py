@@ -46,6 +46,7 @@ class Session:
         mode: str = "fail",
         who: str = "fmcheck.watch",
         streams: StreamOptions | None = None,
+        trace: Path | None = None,
     ) -> None:
         from fmcheck.registry import contracts_for
         from fmcheck.runtime.suppressions import suppressions_of
@@ -59,6 +60,7 @@ class Session:
         self.who = who
         self.gives_way = False
         self.streams = streams or StreamOptions()
+        self.trace = trace
         self._watch = Watch(
             contracts_for(located) if mode != "off" else (),
             suppressions_of(located),
@@ -66,6 +68,7 @@ class Session:
             fail_on=located.settings.fail_on,
             streams=self.streams.mode,
             seed=self.streams.seed,
+            traces=trace is not None,
         )
 
     # --- on and off ---
@@ -97,6 +100,8 @@ class Session:
         global _active
         if _active is self:
             _active = None
+            if self.trace is not None:
+                self._write_trace(self.trace)
             self._watch.stop()
 
     def __enter__(self) -> Session:
@@ -114,6 +119,15 @@ class Session:
             self._tell_beside(err)
         else:
             self._conclude()
+
+    def _write_trace(self, path: Path) -> None:
+        """Writes what happened on the streams; one that nobody followed is empty."""
+        from fmcheck.atomic import replace_file
+        from fmcheck.report.trace import trace
+
+        timeline = self._watch.timeline
+        events, dropped = (timeline.events(), timeline.dropped) if timeline else ((), 0)
+        replace_file(path, trace(events, self.violations, Path.cwd(), dropped).encode())
 
     # --- what was found ---
 
@@ -211,6 +225,7 @@ def watch(
     config: str | Path | None = None,
     streams: str = "tracked",
     seed: int | None = None,
+    trace: str | Path | None = None,
 ) -> Session:
     """Returns a session to be used as a context manager.
 
@@ -219,7 +234,8 @@ def watch(
     raises at the end of the block, `warn` warns there, `halt` raises at the offending line as
     well, `off` does not watch. `config` names a settings file in place of the nearest
     pyproject.toml. `streams` says how streams are followed: `tracked`, `delayed`, `random`, which
-    takes a `seed`, or `off`.
+    takes a `seed`, or `off`. `trace` is a file for the timeline of what happened on them, which
+    Perfetto opens.
 
     Raises:
         UsageError: if a mode, a contract or the settings do not fit.
@@ -243,7 +259,7 @@ def watch(
         located = msgspec.structs.replace(located, settings=settings)
     who = "fmcheck.watch"
     options = stream_options([(f"{who}: streams", streams)], [(f"{who}: seed", seed)])
-    return Session(located, mode, who, options)
+    return Session(located, mode, who, options, None if trace is None else Path(trace))
 
 
 def sync() -> None:

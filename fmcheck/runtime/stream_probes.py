@@ -4,8 +4,14 @@ from __future__ import annotations
 
 import torch
 
+from fmcheck import scratch
+from fmcheck.contract import Contract, Engine
+from fmcheck.contract import Streams as Declared
 from fmcheck.runtime import virtual
+from fmcheck.runtime.lifetimes import Lifetimes
+from fmcheck.runtime.ops import Call, Mode, Plan
 from fmcheck.runtime.relay_tensor import relay_tensor
+from fmcheck.runtime.stale_events import StaleEvents
 from fmcheck.runtime.streams import Streams
 from fmcheck.runtime.tally import Tally
 
@@ -27,4 +33,24 @@ def race_codes(fenced: bool) -> list[str]:
             reader.wait_stream(writer)
         with torch.cpu.stream(reader):
             buf[rows]
+    return [one.code for one in tally.drain()]
+
+
+def memory_codes(code: str, fenced: bool) -> list[str]:
+    """Returns what is said of scratch code that does what a check is for, or waits as it must."""
+    tally = Tally()
+    tally.streams = streams = Streams(tally)
+    streams.ops.listeners.insert(0, Lifetimes(streams.fences))
+    declared = Declared(consumed_once=(scratch.EVENT,))
+    StaleEvents(streams.fences, [Contract(engine=Engine(name="probe"), streams=declared)])
+
+    def read(tensor: torch.Tensor) -> None:
+        """Reads as the host does: the methods that do so are wrapped by a session's own streams."""
+        plan = Plan("tolist", (), (), is_view=False)
+        call = Call(plan, (), {}, virtual.current_lane(), [tensor], [], host=True)
+        streams.ops.before(call)
+        streams.ops.after(call)
+
+    with virtual.told_to(streams.fences), Mode(streams.ops):
+        scratch.FAULTS[code](fenced, read)
     return [one.code for one in tally.drain()]

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.hold import OpaqueHold, RelayHold, Undo
     from fmcheck.runtime.suppressions import Suppressions
     from fmcheck.runtime.tally import Tally
+    from fmcheck.runtime.timeline import Timeline
 
 _NEEDED = ("numpy", "wrapt")
 
@@ -30,7 +31,8 @@ class Watch:
 
     Nothing is patched before a module that a contract names is imported. With `halt`, a violation
     is raised where it is found. `fail_on` names advisory checks that are to count as the others do.
-    `streams` is how streams are followed, `seed` what they are perturbed by in mode `random`.
+    `streams` is how streams are followed, `seed` what they are perturbed by in mode `random`; with
+    `traces`, what happens on them is kept for a timeline.
     """
 
     def __init__(
@@ -41,6 +43,7 @@ class Watch:
         fail_on: Iterable[str] = (),
         streams: str = "off",
         seed: int = 0,
+        traces: bool = False,
     ) -> None:
         _require(_NEEDED)
         from fmcheck.runtime.budgets import budget_holds
@@ -85,7 +88,8 @@ class Watch:
         self._imported: list[str] = []
         self._undo: list[Undo] = []
         self._problems: list[str] = []
-        self._streams, self._seed = streams, seed
+        self._streams, self._seed, self.traces = streams, seed, traces
+        self.timeline: Timeline | None = None
 
     def start(self) -> None:
         """Waits for the modules that the contracts name; takes those that are loaded at once."""
@@ -220,12 +224,15 @@ class Watch:
         from fmcheck.runtime.lifetimes import Lifetimes
         from fmcheck.runtime.stale_events import StaleEvents
         from fmcheck.runtime.streams import Streams
+        from fmcheck.runtime.timeline import Timeline
 
         followed = Streams(self.tally, self._streams, self._seed)
         # First: what the host reads, it has not waited for yet.
         followed.ops.listeners.insert(0, Lifetimes(followed.fences))
         StaleEvents(followed.fences, self.contracts)
         followed.fences.listeners.append(heard)
+        if self.traces:
+            self.timeline = Timeline(followed.fences)
         yield from followed.follow()
 
     def _after_import(self, name: str, take: Callable[[ModuleType], Iterator[Undo]]) -> None:

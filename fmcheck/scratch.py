@@ -1,0 +1,76 @@
+"""Scratch code with a stream's fault in it, or the wait that it lacks: what probes run.
+
+It stands outside of `runtime`, where the detectors look for an engine's frames and its words.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    Read = Callable[[torch.Tensor], None]
+
+#: The name of the event that is consumed once.
+EVENT = "publish_ready"
+_DEVICE = torch.device("cpu")
+
+
+def use_after_reuse(fenced: bool, read: Read) -> None:
+    """Frees what another stream still uses."""
+    here, elsewhere = torch.cpu.Stream(), torch.cpu.Stream()
+    with torch.cpu.stream(here):
+        made = torch.ones(2, device=_DEVICE)
+    elsewhere.wait_stream(here)
+    with torch.cpu.stream(elsewhere):
+        made.add(1)
+    if fenced:
+        here.wait_stream(elsewhere)
+    del made
+
+
+def pinned_overwrite(fenced: bool, read: Read) -> None:
+    """Writes on the host what a copy has yet to read."""
+    staging_cpu = torch.zeros(2)
+    stream: Any = torch.cpu.Stream()
+    with torch.cpu.stream(stream):
+        sent = staging_cpu.to(_DEVICE, non_blocking=True, copy=True)
+    if fenced:
+        stream.synchronize()
+    staging_cpu.fill_(1)
+    stream.synchronize()
+    del sent
+
+
+def early_host_read(fenced: bool, read: Read) -> None:
+    """Reads on the host what a copy has yet to fill."""
+    stream: Any = torch.cpu.Stream()
+    target_cpu = torch.empty(2)
+    with torch.cpu.stream(stream):
+        target_cpu.copy_(torch.ones(2, device=_DEVICE), non_blocking=True)
+    if fenced:
+        stream.synchronize()
+    read(target_cpu)
+    stream.synchronize()
+
+
+def stale_event(fenced: bool, read: Read) -> None:
+    """Waits twice for one record of an event that is consumed once."""
+    stream: Any = torch.cpu.Stream()
+    publish_ready: Any = torch.cpu.Event()
+    publish_ready.record(stream)
+    for _ in range(2):
+        publish_ready.synchronize()
+        if fenced:
+            publish_ready.record(stream)
+
+
+FAULTS: dict[str, Callable[[bool, Any], None]] = {
+    "FR402": use_after_reuse,
+    "FR403": pinned_overwrite,
+    "FR404": early_host_read,
+    "FR405": stale_event,
+}
