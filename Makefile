@@ -35,7 +35,7 @@ test: check  ## the whole test suite
 truth: $(VENV)/.ready  ## the linter on lines of released SGLang wheels: expected against given
 	$(BIN)/python -m tests.truth
 
-museum: $(VENV)/.ready  ## historic faults: which of them a lint rule catches
+museum: $(VENV)/.ready  ## historic faults: which of them a lint rule or a run-time check catches
 	$(BIN)/python -m tests.museum
 
 drives: $(VENV)/.ready  ## releases of SGLang on CPU: healthy drives silent, planted faults reported

@@ -15,7 +15,7 @@ import re
 import sys
 import warnings
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cache, cached_property
 from typing import TYPE_CHECKING, Any
 
 import fmcheck
@@ -75,6 +75,7 @@ def others(source: str) -> set[tuple[int, str]]:
     }
 
 
+@cache
 def run(case: Case, form: str) -> Run:
     """Runs one form of a case, `bad` or `good`, under a watch of its own."""
     path = case.folder / f"{form}_run.py"
