@@ -16,7 +16,7 @@ import msgspec
 import pytest
 
 from fmcheck.errors import UsageError
-from fmcheck.prove.known import load_known
+from fmcheck.prove.known import load_known, reason_for, stale
 from fmcheck.prove.plan import Selection, make_plan
 from fmcheck.prove.scratch import Scratch, roots_for
 from fmcheck.prove.state import State
@@ -338,6 +338,24 @@ def test_what_lies_outside_of_the_current_folder_is_copied_too(mine, tmp_path, m
     assert roots_for((tmp_path,), (file,), (mine,)) == (tmp_path,)
     with pytest.raises(UsageError, match=r"relay\.py is in none of"):
         roots_for((elsewhere,), (file,), (mine,))
+
+
+def test_a_known_survivor_is_told_by_its_function_and_code(mine, tmp_path):
+    path = tmp_path / "known.toml"
+    entry = (
+        '[[known]]\noperator = "drop-*"\nfile = "relay.py"\ncode = "self.tokens_buf[rows] = t*"\n'
+    )
+    path.write_text(f'{entry}function = "Relay.sp*"\nreason = "spare"\n')
+    known = load_known(path)
+    mutants = [one for one in plan("mine").mutants if one.operator == "drop-stash"]
+    reasons = {one.function: reason_for(one, known) for one in mutants}
+    assert reasons == {"Relay.stash": "", "Relay.spare": "spare"}
+
+
+def test_the_engines_known_survivors_are_all_faults_of_the_plan(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    known = load_known(ROOT / "fixtures" / "engine" / "prove.toml")
+    assert stale(known, plan("fixtures/engine").mutants) == ()
 
 
 def test_the_state_of_another_run_is_refused(tmp_path):
