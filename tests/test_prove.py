@@ -163,7 +163,8 @@ def test_a_run_says_who_noticed_and_touches_nothing(mine, tmp_path):
     assert json.loads(out.read_text())["score"] == 100
 
 
-def test_a_run_that_is_killed_keeps_what_it_tried(mine, tmp_path):
+@pytest.mark.parametrize("ends", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_keeps_what_it_tried(mine, tmp_path, ends):
     state = tmp_path / "state"
     process = subprocess.Popen(
         [*FMCHECK, "mine", "-j", "1", "--all-tests", "--resume", str(state), *COMMAND],
@@ -176,7 +177,7 @@ def test_a_run_that_is_killed_keeps_what_it_tried(mine, tmp_path):
         assert process.poll() is None
         assert time.monotonic() < end
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(ends)
     process.communicate(timeout=60)
     assert process.returncode == 130
     kept = msgspec.json.decode(state.read_bytes())["results"]
