@@ -407,3 +407,13 @@ def test_a_quick_run_is_content_with_the_first_that_notices(mine, tmp_path):
     done = prove("mine", "--only", "gather-twice", "--quick", "--json", str(out), *COMMAND)
     (twice,) = json.loads(out.read_text())["mutants"]
     assert (twice["lint"], twice["tests"], twice["caught"]) == (["FM101"], [], True)
+
+
+def test_the_repositorys_own_plan_is_told_by_one_command():
+    command = [sys.executable, "-m", "tests.prove", "engine", "--list", "--only", "widen-bound"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == [
+        "widen-bound@fixtures/engine/guard.py",
+        "widen-bound@fixtures/engine/guard.py",
+    ]
