@@ -18,6 +18,7 @@ import pytest
 from fmcheck.errors import UsageError
 from fmcheck.prove.known import load_known, reason_for, stale
 from fmcheck.prove.plan import Selection, make_plan
+from fmcheck.prove.probe import own_words
 from fmcheck.prove.scratch import Scratch, roots_for
 from fmcheck.prove.state import State
 from fmcheck.prove.trial import Catch, Result, Suite
@@ -369,6 +370,20 @@ def test_the_state_of_another_run_is_refused(tmp_path):
     path.write_text("{}")
     with pytest.raises(UsageError, match="is no state of an earlier run"):
         State(path, "key")
+
+
+@pytest.mark.parametrize(
+    ("text", "own"),
+    [
+        ("FMCHECK: FR101 read-before-write in R.b rows 1\n  gather  x.py:3", ""),
+        ("[gw0] linux -- Python 3.11\nFMCHECK: FR101 read-before-write in R.b rows 1", ""),
+        ("def t():\n>   assert x == 2\nE   assert 1 == 2\n\nx.py:3: Error", "assert 1 == 2"),
+        ("[gw1] linux -- Python 3.11\nFailed: no", "Failed: no"),
+        ("", "failed"),
+    ],
+)
+def test_what_a_test_says_itself_is_told_from_what_fmcheck_says(text, own):
+    assert own_words(text) == own
 
 
 @pytest.mark.parametrize(
