@@ -21,7 +21,7 @@ demo: $(VENV)/.ready  ## findings in the source and at run time, on the built-in
 	$(BIN)/fmcheck doctor --backend eager
 	$(BIN)/python -m pytest -p fmcheck fixtures/engine; test $$? -eq 1
 	@echo 'As meant: the linter found the two planted faults, one of which --fix would mend;'
-	@echo 'every detector fires; and of the tests, only that of the healthy engine passed.'
+	@echo 'every detector fires; and of the tests, only those of the healthy engine passed.'
 	@echo 'More to break: $(BIN)/python -m fixtures.engine --faults'
 
 check: $(VENV)/.ready  ## format, lint and types of fmcheck itself

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import signal
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -123,6 +124,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("prove", "expected `-- COMMAND`, how to run the tests, after the paths")
     from fmcheck.prove.run import prove
 
+    # As an interrupt does: what runs is ended, and the copies are removed.
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress = _Progress()
     proof = prove(asked, progress.tell, progress.tried)
     progress.clear()

@@ -6,14 +6,18 @@ import importlib.util
 import re
 import subprocess
 import sys
+import textwrap
 from pathlib import Path
 
 import pytest
 
 from fmcheck.check_pages import PAGES, check_page
 from fmcheck.cli import main
+from fmcheck.config import load_settings
+from fmcheck.contract import parse_contract
 from fmcheck.finding import CHECKS
 from fmcheck.lint.page import rule_page
+from fmcheck.prove.known import load_known
 from fmcheck.prove.operators import OPERATORS
 from fmcheck.registry import rules
 
@@ -79,6 +83,27 @@ def test_every_code_has_a_page_made_from_the_code(made):
 def test_no_made_page_is_kept_in_the_tree():
     kept = {path.name for path in (ROOT / "docs").rglob("*.md")}
     assert kept == {"index.md", "contract.md", "prove.md", "unseen.md", "false-alarms.md"}
+
+
+def blocks(name, language):
+    text = (ROOT / "docs" / name).read_text()
+    found = re.findall(rf"^( *)```{language}\n(.*?)^ *```", text, re.MULTILINE | re.DOTALL)
+    return [textwrap.dedent(block) for _, block in found]
+
+
+def test_what_the_pages_show_of_a_contract_can_be_loaded():
+    shown = blocks("contract.md", "toml")
+    assert len(shown) >= 4
+    for block in shown:
+        parse_contract(f'[engine]\nname = "mine"\n{block}', "shown.toml")
+
+
+def test_what_the_pages_show_of_files_and_settings_can_be_loaded(tmp_path):
+    known, settings = tmp_path / "known.toml", tmp_path / "pyproject.toml"
+    known.write_text(*blocks("prove.md", "toml"))
+    assert [one.operator for one in load_known(known)] == ["drop-wait"]
+    settings.write_text(*blocks("false-alarms.md", "toml"))
+    assert [one.check for one in load_settings(settings).settings.suppress] == ["FR102"]
 
 
 def test_the_operators_are_told_by_name():

@@ -16,8 +16,9 @@ import msgspec
 import pytest
 
 from fmcheck.errors import UsageError
-from fmcheck.prove.known import load_known
+from fmcheck.prove.known import load_known, reason_for, stale
 from fmcheck.prove.plan import Selection, make_plan
+from fmcheck.prove.probe import own_words
 from fmcheck.prove.scratch import Scratch, roots_for
 from fmcheck.prove.state import State
 from fmcheck.prove.trial import Catch, Result, Suite
@@ -163,7 +164,8 @@ def test_a_run_says_who_noticed_and_touches_nothing(mine, tmp_path):
     assert json.loads(out.read_text())["score"] == 100
 
 
-def test_a_run_that_is_killed_keeps_what_it_tried(mine, tmp_path):
+@pytest.mark.parametrize("ends", [signal.SIGINT, signal.SIGTERM])
+def test_a_run_that_is_ended_keeps_what_it_tried(mine, tmp_path, ends):
     state = tmp_path / "state"
     process = subprocess.Popen(
         [*FMCHECK, "mine", "-j", "1", "--all-tests", "--resume", str(state), *COMMAND],
@@ -176,7 +178,7 @@ def test_a_run_that_is_killed_keeps_what_it_tried(mine, tmp_path):
         assert process.poll() is None
         assert time.monotonic() < end
         time.sleep(0.02)
-    process.send_signal(signal.SIGINT)
+    process.send_signal(ends)
     process.communicate(timeout=60)
     assert process.returncode == 130
     kept = msgspec.json.decode(state.read_bytes())["results"]
@@ -340,6 +342,24 @@ def test_what_lies_outside_of_the_current_folder_is_copied_too(mine, tmp_path, m
         roots_for((elsewhere,), (file,), (mine,))
 
 
+def test_a_known_survivor_is_told_by_its_function_and_code(mine, tmp_path):
+    path = tmp_path / "known.toml"
+    entry = (
+        '[[known]]\noperator = "drop-*"\nfile = "relay.py"\ncode = "self.tokens_buf[rows] = t*"\n'
+    )
+    path.write_text(f'{entry}function = "Relay.sp*"\nreason = "spare"\n')
+    known = load_known(path)
+    mutants = [one for one in plan("mine").mutants if one.operator == "drop-stash"]
+    reasons = {one.function: reason_for(one, known) for one in mutants}
+    assert reasons == {"Relay.stash": "", "Relay.spare": "spare"}
+
+
+def test_the_engines_known_survivors_are_all_faults_of_the_plan(monkeypatch):
+    monkeypatch.chdir(ROOT)
+    known = load_known(ROOT / "fixtures" / "engine" / "prove.toml")
+    assert stale(known, plan("fixtures/engine").mutants) == ()
+
+
 def test_the_state_of_another_run_is_refused(tmp_path):
     path = tmp_path / "state"
     result = Result(lint=("FM201",), failures=(Catch("t", ("FR101",), "boom"),))
@@ -350,6 +370,20 @@ def test_the_state_of_another_run_is_refused(tmp_path):
     path.write_text("{}")
     with pytest.raises(UsageError, match="is no state of an earlier run"):
         State(path, "key")
+
+
+@pytest.mark.parametrize(
+    ("text", "own"),
+    [
+        ("FMCHECK: FR101 read-before-write in R.b rows 1\n  gather  x.py:3", ""),
+        ("[gw0] linux -- Python 3.11\nFMCHECK: FR101 read-before-write in R.b rows 1", ""),
+        ("def t():\n>   assert x == 2\nE   assert 1 == 2\n\nx.py:3: Error", "assert 1 == 2"),
+        ("[gw1] linux -- Python 3.11\nFailed: no", "Failed: no"),
+        ("", "failed"),
+    ],
+)
+def test_what_a_test_says_itself_is_told_from_what_fmcheck_says(text, own):
+    assert own_words(text) == own
 
 
 @pytest.mark.parametrize(
@@ -388,3 +422,13 @@ def test_a_quick_run_is_content_with_the_first_that_notices(mine, tmp_path):
     done = prove("mine", "--only", "gather-twice", "--quick", "--json", str(out), *COMMAND)
     (twice,) = json.loads(out.read_text())["mutants"]
     assert (twice["lint"], twice["tests"], twice["caught"]) == (["FM101"], [], True)
+
+
+def test_the_repositorys_own_plan_is_told_by_one_command():
+    command = [sys.executable, "-m", "tests.prove", "engine", "--list", "--only", "widen-bound"]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert [line.partition(":")[0] for line in done.stdout.splitlines()] == [
+        "widen-bound@fixtures/engine/guard.py",
+        "widen-bound@fixtures/engine/guard.py",
+    ]

@@ -21,20 +21,22 @@ if TYPE_CHECKING:
 class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fault that changes nothing, or that nothing can notice.
 
-    `operator`, `file` and `code` are globs; `code` is the source at fault, white space made single.
-    Brackets in it stand for themselves.
+    All but `reason` are globs. `function` is `Class.method`; `code` is the source at fault, white
+    space made single, and brackets in it stand for themselves.
     """
 
     operator: str
     file: str
     code: str
     reason: str
+    function: str = "*"
 
     def matches(self, mutant: Mutant) -> bool:
         """Tells whether a mutant is this one."""
         return (
             fnmatch.fnmatchcase(mutant.operator, self.operator)
             and fnmatch.fnmatchcase(f"/{mutant.file}", f"*/{self.file.lstrip('/')}")
+            and fnmatch.fnmatchcase(mutant.function, self.function)
             and fnmatch.fnmatchcase(mutant.code, self.code.replace("[", "[[]"))
         )
 

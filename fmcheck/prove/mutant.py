@@ -29,15 +29,16 @@ class Fault:
 class Mutant:
     """One fault in one file. `file` is the path as it is shown, `id` the same in every run.
 
-    `code` is the source at fault with its white space made single, which tells the mutant again
-    when lines above it have moved. `lines` are those of the file that the fault changes; `text` is
-    the whole mutated file.
+    `function` is the one that it stands in, `Class.method`, and `code` the source at fault with its
+    white space made single: they tell the mutant again when lines above it have moved. `lines` are
+    those of the file that the fault changes; `text` is the whole mutated file.
     """
 
     operator: str
     file: str
     line: int
     column: int
+    function: str
     code: str
     title: str
     lines: tuple[int, ...]

@@ -179,8 +179,9 @@ def _mutants(roots: dict[Path, Path], names: Names, selection: Selection) -> Ite
                     continue
                 span = fault.span
                 place = (operator.name, shown(file), span.line, span.column)
-                lines = changed_lines(fault.edits)
-                found.setdefault(text, Mutant(*place, fault.code, fault.title, lines, text))
+                what = (tree.function_at(span.line), fault.code, fault.title)
+                mutant = Mutant(*place, *what, changed_lines(fault.edits), text)
+                found.setdefault(text, mutant)
         yield from sorted(found.values(), key=lambda one: (one.line, one.column))
 
 

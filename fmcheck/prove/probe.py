@@ -26,6 +26,8 @@ WANTED = "wanted.json"
 #: The tests to run, if not all.
 CHOSEN = "chosen.json"
 TOLD = "told-*.json"
+# pytest-xdist says first which worker it was.
+_WORKER = re.compile(r"\[gw\d+\] ")
 _HEADLINE = re.compile(r"^FMCHECK: (\w+)")
 
 
@@ -101,8 +103,7 @@ class _Probe:
     def _note(self, test: str, text: str, properties: list[tuple[str, object]]) -> None:
         told = [str(value) for name, value in properties if name == "fmcheck"]
         codes = [found[1] for one in told if (found := _HEADLINE.match(one))]
-        # What fmcheck fails has its report for a text, and nothing of the test's own.
-        own = "" if text.startswith("FMCHECK: ") else _last_line(text)
+        own = own_words(text)
         self.failures.append({"test": test, "codes": list(dict.fromkeys(codes)), "own": own})
 
     @pytest.hookimpl(trylast=True)
@@ -142,8 +143,13 @@ class _Probe:
         return found
 
 
-def _last_line(text: str) -> str:
-    """Returns what a traceback ends in: the line that pytest marks with `E`, or its last one."""
-    lines = [line for line in text.splitlines() if line.strip()]
+def own_words(text: str) -> str:
+    """Returns what a failed test says itself: the error in its traceback, or its last line.
+
+    What fmcheck fails has its report for a text, and nothing of the test's own: then "".
+    """
+    lines = [line for line in text.splitlines() if line.strip() and not _WORKER.match(line)]
+    if lines and lines[0].startswith("FMCHECK: "):
+        return ""
     errors = [line[1:].strip() for line in lines if line.startswith("E  ")]
-    return (errors or lines or ["failed"])[0].strip()[:200]
+    return (errors or lines[-1:] or ["failed"])[0].strip()[:200]

@@ -101,6 +101,7 @@ def _object(one: Verdict) -> dict[str, object]:
         "operator": mutant.operator,
         "file": mutant.file,
         "line": mutant.line,
+        "function": mutant.function,
         "title": mutant.title,
         "code": mutant.code,
         "caught": result.caught,

@@ -127,7 +127,10 @@ def by_atheris(campaign: Campaign, seconds: float, seed: int, folder: Path) -> N
 
     limits = [f"-max_total_time={int(seconds)}", f"-seed={seed}", "-max_len=4096"]
     # What is leaked, or slow, is none of ours: one process tries many thousands of files.
-    limits += ["-rss_limit_mb=0", "-timeout=300", "-verbosity=0"]
+    limits += ["-rss_limit_mb=0", "-timeout=1200", "-verbosity=0"]
+    limits += [f"-artifact_prefix={folder}/"]
+    folder.mkdir(parents=True, exist_ok=True)
+    files.seeds(trees=campaign.trees)  # takes a while, which is no case's fault
     atheris.Setup([sys.argv[0], *limits], one)
     atheris.Fuzz()
 
