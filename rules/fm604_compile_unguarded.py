@@ -7,9 +7,9 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
-from fmcheck.lint.facts import walk
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, lies_in
+from fmcheck.lint.nodes import walk
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
+_COMPILE = re.compile(rb"torch(?:\s*\.\s*compile|[ \t\\]+(?:as|import)\b)")
 _GUARD = re.compile(r"\bdisable\s*=")
 
 
@@ -130,6 +131,10 @@ def peek(buf, rows):
         devices = [one.device for one in contracts if one.device.no_compile]
         self._agnostic = [glob for one in devices for glob in one.agnostic]
         self._platforms = [name for one in devices for name in one.no_compile]
+
+    def concerns(self, text: bytes) -> bool:
+        """Asks for the function itself, or for what `torch` or it may be called here."""
+        return _COMPILE.search(text) is not None
 
     def concerns_module(self, facts: ModuleFacts) -> bool:
         """Clears modules that guard nothing and are not device-agnostic."""

@@ -34,7 +34,7 @@ class Sibling:
 
 
 class Functions:
-    """The functions of a block, each read by libcst only when it matters."""
+    """The functions of a block, each read only when it matters."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
