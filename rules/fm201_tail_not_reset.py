@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.finding import Edit, Severity, Span
 from fmcheck.lint.names import fits
-from fmcheck.lint.outline import outlines_of
+from fmcheck.lint.outline import may_fill, may_reset, outlines_of
 from fmcheck.lint.resets import Functions, Resets, candidates
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
@@ -71,7 +71,7 @@ class TailNotReset(Rule):
     name = "tail-not-reset"
     severity = Severity.WARNING
     scope = Scope.CLASS
-    needles = ((b"copy_", b"zero_", b"fill_"),)
+    needles: tuple[tuple[bytes, ...], ...] = ((b"copy_", b"zero_", b"fill_"),)
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/26292",
         "https://github.com/sgl-project/sglang/pull/24401",
@@ -257,13 +257,22 @@ class Pool:
         self._discarded = [glob for one in inputs for glob in one.tail_is_discarded]
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
         self._named = tuple(_literal(name) for name in self._row_indices)
+        self.needles = ((*self.needles[0], *self._named),)
         self.anchors = (*CALLS, *self._named)
 
     def concerns(self, text: bytes) -> bool:
         """Asks for whole words, or for the contracts' row indices."""
-        if super().concerns(text) and _WORDS.search(text):
+        if _WORDS.search(text):
             return True
         return any(word in text for word in self._named)
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for what may reset a buffer and for what may fill one."""
+        return may_reset(text) and may_fill(text)
+
+    def looks_into(self, text: str) -> bool:
+        """Of a class, asks for the methods that reset or fill."""
+        return may_reset(text) or may_fill(text)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that fill no buffer where another one is reset."""

@@ -10,6 +10,7 @@ from fmcheck.lint.buffers import Names
 from fmcheck.lint.declared import functions
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, fits, last_name
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ class UndeclaredFill(Rule):
     severity = Severity.WARNING
     scope = Scope.CLASS
     # The contracts' buffers count too: see `concerns`.
-    needles = ()
+    needles: tuple[tuple[bytes, ...], ...] = ()
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/1469",
         "https://github.com/sgl-project/sglang/pull/7233",
@@ -129,19 +130,20 @@ class Runner:
         self._declared = [pair for one in contracts for pair in one.graph_inputs.holds.items()]
         self._names = [name for name, _ in self._declared]
         # Of a glob, what it asks for literally.
-        self._words = [max(name.split("*"), key=len).encode() for name in self._names]
+        self._told = [SUFFIX, *(max(name.split("*"), key=len) for name in self._names)]
         self.anchors = tuple(name.encode() for name in ASKED)
+        # A declared value, the class's own or a contract's.
+        self.needles = (tuple(word.encode() for word in self._told), self.anchors)
 
-    def concerns(self, text: bytes) -> bool:
-        """Asks for a declared value, the class's own or a contract's."""
-        is_told = SUFFIX.encode() in text or any(word in text for word in self._words)
-        return is_told and any(name in text for name in self.anchors or ())
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for a declared value in the block itself."""
+        return any(word in text for word in self._told)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that call none of the functions in question, or name nothing declared."""
         named = {
             str(getattr(inner, "attr", getattr(inner, "id", getattr(inner, "value", ""))))
-            for inner in ast.walk(node)
+            for inner in all_below(node)
             if isinstance(inner, (ast.Attribute, ast.Name, ast.Constant))
         }
         return not named.isdisjoint(ASKED) and any(

@@ -60,7 +60,7 @@ class SlotKeepsTail(Rule):
     severity = Severity.WARNING
     scope = Scope.CLASS
     # Which names to look for is the contracts' to say: see `concerns`.
-    needles = ()
+    needles: tuple[tuple[bytes, ...], ...] = ()
     seen_in = ("https://github.com/sgl-project/sglang/pull/24401",)
     judged = (
         Judged("sglang 0.5.13", 2, 2),
@@ -111,10 +111,7 @@ def slots(by_token, by_row, kind, tracks):
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
         self._registries = {part.slot_class: part for one in inputs for part in one.registry}
         self.anchors = tuple(name.encode() for name in self._registries)
-
-    def concerns(self, text: bytes) -> bool:
-        """Asks for the contracts' slot classes."""
-        return any(name.encode() in text for name in self._registries)
+        self.needles = (self.anchors,)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that make no slot."""

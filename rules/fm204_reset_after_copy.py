@@ -8,7 +8,7 @@ from fmcheck.finding import Severity
 from fmcheck.lint.graph_inputs import Filling, Kind
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted
-from fmcheck.lint.outline import outlines_at, outlines_of
+from fmcheck.lint.outline import may_fill, may_reset, outlines_at, outlines_of
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
@@ -98,6 +98,10 @@ def stage(pool, rows, batch, out):
         ),
     )
 
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for what may reset a buffer and for what may fill one."""
+        return may_reset(text) and may_fill(text)
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears functions that reset nothing of what they fill."""
         return any(_may_undo(one) for one in outlines_of(node, facts))
@@ -108,7 +112,8 @@ def stage(pool, rows, batch, out):
             if _may_undo(outline):
                 part = block.part(outline.line, outline.end_line)
                 writes = Filling(part, lambda name: False).writes
-                for reset in writes:
+                whole = (one for one in writes if one.kind is Kind.CONSTANT and one.region.is_whole)
+                for reset in whole:
                     filled = next((one for one in writes if _undoes(reset, one, part)), None)
                     if filled is not None:
                         yield self._finding(reset, filled, part)
@@ -135,9 +140,7 @@ def _may_undo(outline: Outline) -> bool:
 def _undoes(reset: Write, fill: Write, block: Block) -> bool:
     """Tells whether `reset` takes back what `fill` copied, before anybody can have used it."""
     return (
-        reset.kind is Kind.CONSTANT
-        and reset.region.is_whole
-        and fill.kind is Kind.COPY
+        fill.kind is Kind.COPY
         and fill.region.is_head
         and fill.order < reset.order
         and fill.region.path == reset.region.path

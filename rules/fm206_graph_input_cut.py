@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
 from fmcheck.lint.buffers import Names, Region
-from fmcheck.lint.facts import walk
 from fmcheck.lint.graph_inputs import Filling, Kind
 from fmcheck.lint.lazy import cst
+from fmcheck.lint.nodes import walk
 from fmcheck.lint.outline import outlines
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 

@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
 from fmcheck.lint.declared import functions
-from fmcheck.lint.facts import walk
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, fits, last_name
+from fmcheck.lint.nodes import walk
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class NegativePaddingIndex(Rule):
     severity = Severity.ERROR
     scope = Scope.FUNCTION
     # The names are the contracts': see `concerns`.
-    needles = ()
+    needles: tuple[tuple[bytes, ...], ...] = ()
     seen_in = ("https://github.com/vllm-project/vllm/pull/43810",)
     judged = (
         Judged("sglang 0.5.23", 0, 0),
@@ -112,10 +112,7 @@ def read(cache, slot_mapping, rows, values):
         self._names = [name for name, value in declared if value < 0]
         # Of a glob, what it asks for literally.
         self.anchors = tuple(max(name.split("*"), key=len).encode() for name in self._names)
-
-    def concerns(self, text: bytes) -> bool:
-        """Asks for the contracts' names."""
-        return any(name in text for name in self.anchors or ())
+        self.needles = (self.anchors,)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that write nothing by an index of such a name."""

@@ -293,12 +293,27 @@ class Worker:
         self._cuda_only = [glob for one in contracts for glob in one.device.cuda_only]
         self._device_modules = {name for one in contracts for name in one.device.device_modules}
         self._platform = Platform({name for one in contracts for name in one.device.guards})
+        #: The module that was asked about last, and whether it does at its top.
+        self._at_top: tuple[ModuleFacts | None, bool] = None, False
 
     def concerns_module(self, facts: ModuleFacts) -> bool:
         """Clears modules that are written for CUDA alone."""
         if lies_in(facts.path, self._cuda_only):
             return False
         return lies_in(facts.path, self._agnostic) or facts.reads(self._device_modules)
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for CUDA's API and, in a module of no certain kind, for the device module."""
+        imported = facts.may_import
+        return (
+            "cuda" in text
+            or any(name in text for name, of in imported if of.startswith("torch.cuda"))
+        ) and (
+            lies_in(facts.path, self._agnostic)
+            or any(name in text for name in self._device_modules)
+            or any(name in text for name, of in imported if self._reaches_module([of]))
+            or self._reaches_at_top(facts)
+        )
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks without the API, and those that are written for CUDA alone."""
@@ -337,11 +352,14 @@ class Worker:
 
     def _reaches_at_top(self, facts: ModuleFacts) -> bool:
         """Tells whether a module reaches the device module outside of all definitions."""
-        return any(
-            self._reaches_module(facts.mentioned(node))
-            for node in facts.module.statements_with(self._device_modules)
-            if not isinstance(node, DEFINITIONS)
-        )
+        if self._at_top[0] is not facts:
+            reaches = any(
+                self._reaches_module(facts.mentioned(node))
+                for node in facts.module.statements_with(self._device_modules)
+                if not isinstance(node, DEFINITIONS)
+            )
+            self._at_top = facts, reaches
+        return self._at_top[1]
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each use of the API that no test for CUDA guards."""

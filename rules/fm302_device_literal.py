@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fmcheck.finding import Severity
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import lies_in
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.platform import Platform
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
@@ -96,12 +97,16 @@ class Relay:
         self._cuda_only = [glob for one in devices for glob in one.cuda_only]
         self._platform = Platform({name for one in devices for name in one.guards})
 
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears modules that are for CUDA."""
+        return self._is_agnostic(facts.path)
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears files for CUDA, and blocks that put nothing on it by name."""
-        return self._is_agnostic(facts.path) and any(
+        """Clears blocks that put nothing on CUDA by name."""
+        return any(
             (isinstance(inner, ast.Attribute) and inner.attr == "cuda")
             or (isinstance(inner, ast.Constant) and inner.value == "cuda")
-            for inner in ast.walk(node)
+            for inner in all_below(node)
         )
 
     def _is_agnostic(self, path: str) -> bool:
@@ -109,8 +114,6 @@ class Relay:
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each literal that no test for CUDA guards."""
-        if not self._is_agnostic(block.path):
-            return
         places = [place for node in block.nodes() for place in _literals(node)]
         guarded = self._platform.guarded(block) if places else set()
         for place in places:

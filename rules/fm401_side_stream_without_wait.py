@@ -10,8 +10,9 @@ from fmcheck.finding import Severity
 from fmcheck.lint.block import walk
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_words import LAUNCHES, stream_words
+from fmcheck.lint.stream_words import LAUNCHES, may_enter, stream_words
 from fmcheck.lint.stream_words import last_name as last_word
 from fmcheck.lint.streams import CURRENT, Streams, functions
 
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.streams import Context, Wait
 
 #: Keywords by which a launch is told what to wait for.
+_WAIT_GIVEN = re.compile(r"wait_events?[\s\\]*=(?!=)")
 _WAIT_ARGUMENT = re.compile(r"^wait_events?$")
 
 
@@ -247,6 +249,10 @@ def finish(self, loads, stores):
         super().__init__(contracts)
         self._ordered_by = {name for one in contracts for name in one.streams.ordered_by}
 
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for a stream that is entered, or a call that is told what to wait for."""
+        return may_enter(text) or _WAIT_GIVEN.search(text) is not None
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks in which no form can be, by names and lines."""
         words = stream_words(node)
@@ -399,7 +405,7 @@ def _may_be_unordered(context: ast.With, words: StreamWords) -> bool:
     return bool(launched) and any(
         isinstance(inner, ast.Name) and inner.id in launched
         for statement in context.body
-        for inner in ast.walk(statement)
+        for inner in all_below(statement)
     )
 
 

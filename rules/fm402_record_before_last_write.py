@@ -8,7 +8,7 @@ from fmcheck.finding import Severity
 from fmcheck.lint.device_writes import device_writes
 from fmcheck.lint.names import fits
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_words import IN_PLACE, holder, stream_words
+from fmcheck.lint.stream_words import IN_PLACE, holder, may_record, stream_words
 from fmcheck.lint.streams import Streams, functions
 
 if TYPE_CHECKING:
@@ -137,6 +137,10 @@ def stage(self, batch, is_first):
         self._relays = [
             buffer.name for one in contracts for relay in one.relay for buffer in relay.buffer
         ]
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for a record."""
+        return may_record(text)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks in which no write follows a record, or none precedes it."""

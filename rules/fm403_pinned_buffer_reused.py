@@ -10,6 +10,7 @@ from fmcheck.lint.block import walk
 from fmcheck.lint.host_buffers import WRITES, Pinned
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import fits, last_name
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.stream_words import StreamWords, holder, outermost_functions, stream_words
 from fmcheck.lint.stream_words import last_name as last_word
@@ -68,7 +69,7 @@ class PinnedBufferReused(Rule):
     name = "pinned-buffer-reused"
     severity = Severity.WARNING
     scope = Scope.CLASS
-    needles = ((b"non_blocking",), (b"pin_memory",))
+    needles: tuple[tuple[bytes, ...], ...] = ((b"non_blocking",), (b"pin_memory",))
     seen_in = (
         "https://github.com/NVIDIA/TensorRT-LLM/pull/15546",
         "https://github.com/NVIDIA/TensorRT-LLM/pull/14008",
@@ -230,12 +231,10 @@ class Runner:
         self._fillers = [glob for one in streams for glob in one.fills_pinned]
         self._uploads = {name for one in streams for name in one.uploads}
         self._guards = {guard.name: guard for one in streams for guard in one.guard}
-        self._named = tuple(name.encode() for name in (*self._guards, *self._uploads))
-        self.anchors = (b"non_blocking", *self._named)
-
-    def concerns(self, text: bytes) -> bool:
-        """Asks for the contracts' guards, and for their uploads, by their own names."""
-        return super().concerns(text) or any(name in text for name in self._named)
+        named = tuple(name.encode() for name in (*self._guards, *self._uploads))
+        # The contracts' guards and uploads concern it by themselves.
+        self.needles = tuple((*group, *named) for group in self.needles)
+        self.anchors = (b"non_blocking", *named)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks in which no function may be at fault, by names and lines."""
@@ -262,11 +261,11 @@ class Runner:
                 continue
             inside = {
                 id(inner)
-                for one in ast.walk(function)
+                for one in all_below(function)
                 if isinstance(one, ast.With)
                 and any(last_word(_called(item)) == guard.name for item in one.items)
                 for statement in one.body
-                for inner in ast.walk(statement)
+                for inner in all_below(statement)
             }
             calls = [call for name in guard.covers for call in words.calls[name]]
             if inside and any(id(call) not in inside for call in calls):
@@ -298,7 +297,7 @@ class Runner:
             for keyword in call.keywords
             if keyword.arg == "out"
         ]
-        loops = [one for one in ast.walk(function) if isinstance(one, (ast.For, ast.While))]
+        loops = [one for one in all_below(function) if isinstance(one, (ast.For, ast.While))]
         is_step = fits(function.name, self._fillers)
         return any(
             written in words.aliases({copied}, pinned.views)

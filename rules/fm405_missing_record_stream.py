@@ -10,8 +10,9 @@ from fmcheck.lint.block import walk
 from fmcheck.lint.host_buffers import makes_pinned
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_words import CLASS, COPIES, LAUNCHES, ON_HOST, stream_words
+from fmcheck.lint.stream_words import CLASS, COPIES, LAUNCHES, ON_HOST, may_enter, stream_words
 from fmcheck.lint.stream_words import last_name as last_word
 from fmcheck.lint.streams import ANYTHING, CURRENT, Streams, functions
 
@@ -174,6 +175,10 @@ def save(self, parts):
         self._ordered_by = {name for one in streams for name in one.ordered_by}
         self._joined = {name for one in streams for pair in one.joins for name in pair}
 
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for a stream that is entered."""
+        return may_enter(text)
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks without a body that uses what is made here, or pinned where it is used."""
         words = stream_words(node)
@@ -195,7 +200,7 @@ def save(self, parts):
             for context in words.contexts
             if not any(line > (context.end_lineno or line) for line in joins)
             for statement in context.body
-            for inner in ast.walk(statement)
+            for inner in all_below(statement)
         )
 
     def check(self, block: Block) -> Iterator[Finding]:

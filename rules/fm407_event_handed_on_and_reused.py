@@ -10,7 +10,7 @@ from fmcheck.lint.block import walk
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, last_name
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_words import CLASS, holder, stream_words
+from fmcheck.lint.stream_words import CLASS, holder, may_record, stream_words
 from fmcheck.lint.streams import Streams, functions
 
 if TYPE_CHECKING:
@@ -109,6 +109,10 @@ class Offload:
         ),
     )
     judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for a record."""
+        return may_record(text)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that hand on nothing by the name of what they record."""

@@ -10,6 +10,7 @@ from fmcheck.lint.block import walk
 from fmcheck.lint.flow import Flow
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, last_name
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.stream_words import StreamWords, outermost_functions, stream_words
 from fmcheck.lint.stream_words import last_name as last_word
@@ -268,7 +269,7 @@ def _may_be_late(function: ast.AST, fence: Fence) -> bool:
         return False
     fenced = sum(
         _next_call(body[number + 1 :]) == fence.fence
-        for inner in ast.walk(function)
+        for inner in all_below(function)
         for body in (getattr(inner, "body", None), getattr(inner, "orelse", None))
         if isinstance(body, list)
         for number, statement in enumerate(body)

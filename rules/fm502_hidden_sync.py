@@ -179,6 +179,10 @@ class Runner:
         self.needles = (self._declared.needles(),)
         self.anchors = tuple(name.encode() for name in self._declared.names)
 
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears modules of which no function runs every step."""
+        return bool(self._declared.of_file(facts.path))
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears functions that do not run every step, and those that only launch."""
         names = self._declared.of_file(facts.path)

@@ -7,10 +7,10 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
-from fmcheck.lint.facts import walk
 from fmcheck.lint.graph_inputs import Filling, Kind
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, last_name
+from fmcheck.lint.nodes import walk
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:

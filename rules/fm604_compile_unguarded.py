@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
 from fmcheck.lint.block import Block
-from fmcheck.lint.facts import walk
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.module import extent
 from fmcheck.lint.names import dotted, lies_in
+from fmcheck.lint.nodes import walk
 from fmcheck.lint.platform import Platform
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
@@ -23,6 +23,7 @@ if TYPE_CHECKING:
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
     from fmcheck.lint.facts import ModuleFacts
+_COMPILE = re.compile(rb"torch(?:\s*\.\s*compile|[ \t\\]+(?:as|import)\b)")
 _GUARD = re.compile(r"\bdisable\s*=")
 
 
@@ -182,6 +183,10 @@ def gather(buf, rows):
         self._platforms = [name for one in devices for name in one.no_compile]
         self._cuda_only = [glob for one in contracts for glob in one.device.cuda_only]
         self._platform = Platform({name for one in contracts for name in one.device.guards})
+
+    def concerns(self, text: bytes) -> bool:
+        """Asks for the function itself, or for what `torch` or it may be called here."""
+        return _COMPILE.search(text) is not None
 
     def concerns_module(self, facts: ModuleFacts) -> bool:
         """Clears modules for CUDA alone, and those that guard nothing and are not agnostic."""

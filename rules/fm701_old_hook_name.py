@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fmcheck.finding import Severity
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, fits
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
@@ -53,7 +54,7 @@ class OldHookName(Rule):
     severity = Severity.ERROR
     scope = Scope.CLASS
     # The names are the contracts': see `concerns`.
-    needles = ()
+    needles: tuple[tuple[bytes, ...], ...] = ()
     seen_in = ()
     judged = (
         Judged("sglang 0.5.23", 0, 0),
@@ -112,16 +113,13 @@ class AdaptiveController:
     def __init__(self, contracts: Sequence[Contract]) -> None:
         super().__init__(contracts)
         self._renamed = {part.old: part for one in contracts for part in one.renamed}
-
-    def concerns(self, text: bytes) -> bool:
-        """Asks for the contracts' old names."""
-        return any(name.encode() in text for name in self._renamed)
+        self.needles = (tuple(name.encode() for name in self._renamed),)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that neither define nor call an old name."""
         return any(
             getattr(inner, "name", getattr(inner, "attr", "")) in self._renamed
-            for inner in ast.walk(node)
+            for inner in all_below(node)
             if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Attribute))
         )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fmcheck.finding import Severity
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ class RepeatedGuard(Rule):
     severity = Severity.WARNING
     scope = Scope.FUNCTION
     # The names are the contracts': see `concerns`.
-    needles = ()
+    needles: tuple[tuple[bytes, ...], ...] = ()
     seen_in = ()
     judged = (
         Judged("sglang 0.5.23", 0, 0),
@@ -96,10 +97,7 @@ class Scheduler:
     def __init__(self, contracts: Sequence[Contract]) -> None:
         super().__init__(contracts)
         self._guards = {part.call: part.guards for one in contracts for part in one.self_guarding}
-
-    def concerns(self, text: bytes) -> bool:
-        """Asks for the contracts' calls."""
-        return any(name.encode() in text for name in self._guards)
+        self.needles = (tuple(name.encode() for name in self._guards),)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks without an `if` of one statement that makes such a call."""
@@ -109,7 +107,7 @@ class Scheduler:
             and isinstance(inner.body[0], ast.Expr)
             and isinstance(inner.body[0].value, ast.Call)
             and getattr(inner.body[0].value.func, "attr", "") in self._guards
-            for inner in ast.walk(node)
+            for inner in all_below(node)
         )
 
     def check(self, block: Block) -> Iterator[Finding]:

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import textwrap
 
-import libcst as cst
 import pytest
 
 from fmcheck.lint.block import Block, walk
 from fmcheck.lint.facts import ModuleFacts
 from fmcheck.lint.flow import Flow
+from fmcheck.lint.lazy import cst
 from fmcheck.lint.module import Module
 
 

@@ -1,4 +1,4 @@
-"""A block: the stretch of a module that a rule is handed, as a libcst tree with places."""
+"""A block: the stretch of a module that a rule is handed, as a tree with places."""
 
 from __future__ import annotations
 
@@ -7,24 +7,22 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Edit, Finding, Severity, Span
-from fmcheck.lint.lazy import cst
+from fmcheck.lint import tree
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Sequence
 
     import libcst
-    from libcst.metadata import CodeRange
 
     from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.grow import Tree
+    from fmcheck.lint.newer import Copied
     from fmcheck.lint.rule import Rule
-
-
-class CstError(Exception):
-    """libcst rejects what `ast` accepts."""
+    from fmcheck.lint.tree import CSTNode
 
 
 class Block:
-    """Source lines of one function, class or module, parsed by libcst when first looked at.
+    """Source lines of one function, class or module, parsed when first looked at.
 
     What is indented (`is_nested`: a method) is parsed inside an `if` of ours: columns stay those of
     the file, and lines are moved by `_shift`.
@@ -55,7 +53,7 @@ class Block:
 
     @cached_property
     def syntax(self) -> ast.Module:
-        """The block by `ast`, in a twentieth of libcst's time; its lines are not the file's."""
+        """The block by `ast`; its lines are not the file's."""
         return ast.parse(self._text)
 
     def part_of(self, node: ast.stmt) -> Block:
@@ -66,38 +64,41 @@ class Block:
         return self.part(first + self._shift, last + self._shift)
 
     @cached_property
-    def module(self) -> libcst.Module:
-        """The block as a libcst module; CstError where `ast` and libcst disagree."""
+    def _tree(self) -> Tree | Copied:
         try:
-            tree: libcst.Module = cst.parse_module(self._text)
-        except cst.ParserSyntaxError as err:
-            raise CstError(f"libcst cannot parse this: {err.message}") from err
-        return tree
+            parsed = self.syntax
+        except SyntaxError:
+            # Newer grammar than the interpreter's: `engine` has seen to it that libcst knows it.
+            from fmcheck.lint.newer import Copied
+
+            found: Tree | Copied = Copied(self._text)
+        else:
+            from fmcheck.lint.grow import Tree
+
+            found = Tree(parsed, self._text)
+        self.facts.grown.append(found)
+        return found
 
     @cached_property
-    def _ranges(self) -> dict[libcst.CSTNode, CodeRange]:
-        from libcst.metadata import MetadataWrapper, PositionProvider
-
-        # Positions cost twice the parse: asked for only once there is something to report.
-        wrapper = MetadataWrapper(self.module, unsafe_skip_copy=True)
-        return dict(wrapper.resolve(PositionProvider))
+    def module(self) -> libcst.Module:
+        """The block's tree; CstError where nobody parses it."""
+        found: Any = self._tree.module
+        assert found is not None
+        return found  # type: ignore[no-any-return]
 
     def span(self, node: libcst.CSTNode) -> Span:
-        """Returns where `node` stands in the file."""
-        found = self._ranges[node]
-        return Span(
-            found.start.line + self._shift,
-            found.start.column + 1,
-            found.end.line + self._shift,
-            found.end.column + 1,
-        )
+        """Returns where `node`, which is of this block, stands in the file."""
+        assert _own(node).order is self._tree.order
+        line, column, last_line, last_column = self._tree.span(_own(node))
+        return Span(line + self._shift, column, last_line + self._shift, last_column)
 
     def code(self, node: libcst.CSTNode) -> str:
-        """Returns the source text of `node`."""
-        return self.module.code_for_node(node)
+        """Returns the source text of `node`, whatever block it is of."""
+        code: str = _own(node).order.owner.code(node)
+        return code
 
-    def nodes(self, root: libcst.CSTNode | None = None) -> Iterator[libcst.CSTNode]:
-        """Yields every node of the block that is not whitespace, in source order."""
+    def nodes(self, root: libcst.CSTNode | None = None) -> Sequence[libcst.CSTNode]:
+        """Returns every node of the block, or of `root`, in source order."""
         return walk(self.module if root is None else root)
 
     def finding(
@@ -126,37 +127,13 @@ class Block:
         )
 
 
-#: The fields of each class of node, last first; `_NO_NODE` for what is no node.
-_FIELDS: dict[type, tuple[str, ...]] = {}
-_NO_NODE = ("",)
-_SKIPPED = ("whitespace", "leading_lines", "lpar", "rpar", "semicolon", "comma", "header", "footer")
+def walk(root: libcst.CSTNode) -> Sequence[libcst.CSTNode]:
+    """Returns `root` and all below it in source order."""
+    found: Any = tree.walk(_own(root))
+    return found  # type: ignore[no-any-return]
 
 
-def _fields(kind: type) -> tuple[str, ...]:
-    if not issubclass(kind, cst.CSTNode):
-        return _NO_NODE
-    names = getattr(kind, "__dataclass_fields__", {})
-    return tuple(name for name in names if not name.startswith(_SKIPPED))[::-1]
-
-
-def walk(root: libcst.CSTNode) -> Iterator[libcst.CSTNode]:
-    """Yields `root` and all below it in source order, whitespace and punctuation left out.
-
-    An explicit stack over the fields: libcst's visitors cost ten times as much.
-    """
-    stack: list[Any] = [root]
-    while stack:
-        node = stack.pop()
-        kind = node.__class__
-        if kind is list or kind is tuple:
-            stack += node[::-1]
-            continue
-        fields = _FIELDS.get(kind)
-        if fields is None:
-            fields = _FIELDS[kind] = _fields(kind)
-        if fields is not _NO_NODE:
-            yield node
-            for name in fields:
-                value = getattr(node, name)
-                if value is not None and value.__class__ is not str:
-                    stack.append(value)
+def _own(node: libcst.CSTNode) -> CSTNode:
+    """Takes a node for what it is: type checkers are told that it is libcst's."""
+    found: Any = node
+    return found  # type: ignore[no-any-return]

@@ -1,4 +1,4 @@
-"""Runs rules over files: needles, then `ast` of slices, then libcst, each for what was left."""
+"""Runs rules over files: needles, texts of slices, their `ast`, trees; each for what was left."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Finding, Severity, Span
-from fmcheck.lint.block import Block, CstError
+from fmcheck.lint.block import Block
 from fmcheck.lint.facts import ModuleFacts
 from fmcheck.lint.module import Module, TooMuchError, extent, parse
+from fmcheck.lint.nodes import depth
 from fmcheck.lint.rule import Rule, Scope
 from fmcheck.lint.source import decode, is_text, read
 
@@ -74,13 +75,6 @@ def _concerned(
     """Yields the rules whose needles stand in a text; each needle is looked for once."""
     seen: dict[bytes, bool] = {}
     for rule in rules:
-        if type(rule).concerns is not Rule.concerns:
-            try:
-                if rule.concerns(text):
-                    yield rule
-            except Exception as err:
-                failed.append(_failed(rule, path, err))
-            continue
         for group in rule.needles:
             for needle in group:
                 holds = seen.get(needle)
@@ -91,7 +85,11 @@ def _concerned(
             else:
                 break
         else:
-            yield rule
+            try:
+                if type(rule).concerns is Rule.concerns or rule.concerns(text):
+                    yield rule
+            except Exception as err:
+                failed.append(_failed(rule, path, err))
 
 
 def _lint_source(source: str, path: str, rules: Sequence[Rule], whole: bool) -> Sequence[Finding]:
@@ -123,9 +121,36 @@ def _lint_module(module: Module, path: str, rules: Sequence[Rule], whole: bool) 
             found.append(_failed(rule, path, err))
             continue
         words = () if whole else (*rule.words(), *_aliases(rule, facts))
-        for node in module.nodes(rule.scope, words):
-            found += _check(rule, node, facts, whole)
+        try:
+            for node in _nodes(rule, facts, words, whole):
+                found += _check(rule, node, facts, whole)
+        except SyntaxError:
+            raise  # of the file
+        except Exception as err:
+            found.append(_failed(rule, path, err))
+    facts.forget()
     return found
+
+
+def _nodes(
+    rule: Rule, facts: ModuleFacts, words: Sequence[str], whole: bool
+) -> Iterator[ast.AST | Slice]:
+    """Yields the blocks that a rule is to look at, less those that their text clears."""
+    module = facts.module
+    if whole:
+        return module.nodes(rule.scope, words)
+
+    def is_clear(one: Slice) -> bool:
+        parts = module.methods_with(one, rule.looks_into)
+        return parts is not None and not rule.suspects(ast.Module(parts, []), facts)
+
+    is_partial = rule.scope is Scope.CLASS and type(rule).looks_into is not Rule.looks_into
+    return module.nodes(
+        rule.scope,
+        words,
+        lambda text: rule.may_stand_in(text, facts),
+        is_clear if is_partial else None,
+    )
 
 
 def _aliases(rule: Rule, facts: ModuleFacts) -> Iterator[str]:
@@ -146,14 +171,14 @@ def _check(rule: Rule, node: ast.AST | Slice, facts: ModuleFacts, whole: bool) -
         if isinstance(node, ast.AST):
             if not whole and not rule.suspects(node, facts):
                 return ()
-            if _is_deep(node):
+            if depth(node) > MOST_DEPTH:
                 why = f"could not be checked for {rule.code}: it nests too deeply"
                 return [unreadable(facts.path, why, _line(node), left_out="this part of the file")]
         first, last = _lines(node, facts.module)
         return list(rule.check(Block(facts, facts.module.lines[first - 1 : last], first)))
     except SyntaxError:
         raise  # of the file, from whatever part of it the rule asked for
-    except (CstError, RecursionError, MemoryError) as err:
+    except (RecursionError, MemoryError) as err:
         why = f"could not be checked for {rule.code}: {str(err) or type(err).__name__}"
         return [unreadable(facts.path, why, first, left_out="this part of the file")]
     except Exception as err:
@@ -172,23 +197,6 @@ def _lines(node: ast.AST | Slice, module: Module) -> tuple[int, int]:
 
 def _line(node: ast.AST) -> int:
     return extent(node)[0] if isinstance(node, ast.stmt) else 1
-
-
-def _is_deep(root: ast.AST) -> bool:
-    """Tells whether a tree is deeper than libcst's stack bears; layer by layer, no recursion."""
-    layer, depth = [root], 0
-    while layer and depth <= MOST_DEPTH:
-        depth += 1
-        below: list[ast.AST] = []
-        for node in layer:
-            for name in node._fields:
-                value = getattr(node, name, None)
-                if value.__class__ is list:
-                    below += [one for one in value if isinstance(one, ast.AST)]
-                elif isinstance(value, ast.AST) and value._fields:
-                    below.append(value)
-        layer = below
-    return depth > MOST_DEPTH
 
 
 def _is_newer_grammar(source: str) -> bool:
@@ -211,10 +219,10 @@ def _is_newer_grammar(source: str) -> bool:
 
 
 def _libcst_parses(source: str) -> bool:
-    from fmcheck.lint.lazy import cst
+    import libcst
 
     try:
-        cst.parse_module(source)
+        libcst.parse_module(source)
     except Exception:
         return False
     return True

@@ -8,13 +8,17 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.imports import imported_names, scan_imports
+from fmcheck.lint.nodes import walk
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from fmcheck.lint.grow import Tree
     from fmcheck.lint.module import Module
+    from fmcheck.lint.newer import Copied
 
 
+_LAST_WORD = re.compile(r"\w+\Z")
 _WORD = re.compile(r"[^\W\d]\w*")
 
 
@@ -28,6 +32,14 @@ class ModuleFacts:
         self.module = module
         self.path = path
         self._mentioned: dict[ast.AST, set[str]] = {}
+        self._renamed: dict[str, bool] = {}
+        #: The trees that blocks of the module have grown: each is a ring of nodes, for `forget`.
+        self.grown: list[Tree | Copied] = []
+
+    def forget(self) -> None:
+        """Takes the trees of blocks apart, so that they go without the garbage collector."""
+        for one in self.grown:
+            one.order.clear()
 
     @property
     def tree(self) -> ast.Module:
@@ -41,11 +53,16 @@ class ModuleFacts:
         `from torch.cuda import Event as E` gives `{"E": "torch.cuda.Event"}`.
         """
         names: dict[str, str] = {}
-        for name, target in imported_names(self.import_statements):
+        for name, target in self.may_import:
             if names.setdefault(name, target) != target:
                 # Two of one name: how deep they stand decides which of them holds.
                 return dict(imported_names(ast.walk(self.tree)))
         return names
+
+    @cached_property
+    def may_import(self) -> Sequence[tuple[str, str]]:
+        """Local names with what an import of each, anywhere, makes it stand for."""
+        return list(imported_names(self.import_statements))
 
     @cached_property
     def import_statements(self) -> Sequence[ast.Import | ast.ImportFrom]:
@@ -69,10 +86,25 @@ class ModuleFacts:
 
     def may_rename(self, word: str) -> bool:
         """Tells whether an import may give another name to something called like `word`."""
+        found = self._renamed.get(word)
+        if found is None:
+            found = self._renamed[word] = any(word in name for name in self._given_up)
+        return found
+
+    @cached_property
+    def _given_up(self) -> set[str]:
+        """What stands before each `as` of the module, where a name may end."""
+        found: set[str] = set()
         text = self.module.text
-        if f"{word} as " in text:
-            return True
-        return " as " in text and re.search(rf"{word}\w*[ \t]+as\b", text) is not None
+        for sign in (" as", "\tas"):
+            at = text.find(sign)
+            while at >= 0:
+                line = text.rfind("\n", 0, at) + 1
+                before = _LAST_WORD.search(text[line:at].rstrip(" \t"))
+                if before is not None:
+                    found.add(before[0])
+                at = text.find(sign, at + 1)
+        return found
 
     @cached_property
     def names(self) -> frozenset[str]:
@@ -121,31 +153,6 @@ class ModuleFacts:
         """Returns what `dotted` stands for after imports: `Event` may be `torch.cuda.Event`."""
         head, dot, rest = dotted.partition(".")
         return self.imported.get(head, head) + dot + rest
-
-
-#: Nodes without a place and without children.
-CONTEXTS = frozenset({ast.Load, ast.Store, ast.Del})
-
-
-def walk(root: ast.AST, skipped: frozenset[type[ast.AST]] = CONTEXTS) -> Iterator[ast.AST]:
-    """Yields `root` and all below it, in no order, in half the time of `ast.walk`.
-
-    `skipped` are the classes of nodes that are left out, with what is below them.
-    """
-    stack = [root]
-    while stack:
-        node = stack.pop()
-        yield node
-        for name in node._fields:
-            value = getattr(node, name, None)
-            if value.__class__ is list:
-                stack += [
-                    one
-                    for one in value
-                    if isinstance(one, ast.AST) and one.__class__ not in skipped
-                ]
-            elif isinstance(value, ast.AST) and value.__class__ not in skipped:
-                stack.append(value)
 
 
 def _names(node: ast.AST) -> Iterator[str]:

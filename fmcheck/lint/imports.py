@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.slices import Cuts
 
-_IMPORT = re.compile(r"\bimport\b")
+_IMPORT = re.compile(r"import\b")
 _FROM = re.compile(r"^[ \t]*from\b[ \t.\w]*\Z")
 #: What may stand before a statement on its line: another one, or the head of a block.
 _STATEMENT_BEFORE = re.compile(r"[;:][ \t]*(?:from\b[ \t.\w]*)?\Z")
@@ -41,6 +41,8 @@ def scan_imports(text: str, cuts: Cuts) -> list[ast.stmt] | None:
     for match in _IMPORT.finditer(text):
         line = text.rfind("\n", 0, match.start()) + 1
         before = text[line : match.start()]
+        if before and (before[-1].isalnum() or before[-1] == "_"):
+            continue  # the end of another word
         if before.strip() and not _FROM.match(before):
             if _STATEMENT_BEFORE.search(before) and "#" not in before:
                 return None

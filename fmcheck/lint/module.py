@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ast
 import warnings
-from bisect import bisect_left
+from bisect import bisect_left, bisect_right
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,15 @@ from fmcheck.lint.slices import Cuts, Slice
 from fmcheck.lint.source import split_lines
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
+
+
+#: A shorter class is not cut into methods: it is parsed as soon, and for all rules at once.
+LONG = 1000
+
+
+def _any_text(text: str) -> bool:
+    return True
 
 
 class Module:
@@ -28,6 +36,7 @@ class Module:
         self.newer = newer
         self._whole = whole
         self._parsed: dict[tuple[int, int], list[ast.stmt]] = {}
+        self._heads: dict[Slice, list[ast.stmt]] = {}
         self._hits: dict[str, list[int]] = {}
 
     @cached_property
@@ -51,7 +60,9 @@ class Module:
     def tree(self) -> ast.Module:
         """The whole syntax tree; without what `ast` cannot parse, in a `newer` module."""
         if not self.newer:
-            return parse(self.text)
+            # What some rule has had parsed is not parsed again.
+            parsed = [node for one in self.slices for node in self._parse(one)]
+            return ast.Module(parsed, [])
         parts = [self._try_parse(one) for one in self.slices]
         return ast.Module([node for part in parts if part for node in part], [])
 
@@ -63,24 +74,33 @@ class Module:
 
     def line_of(self, offset: int) -> int:
         """Returns the line of an offset, from 1."""
-        return self.text.count("\n", 0, offset) + 1
+        return bisect_right(self._line_starts, offset)
 
-    def nodes(self, scope: Scope, words: Collection[str]) -> Iterator[ast.AST | Slice]:
+    def nodes(
+        self,
+        scope: Scope,
+        words: Collection[str],
+        may_hold: Callable[[str], bool] = _any_text,
+        is_clear: Callable[[Slice], bool] | None = None,
+    ) -> Iterator[ast.AST | Slice]:
         """Yields what a rule of this scope is to look at: blocks that hold one of `words`.
 
-        With no words, every block. A block that only libcst can parse is a slice.
+        With no words, every block. A block that only libcst can parse is a slice. What `may_hold`
+        refuses by its text is left out, and long classes that are clear.
         """
         if scope is Scope.MODULE:
             yield Slice(0, len(self.text)) if self.newer else self.tree
             return
         for one in self.slices:
-            if not self._holds(one, words):
+            if not self._holds(one, words) or not may_hold(self.text[one.start : one.end]):
                 continue
-            statements = self._try_parse(one, scope, words) if self.newer else None
+            if is_clear is not None and one.is_class and self._is_long(one) and is_clear(one):
+                continue
+            statements = self._try_parse(one, scope, words, may_hold) if self.newer else None
             if self.newer and statements is None:
                 yield one
             elif statements is None:
-                statements = self._statements(one, scope, words)
+                statements = self._statements(one, scope, words, may_hold)
             found = statements or []
             for node in found:
                 if len(found) == 1 or self._near(node, words):
@@ -103,10 +123,21 @@ class Module:
                     if node.lineno <= last and first <= (node.end_lineno or node.lineno):
                         yield node
 
-    def _statements(self, one: Slice, scope: Scope, words: Collection[str]) -> list[ast.stmt]:
+    def methods_with(self, one: Slice, may_hold: Callable[[str], bool]) -> list[ast.stmt] | None:
+        """Returns the methods of a class by their texts; None if the class cannot be cut."""
+        return self._methods(one, (), may_hold)
+
+    def _statements(
+        self,
+        one: Slice,
+        scope: Scope,
+        words: Collection[str],
+        may_hold: Callable[[str], bool] = _any_text,
+    ) -> list[ast.stmt]:
         if scope is not Scope.FUNCTION:
             return self._parse(one)
-        methods = self._methods(one, words) if one.is_class and self._is_long(one) else None
+        is_cut = one.is_class and self._is_long(one)
+        methods = self._methods(one, words, may_hold) if is_cut else None
         if methods is not None:
             return methods
         found: list[ast.stmt] = []
@@ -114,16 +145,19 @@ class Module:
             found += node.body if isinstance(node, ast.ClassDef) else [node]
         return found
 
-    def _methods(self, one: Slice, words: Collection[str]) -> list[ast.stmt] | None:
+    def _methods(
+        self, one: Slice, words: Collection[str], may_hold: Callable[[str], bool]
+    ) -> list[ast.stmt] | None:
         """Returns the statements of a class's body near `words`; None if it cannot be cut."""
         indent = self.cuts.first_indent(one)
         if indent is None or (one.start, one.end) in self._parsed:
             return None
         head, *methods = self.cuts.methods(one, indent)
         try:
-            found = self._head(head, indent)
+            found = [*self._head(head, indent)]
             for method in methods:
-                if self._holds(method, words):
+                held = self._holds(method, words)
+                if held and may_hold(self.text[method.start : method.end]):
                     found += self._parse(method, "class _:\n")
         except SyntaxError:
             return None
@@ -131,13 +165,16 @@ class Module:
 
     def _head(self, head: Slice, indent: str) -> list[ast.stmt]:
         """Returns the statements before the first method, which are indented by `indent`."""
+        if head in self._heads:
+            return self._heads[head]
         before = "\n" * (self.line_of(head.start) - 1)
         tree = parse(f"{before}{self.text[head.start : head.end]}{indent}pass\n")
         (node,) = tree.body
         assert isinstance(node, ast.ClassDef)
         if node.body[0].col_offset != len(indent):
             raise SyntaxError("the methods are not at the depth of the class's body")
-        return node.body[:-1]
+        self._heads[head] = node.body[:-1]
+        return self._heads[head]
 
     def _parse(self, one: Slice, wrapped_in: str = "") -> list[ast.stmt]:
         key = one.start, one.end
@@ -152,15 +189,19 @@ class Module:
         return self._parsed[key]
 
     def _try_parse(
-        self, one: Slice, scope: Scope = Scope.CLASS, words: Collection[str] = ()
+        self,
+        one: Slice,
+        scope: Scope = Scope.CLASS,
+        words: Collection[str] = (),
+        may_hold: Callable[[str], bool] = _any_text,
     ) -> list[ast.stmt] | None:
         try:
-            return self._statements(one, scope, words)
+            return self._statements(one, scope, words, may_hold)
         except SyntaxError:
             return None
 
     def _is_long(self, one: Slice) -> bool:
-        return one.end - one.start > 2000
+        return one.end - one.start > LONG
 
     def _holds(self, one: Slice, words: Collection[str]) -> bool:
         if not words:
@@ -185,10 +226,10 @@ class Module:
 
     @cached_property
     def _line_starts(self) -> list[int]:
-        starts, at = [], 0
-        for line in self.lines:
-            starts.append(at)
-            at += len(line)
+        starts, at = [0], self.text.find("\n")
+        while at >= 0:
+            starts.append(at + 1)
+            at = self.text.find("\n", at + 1)
         return starts
 
     def _offsets(self, word: str) -> list[int]:

@@ -1,6 +1,6 @@
 """An outline: which buffers each function of a module may fill and reset, by name and by `ast`.
 
-It clears most functions before libcst is needed, and tells a block what the rest of its module
+It clears most functions before a tree is needed, and tells a block what the rest of its module
 resets. So it errs to one side: a name is listed if there is any chance.
 """
 
@@ -11,6 +11,9 @@ import re
 from collections import defaultdict
 from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING, TypeAlias
+
+from fmcheck.lint.nodes import walk as all_below
+from fmcheck.lint.words import has_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -24,6 +27,44 @@ _RESETS = frozenset({"zero_", "fill_", "fill"})
 #: What stands in the text of every function that fills or resets: a method's name, the argument
 #: `out`, or an assignment to what ends in a bracket.
 _TELLS = re.compile(r"copy|zero_|fill|foreach_|\bout\b|\][\s\\)]*=(?!=)")
+
+
+_ZERO = re.compile(r"zero_[\s\\)]*\(")
+_FILL = re.compile(r"fill_?[\s\\)]*\(")
+_OUT = re.compile(r"out[\s\\]*=")
+_STORE = re.compile(r"\][\s\\)]*=(?!=)")
+#: A subscript that is longer than this is not looked at closely.
+_LONGEST = 400
+
+
+def may_reset(text: str) -> bool:
+    """Tells whether source text may set a buffer to one value: all that `resets` finds."""
+    if "foreach_" in text or has_word(_ZERO, text) or has_word(_FILL, text):
+        return True
+    return _may_store(text)
+
+
+def may_fill(text: str) -> bool:
+    """Tells whether source text may fill a buffer: all that `fills` finds."""
+    return "copy" in text or has_word(_OUT, text) or _may_store(text)
+
+
+def _may_store(text: str) -> bool:
+    """Tells whether text may assign to a slice."""
+    for match in _STORE.finditer(text):
+        depth, at = 0, match.start()
+        least = max(at - _LONGEST, 0)
+        while at >= least:
+            sign = text[at]
+            if sign == ":":
+                return True
+            depth += (sign == "]") - (sign == "[")
+            if not depth:
+                break
+            at -= 1
+        else:
+            return True
+    return False
 
 
 #: Names, each with lines of the file.
@@ -115,6 +156,12 @@ def _functions(body: Iterable[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncF
                 yield from _functions(getattr(node, name, ()))
 
 
+#: What is met most and tells nothing by itself.
+_MUTE = frozenset(
+    {ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Expr, ast.If, ast.keyword, ast.BinOp}
+)
+
+
 class _Told:
     """What a walk over a function finds for its outline."""
 
@@ -127,7 +174,9 @@ class _Told:
         self._copies: set[int] = set()
         listed: list[ast.expr] = []
         bound: list[tuple[ast.expr, ast.expr]] = []
-        for node in _telling(function):
+        for node in all_below(function):
+            if node.__class__ in _MUTE:
+                continue
             if isinstance(node, ast.Call):
                 self._note_call(node, listed)
             elif isinstance(node, (ast.List, ast.Tuple)):
@@ -202,26 +251,6 @@ def _add(places: Places, names: Iterable[str], lines: set[int]) -> None:
         places[name] |= lines
 
 
-#: Nodes that tell nothing by themselves; most of a tree, so they are not even looked into.
-_MUTE = frozenset({ast.Name, ast.Constant, ast.Load, ast.Store, ast.Pass, ast.arg, ast.alias})
-
-
-def _telling(function: ast.AST) -> Iterator[ast.AST]:
-    """Yields a function's nodes in half the time that `ast.walk` takes over each name."""
-    stack = [function]
-    while stack:
-        node = stack.pop()
-        yield node
-        for name in node._fields:
-            value = getattr(node, name)
-            if value.__class__ is list:
-                stack.extend(
-                    one for one in value if isinstance(one, ast.AST) and type(one) not in _MUTE
-                )
-            elif isinstance(value, ast.AST) and type(value) not in _MUTE:
-                stack.append(value)
-
-
 def _is_list(value: ast.expr) -> bool:
     if isinstance(value, ast.BinOp):
         return _is_list(value.left) or _is_list(value.right)
@@ -231,7 +260,7 @@ def _is_list(value: ast.expr) -> bool:
 def _cut(node: ast.expr, bound: str = "upper") -> set[str]:
     """Returns the names of what is cut to a length in an expression, views of it included."""
     found: set[str] = set()
-    for inner in ast.walk(node):
+    for inner in all_below(node):
         is_narrow = isinstance(inner, ast.Attribute) and inner.attr == "narrow"
         if is_narrow or (isinstance(inner, ast.Slice) and getattr(inner, bound)):
             found |= leaves(node)
@@ -255,6 +284,6 @@ def leaves(node: ast.AST) -> set[str]:
 
 def _stand(target: ast.AST, value: ast.expr, stands_for: dict[str, set[str]]) -> None:
     mentioned = leaves(value)
-    for name in ast.walk(target):
+    for name in all_below(target):
         if isinstance(name, ast.Name):
             stands_for[name.id] |= mentioned

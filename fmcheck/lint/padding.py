@@ -1,6 +1,6 @@
 """Padding: whether a function may show, by `ast` alone, that it resets buffers for padded rows.
 
-A necessary condition of what `graph_inputs` and `resets` then find out by libcst: it follows names
+A necessary condition of what `graph_inputs` and `resets` then find out in a tree: it follows names
 to all that they are bound to, and takes every size that a slice is cut to for one of a copy.
 """
 
@@ -11,9 +11,10 @@ from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.buffers import VIEWS
-from fmcheck.lint.facts import walk
+from fmcheck.lint.buffers import HELD, VIEWS
 from fmcheck.lint.names import fits
+from fmcheck.lint.nodes import walk
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.outline import leaves
 
 if TYPE_CHECKING:
@@ -27,6 +28,8 @@ BEFORE_REPLAY = ("__init__", "__post_init__", "*capture*", "*warmup*", "*warm_up
 WIPES = frozenset({"zero_", "fill_", "fill"})
 #: Calls whose result is, or is in, what they are called on or handed.
 _SAME = VIEWS | {"getattr", "get", "narrow"}
+#: What may be the size of a batch.
+_SIZES = (ast.Name, ast.Attribute, ast.BinOp, ast.Subscript, ast.Call)
 _ORDERED = (ast.Eq, ast.NotEq, ast.Lt, ast.Gt)
 
 
@@ -51,7 +54,7 @@ class Padding:
             elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
                 self._bind(node.target, node.value)
             elif isinstance(node, (ast.For, ast.comprehension)):
-                names = (one.id for one in ast.walk(node.target) if isinstance(one, ast.Name))
+                names = (one.id for one in all_below(node.target) if isinstance(one, ast.Name))
                 self._looped.update(names)
 
     def _bind(self, target: ast.expr, value: ast.expr) -> None:
@@ -108,19 +111,32 @@ class Padding:
             yield from listed
 
     def _may_be_head(self, site: ast.expr, seen: frozenset[str] = frozenset()) -> bool:
-        """Tells whether an expression may be cut to a length, by itself or by its names."""
-        for node in ast.walk(site):
-            if (isinstance(node, ast.Slice) and node.upper is not None) or (
-                isinstance(node, ast.Attribute) and node.attr == "narrow"
-            ):
-                return True
-            if isinstance(node, ast.Name) and node.id not in seen:
-                if node.id in self._looped:
-                    return True
-                values = self._values.get(node.id, ())
-                if any(self._may_be_head(one, seen | {node.id}) for one in values):
-                    return True
-        return False
+        """Tells whether an expression may be the front of a buffer, by itself or by its names."""
+        if isinstance(site, ast.Subscript):
+            inner = site.slice.elts if isinstance(site.slice, ast.Tuple) else [site.slice]
+            for one in inner:
+                if isinstance(one, ast.Slice) and (one.upper or not _is_zero(one.lower)):
+                    return one.upper is not None and _is_zero(one.lower)
+            is_all = all(isinstance(one, ast.Slice) or _is_dots(one) for one in inner)
+            return is_all and self._may_be_head(site.value, seen)
+        if isinstance(site, ast.Name):
+            return site.id in self._looped or (
+                site.id not in seen
+                and any(
+                    self._may_be_head(one, seen | {site.id})
+                    for one in self._values.get(site.id, ())
+                )
+            )
+        if isinstance(site, ast.Attribute):
+            return site.attr in HELD and self._may_be_head(site.value, seen)
+        if isinstance(site, ast.Call) and isinstance(site.func, ast.Attribute):
+            word = site.func.attr
+            return word == "narrow" or (word in VIEWS and self._may_be_head(site.func.value, seen))
+        if isinstance(site, ast.IfExp):
+            return any(self._may_be_head(one, seen) for one in (site.body, site.orelse))
+        if isinstance(site, ast.BoolOp):
+            return any(self._may_be_head(one, seen) for one in site.values)
+        return isinstance(site, ast.Starred) and self._may_be_head(site.value, seen)
 
     def _may_be_buffer(self, site: ast.expr, seen: frozenset[str] = frozenset()) -> bool:
         """Tells a buffer with a name of its own from what a call returned and from a global."""
@@ -224,16 +240,26 @@ class Padding:
                 stop = _stop(site)
                 for one in self._stops if stop is None else [stop]:
                     found |= self._texts(one)
-        copied = {name for stop in self._stops for name in self._atoms(stop)}
+        copied = {name for stop in self._copied() for name in self._atoms(stop)}
         tests = self._tests(self._nodes)
         for peer in self._resetting:
             if peer is not self._outline and peer.name in self._outline.calls:
                 tests += self._tests(walk(peer.function))
         for test in tests:
-            for raw, _ in self._pairs(test):
-                if not copied.isdisjoint(self._atoms(raw)):
-                    found |= self._texts(raw)
+            for raw, padded in self._pairs(test):
+                own = {name for name in self._atoms(raw) if not name.startswith("self.")}
+                if isinstance(padded, _SIZES) and not copied.isdisjoint(own):
+                    found |= own | {ast.unparse(raw)}
         return found
+
+    def _copied(self) -> Iterator[ast.expr]:
+        """Yields the sizes that copies may be cut to."""
+        for site in self._heads:
+            stop = _stop(site)
+            if stop is None:
+                yield from self._stops
+                return
+            yield stop
 
     def _texts(self, size: ast.expr) -> set[str]:
         """Returns an expression, and what it is computed from or by."""
@@ -271,7 +297,8 @@ class Padding:
 def _mentioned(size: ast.expr) -> Iterator[str]:
     if isinstance(size, ast.BinOp):
         yield from _mentioned(size.left)
-        yield from _mentioned(size.right)
+        if not isinstance(size.op, ast.Sub):
+            yield from _mentioned(size.right)
     elif isinstance(size, ast.IfExp):
         yield from _mentioned(size.body)
         yield from _mentioned(size.orelse)
@@ -279,6 +306,14 @@ def _mentioned(size: ast.expr) -> Iterator[str]:
         yield size.id
     elif isinstance(size, (ast.Attribute, ast.Subscript, ast.Call)):
         yield ast.unparse(size)
+
+
+def _is_zero(node: ast.expr | None) -> bool:
+    return node is None or (isinstance(node, ast.Constant) and node.value == 0)
+
+
+def _is_dots(node: ast.expr) -> bool:
+    return isinstance(node, ast.Constant) and node.value is ...
 
 
 def _is_cut(node: ast.Subscript) -> bool:
@@ -292,7 +327,7 @@ def _stop(site: ast.expr) -> ast.expr | None:
     if isinstance(site, ast.Subscript):
         inner = site.slice.elts if isinstance(site.slice, ast.Tuple) else [site.slice]
         uppers = [one.upper for one in inner if isinstance(one, ast.Slice) and one.upper]
-        if len(uppers) == 1 and isinstance(site.value, ast.Attribute):
+        if len(uppers) == 1:
             return uppers[0]
     return None
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.block import walk
@@ -34,7 +34,7 @@ class Sibling:
 
 
 class Functions:
-    """The functions of a block, each read by libcst only when it matters."""
+    """The functions of a block, each read only when it matters."""
 
     def __init__(self, block: Block) -> None:
         self._block = block
@@ -203,10 +203,17 @@ class Resets:
 
 def candidates(found: Sequence[Outline]) -> Iterator[Outline]:
     """Yields the functions that fill a buffer where they or their peers reset one."""
+    yield from _candidates(tuple(found))
+
+
+@lru_cache(maxsize=4)
+def _candidates(found: tuple[Outline, ...]) -> Sequence[Outline]:
     resetting = [one for one in found if one.resets]
-    for one in found if resetting else ():
-        if one.fills and Padding(one, resetting).may_show():
-            yield one
+    return [
+        one
+        for one in (found if resetting else ())
+        if one.fills and Padding(one, resetting).may_show()
+    ]
 
 
 def _is_reset(write: Write) -> bool:

@@ -96,7 +96,7 @@ class Rule(ABC):
         return any(example.fixed is not None for example in cls.bad)
 
     def concerns(self, text: bytes) -> bool:
-        """Tells whether a file with this text may hold a finding, by the needles alone."""
+        """Tells whether a file's text may hold a finding; asked if the needles are there."""
         return all(any(needle in text for needle in group) for group in self.needles)
 
     def words(self) -> tuple[str, ...]:
@@ -111,6 +111,21 @@ class Rule(ABC):
         """Tells whether a module may hold a finding, by its path and its facts, before any block.
 
         What it returns False for has no finding: `suspects` and `check` need not ask again.
+        """
+        return True
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Clears a stretch of whole statements, or a method, by its text alone, before any parsing.
+
+        What clears a text clears every part of it.
+        """
+        return True
+
+    def looks_into(self, text: str) -> bool:
+        """Tells whether `suspects` learns anything from a method of this text.
+
+        A rule with a class's width that says so is asked about such methods alone first, and about
+        the whole class if it suspects those.
         """
         return True
 

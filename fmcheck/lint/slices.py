@@ -9,13 +9,16 @@ whole.
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from dataclasses import dataclass
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_TELLING = re.compile(r'^([ \t]*)(def\b|class\b|async[ \t]+def\b|@)|"""|\'\'\'', re.MULTILINE)
+_START = re.compile(r"\n([ \t]*)(def\b|class\b|async[ \t]+def\b|@)")
+_FIRST = re.compile(r"([ \t]*)(def\b|class\b|async[ \t]+def\b|@)")
 #: A decorator's sign after a continued line is a product of matrices.
 _CONTINUED_AT = re.compile(r"\\\n[ \t]*@")
 
@@ -46,29 +49,45 @@ class Cuts:
         self._text = text
         #: Strings in triple quotes, as offsets of their first and last quotes' ends.
         self.strings: list[tuple[int, int]] = []
-        self._starts: list[Start] = []
         self.certain = _CONTINUED_AT.search(text) is None and self._pair()
 
     def _pair(self) -> bool:
-        text, position, last_end = self._text, 0, 0
-        while (match := _TELLING.search(text, position)) is not None:
-            if match[2]:
-                self._starts.append(
-                    Start(match.start(), match[1], match[2] == "class", match[2] == "@")
-                )
-                position = match.end()
-                continue
-            opening = match.start()
+        """Pairs the quotes of strings; tells whether that is certain."""
+        text, last_end = self._text, 0
+        double, single = text.find('"""'), text.find("'''")
+        while double >= 0 or single >= 0:
+            is_double = double >= 0 and not 0 <= single < double
+            opening = double if is_double else single
             line = text.rfind("\n", 0, opening) + 1
             before = text[max(line, last_end) : opening]
-            if '"' in before or "'" in before or "#" in before or text[:line].endswith("\\\n"):
+            if '"' in before or "'" in before or "#" in before or text.endswith("\\\n", 0, line):
                 return False
-            closing = _closing(text, match.end(), match[0])
+            closing = _closing(text, opening + 3, text[opening : opening + 3])
             if closing is None:
                 return False
-            last_end = position = closing
+            last_end = closing
             self.strings.append((opening, closing))
+            if 0 <= double < closing:
+                double = text.find('"""', closing)
+            if 0 <= single < closing:
+                single = text.find("'''", closing)
         return True
+
+    @cached_property
+    def _starts(self) -> Sequence[Start]:
+        """Where statements start by a word that tells it, outside of strings."""
+        found = [
+            Start(match.start() + 1, match[1], match[2] == "class", match[2] == "@")
+            for match in _START.finditer(self._text)
+        ]
+        first = _FIRST.match(self._text)
+        if first is not None:
+            found.insert(0, Start(0, first[1], first[2] == "class", first[2] == "@"))
+        if not self.strings:
+            return found
+        opened = [start for start, _ in self.strings]
+        ended = [0, *(end for _, end in self.strings)]
+        return [one for one in found if ended[bisect_right(opened, one.offset)] <= one.offset]
 
     def top_level(self) -> Sequence[Slice]:
         """Returns slices of whole top-level statements that cover the module, in order."""

@@ -1,6 +1,6 @@
 """Stream words: the vocabulary of streams, and what of it one `ast` block contains.
 
-It clears most blocks before libcst is needed. So it errs to one side: by names, not by paths.
+It clears most blocks before a tree is needed. So it errs to one side: by names, not by paths.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from functools import cached_property, lru_cache
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.buffers import HELD
-from fmcheck.lint.facts import walk
+from fmcheck.lint.nodes import walk as all_below
+from fmcheck.lint.words import has_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -79,6 +80,22 @@ _EVENT = re.compile(
 _CONTEXT = re.compile(r"stream_(ctx|context)$")
 
 
+_ENTERS = re.compile(r"stream[\s\\)]*\(")
+_RECORDS = re.compile(r"record(?:_event)?[\s\\)]*\(")
+
+
+def may_enter(text: str) -> bool:
+    """Tells whether source text may hold a stream's context."""
+    return "with" in text and (
+        "StreamContext" in text or "stream_c" in text or has_word(_ENTERS, text)
+    )
+
+
+def may_record(text: str) -> bool:
+    """Tells whether source text may record an event."""
+    return has_word(_RECORDS, text)
+
+
 def looks_like_event(code: str) -> bool:
     """Tells whether an expression is an event by its name: other things have `record()` too."""
     return bool(_EVENT.search(code))
@@ -87,6 +104,9 @@ def looks_like_event(code: str) -> bool:
 def looks_like_context(name: str) -> bool:
     """Tells whether a name is that of a stream's context manager."""
     return bool(_CONTEXT.search(name))
+
+
+_TELLING = frozenset({ast.Call, ast.With, ast.Assign, ast.AnnAssign, ast.AugAssign})
 
 
 class StreamWords:
@@ -98,7 +118,9 @@ class StreamWords:
         self.assigns: list[ast.Assign] = []
         #: Elements and slices that are assigned to, and what `+=` changes.
         self.stores: list[ast.expr] = []
-        for inner in walk(node, _MUTE):
+        for inner in all_below(node):
+            if inner.__class__ not in _TELLING:
+                continue
             if isinstance(inner, ast.Call):
                 self.calls[last_name(inner.func)].append(inner)
             elif isinstance(inner, ast.With):
@@ -206,7 +228,7 @@ def last_name(node: ast.AST) -> str:
 
 def mentions(node: ast.AST) -> set[str]:
     """Returns the names and attributes below a node, `self` aside."""
-    found = {last_name(inner) for inner in ast.walk(node)}
+    found = {last_name(inner) for inner in all_below(node)}
     return found - {"", "self"}
 
 
@@ -228,10 +250,6 @@ def holder(node: ast.AST) -> str:
     while parts and parts[0] in HELD:
         del parts[0]
     return ".".join([last_name(node), *reversed(parts)])
-
-
-#: Nodes without children that tell nothing here; most of a tree.
-_MUTE = frozenset({ast.Name, ast.Constant, ast.Load, ast.Store, ast.arg, ast.alias, ast.Pass})
 
 
 def _pins(node: ast.AST) -> bool:
