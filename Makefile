@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help demo test check truth museum drives benchmarks robust fuzz prove corpus-diff docs clean
+.PHONY: help demo test check truth museum drives engines benchmarks robust fuzz prove corpus-diff docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ museum: $(VENV)/.ready  ## historic faults: which of them a lint rule or a run-t
 
 drives: $(VENV)/.ready  ## releases of SGLang on CPU: healthy drives silent, planted faults reported
 	$(BIN)/python -m tests.drives
+
+engines: $(VENV)/.ready  ## whole engines of SGLang on CPU, healthy and with a spoilt relay
+	$(BIN)/python -m tests.engines
 
 benchmarks: $(VENV)/.ready  ## ratios: linter against ruff, watch, guard, fused gather
 	$(BIN)/python -m tests.benchmarks
