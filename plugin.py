@@ -339,8 +339,10 @@ class _Session:
         from fmcheck.reach.gaps import gaps
 
         names = ", ".join(self.watch.contract_names)
-        first = f"fmcheck: mode {self.watch.mode}, streams {self.watch.streams}, contracts: {names}"
-        return [first, *(f"fmcheck: {gap}" for gap in gaps())]
+        first = (
+            f"fmcheck: mode {self.watch.mode}, streams {self.watch.streams}, contracts: {names} "
+            "(child processes too)"
+        )return [first, *(f"fmcheck: {gap}" for gap in gaps())]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -111,7 +111,9 @@ CLOSING = "fmcheck: 1 buffer, 1 write, {} gather*, 0 peeks checked; {} violation
 def test_a_healthy_test_passes_and_says_how_much_was_checked(project: Project) -> None:
     result = project.run(HEALTHY)
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["fmcheck: mode fail, contracts: toy (child processes too)"])
+    result.stdout.fnmatch_lines(
+        ["fmcheck: mode fail, streams tracked, contracts: toy (child processes too)"]
+    )
     result.stdout.fnmatch_lines([CLOSING.format(1, 0)])
     assert result.ret == 0
 

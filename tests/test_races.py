@@ -95,3 +95,180 @@ def test_an_undeclared_tensor_that_is_handed_over_unfenced_is_a_race(relay: Rela
         "schedule",
         "forward",
     )
+
+
+def test_a_write_over_what_another_stream_still_gathers_is_a_race(relay: Relay) -> None:
+    with torch.cpu.stream(relay.forward):
+        relay.buf[rows(1)] = 5
+    relay.schedule.wait_stream(relay.forward)
+    with torch.cpu.stream(relay.schedule):
+        _ = relay.buf[rows(1)]
+    with torch.cpu.stream(relay.forward):
+        relay.buf[rows(1)] = 6
+    (race,) = relay.found()
+    assert (race.code, race.access.verb, race.access.stream) == ("FR401", "write", "forward")
+    assert race.last_read is not None
+    assert race.last_read.stream == "schedule"
+    assert "stream `forward` had waited for nothing" in race.notes
+    assert any("stream `schedule` had waited for stream `forward` up to" in n for n in race.notes)
+
+
+def test_two_writes_that_nothing_orders_are_a_race(relay: Relay) -> None:
+    for stream in (relay.forward, relay.schedule):
+        with torch.cpu.stream(stream):
+            relay.buf[rows(1)] = 5
+    assert [race.notes[0].partition(":")[0] for race in relay.found()] == ["write-write"]
+
+
+def test_the_sink_row_is_never_a_race(relay: Relay) -> None:
+    with torch.cpu.stream(relay.forward):
+        relay.buf[rows(0, 1)] = 5
+    with torch.cpu.stream(relay.schedule):
+        _ = relay.buf[rows(0)]
+    assert relay.found() == ()
+
+
+def test_a_peek_of_the_whole_buffer_reads_every_row(relay: Relay) -> None:
+    with torch.cpu.stream(relay.forward):
+        relay.buf[rows(3)] = 5
+    with torch.cpu.stream(relay.schedule):
+        _ = relay.buf.clone()
+    (race,) = relay.found()
+    assert (race.access.verb, race.rows) == ("peek", (3,))
+
+
+def test_a_peek_of_a_view_reads_its_rows_alone(relay: Relay) -> None:
+    with torch.cpu.stream(relay.forward):
+        relay.buf[rows(3)] = 5
+    with torch.cpu.stream(relay.schedule):
+        _ = relay.buf[4:6].clone()
+    assert relay.found() == ()
+
+
+@pytest.mark.parametrize("read", ["tolist", "numpy", "cpu"])
+def test_the_host_that_reads_unfenced_races(relay: Relay, read: str) -> None:
+    with torch.cpu.stream(relay.forward):
+        tokens = torch.arange(4) + 1
+    with torch.cpu.stream(relay.schedule):
+        getattr(tokens, read)()
+    (race,) = relay.found()
+    assert race.access.stream == "host"
+    assert race.missing.startswith("a wait of the host for an event recorded after")
+
+
+def test_the_host_waits_for_the_current_stream_by_reading(relay: Relay) -> None:
+    with torch.cpu.stream(relay.forward):
+        (torch.arange(4) + 1).tolist()
+    with torch.cpu.stream(relay.forward):
+        relay.buf[rows(1)] = 5
+        int(relay.buf[1])
+    assert relay.found() == ()
+
+
+def test_the_target_of_a_copy_that_nobody_waits_for_is_another_check_s(relay: Relay) -> None:
+    mirror = torch.empty(4, dtype=torch.int64)
+    with torch.cpu.stream(relay.forward):
+        mirror.copy_(torch.arange(4) + 1, non_blocking=True)
+    mirror.tolist()
+    assert relay.found() == ()
+
+
+def test_undeclared_memory_is_judged_by_the_bytes_that_are_touched(relay: Relay) -> None:
+    with torch.cpu.stream(relay.forward):
+        shared = torch.zeros(8)
+    torch.cpu.synchronize()
+    with torch.cpu.stream(relay.forward):
+        shared[:4].fill_(1)
+    with torch.cpu.stream(relay.schedule):
+        shared[4:].fill_(1)
+        _ = shared[4:] + 1
+    assert relay.found() == ()
+    with torch.cpu.stream(relay.schedule):
+        _ = shared[3:] + 1
+    assert len(relay.found()) == 1
+
+
+def test_undeclared_memory_that_is_written_by_index_is_left_alone(relay: Relay) -> None:
+    with torch.cpu.stream(relay.forward):
+        mapping = torch.zeros(8, dtype=torch.int64)
+    torch.cpu.synchronize()
+    with torch.cpu.stream(relay.forward):
+        mapping[rows(1)] = 1
+    with torch.cpu.stream(relay.schedule):
+        _ = mapping[rows(5)]
+    assert relay.found() == ()
+
+
+def test_memory_that_was_freed_is_nobody_s(relay: Relay) -> None:
+    for stream in (relay.forward, relay.schedule) * 20:
+        with torch.cpu.stream(stream):
+            tensor = torch.arange(1000) + 1
+            del tensor
+    assert relay.found() == ()
+    streams = relay.watch.tally.streams
+    assert streams is not None
+    assert len(streams.handover._memory) < 20
+
+
+def test_one_missing_fence_is_one_report(relay: Relay) -> None:
+    with torch.cpu.stream(relay.forward):
+        several = [torch.arange(4) + n for n in range(6)]
+    with torch.cpu.stream(relay.schedule):
+        for one in several:
+            _ = one * 2
+    (race,) = relay.found()
+    assert race.count == 6
+
+
+def test_where_a_fence_may_be_out_of_sight_a_race_fails_nothing(relay: Relay) -> None:
+    streams = relay.watch.tally.streams
+    assert streams is not None
+    streams.fences.doubt("a graph was captured")
+    with torch.cpu.stream(relay.forward):
+        relay.buf[rows(1)] = 5
+    with torch.cpu.stream(relay.schedule):
+        _ = relay.buf[rows(1)]
+    (race,) = relay.found()
+    assert race.confidence == "incomplete"
+    assert "a fence may be out of sight: a graph was captured" in race.notes
+    assert relay.watch.is_advice(race)
+
+
+def test_without_streams_of_the_engine_s_own_no_operator_is_looked_at(relay: Relay) -> None:
+    from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+    assert _get_current_dispatch_mode_stack() == []
+    relay.buf[rows(1)] = 5
+    _ = relay.buf[rows(1)]
+    assert relay.found() == ()
+
+
+def delayed(mode: str, seed: int = 0) -> list[int]:
+    """What a stream gathers of rows 1 to 7 that another wrote twice, with a fence between."""
+    watch = Watch([], streams=mode, seed=seed)
+    watch.start()
+    try:
+        relay = Relay(watch)
+        with torch.cpu.stream(relay.forward):
+            relay.buf[torch.arange(1, 8)] = 5
+            relay.schedule.wait_event(relay.forward.record_event())
+            relay.buf[rows(2, 3)] = 6
+            own = relay.buf[rows(3)]
+        with torch.cpu.stream(relay.schedule):
+            got = relay.buf.clone().tolist()[1:]
+        torch.cpu.synchronize()
+        assert own.tolist() == [6]
+        return got
+    finally:
+        watch.stop()
+
+
+def test_a_delayed_write_is_seen_by_its_own_stream_and_by_whom_a_fence_lets() -> None:
+    assert delayed("tracked") == [5, 6, -1, 5, 5, 5, 5]  # row 3 was consumed
+    assert delayed("delayed")[:2] == [5, 5]
+
+
+def test_a_random_delivery_is_one_of_the_two() -> None:
+    seen = {delayed("random", seed)[1] for seed in range(10)}
+    assert seen == {5, 6}
+    assert delayed("random", 3) == delayed("random", 3)
