@@ -677,12 +677,18 @@ def is_candidate(source: str) -> bool:
     ],
     ids=["reset for sure", "no sizes compared", "no raw size", "no buffer", "no front"],
 )
-def test_what_cannot_be_stale_is_cleared_without_libcst(source: str) -> None:
+def test_what_cannot_be_stale_is_cleared_without_a_tree(source: str) -> None:
     source = source.replace("self.seq_lens[:raw_bs]", "torch.empty(bs)[:raw_bs]")
     assert not is_candidate(source)
 
 
-def test_what_may_be_stale_is_left_to_libcst() -> None:
+def test_a_reset_front_keeps_its_tail() -> None:
+    front = "view = self.rows[:raw_bs]\n    view.zero_()\n    view.copy_(batch.rows)"
+    source = STALE.replace("self.rows[:raw_bs].copy_(batch.rows)", front)
+    assert is_candidate(source.replace("self.seq_lens[:raw_bs]", "torch.empty(bs)[:raw_bs]"))
+
+
+def test_what_may_be_stale_is_left_to_the_rule() -> None:
     assert is_candidate(STALE)
     assert is_candidate(STALE.replace("self.seq_lens[:raw_bs]", "torch.empty(bs)[:raw_bs]"))
 
@@ -830,7 +836,7 @@ def test_truth_holds_for_fm201() -> None:
     assert clean <= truth.MOST_CLEAN
 
 
-def test_stages_clear_nothing_that_libcst_would_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stages_clear_nothing_that_the_rule_would_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = wheel_source("sglang", "0.5.13") / "sglang/srt/speculative"
     files = list(python_files([folder]))
     staged = [finding for path in files for finding in lint_file(path, [rule()])]

@@ -79,6 +79,8 @@ class Padding:
             if isinstance(node, ast.Call)
             and isinstance(node.func, ast.Attribute)
             and node.func.attr in WIPES
+            # A name for the front of a buffer: its tail stays.
+            and not self._may_be_head(node.func.value)
             and not any(first <= node.lineno <= last for first, last in self._compared)
         }
         for site in self._heads:
