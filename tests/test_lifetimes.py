@@ -12,6 +12,7 @@ import torch
 
 from fmcheck.contract import parse_contract
 from fmcheck.errors import UsageError
+from fmcheck.runtime import probes, virtual
 from fmcheck.runtime.watch import Watch
 
 if TYPE_CHECKING:
@@ -448,3 +449,14 @@ def test_without_steps_a_stream_waits_for_a_record_once() -> None:
 def test_a_contract_that_means_nothing_is_refused(line: str) -> None:
     with pytest.raises(UsageError, match="streams"):
         parse_contract(f'[engine]\nname = "x"\n{line}', "toy.toml")
+
+
+def test_probes_leave_the_lanes_of_the_session_alone(watch: Watch) -> None:
+    stream = torch.cpu.Stream()
+    outside = virtual.current_lane()
+    with torch.cpu.stream(stream):
+        inside = virtual.current_lane()
+        probes.prove(watch.tally, "cpu")
+        assert virtual.current_lane() is inside
+    assert virtual.current_lane() is outside
+    assert watch.dead == ()

@@ -19,6 +19,7 @@ from fmcheck.report.trace import trace
 from fmcheck.runtime.fences import Fences
 from fmcheck.runtime.tally import Tally
 from fmcheck.runtime.timeline import Timeline
+from tests.trace_picture import picture
 
 ROOT = Path("/src")
 SITE = Site("/src/engine.py", 7, "publish")
@@ -92,6 +93,14 @@ def test_a_finding_is_a_mark_where_it_happened() -> None:
 
 def test_a_finding_whose_happenings_were_dropped_has_no_mark() -> None:
     assert of("i", trace(EVENTS[4:], (FOUND, replace(FOUND, history=())), ROOT)) == []
+
+
+def test_the_picture_shows_lanes_slices_and_the_finding() -> None:
+    page = picture(trace(EVENTS, (FOUND,), ROOT))
+    assert "FR401 stream-race in FutureMap.tokens_buf" in page
+    assert all(f">{lane}</text>" in page for lane in ("host", "stream forward", "stream schedule"))
+    assert page.count("<rect") == len(EVENTS)
+    assert page.count("<circle") == 1
 
 
 def test_it_is_strict_json() -> None:

@@ -86,22 +86,26 @@ class Lifetimes:
         """Notes who used what."""
         if call.host:
             return
-        text = self._text() if call.is_async_copy or call.made else None
+        is_async = call.is_async_copy
+        # The source is read only where it says something: this is done for each operator.
+        asks = is_async or call.name in _FACTORIES or call.name == "_to_copy"
+        text = self._text() if asks else None
         fences = self.fences
         epoch = fences.now(call.lane)
         moment = self.tally.moments.on(call.lane.name, self.tally.sites.here(2))
+        use = Use(call.lane, epoch, moment, 0, 0)
         for tensor in (*call.reads, *call.writes):
             block = self.blocks.of(tensor)
-            block.uses[call.lane.number] = Use(call.lane, epoch, moment, *span(tensor))
-            if not call.is_async_copy:
+            block.uses[call.lane.number] = use
+            if not is_async:
                 block.by_kernels.add(call.lane.number)
         for tensor in call.made:
             block = self.blocks.of(tensor)
             if block.made is None:
-                block.made = Use(call.lane, epoch, moment, *span(tensor))
+                block.made = use
                 block.home = self._home(call, text)
-        if call.is_async_copy:
-            self._copied(call, text, Use(call.lane, epoch, moment, 0, 0))
+        if is_async:
+            self._copied(call, text, use)
 
     def _home(self, call: Call, text: ast.expr | None) -> Home:
         """Returns whose memory an operator's new tensor is."""

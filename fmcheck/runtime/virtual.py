@@ -135,9 +135,15 @@ def follow(fences: Fences) -> Iterator[Undo]:
 
 @contextmanager
 def told_to(fences: Fences) -> Iterator[None]:
-    """Lets other fences be told in a block, whether or not a session follows streams."""
+    """Lets other fences be told in a block, whether or not a session follows streams.
+
+    The streams that are the session's keep their lanes: none of them is current in the block.
+    """
     global _fences
     outer, undo = _fences, []
+    default = vars(torch.cpu._default_cpu_stream)
+    lane, entered = default.get("_fmcheck_lane"), _current.entered
+    _current.entered = []
     if outer is None:
         undo = list(follow(fences))
     _fences = fences
@@ -147,6 +153,9 @@ def told_to(fences: Fences) -> Iterator[None]:
         for one in reversed(undo):
             one()
         _fences = outer
+        _current.entered = entered
+        if lane is not None:
+            default["_fmcheck_lane"] = lane
 
 
 def current_lane() -> Lane:

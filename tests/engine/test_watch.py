@@ -24,14 +24,13 @@ if TYPE_CHECKING:
 CONTRACT = load_contract(Path(fixtures.engine.__file__).parent / "fmcheck.toml")
 CHECKS = {
     *("FR101", "FR102", "FR103", "FR104", "FR105", "FR201", "FR301"),
-    *("FR402", "FR403", "FR404", "FR405"),
     *("FR501", "FR502", "FR601", "FR602"),
 }
 
 
 @pytest.fixture
 def watch() -> Iterator[Watch]:
-    watch = Watch([CONTRACT], streams="tracked")
+    watch = Watch([CONTRACT])
     watch.start()
     yield watch
     watch.stop()
