@@ -43,8 +43,10 @@ class Drive(NamedTuple):
 
 
 @cache
-def drive(release: str, name: str, in_ci: bool = False, mode: str = "fail") -> Drive:
-    """Runs `test_NAME.py` of the drives under a release.
+def drive(
+    release: str, name: str, in_ci: bool = False, mode: str = "fail", settings: str = ""
+) -> Drive:
+    """Runs `test_NAME.py` of the drives under a release, with the settings file `settings`.
 
     Raises:
         NoEnvironment: if the release or its environment cannot be had.
@@ -54,6 +56,7 @@ def drive(release: str, name: str, in_ci: bool = False, mode: str = "fail") -> D
         command = [str(sglang_python()), "-m", "pytest", "-p", "fmcheck", f"--fmcheck={mode}"]
         command += [str(DRIVES / f"test_{name}.py"), "-p", "no:cacheprovider"]
         command += [f"--junitxml={junit}", "--rootdir=/", "-c", "/dev/null"]
+        command += [f"--fmcheck-config={DRIVES / settings}"] if settings else []
         environment = environment_of(release, SGLANG_IS_IN_CI=str(in_ci).lower())
         done = subprocess.run(
             command, env=environment, capture_output=True, text=True, cwd=scratch, check=False
