@@ -342,7 +342,8 @@ class _Session:
         first = (
             f"fmcheck: mode {self.watch.mode}, streams {self.watch.streams}, contracts: {names} "
             "(child processes too)"
-        )return [first, *(f"fmcheck: {gap}" for gap in gaps())]
+        )
+        return [first, *(f"fmcheck: {gap}" for gap in gaps())]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

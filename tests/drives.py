@@ -48,13 +48,16 @@ class Drive(NamedTuple):
 
 
 @cache
-def drive(release: str, name: str, in_ci: bool = False, mode: str = "fail") -> Drive:
-    """Runs `test_NAME.py` of the drives under a release.
+def drive(
+    release: str, name: str, in_ci: bool = False, mode: str = "fail", settings: str = ""
+) -> Drive:
+    """Runs `test_NAME.py` of the drives under a release, with the settings file `settings`.
 
     Raises:
         NoEnvironment: if the release or its environment cannot be had.
     """
     arguments = ["-p", "fmcheck", f"--fmcheck={mode}", str(DRIVES / f"test_{name}.py")]
+    arguments += [f"--fmcheck-config={DRIVES / settings}"] if settings else []
     return under_pytest(arguments, environment_of(release, SGLANG_IS_IN_CI=str(in_ci).lower()))
 
 

@@ -17,15 +17,18 @@ from pathlib import Path
 import torch
 
 import fixtures.engine
-from fixtures.engine.faults import FAULTS, Changes, fault
+from fixtures.engine.faults import FAULTS, Changes, Proof, fault
 from fixtures.engine.settings import Algorithm, Settings
 from fixtures.engine.workload import Run, differing, random_asks, run
 from fmcheck.contract import load_contract
 from fmcheck.runtime.watch import Watch
 
 CONTRACT = load_contract(Path(fixtures.engine.__file__).parent / "fmcheck.toml")
+# A write that comes too soon for a late read is shown by late streams, and not by late writes.
 RACES = [
-    one.name for one in FAULTS.values() if one.check == "FR401" and one.changes is not Changes.NO
+    one.name
+    for one in FAULTS.values()
+    if one.check == "FR401" and one.changes is not Changes.NO and one.proof is not Proof.LATE
 ]
 SEEDS = 20
 REQUESTS = 4
