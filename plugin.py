@@ -299,8 +299,9 @@ class _Session:
         told = (*endings(run.processes), *self.reach.missed(), *gaps(run.coverage))
         for gap in (*told, *self.reach.kept(run)):
             terminalreporter.line(f"fmcheck: {gap}", yellow=True)
-        checked = sum(process.coverage.counts != Counts() for process in run.processes)
-        terminalreporter.line(closing_line(run.coverage, checked))
+        checked = {one.pid for one in run.processes if one.coverage.counts != Counts()}
+        number = len(checked) if checked - {os.getpid()} else 0
+        terminalreporter.line(closing_line(run.coverage, number))
 
     @pytest.hookimpl(optionalhook=True)
     def pytest_testnodedown(self, node: Any, error: object) -> None:

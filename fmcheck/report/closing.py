@@ -14,8 +14,11 @@ if TYPE_CHECKING:
 _MOST_NAMES = 4
 
 
-def closing_line(coverage: Coverage, processes: int = 1) -> str:
-    """Returns what was checked, in how many processes: never only that all is well."""
+def closing_line(coverage: Coverage, processes: int = 0) -> str:
+    """Returns what was checked: never only that all is well.
+
+    `processes` is in how many it was, 0 for none but this one.
+    """
     counts = coverage.counts
     checked = ", ".join(
         _count(number, noun)
@@ -36,7 +39,7 @@ def closing_line(coverage: Coverage, processes: int = 1) -> str:
         found += f", {_count(coverage.warnings, 'warning')}"
     if coverage.suppressed:
         found += f", {coverage.suppressed:,} suppressed"
-    where = f" in {processes:,} processes" if processes > 1 else ""
+    where = f" in {_count(processes, 'process', 'processes')}" if processes else ""
     return f"fmcheck: {checked} checked{where}{extra}; {found}"
 
 
