@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help demo test check truth museum drives benchmarks robust clean
+.PHONY: help demo test check truth museum drives reach benchmarks robust clean
 
 help:  ## list the targets
 	@grep -E '^[a-z]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -40,6 +40,9 @@ museum: $(VENV)/.ready  ## historic faults: which of them a lint rule catches
 
 drives: $(VENV)/.ready  ## releases of SGLang on CPU: healthy drives silent, planted faults reported
 	$(BIN)/python -m tests.drives
+
+reach: $(VENV)/.ready  ## child processes: each way to start one against each way to end, and kills
+	$(BIN)/python -m tests.reach
 
 benchmarks: $(VENV)/.ready  ## ratios: linter against ruff, watch, guard, fused gather
 	$(BIN)/python -m tests.benchmarks

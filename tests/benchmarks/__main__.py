@@ -5,7 +5,7 @@ from __future__ import annotations
 import tempfile
 from pathlib import Path
 
-from tests.benchmarks import lint, watch
+from tests.benchmarks import lint, startup, watch
 from tests.benchmarks.ratio import HEADER
 
 
@@ -13,7 +13,7 @@ def main() -> None:
     """Prints the table, a line as soon as it is measured."""
     print(HEADER)
     with tempfile.TemporaryDirectory() as scratch:
-        for suite in (lint, watch):
+        for suite in (lint, startup, watch):
             for ratio in suite.ratios(Path(scratch)):
                 print(ratio, flush=True)
 
