@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help demo test check truth museum drives engines benchmarks robust fuzz prove corpus-diff docs clean
+.PHONY: help demo test check truth museum drives reach engines benchmarks robust fuzz prove corpus-diff docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -43,6 +43,9 @@ drives: $(VENV)/.ready  ## releases of SGLang on CPU: healthy drives silent, pla
 
 engines: $(VENV)/.ready  ## whole engines of SGLang on CPU, healthy and with a spoilt relay
 	$(BIN)/python -m tests.engines
+
+reach: $(VENV)/.ready  ## child processes: each way to start one against each way to end, and kills
+	$(BIN)/python -m tests.reach
 
 benchmarks: $(VENV)/.ready  ## ratios: linter against ruff, watch, guard, fused gather
 	$(BIN)/python -m tests.benchmarks

@@ -652,7 +652,7 @@ def test_a_worker_that_was_killed_loses_no_finding_and_no_count(project: Project
             "  test        test_engine.py::test_it",
             "fmcheck: 1 process killed by SIGKILL: * (gw0); what they had checked*",
             "fmcheck: the journal is in *",
-            CLOSING.format(2, 1),
+            "fmcheck: 1 buffer, 1 write, 2 gathers, 0 peeks checked in 1 process; 1 violation",
         ]
     )
 

@@ -134,7 +134,9 @@ def test_workers_find_and_count_what_one_process_does(project: Project) -> None:
         done = project.pytest("-p", "fmcheck", "-n", workers, f"--fmcheck-journal={journal}")
         assert "3 failed, 3 passed" in done.stdout, done.stdout + done.stderr
         run = gather([journal])
-        (closing,) = re.findall(r"^fmcheck: (.*) checked in .* processes; (.*)$", done.stdout, re.M)
+        (closing,) = re.findall(
+            r"^fmcheck: (.*) checked in .* process(?:es)?; (.*)$", done.stdout, re.M
+        )
         findings = sorted((one.code, one.test, one.count) for one in run.violations)
         told.append((closing, findings, run.coverage.counts, run.coverage.violations))
     assert told[0] == told[1]

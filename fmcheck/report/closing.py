@@ -14,10 +14,11 @@ if TYPE_CHECKING:
 _MOST_NAMES = 4
 
 
-def closing_line(coverage: Coverage, processes: int = 1, accepted: int = 0) -> str:
-    """Returns what was checked, in how many processes: never only that all is well.
+def closing_line(coverage: Coverage, processes: int = 0, accepted: int = 0) -> str:
+    """Returns what was checked: never only that all is well.
 
-    `accepted` are the violations that a test expects or allows; `coverage` counts them with others.
+    `processes` is in how many it was, 0 for none but this one. `accepted` are the violations that a
+    test expects or allows; `coverage` counts them with others.
     """
     counts = coverage.counts
     checked = ", ".join(
@@ -41,7 +42,7 @@ def closing_line(coverage: Coverage, processes: int = 1, accepted: int = 0) -> s
         found += f", {_count(coverage.warnings, 'warning')}"
     if coverage.suppressed:
         found += f", {coverage.suppressed:,} suppressed"
-    where = f" in {processes:,} processes" if processes > 1 else ""
+    where = f" in {_count(processes, 'process', 'processes')}" if processes else ""
     return f"fmcheck: {checked} checked{where}{extra}; {found}"
 
 

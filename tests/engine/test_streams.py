@@ -43,14 +43,6 @@ class Pair(NamedTuple):
     late: tuple[str, str]
 
 
-def _pair(race: Violation) -> Pair | None:
-    if race.last_write is None:
-        return None
-    early, late = race.last_write, race.access
-    function = early.site.function.rpartition(".<locals>.")[2]
-    return Pair((function, early.stream), (late.site.function, late.stream))
-
-
 PAIRS = {
     "forward_not_fenced": Pair(("upload", "schedule"), ("Worker._extend", "forward")),
     "copy_not_fenced": Pair(("Worker._extend", "forward"), ("OverlapLoop._to_host", "copy")),

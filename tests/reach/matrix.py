@@ -103,7 +103,7 @@ def run(project: Project, cells: Iterable[tuple[str, str]], *arguments: str) -> 
     for name, case in named.items():
         if name.startswith("test_nothing"):
             assert case.find("failure") is None, ElementTree.tostring(case, "unicode")
-    checked = re.search(r"(\d+) buffers?, .* checked in (\d+) processes; (.*)", done.stdout)
+    checked = re.search(r"(\d+) buffers?, .* checked in (\d+) process(?:es)?; (.*)", done.stdout)
     assert checked, done.stdout
     assert checked[1] == checked[2] == str(len(cells)), checked[0]
     assert checked[3] == "1 violation", checked[0]
