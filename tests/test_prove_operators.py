@@ -228,10 +228,11 @@ def test_a_slot_that_resets_its_tail_is_made_to_keep_it():
     ]
 
 
-def test_in_the_module_of_the_slots_any_reset_is_one_of_a_slot():
+def test_in_the_module_of_the_slots_the_reset_of_a_slice_is_that_of_a_tail():
     reset = "def reset(slot, a, b):\n    tail = slot.buffer[a:b]\n    tail.zero_()\n"
     assert planted("drop-reset", reset) == []
-    source = f"class Slot:\n    pass\n\n\n{reset}"
+    whole = "def count(slot, n):\n    slot.buffer.fill_(n)\n"
+    source = f"class Slot:\n    pass\n\n\n{reset}\n\n{whole}"
     assert planted("drop-reset", source) == [["-tail.zero_()", "+pass"]]
     assert planted("narrow-reset", source) == [
         ["-tail = slot.buffer[a:b]", "+tail = slot.buffer[a + 1:b]"]

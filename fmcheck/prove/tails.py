@@ -55,7 +55,7 @@ NARROW_RESET = Operator("narrow-reset", "The reset of a tail begins an entry too
 def _resets(tree: Tree, names: Names) -> Iterator[tuple[Statement, str, bool]]:
     """Yields statements that reset an input, the input's name, and whether they reset all of it.
 
-    In the module that defines a class of slots, any reset is one of a slot.
+    In the module that defines a class of slots, the reset of any slice is that of a slot's tail.
     """
     registry = any(one.name.value in names.slots for one in tree.every(cst.ClassDef))
     for one in tree.statements:
@@ -65,7 +65,7 @@ def _resets(tree: Tree, names: Names) -> Iterator[tuple[Statement, str, bool]]:
         name = last_name(receiver)
         if names.is_input(name):
             yield one, name, not _is_cut(receiver)
-        elif registry and one.function and name:
+        elif registry and one.function and any(_slices(tree, one)):
             yield one, name, False
 
 
