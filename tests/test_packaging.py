@@ -76,7 +76,7 @@ def test_linter_runs_from_elsewhere_without_torch_and_pytest(lint_only, elsewher
 def is_reached(environment, folder, monkeypatch):
     """Tells whether a plain start of the environment's Python comes to a run's folder."""
     folder.mkdir()
-    packet = Packet(str(folder), "board", 0, "fail", [], "")
+    packet = Packet(str(folder), "board", 0, "fail", "off", 0, [], "")
     monkeypatch.setenv("FMCHECK_RUN", packet.pack())
     done = environment.run("python", "-I", "-c", "pass", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")
