@@ -394,12 +394,15 @@ class Streams(_Part, frozen=True, kw_only=True):
     reuses memory. `uploads` are methods of a buffer that start an asynchronous copy from its host
     half. `fills_pinned` are the methods, by name or glob, that fill reused pinned buffers in every
     step. `consumed_once` are the attributes that hold events which each step waits for anew: a
-    record that one step has waited for is of no use to the next.
+    record that one step has waited for is of no use to the next. `gated` says which fence between a
+    read and a later write the engine makes on some platforms alone: on a CPU such a race is told of
+    and fails nothing.
     """
 
     ordered_by: tuple[str, ...] = ()
     fills_pinned: tuple[str, ...] = ()
     consumed_once: tuple[str, ...] = ()
+    gated: str = ""
     joins: tuple[tuple[str, str], ...] = ()
     uploads: tuple[str, ...] = ("copy_to_gpu",)
     guard: tuple[Guard, ...] = ()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
+from fmcheck.contract import parse_contract
 from fmcheck.runtime.relay_tensor import relay_tensor
 from fmcheck.runtime.watch import Watch
 
@@ -145,15 +146,23 @@ def test_a_peek_of_a_view_reads_its_rows_alone(relay: Relay) -> None:
     assert relay.found() == ()
 
 
-@pytest.mark.parametrize("read", ["tolist", "numpy", "cpu"])
+@pytest.mark.parametrize("read", ["tolist", "item", "cpu"])
 def test_the_host_that_reads_unfenced_races(relay: Relay, read: str) -> None:
     with torch.cpu.stream(relay.forward):
-        tokens = torch.arange(4) + 1
+        tokens = torch.arange(1) + 1
     with torch.cpu.stream(relay.schedule):
         getattr(tokens, read)()
     (race,) = relay.found()
     assert race.access.stream == "host"
     assert race.missing.startswith("a wait of the host for an event recorded after")
+
+
+def test_what_is_read_as_numpy_is_host_memory(relay: Relay) -> None:
+    with torch.cpu.stream(relay.forward):
+        tokens = torch.arange(4) + 1
+    with torch.cpu.stream(relay.schedule):
+        tokens.numpy()  # of a device's memory torch refuses it
+    assert relay.found() == ()
 
 
 def test_the_host_waits_for_the_current_stream_by_reading(relay: Relay) -> None:
@@ -170,7 +179,7 @@ def test_the_target_of_a_copy_that_nobody_waits_for_is_another_check_s(relay: Re
     with torch.cpu.stream(relay.forward):
         mirror.copy_(torch.arange(4) + 1, non_blocking=True)
     mirror.tolist()
-    assert relay.found() == ()
+    assert [one.code for one in relay.found()] == ["FR404"]
 
 
 def test_undeclared_memory_is_judged_by_the_bytes_that_are_touched(relay: Relay) -> None:
@@ -232,6 +241,49 @@ def test_where_a_fence_may_be_out_of_sight_a_race_fails_nothing(relay: Relay) ->
     assert race.confidence == "incomplete"
     assert "a fence may be out of sight: a graph was captured" in race.notes
     assert relay.watch.is_advice(race)
+
+
+GATED = """
+    [engine]
+    name = "toy"
+
+    [[relay]]
+    class = "{package}:Map"
+    optional = true
+
+    [[relay.buffer]]
+    name = "buf"
+
+    [streams]
+    gated = "the toy fences on CUDA alone"
+"""
+
+
+@pytest.mark.parametrize(("package", "fails"), [("torch", False), ("not_imported", True)])
+def test_a_write_behind_a_fence_of_some_platforms_alone_fails_nothing(
+    package: str, fails: bool
+) -> None:
+    contract = parse_contract(GATED.format(package=package), "toy.toml")
+    watch = Watch([contract], streams="tracked")
+    watch.start()
+    try:
+        relay = Relay(watch)
+        shared = torch.zeros(8)
+        with torch.cpu.stream(relay.forward):
+            _ = shared + 1
+        with torch.cpu.stream(relay.schedule):
+            shared.fill_(2)
+            relay.buf[rows(1)] = 5
+        with torch.cpu.stream(relay.forward):
+            _ = relay.buf[rows(1)]
+        before, after = relay.found()
+    finally:
+        watch.stop()
+    assert before.notes[0].startswith("read-write")
+    assert watch.is_advice(before) is not fails
+    assert ("the contract says: the toy fences on CUDA alone" in before.notes) is not fails
+    assert after.notes[0].startswith("write-read")
+    assert not watch.is_advice(after)
 
 
 def test_without_streams_of_the_engine_s_own_no_operator_is_looked_at(relay: Relay) -> None:

@@ -241,30 +241,31 @@ def test_a_budget_is_spent_before_a_sync_is_reported(watch: Watch) -> None:
     assert violation.expected == "at most 1 host syncs a call"
 
 
-def test_a_function_without_a_budget_is_told_of_and_fails_nothing(watch: Watch) -> None:
+def test_a_function_without_a_budget_may_wait(watch: Watch) -> None:
     Loop().prepare(lambda loop: loop.seq_lens.tolist())
-    (violation,) = found(watch)
-    assert watch.is_advice(violation)
-    assert "no budget" in violation.notes[0]
+    assert found(watch) == []
     assert watch.coverage().problems == ()
 
 
-def test_advice_fails_where_the_settings_say_so(watch: Watch) -> None:
-    Loop().prepare(lambda loop: loop.seq_lens.tolist())
-    (violation,) = found(watch)
-    assert not Watch([], fail_on=["FR501"]).is_advice(violation)
+def test_a_function_without_a_budget_may_not_where_the_settings_say_so() -> None:
+    watch = Watch([parse_contract(CONTRACT, "toy.toml")], fail_on=["FR501"], streams="off")
+    watch.start()
+    try:
+        Loop().prepare(lambda loop: loop.seq_lens.tolist())
+        class_, value = Longer.make()
+    finally:
+        watch.stop()
+    assert (class_, value) == (Longer, 0.0)
+    first, second = found(watch)
+    assert (first.buffer, second.buffer) == ("Loop.prepare", "Loop.make")
+    assert "no budget" in first.notes[0]
+    assert not watch.is_advice(first)
 
 
 def test_the_budget_around_a_function_without_one_counts(watch: Watch) -> None:
     Loop().step(lambda loop: loop.prepare(lambda inner: inner.seq_lens.tolist()))
     (violation,) = found(watch)
     assert violation.buffer == "Loop.step"
-
-
-def test_a_class_method_stays_one(watch: Watch) -> None:
-    class_, value = Longer.make()
-    assert (class_, value) == (Longer, 0.0)
-    assert [one.buffer for one in found(watch)] == ["Loop.make"]
 
 
 def test_a_synchronize_in_a_step_is_a_sync_where_streams_are_followed() -> None:

@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.tally import Tally
 
 _SHOWN = 8
-_UNDECLARED = "the contract gives this function no budget: this is told of and fails nothing"
+_UNDECLARED = "the contract gives this function no budget, and `fail-on` asks for its syncs"
 
 
 @dataclass(eq=False)
@@ -269,15 +269,15 @@ def fused(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-def budget_holds(contract: Contract, tally: Tally) -> Iterator[CallHold]:
-    """Yields a hold for each budget, for the functions of a step without one, and for the fused."""
+def budget_holds(contract: Contract, tally: Tally, strict: bool = False) -> Iterator[CallHold]:
+    """Yields a hold for each budget and for the fused; if `strict`, for the rest of a step too."""
     launches = contract.launches
     ledger = Ledger(tally, contract)
     counted = [one for one in launches.budget if one.syncs is not None]
     budgeted = {function for budget in counted for function in budget.functions}
     for budget in launches.budget:
         yield BudgetHold(contract, budget, tally, ledger=ledger)
-    for function in launches.per_step:
+    for function in launches.per_step if strict else ():
         if function not in budgeted:
             bare = Budget(functions=(function,), syncs=0)
             yield BudgetHold(contract, bare, tally, ledger=ledger, declared=False)

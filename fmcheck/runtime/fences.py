@@ -10,6 +10,7 @@ ordered.
 from __future__ import annotations
 
 import itertools
+import sys
 import weakref
 from collections import deque
 from dataclasses import dataclass, field
@@ -102,7 +103,9 @@ class Fences:
 
     Listeners are called with each `Happening`: fences, launches that somebody tells of, and
     accesses. `doubts` are the reasons for which a fence may have been missed: with one, no race
-    is certain. `seed` is what streams are perturbed by, None where they are not.
+    is certain. `gates` are packages, each with its contract's word on a fence between a read and a
+    later write that it makes on some platforms alone. `seed` is what streams are perturbed by, None
+    where they are not.
     """
 
     def __init__(self, tally: Tally, seed: int | None = None) -> None:
@@ -112,6 +115,7 @@ class Fences:
         self.lanes: list[Lane] = []
         self.listeners: list[Callable[[Happening], None]] = []
         self.doubts: dict[str, int] = {}
+        self.gates: list[tuple[str, str]] = []
         self._names: set[str] = set()
         self._numbers = itertools.count(1)
         self._free: list[int] = []
@@ -221,6 +225,11 @@ class Fences:
         """A tensor is told to be in use on a lane, by `record_stream`."""
         # What the lane remembers of it must not keep the tensor alive.
         self.tell(lane, "lend", self._moment(lane), about=weakref.ref(tensor))
+
+    def gate(self, kind: str) -> str:
+        """Returns what may have left out the fence of a race on purpose, "" if nothing may."""
+        gates = self.gates if kind == "read-write" else ()
+        return next((said for package, said in gates if package in sys.modules), "")
 
     def doubt(self, reason: str) -> None:
         """A fence may have been missed from here on: no race is certain any more."""

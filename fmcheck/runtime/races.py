@@ -149,7 +149,7 @@ def race(
         missing=_missing(fences, early, late),
         notes=tuple(_notes(fences, kind, early, late)),
         history=fences.history((early.lane, late.lane), last),
-        confidence=INCOMPLETE if fences.doubts else "",
+        confidence=INCOMPLETE if fences.doubts or fences.gate(kind) else "",
     )
 
 
@@ -176,6 +176,8 @@ def _notes(fences: Fences, kind: str, early: Party, late: Party) -> Iterator[str
     yield f"{kind}: {early.verb} on {_who(early.lane)}, then {late.verb} on {_who(late.lane)}"
     for lane in (late.lane, early.lane):
         yield f"{_who(lane)} had waited for {_waits(fences, lane)}"
+    if fences.gate(kind):
+        yield f"the contract says: {fences.gate(kind)}"
     for doubt in fences.doubts:
         yield f"a fence may be out of sight: {doubt}"
     if fences.seed is not None:

@@ -75,7 +75,7 @@ class Watch:
                 OwnerHold(contract, part, self.tally, pools=pools) for part in contract.owners
             ]
             self._calls += [StepHold(contract, part, self.tally) for part in contract.steps]
-            self._calls += budget_holds(contract, self.tally)
+            self._calls += budget_holds(contract, self.tally, "FR501" in fail_on)
             self._calls += [LendHold(contract, part, self.tally) for part in contract.streams.lend]
             self._opaques += [
                 OpaqueHold(contract, opaque, function)
@@ -230,6 +230,12 @@ class Watch:
         # First: what the host reads, it has not waited for yet.
         followed.ops.listeners.insert(0, Lifetimes(followed.fences))
         StaleEvents(followed.fences, self.contracts)
+        followed.fences.gates = [
+            (relay.module.partition(".")[0], contract.streams.gated)
+            for contract in self.contracts
+            if contract.streams.gated
+            for relay in contract.relay
+        ]
         followed.fences.listeners.append(heard)
         if self.traces:
             self.timeline = Timeline(followed.fences)
