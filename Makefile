@@ -1,6 +1,7 @@
 # `make demo` and `make test` set up everything they need in .venv.
 
 PYTHON ?= python3
+JOBS ?= 2
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
@@ -30,7 +31,7 @@ check: $(VENV)/.ready  ## format, lint and types of fmcheck itself
 	$(BIN)/mypy
 
 test: check  ## the whole test suite
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
 
 truth: $(VENV)/.ready  ## the linter on lines of released SGLang wheels: expected against given
 	$(BIN)/python -m tests.truth

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import argparse
+import importlib
 import re
 import sys
 from typing import TYPE_CHECKING, NoReturn
 
 from fmcheck import __version__
-from fmcheck.doctor import add_doctor
 from fmcheck.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -17,13 +17,21 @@ if TYPE_CHECKING:
 CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
 #: Commands that run another, whose words stand after `--`.
 _TAKING_MORE = ("ci", "prove")
+#: Commands with a module of their own, which adds them to the parser.
+_MODULES = {
+    "lint": "fmcheck.cli_lint",
+    "doctor": "fmcheck.doctor",
+    "report": "fmcheck.cli_report",
+    "ci": "fmcheck.cli_ci",
+    "prove": "fmcheck.cli_prove",
+}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
     """Runs the command that `argv` asks for and returns its exit status."""
     try:
         own, after = _split(sys.argv[1:] if argv is None else argv)
-        arguments, unknown = _parser().parse_known_args(own)
+        arguments, unknown = _parser(own[0] if own else "").parse_known_args(own)
         if unknown:
             raise UsageError(
                 unknown[0], f"no such option or argument{nearest(unknown[0], arguments.options)}"
@@ -64,9 +72,8 @@ class _Parser(argparse.ArgumentParser):
         raise UsageError(self.prog.removeprefix("fmcheck "), message)
 
 
-def _parser() -> argparse.ArgumentParser:
-    from fmcheck import cli_ci, cli_lint, cli_prove, cli_report
-
+def _parser(asked: str = "") -> argparse.ArgumentParser:
+    """Returns the parser of the command that is asked for, of all commands if it is none."""
     parser = _Parser(
         prog="fmcheck",
         allow_abbrev=False,
@@ -78,11 +85,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.set_defaults(options=("--help", "--version"))
     # Named here, `prog` spares a formatter, and with it the import of shutil.
     commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="fmcheck")
-    cli_lint.add_to(commands)
-    add_doctor(commands)
-    cli_report.add_to(commands)
-    cli_ci.add_to(commands)
-    cli_prove.add_to(commands)
+    for name in (asked,) if asked in _MODULES else _MODULES:
+        importlib.import_module(_MODULES[name]).add_to(commands)
+    if asked in _MODULES:
+        return parser
     for name in ("explain", "rule"):
         explain = commands.add_parser(
             name, help="explain a rule, a run-time check, or a code of the linter's own"

@@ -33,7 +33,7 @@ class Cell(NamedTuple):
     reason: str = ""
 
 
-def add_doctor(commands: argparse._SubParsersAction[Any]) -> None:
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Adds the command to the parser."""
     import argparse
 

@@ -68,7 +68,7 @@ class Said:
 class Model:
     """One buffer: its elements, as a plain tensor with our own poison in it, and its rows.
 
-    `unwatched` has what nobody's poison has gone over.
+    `unwatched` has what nobody's poison has gone over; who `heals` is handed that when told of it.
     """
 
     memory: torch.Tensor
@@ -78,6 +78,7 @@ class Model:
     sinks: tuple[int, ...] = (0,)
     rows: list[Row] = field(default_factory=list)
     gathered: bool = False
+    heals: bool = True
 
     def __post_init__(self) -> None:
         self.rows = [Row() for _ in range(len(self.memory))]
@@ -188,7 +189,7 @@ class Model:
             code = self._verdict(element)
             if code:
                 codes.setdefault(element // self.width, set()).add(code)
-        if codes:
+        if codes and self.heals:
             result = self._unpoisoned(numbers)
         self.gathered = self.gathered or bool(touched)
         said = []

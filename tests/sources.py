@@ -21,7 +21,7 @@ ANNOTATION = """\
 import torch
 
 def wait(ready: torch.cuda.Event, device):
-    torch.get_device_module(device).current_stream().wait_event(ready)
+    torch.get_device_module(device).Stream().wait_event(ready)
 """
 #: Does not parse, just where a rule looks.
 BROKEN = STRAY_EVENT.replace("Event()", "Event(")

@@ -72,6 +72,7 @@ class Subject:
         pool_seen = pool if kind.owned else None
         zeros = torch.zeros(shape, dtype=kind.dtype)
         self.model = Model(zeros, kind.bound, pool_seen, kind.overwrite, kind.sinks)
+        self.model.heals = self.buf._relay.guard is None
 
     def said(self) -> list[Said]:
         """What the checker said since it was last asked."""

@@ -131,8 +131,8 @@ def test_a_violation_fails_the_test_and_is_told_in_full(project: Project) -> Non
             "  missing     a write of these rows between the last read and this gather",
             "  test        test_engine.py::test_it",
             "fmcheck violation: rule=FR102 buf=FutureMap.tokens_buf rows=1,2 row_count=2 "
-            "site=toy_engine.py:14 count=1 device=cpu pid=* step=- stream=cpu owner=- generation=- "
-            "test=test_engine.py::test_it",
+            'site=toy_engine.py:14 count=1 device=cpu pid=* step=- stream="default stream" owner=- '
+            "generation=- test=test_engine.py::test_it",
             CLOSING.format(2, 1),
         ]
     )
@@ -667,7 +667,7 @@ def test_the_fixture_engine_shows_what_it_is_for(project: Project, load: bool, f
     result = project.pytester.runpytest_subprocess(
         *loaded, "-p", "no:cacheprovider", "-v", str(engine)
     )
-    result.assert_outcomes(passed=5 - failed, failed=failed)
+    result.assert_outcomes(passed=15 - failed, failed=failed)
     if load:
         result.stdout.fnmatch_lines(["*test_healthy PASSED*"])
         result.stdout.fnmatch_lines(["FMCHECK: FR102*", "  gather*future_map.py:*"])

@@ -125,7 +125,7 @@ class _Probe:
             },
         }
         if watch is not None and not told["is_worker"]:
-            told["problems"] = list(watch._coverage().problems)
+            told["problems"] = list(watch.reach.run().problems)
         path = self.folder / f"told-{os.getpid()}.json"
         path.write_text(json.dumps(told), encoding="utf-8")
 

@@ -10,8 +10,6 @@ import threading
 import time
 from typing import TYPE_CHECKING, Any
 
-import wrapt
-
 from fmcheck.errors import ViolationError
 from fmcheck.journal import layout
 
@@ -39,6 +37,8 @@ class Answering:
 
     def start(self) -> None:
         """Looks for questions from now on."""
+        import wrapt
+
         wrapt.register_post_import_hook(self._watch_captures, "torch.cuda.graphs")
         threading.Thread(target=self._look, name="fmcheck", daemon=True).start()
 

@@ -11,8 +11,6 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any
 
-import wrapt
-
 from fmcheck.errors import ViolationError
 from fmcheck.journal import layout
 from fmcheck.journal.writer import Journal
@@ -144,6 +142,8 @@ def _hook_once() -> None:
     global _hooked
     if _hooked:
         return
+    import wrapt
+
     _hooked = True
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forked)

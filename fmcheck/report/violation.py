@@ -40,8 +40,8 @@ KEYS = (
 )
 ABSENT = "-"
 _LIFE_OF_A_ROW = "FR10"
-# On a CPU there is one stream, which tells nothing.
-_ONLY_STREAM = "cpu"
+# Where no other stream has a part in the story, these tell nothing.
+_PLAIN_STREAMS = frozenset({"", "cpu", "default stream"})
 
 
 def render(violation: Violation, root: Path) -> str:
@@ -96,7 +96,9 @@ def short_path(path: str, root: Path) -> str:
 
 
 def _story(violation: Violation, root: Path) -> Iterator[str]:
-    yield _labelled(violation.access.verb, _access(violation.access, root))
+    story = (violation.access, violation.last_write, violation.last_read)
+    alone = {one.stream for one in story if one is not None} <= _PLAIN_STREAMS
+    yield _labelled(violation.access.verb, _access(violation.access, root, alone))
     if violation.values:
         yield f"    values    {_values(violation)}"
     if violation.expected:
@@ -106,7 +108,7 @@ def _story(violation: Violation, root: Path) -> Iterator[str]:
         ("last read", violation.last_read),
     ):
         if access is not None:
-            yield _labelled(label, _access(access, root))
+            yield _labelled(label, _access(access, root, alone))
         elif violation.code.startswith(_LIFE_OF_A_ROW):
             yield _labelled(label, "none")
     if violation.owner or violation.previous_owner:
@@ -135,11 +137,11 @@ def _site(site: Site, root: Path) -> str:
     return f"{text}, called at {short_path(site.caller.path, root)}:{site.caller.line}"
 
 
-def _access(access: Access, root: Path) -> str:
+def _access(access: Access, root: Path, alone: bool) -> str:
     told = [_site(access.site, root)]
     if access.step is not None:
         told.append(f"step {access.step}")
-    if access.stream not in ("", _ONLY_STREAM):
+    if not alone and access.stream:
         told.append(f"stream {access.stream}")
     if access.owner:
         told.append(f"owner {access.owner}")

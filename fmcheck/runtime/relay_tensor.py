@@ -65,7 +65,8 @@ def relay_tensor(
     dtype = str(tensor.dtype).removeprefix("torch.")
     row_stride = int(tensor.stride(0))
     poison, device = poison_for(dtype, bound), str(tensor.device)
-    copy = _copy_of(tensor) if device == "cpu" and poison.bits is not None else None
+    keeps = device == "cpu" and poison.bits is not None and not wants_guard(tensor)
+    copy = _copy_of(tensor) if keeps else None
     beneath = None if copy is None else Beneath(memory_of(copy), poison)
     laid = (tensor.shape, tensor.stride(), 0, row_stride, memory_of(tensor))
     whole = window_of(*laid, whole=True, beneath=beneath)

@@ -76,6 +76,13 @@ def _mended(draw: Draw, kind: str, table: dict[str, Any]) -> dict[str, Any]:
             table["rows"] = "req.row"
     if kind == "Renamed" and not table.get("classes"):
         table["receivers"] = ["worker"]
+    if kind == "Budget":
+        table["syncs"] = 1
+        table.pop("launches", None)
+        table.pop("when", None)
+        table["waits_in"] = [draw.one_of(REFERENCES)]
+    if kind == "Lend":
+        table["functions"] = [draw.one_of(REFERENCES)]
     if kind == "Fill":
         table["axis"] = {"rows": {"raw": "raw_bs", "padded": "bs", "capacity": "self.max_bs"}}
     return table
@@ -94,7 +101,8 @@ def _value(draw: Draw, kind: Any, name: str, key: str) -> Any:
             for _ in range(draw.integer(0, 3))
         }
     if isinstance(kind, msgspec.inspect.UnionType):
-        return _value(draw, draw.one_of(kind.types), name, key)
+        told = [one for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)]
+        return _value(draw, draw.one_of(told), name, key)
     if isinstance(kind, msgspec.inspect.BoolType):
         return draw.chance(2)
     if isinstance(kind, msgspec.inspect.IntType):
