@@ -71,11 +71,12 @@ def kinds() -> dict[str, dict[str, Any]]:
 @contextlib.contextmanager
 def engine_of(kind: str) -> Iterator[Any]:
     """Starts an engine, and shuts it down at the end."""
-    from sglang.srt.entrypoints.engine import Engine
-
     arguments = {**_BASE, **kinds()[kind]}
     asked = arguments.pop("environment", {})
+    # Before the import: releases look at it then.
     os.environ.update({"SGLANG_USE_CPU_ENGINE": "1", **asked})
+    from sglang.srt.entrypoints.engine import Engine
+
     engine = Engine(**arguments)
     for name in asked:
         del os.environ[name]
