@@ -40,7 +40,7 @@ def test_a_healthy_engine_is_checked_and_silent(kind: str) -> None:
     assert buffers
     assert writes > 20
     assert gathers > 20
-    assert re.search(r" in \d+ processes", closing_line(run)), run.output
+    assert re.search(r" in \d+ process", closing_line(run)), run.output
 
 
 @pytest.mark.parametrize(

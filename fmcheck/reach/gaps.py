@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-import sys
+import site
 from importlib import metadata
 
 _STARTUP = "fmcheck-reach.pth"
@@ -30,7 +30,9 @@ def gaps() -> list[str]:
 
 
 def _has_startup_file() -> bool:
-    return any(os.path.isfile(os.path.join(folder, _STARTUP)) for folder in sys.path if folder)
+    # Only there does Python read such files: a folder on `sys.path` alone is none of them.
+    folders = [*site.getsitepackages(), site.getusersitepackages()]
+    return any(os.path.isfile(os.path.join(folder, _STARTUP)) for folder in folders)
 
 
 def _is_installed(distribution: str) -> bool:

@@ -120,7 +120,9 @@ def _text(draw: Draw, name: str, key: str) -> str:
         return draw.one_of(("never", "always", "until gathered"))
     if name == "does":
         return draw.one_of(("hands out", "takes back"))
-    if name in ("class", "functions", "function", "per_step") and not key.startswith(".streams"):
+    if name in ("class", "functions", "function", "per_step", "fused") and not key.startswith(
+        ".streams"
+    ):
         return draw.one_of(REFERENCES)
     if key == ".owners.rows" or key == ".owners.owner":
         return draw.one_of(("return", "reqs[].rid", "return.row", "self.rows"))
