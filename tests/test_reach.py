@@ -442,7 +442,7 @@ def test_an_emptied_environment_is_got_over_by_the_entry_point_alone(project: Pr
         ("FAILED", "test_by_the_entry_point"),
     ], done.stdout
     assert re.search(
-        r"fmcheck: `\S+/python -c .*` \(process \d+\) was started, and never reached: not watched",
+        r"fmcheck: `python\S* -c .*` \(process \d+\) was started, and never reached: not watched",
         done.stdout,
     )
 

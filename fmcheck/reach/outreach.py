@@ -222,7 +222,7 @@ class Outreach:
         if not missed:
             return []
         pid, command = next(iter(missed.items()))
-        text = shlex.join(command)
+        text = shlex.join([os.path.basename(command[0]), *command[1:]])
         shown = text if len(text) < _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
         more = f", and {len(missed) - 1} more Python processes," if len(missed) > 1 else ""
         return [f"`{shown}` (process {pid}){more} was started, and never reached: not watched"]
