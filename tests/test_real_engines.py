@@ -45,7 +45,7 @@ def test_a_healthy_engine_is_checked_and_silent(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "code"),
-    [("dropped_stash", "FR104"), ("gathered_again", "FR102"), ("dropped_publish", "FR102")],
+    [("dropped_stash", "FR104"), ("gathered_again", "FR102"), ("dropped_publish", "FR104")],
 )
 def test_a_spoilt_relay_is_reported_in_the_test_that_ran_into_it(fault: str, code: str) -> None:
     run = ran(lambda: spoilt(RELEASE, fault))
