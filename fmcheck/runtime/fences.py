@@ -226,6 +226,10 @@ class Fences:
         # What the lane remembers of it must not keep the tensor alive.
         self.tell(lane, "lend", self._moment(lane), about=weakref.ref(tensor))
 
+    def out_of_sight(self) -> list[str]:
+        """Returns a sentence on each reason to doubt a race."""
+        return [f"a fence may be out of sight: {reason}" for reason in self.doubts]
+
     def gate(self, kind: str) -> str:
         """Returns what may have left out the fence of a race on purpose, "" if nothing may."""
         gates = self.gates if kind == "read-write" else ()

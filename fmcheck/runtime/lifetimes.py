@@ -357,8 +357,7 @@ class Lifetimes:
             )
 
     def _doubts(self, code: str) -> Iterator[str]:
-        for doubt in self.fences.doubts:
-            yield f"a fence may be out of sight: {doubt}"
+        yield from self.fences.out_of_sight()
         if code == "FR402" and not self.lends:
             yield "this engine was not seen to call `record_stream`, which it may do on a GPU only"
 

@@ -176,10 +176,10 @@ def _notes(fences: Fences, kind: str, early: Party, late: Party) -> Iterator[str
     yield f"{kind}: {early.verb} on {_who(early.lane)}, then {late.verb} on {_who(late.lane)}"
     for lane in (late.lane, early.lane):
         yield f"{_who(lane)} had waited for {_waits(fences, lane)}"
-    if fences.gate(kind):
-        yield f"the contract says: {fences.gate(kind)}"
-    for doubt in fences.doubts:
-        yield f"a fence may be out of sight: {doubt}"
+    gate = fences.gate(kind)
+    if gate:
+        yield f"the contract says: {gate}"
+    yield from fences.out_of_sight()
     if fences.seed is not None:
         yield f"streams were perturbed: --fmcheck-streams=random --fmcheck-seed {fences.seed}"
 

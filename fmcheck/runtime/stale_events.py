@@ -95,7 +95,7 @@ class StaleEvents:
                     notes=(
                         f"the record was made at {_line(recorded)}, and met at "
                         f"{_line(earlier)}{since} before: this wait orders nothing",
-                        *(f"a fence may be out of sight: {one}" for one in self.fences.doubts),
+                        *self.fences.out_of_sight(),
                     ),
                     history=self.fences.history((made.lane, happened.lane), (made, happened)),
                     confidence="incomplete" if self.fences.doubts else "",
