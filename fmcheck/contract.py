@@ -472,13 +472,13 @@ def load_contract(path: Path) -> Contract:
     return _checked(read_toml(path), str(path))
 
 
-def parse_contract(text: str, where: str) -> Contract:
-    """Reads and checks the text of a contract file, which errors call `where`.
+def parse_contract(content: str | bytes, where: str) -> Contract:
+    """Reads and checks a contract file's content, which errors call `where`.
 
     Raises:
         UsageError: as for `load_contract`.
     """
-    return _checked(parse_toml(text, where), where)
+    return _checked(parse_toml(content, where), where)
 
 
 def _checked(table: dict[str, Any], where: str) -> Contract:

@@ -24,19 +24,19 @@ T = TypeVar("T")
 def read_toml(path: Path) -> dict[str, Any]:
     """Returns the tables of a TOML file; UsageError if it is missing, unreadable or not TOML."""
     try:
-        return parse_toml(path.read_text(encoding="utf-8"), str(path))
+        return parse_toml(path.read_bytes(), str(path))
     except FileNotFoundError:
         raise UsageError(str(path), "no such file") from None
     except OSError as err:
         raise UsageError(str(path), f"cannot be read: {err.strerror}") from err
-    except UnicodeDecodeError as err:
-        raise UsageError(str(path), f"is not UTF-8 (byte {err.start})") from err
 
 
-def parse_toml(text: str, where: str) -> dict[str, Any]:
-    """Returns the tables of a TOML text; UsageError that names `where` if it is not TOML."""
+def parse_toml(content: str | bytes, where: str) -> dict[str, Any]:
+    """Returns the tables of a TOML file's content; UsageError names `where` if it is not TOML."""
     try:
-        return tomllib.loads(text)
+        return tomllib.loads(content if isinstance(content, str) else content.decode("utf-8"))
+    except UnicodeDecodeError as err:
+        raise UsageError(where, f"is not UTF-8 (byte {err.start})") from err
     except tomllib.TOMLDecodeError as err:
         raise UsageError(where, f"is not valid TOML: {err}") from err
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 WHERE = "fuzzed.toml"
 #: What an error has to name beside the file.
-NAMES_A_KEY = ("key `", "is not valid TOML")
+NAMES_A_KEY = ("key `", "is not valid TOML", "is not UTF-8")
 RELEASES = ("", ">=0.5.13", ">=1,<2", "==0.4.0", "<0.5.13.post1", "~=1.4", "!=2.0")
 WORDS = ("self", "rows", "tokens_buf", "req_pool_indices", "bs", "x1", "_private", "Pool")
 PATHS = ("self.buffers", "return", "io[bs].rows", "x[*].y", "self.static_io[*].rows", "slot.pad")
@@ -228,7 +228,7 @@ def garbled(draw: Draw, text: bytes) -> bytes:
 def broken_contract(text: bytes, *, must_load: bool = False) -> str:
     """Says in a line what the loader does that it must not, "" if it does well."""
     try:
-        contract = parse_contract(text.decode("utf-8"), WHERE)
+        contract = parse_contract(text, WHERE)
     except UsageError as err:
         if must_load:
             return f"a valid contract is refused: {err}"
