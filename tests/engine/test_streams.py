@@ -98,7 +98,7 @@ def test_a_fault_of_another_class_is_a_race_only_where_it_says_so(watch: Watch, 
 @pytest.mark.parametrize("workload", range(12))
 @pytest.mark.parametrize("mode", ["tracked", "delayed", "random"])
 def test_the_healthy_engine_is_never_accused_and_answers_the_same(mode: str, workload: int) -> None:
-    """520 and more by `python -m tests.stream_modes healthy`."""
+    """1,500 by `python -m tests.stream_modes healthy`."""
     assert healthy(mode, seed=workload, workload=workload) == (0, 0)
 
 
