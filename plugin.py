@@ -337,13 +337,15 @@ class _Session:
     def pytest_report_header(self) -> list[str]:
         """Says what is on, and what it does not reach."""
         from fmcheck.reach.gaps import gaps
+        from fmcheck.reach.unreported import unreported
 
         names = ", ".join(self.watch.contract_names)
         first = (
             f"fmcheck: mode {self.watch.mode}, streams {self.watch.streams}, contracts: {names} "
             "(child processes too)"
         )
-        return [first, *(f"fmcheck: {gap}" for gap in gaps())]
+        told = (*gaps(), *unreported(self.config.rootpath))
+        return [first, *(f"fmcheck: {sentence}" for sentence in told)]
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -195,22 +196,34 @@ def _test(arguments: argparse.Namespace, folder: Path) -> PytestHalf:
     """Runs pytest, whose output is seen as it comes, and returns what it came to."""
     from importlib.util import find_spec
 
+    from fmcheck.journal.gather import gather
+    from fmcheck.journal.layout import LINES
     from fmcheck.record_file import read_run
     from fmcheck.report import github
     from fmcheck.report.markdown import PytestHalf
+    from fmcheck.report_files import write_run
 
     if find_spec("pytest") is None:
         raise UsageError("ci", "tests need pytest: pip install 'fmcheck[pytest]'")
     record, page = folder / "fmcheck.json", folder / "fmcheck.html"
-    command = [sys.executable, "-m", "pytest", "-p", "fmcheck"]
+    journal = folder / "journal"
+    command = [sys.executable, "-m", "pytest", "-p", "fmcheck", f"--fmcheck-journal={journal}"]
     command += [f"--fmcheck-report={one}" for one in (record, page)]
     if arguments.config:
         command.append(f"--fmcheck-config={arguments.config}")
     sys.stdout.flush()
+    shutil.rmtree(journal, ignore_errors=True)
     status = subprocess.run([*command, *arguments.after], check=False).returncode
-    if not record.exists():
+    if record.exists():
+        run = read_run(record)
+        shutil.rmtree(journal, ignore_errors=True)
+    elif any(journal.rglob(f"*{LINES}")):
+        # An engine that dies may take pytest with it: what it had found is told all the same.
+        run = gather([journal])
+        for one in (record, page):
+            write_run(run, one)
+    else:
         return PytestHalf(status, None)
-    run = read_run(record)
     if _on_github() and (run.violations or run.advice):
         print(github.render_run(run))
     return PytestHalf(status, run)

@@ -28,7 +28,8 @@ exit status:
 """
 _SHOW = """\
 The record is what `pytest -p fmcheck --fmcheck-report FILE.json` writes, or `fmcheck report merge`.
-Its form is that of `fmcheck report schema`.
+Its form is that of `fmcheck report schema`. A folder stands for the journals in it, or else for the
+records: so is a run shown that was killed before it could report.
 """
 _MERGE = """\
 A folder stands for the journals in it (`--fmcheck-journal DIR`), or else for the records in it
@@ -60,7 +61,7 @@ def _add_show(whats: argparse._SubParsersAction[Any]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    show.add_argument("file", type=Path, metavar="FILE", help="the record, FILE.json")
+    show.add_argument("source", type=Path, metavar="DIR_OR_FILE", help="a record or a folder")
     show.add_argument(
         "--color",
         choices=("auto", "always", "never"),
@@ -101,11 +102,12 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
 
 
 def _show(arguments: argparse.Namespace) -> int:
-    from fmcheck.record_file import read_run
+    from fmcheck.merging import merge
     from fmcheck.report import colour
     from fmcheck.report.run_text import render
 
-    run = read_run(arguments.file)
+    runs = list(_with_progress(list(_sources(arguments.source))))
+    run = merge(runs) if len(runs) > 1 else runs[0]
     wanted = colour.wanted(arguments.color, os.environ, sys.stdout.isatty())
     print(render(run, colour.paint if wanted else colour.plain, brief=arguments.quiet))
     return _status(run)

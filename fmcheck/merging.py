@@ -1,4 +1,4 @@
-"""Merging: the records of several hosts, workers or sessions, made into that of one run."""
+"""Merging: what several processes, hosts or sessions found, made into one."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Coverage
+from fmcheck.journal.attribute import FOUND_IN
 from fmcheck.record import Run
 
 if TYPE_CHECKING:
@@ -17,14 +18,13 @@ if TYPE_CHECKING:
 def merge(runs: Sequence[Run]) -> Run:
     """Returns the record of runs, of which there is at least one.
 
-    A violation of one check, buffer, code site and test is one, with the counts of all. The root is
-    the first run's: paths of other hosts are shown as they are there.
+    The root is the first run's: paths of other hosts are shown as they are there.
     """
     first = runs[0]
     coverage = sum((run.coverage for run in runs), Coverage())
-    violations = merged(one for run in runs for one in run.violations)
-    advice = merged(one for run in runs for one in run.advice)
-    accepted = merged(one for run in runs for one in run.accepted)
+    violations = one_each(one for run in runs for one in run.violations)
+    advice = one_each(one for run in runs for one in run.advice)
+    accepted = one_each(one for run in runs for one in run.accepted)
     told = {one.key for one in (*violations, *accepted)}
     return Run(
         version=first.version,
@@ -41,11 +41,21 @@ def merge(runs: Sequence[Run]) -> Run:
     )
 
 
-def merged(violations: Iterable[Violation]) -> tuple[Violation, ...]:
-    """Returns the first violation of each check, buffer, site and test, with the counts of all."""
-    first: dict[tuple[object, str], Violation] = {}
-    for one in violations:
-        key = (one.key, one.test)
-        known = first.get(key)
-        first[key] = replace(known, count=known.count + one.count) if known else one
-    return tuple(first.values())
+def one_each(violations: Iterable[Violation]) -> tuple[Violation, ...]:
+    """Returns each violation of a test and a code site once, with the counts of all.
+
+    Its notes name all processes that found it.
+    """
+    known: dict[object, Violation] = {}
+    for violation in violations:
+        key = (violation.key, violation.test)
+        before = known.get(key)
+        if before is not None:
+            more = [note for note in violation.notes if note.startswith(FOUND_IN)]
+            violation = replace(
+                before,
+                count=before.count + violation.count,
+                notes=tuple(dict.fromkeys((*before.notes, *more))),
+            )
+        known[key] = violation
+    return tuple(known.values())

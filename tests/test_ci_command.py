@@ -264,6 +264,23 @@ def test_what_was_not_asked_for_is_said():
 # --- for real ---
 
 
+def test_what_a_pytest_that_was_killed_had_found_is_told(project: Project):
+    project.write("test_engine.py", STALE + "        import os; os.kill(os.getpid(), 9)\n")
+    done = subprocess.run(
+        [sys.executable, "-m", "fmcheck", "ci", "--no-lint", "--summary", "s.md", "--"],
+        cwd=project.pytester.path,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == 2, done.stderr
+    out = project.pytester.path / "fmcheck-report"
+    assert [one.code for one in read_run(out / "fmcheck.json").violations] == ["FR102"]
+    assert (out / "fmcheck.html").exists()
+    told = (project.pytester.path / "s.md").read_text()
+    assert "**FR102** double-read" in told
+    assert "exit status -9" in told
+
+
 def test_a_project_is_gated_end_to_end(project: Project):
     project.write("test_engine.py", STALE)
     done = subprocess.run(

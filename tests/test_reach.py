@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import signal
 import subprocess
 import sys
 from typing import TYPE_CHECKING
@@ -277,6 +278,45 @@ def test_a_child_that_cannot_be_watched_fails_the_session(project: Project) -> N
     assert done.returncode == 1
     assert "1 passed" in done.stdout
     assert re.search(r"fmcheck error: process \d+ \(.*\) is not watched: .*wrapt", done.stdout)
+
+
+#: As SGLang's scheduler does when it fails: the pytest process goes down with it.
+TAKES_PYTEST_WITH_IT = """
+    import os, subprocess, sys
+
+    def test_it():
+        code = "import os, toy_engine; toy_engine.stale(); os.kill(os.getppid(), 9)"
+        subprocess.run([sys.executable, "-c", code])
+"""
+
+
+def test_a_run_that_was_killed_is_told_of_by_the_next(project: Project, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    project.write("test_it.py", TAKES_PYTEST_WITH_IT)
+    assert project.pytest("-p", "fmcheck", TMPDIR=str(scratch)).returncode == -signal.SIGKILL
+    project.write("test_it.py", "def test_it():\n    pass\n")
+    following = [project.pytest("-p", "fmcheck", TMPDIR=str(scratch)).stdout for _ in range(2)]
+    told = r"run \(process \d+\) was killed before it could report 1 violation: fmcheck report show"
+    (folder,) = re.findall(rf"^fmcheck: an earlier {told} (.+)$", following[0], re.MULTILINE)
+    assert "an earlier run" not in following[1]
+    shown = subprocess.run(
+        [sys.executable, "-m", "fmcheck", "report", "show", folder], capture_output=True, text=True
+    )
+    assert shown.returncode == 1
+    assert shown.stdout.startswith("FMCHECK: FR102 ")
+    assert "\n  test        test_it.py::test_it\n" in shown.stdout
+
+
+def test_a_run_of_other_tests_is_not_told_of(project: Project, tmp_path: Path) -> None:
+    scratch, other = tmp_path / "scratch", tmp_path / "other"
+    scratch.mkdir()
+    other.mkdir()
+    project.write("test_it.py", TAKES_PYTEST_WITH_IT)
+    project.pytest("-p", "fmcheck", TMPDIR=str(scratch))
+    project.write("test_it.py", "def test_it():\n    pass\n")
+    done = project.pytest("-p", "fmcheck", f"--rootdir={other}", TMPDIR=str(scratch))
+    assert "an earlier run" not in done.stdout
 
 
 def test_a_problem_of_a_child_fails_the_session_though_it_is_killed(project: Project) -> None:

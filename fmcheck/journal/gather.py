@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING
 from fmcheck.errors import UsageError
 from fmcheck.finding import Coverage
 from fmcheck.journal import layout
-from fmcheck.journal.attribute import FOUND_IN, attributed
+from fmcheck.journal.attribute import attributed
 from fmcheck.journal.ending import ending
 from fmcheck.journal.read import Library
+from fmcheck.merging import one_each
 from fmcheck.record import Process, Run
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from pathlib import Path
 
-    from fmcheck.finding import Violation
     from fmcheck.journal.layout import Start
     from fmcheck.journal.read import Pages
 
@@ -95,23 +95,6 @@ def never_reached(library: Library) -> dict[int, tuple[str, ...]]:
         for reaped in pages.reaped
         if reaped.command and pages.head and (pages.head.host, reaped.pid) not in reached
     }
-
-
-def one_each(violations: Iterable[Violation]) -> tuple[Violation, ...]:
-    """Returns each violation of a test once, with all processes that found it in its notes."""
-    known: dict[object, Violation] = {}
-    for violation in violations:
-        key = (violation.key, violation.test)
-        before = known.get(key)
-        if before is not None:
-            more = [note for note in violation.notes if note.startswith(FOUND_IN)]
-            violation = replace(
-                before,
-                count=before.count + violation.count,
-                notes=tuple(dict.fromkeys((*before.notes, *more))),
-            )
-        known[key] = violation
-    return tuple(known.values())
 
 
 def _processes(libraries: Iterable[Library]) -> Iterator[Process]:

@@ -35,18 +35,19 @@ def made(asked: str = "") -> str:
         if asked:
             Path(asked).mkdir(parents=True, exist_ok=True)
         else:
-            _prune(Path(tempfile.gettempdir()))
+            for path in over()[_KEPT:]:
+                shutil.rmtree(path, ignore_errors=True)
         within = os.path.abspath(asked) if asked else None
         return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=within)
     except OSError as err:
         raise UsageError("--fmcheck-journal", f"{err.filename}: {err.strerror}") from None
 
 
-def _prune(folder: Path) -> None:
-    """Removes the journals of our runs that are over, but for the latest."""
+def over() -> list[Path]:
+    """Returns the journals of our runs that are over, the latest first, of those that were kept."""
     if not os.path.isdir("/proc/self"):
-        return  # no telling which are over
-    over = []
+        return []  # no telling which are over
+    folder, found = Path(tempfile.gettempdir()), []
     for path in folder.glob(f"{_PREFIX}*"):
         pid = re.match(rf"{_PREFIX}(\d+)-", path.name)
         try:
@@ -54,6 +55,5 @@ def _prune(folder: Path) -> None:
         except OSError:
             continue
         if pid and known.st_uid == os.getuid() and not Path(f"/proc/{pid[1]}").exists():
-            over.append((known.st_mtime, path))
-    for _, path in sorted(over, reverse=True)[_KEPT:]:
-        shutil.rmtree(path, ignore_errors=True)
+            found.append((known.st_mtime, path))
+    return [path for _, path in sorted(found, reverse=True)]

@@ -19,10 +19,11 @@ from fmcheck.finding import Counts
 from fmcheck.journal import layout
 from fmcheck.journal.attribute import attributed, phase_of
 from fmcheck.journal.ending import RUNNING, ending, is_death
-from fmcheck.journal.gather import merged, never_reached, one_each, record_of
+from fmcheck.journal.gather import merged, never_reached, record_of
 from fmcheck.journal.layout import Session as SessionLine
 from fmcheck.journal.read import Library
 from fmcheck.journal.writer import Journal
+from fmcheck.merging import one_each
 from fmcheck.reach import arrival, folder, packet, stowaway
 from fmcheck.reach.presence import Presence
 from fmcheck.reach.role import role_here

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fmcheck.merging import merged
+from fmcheck.merging import one_each
 from fmcheck.testing.mark import fits
 
 if TYPE_CHECKING:
@@ -36,7 +36,7 @@ class Book:
     @property
     def found(self) -> tuple[Violation, ...]:
         """All that was found in the test so far, the same violation once, advice included."""
-        return merged(self._found)
+        return one_each(self._found)
 
     def add(self, found: Iterable[Violation], advice: Iterable[Violation] = ()) -> None:
         """Takes in what was found since it was last asked; advice never fails a test."""
@@ -54,7 +54,7 @@ class Book:
     def judge(self) -> Judged:
         """Returns what was found and is not judged yet, by what the test asks for."""
         self.accept((*self.asked.expect, *self.asked.allow))
-        judged = Judged(merged(self._pending), merged(self._accepted))
+        judged = Judged(one_each(self._pending), one_each(self._accepted))
         self._pending, self._accepted = [], []
         return judged
 

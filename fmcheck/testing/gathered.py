@@ -6,7 +6,7 @@ from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Violation  # noqa: TC001  (msgspec reads the annotations)
-from fmcheck.merging import merged
+from fmcheck.merging import one_each
 
 if TYPE_CHECKING:
     from fmcheck.record import Run
@@ -39,7 +39,7 @@ class Gathered:
         accepted = {(one.key, one.test) for one in self.accepted} - failing
         known = {(one.key, one.test) for one in run.violations}
         new = [one for one in (*self.failing, *self.accepted) if (one.key, one.test) not in known]
-        every = (*run.violations, *merged(new))
+        every = (*run.violations, *one_each(new))
         return replace(
             run,
             violations=tuple(one for one in every if (one.key, one.test) not in accepted),
