@@ -27,7 +27,10 @@ _COUNTS = re.compile(r"^fmcheck: ([\d,]+) buffers?, ([\d,]+) writes?, ([\d,]+) g
 
 
 class Drive(NamedTuple):
-    """What one run of tests said, by the names of the tests; `status` is how it ended."""
+    """What one run of tests said, by the names of the tests; `status` is how it ended.
+
+    Of a run that was killed, whose status is negative, there is the output alone.
+    """
 
     failures: Mapping[str, str]
     passed: frozenset[str]
@@ -78,6 +81,8 @@ def under_pytest(arguments: Sequence[str], environment: Mapping[str, str]) -> Dr
         )
         seconds = time.monotonic() - started
         output = done.stdout + done.stderr
+        if done.returncode < 0:
+            return Drive({}, frozenset(), frozenset(), output, {}, done.returncode, seconds)
         if not junit.exists():
             raise NoEnvironment(f"this did not run: {shlex.join(command)}\n{output}")
         cases = ElementTree.parse(junit).findall(".//testcase")

@@ -14,12 +14,14 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fmcheck.journal.gather import gather
 from tests.drives import codes, under_pytest
 from tests.sglang_env import HERE, NoEnvironment, environment_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
+    from fmcheck.record import Run
     from tests.drives import Drive
 
 WHOLE = HERE / "data" / "whole"
@@ -53,6 +55,9 @@ def healthy(release: str, kind: str = "", watched: bool = True, tests: str = "")
 def spoilt(release: str, fault: str, watched: bool = True) -> Drive:
     """Runs three tests of one engine, whose relay is spoilt in the second of them.
 
+    A token that is none stops SGLang's scheduler, which kills the tests too: then the failures are
+    what the journal holds.
+
     Raises:
         NoEnvironment: if the release or its environment cannot be had.
     """
@@ -62,8 +67,21 @@ def spoilt(release: str, fault: str, watched: bool = True) -> Drive:
             "SPOIL_WHEN": str(Path(scratch) / "now"),
             "SPOIL": fault,
         }
-        arguments = [*(_FMCHECK if watched else ()), str(WHOLE / "test_spoilt.py")]
-        return under_pytest(arguments, environment(release, **told))
+        journal = Path(scratch) / "journal"
+        asked = (*_FMCHECK, f"--fmcheck-journal={journal}") if watched else ()
+        arguments = [*asked, str(WHOLE / "test_spoilt.py")]
+        run = under_pytest(arguments, environment(release, **told))
+        if watched and run.status < 0:
+            return run._replace(failures=_failures(gather([journal])))
+        return run
+
+
+def _failures(run: Run) -> dict[str, str]:
+    found: dict[str, str] = {}
+    for one in run.violations:
+        test = one.test.rpartition("::")[2]
+        found[test] = f"{found.get(test, '')}FMCHECK: {one.code} \n"
+    return found
 
 
 def environment(release: str, **more: str) -> dict[str, str]:
@@ -114,7 +132,8 @@ def _tell_spoilt(release: str) -> None:
         seen = {name: ", ".join(codes(text)) for name, text in watched.failures.items()}
         told = "; ".join(f"{code} in {name}" for name, code in seen.items()) or "NOTHING"
         changed = "other tokens" if before != during else "the same tokens"
-        print(f"  {fault:<16} bare: exit {bare.status}, {changed}; watched: {told}", flush=True)
+        ended = f"exit {bare.status}, {changed}" if bare.status >= 0 else "the tests were killed"
+        print(f"  {fault:<16} bare: {ended}; watched: {told}", flush=True)
 
 
 def closing_line(run: Drive) -> str:
