@@ -32,6 +32,7 @@ IN_THE_POOL = {
     "test_lost_write": "FR103",
     "test_lengths_double_gather": "FR102",
     "test_dropped_publish": "FR102",
+    "test_lengths_that_wait_for_no_publish": "FR401",
 }
 IN_THE_RING = {**EVERYWHERE, "test_stale_owner_in_the_ring": "FR104"}
 

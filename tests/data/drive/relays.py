@@ -22,6 +22,7 @@ RELEASE = tuple(int(part) for part in importlib.metadata.version("sglang").split
 RING = RELEASE < (0, 5, 13)
 NONE, EAGLE = SpeculativeAlgorithm.NONE, SpeculativeAlgorithm.EAGLE
 POOL = 12
+device = torch.get_device_module("cpu")
 WIDTH = 64
 
 _record_stream = torch.Tensor.record_stream
@@ -141,9 +142,17 @@ class PoolRelay:
         return resolved.input_ids
 
     def lengths(self, places):
+        return self.resolve_lengths(places).seq_lens
+
+    def resolve_lengths(self, places):
         resolved = spec_batch(places)
         self.map.resolve_seq_lens_cpu(resolved)
-        return resolved.seq_lens
+        return resolved
+
+    def pull_lengths(self):
+        """Has lengths come to the host as on CUDA: by a stream and a mirror of their own."""
+        self.map.fwd_prepare_d2h_stream = device.Stream()
+        self.map.new_seq_lens_cpu_pinned = torch.empty(self.map.req_pool_size, dtype=torch.int64)
 
     def extras(self, places):
         resolved = spec_batch(places)

@@ -3,11 +3,13 @@
 Each step launches a batch (gather, forward, stash) and only then takes in the results of the step
 before: a request that ended there is in flight once more, its row goes back after that, and the
 value that it stashed last is never read. The forward is a formula, so that what the relay hands on
-can be told right from wrong.
+can be told right from wrong. With `streams` there are two of them, those of the CPU, and a forward
+is launched behind the schedule stream, as `run_batch` does.
 """
 
 from __future__ import annotations
 
+import contextlib
 import random
 from dataclasses import dataclass, field
 from typing import Any
@@ -42,6 +44,8 @@ class Options:
     retract: float = 0.0
     speculative: bool = False
     mirror: bool = True
+    streams: bool = False
+    pulls: bool = False
     steps: int = 40
 
 
@@ -63,13 +67,26 @@ class Scheduler:
         algorithm = relays.EAGLE if self.options.speculative else relays.NONE
         more = {} if relays.RING else {"needs_cpu_seq_lens": self.options.mirror}
         self.relay = relays.make_relay(self.pool, algorithm, **more)
+        if self.options.pulls:
+            self.relay.pull_lengths()
+        self.schedule_stream, self.forward_stream = relays.device.Stream(), relays.device.Stream()
+        relays.device.synchronize()
         self.made = 0
 
     def run(self) -> None:
-        for _ in range(self.options.steps):
-            self.arrive()
-            self.step()
+        with self.on(self.schedule_stream):
+            for _ in range(self.options.steps):
+                self.arrive()
+                self.step()
         assert self.served > 3
+
+    def on(self, stream: Any) -> Any:
+        return relays.device.stream(stream) if self.options.streams else contextlib.nullcontext()
+
+    def forward(self) -> Any:
+        if self.options.streams:
+            self.forward_stream.wait_stream(self.schedule_stream)
+        return self.on(self.forward_stream)
 
     def arrive(self) -> None:
         while len(self.waiting) < 2:
@@ -92,8 +109,9 @@ class Scheduler:
         nothing = torch.tensor([], dtype=torch.int64)
         if relays.RING:
             return
-        self.relay.publish(nothing, nothing)
-        self.relay.stash(nothing, nothing)
+        with self.forward():
+            self.relay.publish(nothing, nothing)
+            self.relay.stash(nothing, nothing)
 
     def launch(self) -> list[Job]:
         extend = self.extend() if self.chunking or self.random.random() < 0.5 else []
@@ -102,12 +120,14 @@ class Scheduler:
             decode = []
         if self.options.speculative and extend:
             decode = []
-        self.gather(extend, decode)
+        self.resolve_lengths(decode)
         batch = extend + decode
-        for job in batch:
-            job.length += 1
-        if batch:
-            self.stash(batch)
+        with self.forward():
+            self.gather(extend, decode)
+            for job in batch:
+                job.length += 1
+            if batch:
+                self.stash(batch)
         for job in extend:
             job.chunks -= 1
             if job.chunks:
@@ -127,15 +147,20 @@ class Scheduler:
             self.waiting = self.waiting[1:]
         return jobs
 
+    def resolve_lengths(self, decode: list[Job]) -> None:
+        if not decode or not self.options.speculative or relays.RING:
+            return
+        resolved = self.relay.resolve_lengths(self.places(decode))
+        lengths = [job.length for job in decode]
+        assert resolved.seq_lens.tolist() == lengths
+        assert not self.options.mirror or resolved.seq_lens_cpu.tolist() == lengths
+
     def gather(self, extend: list[Job], decode: list[Job]) -> None:
         if not decode:
             return
         places = self.places(decode)
         tokens = [job.token for job in decode]
         if self.options.speculative:
-            if not relays.RING:
-                lengths = self.relay.lengths(places)
-                assert lengths.tolist()[: len(decode)] == [job.length for job in decode]
             draft = self.relay.extras(places)
             assert draft.bonus_tokens.tolist() == tokens
             assert draft.topk_index[:, 0].tolist() == [token % 7 for token in tokens]

@@ -21,6 +21,8 @@ PLAIN = {
     "aborts": Options(abort=0.3),
     "retraction": Options(retract=0.3),
     "everything": Options(True, True, False, 0.2, 0.2, 0.2),
+    "everything, two streams": Options(True, True, False, 0.2, 0.2, 0.2, streams=True),
+    "padded, two streams": Options(padded=True, streams=True),
 }
 SPECULATIVE = {
     "speculative": Options(speculative=True),
@@ -29,6 +31,10 @@ SPECULATIVE = {
     "speculative, disturbed": Options(
         speculative=True, chunked=True, idle=0.2, abort=0.2, retract=0.2
     ),
+    "speculative, two streams": Options(
+        speculative=True, chunked=True, idle=0.2, abort=0.2, retract=0.2, streams=True
+    ),
+    "speculative, two streams, no mirror": Options(speculative=True, mirror=False, streams=True),
 }
 pool_only = pytest.mark.skipif(
     relays.RING, reason="the ring of this release has nothing of the kind"
@@ -44,6 +50,14 @@ def test_plain_schedule(options, seed):
 @pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("options", SPECULATIVE.values(), ids=SPECULATIVE)
 def test_speculative_schedule(options, seed):
+    with relays.eagle():
+        Scheduler(options, seed).run()
+
+
+@pool_only
+@pytest.mark.parametrize("seed", SEEDS)
+def test_lengths_are_pulled_on_a_stream_of_their_own(seed):
+    options = Options(speculative=True, abort=0.2, retract=0.2, streams=True, pulls=True)
     with relays.eagle():
         Scheduler(options, seed).run()
 

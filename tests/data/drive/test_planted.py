@@ -116,6 +116,18 @@ def test_dropped_publish():
         made.lengths(ROWS)
 
 
+@pool_only
+def test_lengths_that_wait_for_no_publish():
+    made = lengths_relay()
+    schedule, forward = relays.device.Stream(), relays.device.Stream()
+    relays.device.synchronize()
+    with relays.device.stream(forward):
+        made.publish(ROWS, TOKENS)
+    made.map.publish_ready = None
+    with relays.device.stream(schedule):
+        made.lengths(ROWS)
+
+
 def test_extras_double_gather():
     with relays.eagle():
         made = lengths_relay()
