@@ -48,10 +48,8 @@ engines: $(VENV)/.ready  ## whole engines of SGLang on CPU, healthy and with a s
 reach: $(VENV)/.ready  ## child processes: each way to start one against each way to end, and kills
 	$(BIN)/python -m tests.reach
 
-benchmarks: $(VENV)/.ready  ## ratios: linter against ruff, watch, guard, fused gather
-	$(BIN)/python -m tests.benchmarks
-	$(BIN)/python -m tests.benchmarks.guard
-	$(BIN)/python -m tests.benchmarks.fused_gather
+benchmarks: $(VENV)/.ready  ## ratios: linter against ruff, watch, guard, streams, scaling
+	$(BIN)/python -m tests.benchmarks --output benchmarks.json $(PARTS:%=--part %)
 
 robust: $(VENV)/.ready  ## the linter over site-packages, the standard library and odd files
 	$(BIN)/python -m tests.robust

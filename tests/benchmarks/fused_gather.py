@@ -15,13 +15,18 @@ import statistics
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 
 from fixtures.engine.device import wait_for_device
 from fixtures.engine.gather import compile_gather, gather_single
 from fixtures.engine.guard import assert_nonneg_and_invalidate, compile_check
+from tests.benchmarks.ratio import Ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+    from pathlib import Path
 
 BATCHES = (1, 8, 32, 256)
 POOL, TOPK, WIDTH = 1024, 8, 256
@@ -152,6 +157,18 @@ def compare_gathers(device: torch.device, *, hidden: bool) -> bool:
         )
         print(f"  batch {batch:4}: {told}; fused / single {times[-1] / times[0]:.2f}")
     return good
+
+
+def ratios(_: Path) -> Iterator[Ratio]:
+    """Yields seconds a call on a CPU: the fused gather against four single ones."""
+    device = torch.device("cpu")
+    torch.set_num_threads(1)
+    buffers = relay(device, hidden=True)
+    contestants = [Contestant("", gather_single, None), fused(buffers, device, combined=True)]
+    assert same(contestants[1].gather, gather_single, rows_of(7, device), buffers)
+    for batch in BATCHES:
+        single, ours = microseconds(contestants, rows_of(batch, device), buffers)
+        yield Ratio(f"gather of {batch} rows' extras: fused / four", ours / 1e6, single / 1e6)
 
 
 def compare_guards(device: torch.device) -> None:

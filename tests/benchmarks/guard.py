@@ -12,6 +12,7 @@ ratio is of one run on one machine.
 from __future__ import annotations
 
 import argparse
+import json
 import statistics
 import subprocess
 import sys
@@ -25,11 +26,12 @@ from fixtures.engine.guard import assert_nonneg_and_invalidate, compile_check
 from fmcheck.runtime.owners import Owners
 from fmcheck.runtime.relay_tensor import relay_tensor
 from fmcheck.runtime.tally import Tally
+from tests.benchmarks.ratio import Ratio
 from tests.corpus import cache_folder
 from tests.sglang_env import environment_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     Call = Callable[[], object]
     Guard = Callable[[torch.Tensor, torch.Tensor, torch.Tensor], None]
@@ -110,37 +112,69 @@ def measure(size: int, known: dict[str, Guard]) -> dict[str, float]:
     return {**times, "ours": times["ours"] - times["bare"]}
 
 
-def show() -> None:
+def show(as_json: bool = False) -> None:
     """Prints the table, a line as soon as it is measured."""
     torch.set_num_threads(1)
     known = guards()
-    print(f"torch {torch.__version__}, one thread; microseconds; ratios: ours / guard")
+    if not as_json:
+        print(f"torch {torch.__version__}, one thread; microseconds; ratios: ours / guard")
     for size in SIZES:
         times = measure(size, known)
+        if as_json:
+            print(json.dumps([size, times]), flush=True)
+            continue
         told = ", ".join(f"{name} {took:.1f}" for name, took in times.items())
         ratios = ", ".join(f"{name} {times['ours'] / times[name]:.2f}" for name in known)
         print(f"{size:5} rows: {told}; ratios: {ratios}", flush=True)
 
 
+def ratios(_: Path) -> Iterator[Ratio]:
+    """Yields what the watch adds to a stash and gather, beside each guard alone."""
+    for line in _run("--json", capture=True).splitlines():
+        size, times = json.loads(line)
+        for name in times.keys() - {"bare", "ours"}:
+            what = f"stash and gather of {size} rows, what the watch adds / {name}"
+            yield Ratio(what, times["ours"] / 1e6, times[name] / 1e6)
+
+
 def sglang_python() -> Path | None:
     """Returns the python of the environment for SGLang if it stands already, else None."""
-    python = cache_folder() / "env" / "relay" / "bin" / "python"
+    python = cache_folder() / "env" / "sglang" / "bin" / "python"
     return python if python.exists() else None
 
 
-def main() -> int:
-    """Prints the table, from within SGLang's environment where there is one."""
+def _run(*options: str, capture: bool = False) -> str:
+    """Runs this module, within SGLang's environment where there is one; returns its output.
+
+    Raises:
+        RuntimeError: if it failed.
+    """
+    python = sglang_python()
+    environment = environment_of(RELEASE) if python else None
+    done = subprocess.run(
+        [str(python or sys.executable), "-m", "tests.benchmarks.guard", "--here", *options],
+        env=environment,
+        cwd=Path(__file__).parent.parent.parent,
+        stdout=subprocess.PIPE if capture else None,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise RuntimeError(f"the guards could not be measured: exit status {done.returncode}")
+    return done.stdout or ""
+
+
+def main() -> None:
+    """Prints the table."""
     options = argparse.ArgumentParser(description=__doc__)
     options.add_argument("--here", action="store_true", help="do not look for SGLang")
-    python = sglang_python()
-    if options.parse_args().here or python is None:
-        show()
-        return 0
-    repository = str(Path(__file__).parent.parent.parent)
-    environment = environment_of(RELEASE)
-    command = [str(python), "-m", "tests.benchmarks.guard", "--here"]
-    return subprocess.run(command, env=environment, cwd=repository, check=False).returncode
+    options.add_argument("--json", action="store_true", help="a line of JSON a size")
+    asked = options.parse_args()
+    if asked.here:
+        show(asked.json)
+    else:
+        _run(*(["--json"] if asked.json else []))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    main()
