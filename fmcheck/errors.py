@@ -47,5 +47,11 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     """
     matches = difflib.get_close_matches(name, list(known), n=5, cutoff=cutoff)
     # Two letters that changed places are nearer than others: a slip of the fingers.
-    matches.sort(key=lambda match: sorted(match) != sorted(name))
+    matches.sort(key=lambda match: not _is_swapped(match, name))
     return f"; did you mean `{matches[0]}`?" if matches else ""
+
+
+def _is_swapped(one: str, other: str) -> bool:
+    """Tells whether two neighbouring letters have changed places, and nothing else."""
+    at = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+    return one == other[:at] + other[at : at + 2][::-1] + other[at + 2 :]

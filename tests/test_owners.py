@@ -122,7 +122,7 @@ def test_a_path_leads_through_attributes_and_sequences(path: str) -> None:
 
 
 def test_a_path_through_a_missing_attribute_is_an_error() -> None:
-    with pytest.raises(LookupError, match="path `req.slot`: there is no `slot`"):
+    with pytest.raises(LookupError, match=r"path `req\.slot`: there is no `slot`"):
         paths.follow("req.slot", {"req": REQUEST})
 
 

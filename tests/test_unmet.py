@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fmcheck.contract import parse_contract
+from fmcheck.errors import nearest
 from fmcheck.runtime.watch import Watch
 
 if TYPE_CHECKING:
@@ -221,3 +222,17 @@ def test_the_rows_of_a_fill_are_counted() -> None:
         assert watch.coverage().counts.tails == 2
     finally:
         watch.stop()
+
+
+@pytest.mark.parametrize(
+    ("name", "known", "near"),
+    [
+        ("FM310", ["FM311", "FM301", "FM210"], "FM301"),
+        ("loop", ["pool", "loops"], "loops"),
+        ("fill", ["lilf", "filled"], "filled"),
+    ],
+)
+def test_only_neighbouring_letters_that_changed_places_are_a_slip_of_the_fingers(
+    name: str, known: list[str], near: str
+) -> None:
+    assert nearest(name, known) == f"; did you mean `{near}`?"
