@@ -20,9 +20,11 @@ from fmcheck.registry import contract_files, rules
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_ROOT = Path(__file__).resolve().parent.parent
 BY_HAND = (
     ("A finding", "index.md"),
     ("Contracts", "contract.md"),
+    ("Contracts, key by key", "keys.md"),
     ("Is it watching?", "prove.md"),
     ("What it cannot see", "unseen.md"),
     ("False alarms", "false-alarms.md"),
@@ -36,9 +38,17 @@ def pages() -> dict[str, str]:
     found = {f"rules/{code}.md": rule_page(rule) for code, rule in _own_rules().items()}
     found |= {f"rules/{code}.md": own_page(own) for code, own in OWN_CODES.items()}
     found |= {f"checks/{code}.md": check_page(code) for code in CHECKS}
+    found["keys.md"] = _guide()
     found["rules/index.md"] = "\n".join(_rules_index())
     found["checks/index.md"] = "\n".join(_checks_index())
     return found
+
+
+def _guide() -> str:
+    """Returns what fixtures/README.md says of contracts, as a page."""
+    text = (_ROOT / "fixtures" / "README.md").read_text(encoding="utf-8")
+    _, heading, guide = text.partition("## A contract for an engine of your own")
+    return f"{heading[1:]}{guide}"
 
 
 def _own_rules() -> dict[str, Any]:

@@ -55,7 +55,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "--only", action="append", default=[], metavar="OPERATOR", help="of this kind (repeatable)"
     )
     which.add_argument(
-        "--exclude", action="append", default=[], metavar="PATTERN", help="not in these files"
+        "--exclude",
+        action="append",
+        default=[],
+        metavar="PATTERN",
+        help="not in these files: a pattern as in .gitignore, from this folder",
     )
     which.add_argument("--limit", type=_count, metavar="N", help="no more than N")
     which.add_argument("--seed", type=int, metavar="N", help="drawn at random, not the first")

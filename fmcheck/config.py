@@ -102,7 +102,11 @@ def load_settings(path: Path) -> Located:
         if located is None:
             raise UsageError(str(path), "expected a table `[tool.fmcheck]`, found none")
         return located
-    return Located(_settings(read_toml(path), path, ""), path)
+    table = read_toml(path)
+    if "engine" in table:
+        text = f'this is a contract: expected a settings file, with `contracts = ["{path.name}"]`'
+        raise UsageError(str(path), text)
+    return Located(_settings(table, path, ""), path)
 
 
 def pack(located: Located) -> str:

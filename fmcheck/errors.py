@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
+#: How near a name must be to one that nothing else stands for, to be taken for a slip of it.
+SLIP = 0.8
+
 
 class UsageError(Exception):
     """Bad input that stops a command before it has changed anything (exit status 2).
@@ -37,9 +40,18 @@ class FmcheckWarning(UserWarning):
     """A violation in mode `warn`."""
 
 
-def nearest(name: str, known: Iterable[str]) -> str:
-    """Returns "; did you mean `x`?" for the known name nearest to `name`, or "" if none is near."""
-    matches = difflib.get_close_matches(name, list(known), n=5, cutoff=0.5)
+def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Returns "; did you mean `x`?" for the known name nearest to `name`, or "" if none is near.
+
+    `cutoff` is how near it has to be, from 0 to 1.
+    """
+    matches = difflib.get_close_matches(name, list(known), n=5, cutoff=cutoff)
     # Two letters that changed places are nearer than others: a slip of the fingers.
-    matches.sort(key=lambda match: sorted(match) != sorted(name))
+    matches.sort(key=lambda match: not _is_swapped(match, name))
     return f"; did you mean `{matches[0]}`?" if matches else ""
+
+
+def _is_swapped(one: str, other: str) -> bool:
+    """Tells whether two neighbouring letters have changed places, and nothing else."""
+    at = next((n for n, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), 0)
+    return one == other[:at] + other[at : at + 2][::-1] + other[at + 2 :]

@@ -246,7 +246,8 @@ class Counts:
 class Coverage:
     """What the watch of one or more processes reached, and why it could not reach more.
 
-    `imported` and `touched` hold declared relay classes, `imported` without the optional ones;
+    `declared`, `imported` and `touched` hold relay classes that the contracts name, the first two
+    without the optional ones;
     `problems` are complete sentences, each of which fails the session; `notes` fail nothing and
     tell what went on out of sight. `warnings` counts the violations that fail nothing, `suppressed`
     those that the settings' suppressions took, each time anew; `matched` and `unmatched` hold the
@@ -255,6 +256,7 @@ class Coverage:
 
     counts: Counts = Counts()
     violations: int = 0
+    declared: tuple[str, ...] = ()
     imported: tuple[str, ...] = ()
     touched: tuple[str, ...] = ()
     problems: tuple[str, ...] = ()
@@ -268,6 +270,7 @@ class Coverage:
         return Coverage(
             counts=self.counts + other.counts,
             violations=self.violations + other.violations,
+            declared=_union(self.declared, other.declared),
             imported=_union(self.imported, other.imported),
             touched=_union(self.touched, other.touched),
             problems=_union(self.problems, other.problems),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -19,6 +20,20 @@ else:
     import tomli as tomllib
 
 T = TypeVar("T")
+
+_LACKS = re.compile(r"Object missing required field `(.+)`")
+_MISTYPED = re.compile(r"Expected `(?P<wanted>[a-z |]+)`, got `(?P<got>[a-z]+)`")
+_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<key>\d+|\.\.\.)\]")
+#: msgspec's words for values, in the words of whoever writes the file.
+_WORDS = {
+    "array": "a list",
+    "object": "a table",
+    "str": "a string",
+    "int": "a whole number",
+    "float": "a number",
+    "bool": "true or false",
+    "date": "a date",
+}
 
 
 def read_toml(path: Path) -> dict[str, Any]:
@@ -52,8 +67,82 @@ def convert(table: Mapping[str, Any], into: type[T], where: str, at: str = "") -
         # Only now: to look at the types takes longer than to lint a small file.
         _reject_unknown_keys(table, into, where, at)
         what, _, path = str(err).partition(" - at `$")
-        key = (at + path.rstrip("`")).lstrip(".") or "the file's root"
-        raise UsageError(where, f"key `{key}`: {what[0].lower()}{what[1:]}") from err
+        raise UsageError(where, _misfit(what, path.rstrip("`"), into, where, at)) from err
+
+
+def _misfit(what: str, path: str, into: object, where: str, at: str) -> str:
+    """Returns msgspec's complaint, with the key as the file has it and how the value is written."""
+    lacks = _LACKS.fullmatch(what)
+    if lacks:
+        path = f"{path}.{lacks[1]}"
+    key = f"{at}{path}".lstrip(".")
+    heading = "" if where.endswith(".json") else re.sub(r"\[[^]]*\]", "", key)
+    wanted = _written(_kind_at(into, path), heading)
+    if lacks:
+        return f"key `{key}` is missing: expected {wanted}"
+    mistyped = _MISTYPED.fullmatch(what)
+    if mistyped:
+        # Of alternatives msgspec knows best which of them would do.
+        if "|" in mistyped["wanted"] or not wanted:
+            kinds = [one for one in mistyped["wanted"].split(" | ") if one != "null"]
+            wanted = " or ".join(map(_in_words, kinds))
+        return f"key `{key}`: expected {wanted}, got {_in_words(mistyped['got'])}"
+    # A length or a bound: msgspec says it well, but for what it calls the value.
+    plain = re.sub(r"`([a-z]+)`", lambda word: _in_words(word[1]), what)
+    return f"key `{key}`: {plain[0].lower()}{plain[1:]}"
+
+
+def _in_words(kind: str) -> str:
+    return _WORDS.get(kind, f"`{kind}`")
+
+
+def _kind_at(into: object, path: str) -> msgspec.inspect.Type:
+    """Returns the type of what stands at a path of msgspec's."""
+    kind = msgspec.inspect.type_info(into)
+    for step in _STEP.finditer(path):
+        kind = _some(kind)
+        if isinstance(kind, msgspec.inspect.StructType) and step["name"]:
+            kind = next(one.type for one in kind.fields if one.encode_name == step["name"])
+        elif isinstance(kind, msgspec.inspect.DictType):
+            kind = kind.value_type
+        elif isinstance(kind, msgspec.inspect.TupleType):
+            kind = kind.item_types[int(step["key"])]
+        elif isinstance(kind, (msgspec.inspect.VarTupleType, msgspec.inspect.ListType)):
+            kind = kind.item_type
+    return _some(kind)
+
+
+def _some(kind: msgspec.inspect.Type) -> msgspec.inspect.Type:
+    """Returns what a value that may be left out is, where it is there."""
+    if not isinstance(kind, msgspec.inspect.UnionType):
+        return kind
+    there = [one for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)]
+    return there[0] if len(there) == 1 else kind
+
+
+def _written(kind: msgspec.inspect.Type, heading: str) -> str:
+    """Returns how a value of this type is written, "" where that is not one thing."""
+    if isinstance(kind, (msgspec.inspect.VarTupleType, msgspec.inspect.ListType)):
+        item = _some(kind.item_type)
+        if isinstance(item, msgspec.inspect.StructType):
+            headed = f", each headed `[[{heading}]]`" if heading else ""
+            return f"a list of tables{headed}"
+        if isinstance(item, msgspec.inspect.StrType):
+            return 'a list of strings, `["..."]`'
+        return "a list, `[...]`"
+    if isinstance(kind, msgspec.inspect.StructType):
+        needed = [field.encode_name for field in kind.fields if field.required]
+        return f"a table{' with ' + ', '.join(f'`{one}`' for one in needed) if needed else ''}"
+    if isinstance(kind, msgspec.inspect.DictType):
+        inner = _written(_some(kind.value_type), heading)
+        return f"a table of tables{inner[7:]}" if inner.startswith("a table") else "a table"
+    words = {
+        msgspec.inspect.StrType: "a string",
+        msgspec.inspect.IntType: "a whole number",
+        msgspec.inspect.FloatType: "a number",
+        msgspec.inspect.BoolType: "true or false",
+    }
+    return words.get(type(kind), "")
 
 
 def _reject_unknown_keys(value: object, into: object, where: str, at: str) -> None:

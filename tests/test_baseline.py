@@ -182,7 +182,7 @@ BAD = {
     "missing": (None, "no such baseline; make it with `--update-baseline`"),
     "not JSON": ("{", "is not valid JSON"),
     "not an object": ("[]", "expected a baseline: a JSON object with `findings`"),
-    "no findings": ('{"version": 1}', "object missing required field `findings`"),
+    "no findings": ('{"version": 1}', "key `findings` is missing: expected a list of tables"),
     "unknown key": (
         '{"version": 1, "finding": []}',
         "unknown key `finding`; did you mean `findings`?",
@@ -194,7 +194,7 @@ BAD = {
     ),
     "wrong type": (
         '{"version": 1, "findings": [{"path": 3, "code": "FM301", "fingerprint": ""}]}',
-        "key `findings[0].path`: expected `str`, got `int`",
+        "key `findings[0].path`: expected a string, got a whole number",
     ),
 }
 

@@ -77,11 +77,11 @@ BAD = {
     ),
     "wrong type": (
         "[tool.fmcheck]\nselect = 3\n",
-        "key `tool.fmcheck.select`: expected `array`, got `int`",
+        'key `tool.fmcheck.select`: expected a list of strings, `["..."]`, got a whole number',
     ),
     "wrong type inside": (
         "[tool.fmcheck]\nselect = ['FM3', 3]\n",
-        "key `tool.fmcheck.select[1]`: expected `str`, got `int`",
+        "key `tool.fmcheck.select[1]`: expected a string, got a whole number",
     ),
     "not a table": ("[tool]\nfmcheck = 3\n", "key `tool.fmcheck`: expected a table"),
     "not TOML": ("[tool.fmcheck\n", "is not valid TOML"),
@@ -123,3 +123,14 @@ def test_pyproject_named_by_the_user_must_have_our_table(tmp_path):
 
     with pytest.raises(UsageError, match=r"expected a table `\[tool\.fmcheck\]`, found none"):
         load_settings(path)
+
+
+def test_a_contract_in_a_settings_file_s_place_is_told_for_what_it_is(tmp_path, capsys):
+    contract = write(tmp_path, '[engine]\nname = "mine"\n', "mine.toml")
+    source = write(tmp_path, SOURCE, "a.py")
+
+    assert main(["lint", "--config", str(contract), str(source)]) == 2
+    assert (
+        'this is a contract: expected a settings file, with `contracts = ["mine.toml"]`'
+        in capsys.readouterr().err
+    )

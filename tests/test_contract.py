@@ -94,12 +94,42 @@ BAD = {
         BUFFER + "poisn = 1\n",
         "unknown key `relay[0].buffer[0].poisn`",
     ),
-    "missing key": ("[device]\n", "missing required field `engine`"),
-    "missing key in a list": (RELAY, "key `relay[0]`: object missing required field `buffer`"),
+    "missing key": ("[device]\n", "key `engine` is missing: expected a table with `name`"),
+    "missing key in a list": (
+        RELAY,
+        "key `relay[0].buffer` is missing: expected a list of tables, each headed "
+        "`[[relay.buffer]]`",
+    ),
+    "missing table of tables": (
+        HEAD + '[[graph_inputs.fill]]\nclass = "a:B"\nmethods = ["c"]\ninputs = "self"\n',
+        "key `graph_inputs.fill[0].axis` is missing: expected a table of tables with `raw`, "
+        "`padded`, `capacity`",
+    ),
     "no buffer": (RELAY + "buffer = []\n", "key `relay[0].buffer`: expected at least one buffer"),
     "wrong type": (
         RELAY + 'buffer = "tokens"\n',
-        "key `relay[0].buffer`: expected `array`, got `str`",
+        "key `relay[0].buffer`: expected a list of tables, each headed `[[relay.buffer]]`, got a "
+        "string",
+    ),
+    "single brackets": (
+        HEAD + '[relay]\nclass = "a:B"\n',
+        "key `relay`: expected a list of tables, each headed `[[relay]]`, got a table",
+    ),
+    "a name in a table's place": (
+        RELAY + 'buffer = ["tokens"]\n',
+        "key `relay[0].buffer[0]`: expected a table with `name`, got a string",
+    ),
+    "number in a list's place": (
+        BUFFER.replace("[[relay.buffer]]", "sink_rows = 0\n[[relay.buffer]]"),
+        "key `relay[0].sink_rows`: expected a list, `[...]`, got a whole number",
+    ),
+    "string in a list's place": (
+        OWNERS.replace('["mine:Pool.alloc"]', '"mine:Pool.alloc"'),
+        'key `owners[0].functions`: expected a list of strings, `["..."]`, got a string',
+    ),
+    "neither number nor path": (
+        HEAD + '[[launches.budget]]\nfunctions = ["mine:step"]\nsyncs = "none"\n',
+        "key `launches.budget[0].syncs`: expected a whole number, got a string",
     ),
     "class without module": (
         BUFFER.replace("mine.relay:Relay", "Relay"),
@@ -182,7 +212,7 @@ BAD = {
     ),
     "stream join of one": (
         HEAD + '[streams]\njoins = [["forward_stream"]]\n',
-        "key `streams.joins[0]`: expected `array` of length 2",
+        "key `streams.joins[0]`: expected a list of length 2",
     ),
     "stream join by a dotted name": (
         HEAD + '[streams]\njoins = [["self.a", "self.b"]]\n',
@@ -222,11 +252,11 @@ BAD = {
     ),
     "fill value that is no number": (
         HEAD + '[graph_inputs.holds]\nseq_lens = "PAD"\n',
-        "key `graph_inputs.holds[...]`: expected `int`, got `str`",
+        "key `graph_inputs.holds[...]`: expected a whole number, got a string",
     ),
     "literal-free files not in a list": (
         HEAD + '[device]\nno_literal = "models/*.py"\n',
-        "key `device.no_literal`: expected `array`, got `str`",
+        'key `device.no_literal`: expected a list of strings, `["..."]`, got a string',
     ),
     "platform that is no name": (
         HEAD + '[device]\nno_compile = ["is_npu()"]\n',

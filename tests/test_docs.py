@@ -80,6 +80,13 @@ def test_every_code_has_a_page_made_from_the_code(made):
     assert all(f"]({code}.md)" in pages["rules/index.md"] for code in rules())
 
 
+def test_the_guide_to_contracts_is_a_page(made):
+    page = made.pages()["keys.md"]
+    assert page.startswith("# A contract for an engine of your own\n")
+    assert "\n## The contract, key by key\n" in page
+    assert "](" not in page  # a link would be one from fixtures/
+
+
 def test_no_made_page_is_kept_in_the_tree():
     kept = {path.name for path in (ROOT / "docs").rglob("*.md")}
     assert kept == {"index.md", "contract.md", "prove.md", "unseen.md", "false-alarms.md"}
@@ -92,7 +99,8 @@ def blocks(name, language):
 
 
 def test_what_the_pages_show_of_a_contract_can_be_loaded():
-    shown = blocks("contract.md", "toml")
+    settings, *shown = blocks("contract.md", "toml")
+    assert "[tool.fmcheck]" in settings
     assert len(shown) >= 4
     for block in shown:
         parse_contract(f'[engine]\nname = "mine"\n{block}', "shown.toml")

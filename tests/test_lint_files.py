@@ -172,7 +172,8 @@ def test_an_ignored_rule_makes_no_suppression_unused(lint, tree):
         ),
         (
             '[tool.fmcheck.per-file-ignores]\n"a.py" = "FM301"',
-            "key `tool.fmcheck.per-file-ignores[...]`: expected `array`, got `str`",
+            'key `tool.fmcheck.per-file-ignores[...]`: expected a list of strings, `["..."]`, '
+            "got a string",
         ),
         ('exlude = ["x"]', "unknown key `tool.fmcheck.exlude`; did you mean `exclude`?"),
         ('ignore = ["FM001"]', "key `ignore`: `FM001` cannot be turned off or on"),

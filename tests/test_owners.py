@@ -122,7 +122,7 @@ def test_a_path_leads_through_attributes_and_sequences(path: str) -> None:
 
 
 def test_a_path_through_a_missing_attribute_is_an_error() -> None:
-    with pytest.raises(AttributeError, match="slot"):
+    with pytest.raises(LookupError, match=r"path `req\.slot`: there is no `slot`"):
         paths.follow("req.slot", {"req": REQUEST})
 
 
@@ -244,7 +244,7 @@ def test_rows_that_cannot_be_read_are_a_problem_and_the_engine_runs_on(
     assert engine.Pool().alloc([request("a")]) == [1]
     (problem,) = watch.coverage().problems
     assert "Pool.alloc`: the rows or owners of a call could not be read" in problem
-    assert "no attribute 'name'" in problem
+    assert "path `reqs[].name`: there is no `name`" in problem
 
 
 def renamed(old: str, new: str) -> Callable[[str], str]:

@@ -230,6 +230,10 @@ ERRORS = {
         ("mine", "--", sys.executable, "-c", "print('hello')"),
         "ran no pytest that fmcheck's plugins could listen to (exit status 0):\nhello",
     ),
+    "another Python's pytest": (
+        ("mine", "--", sys.executable, "-c", "exit(\"No module named 'fmcheck'\")"),
+        f"(exit status 1): its Python has no fmcheck; try `{sys.executable} -m pytest`:\n",
+    ),
 }
 
 

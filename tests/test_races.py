@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 import torch
+from _pytest._io.saferepr import saferepr
 
 from fmcheck.contract import parse_contract
 from fmcheck.runtime.relay_tensor import relay_tensor
@@ -65,6 +66,27 @@ def test_a_gather_that_nothing_orders_after_the_write_is_a_race(relay: Relay) ->
         f"a wait of stream `schedule` for an event recorded after test_races.py:{line} "
         "on stream `forward`"
     )
+
+
+@pytest.mark.parametrize(
+    ("shown", "code"), [("rows", "FR401"), ("tensor", "FR401"), ("tokens_cpu", "FR404")]
+)
+def test_what_pytest_reads_to_show_it_is_no_race(relay: Relay, shown: str, code: str) -> None:
+    class Batch:
+        def __repr__(self) -> str:
+            if shown == "rows":
+                return str(relay.buf[rows(1)].tolist())
+            return str(tensor if shown == "tensor" else tokens_cpu)
+
+    for show, found in (saferepr, []), (repr, [code]):
+        with torch.cpu.stream(relay.forward):
+            tensor = torch.ones(2) + 1
+            tokens_cpu = torch.empty(2)
+            tokens_cpu.copy_(torch.ones(2), non_blocking=True)
+            relay.buf[rows(1)] = 5
+        with torch.cpu.stream(relay.schedule):
+            assert show(Batch())
+        assert [race.code for race in relay.found()] == found
 
 
 def test_its_fenced_twin_is_silent(relay: Relay) -> None:

@@ -120,6 +120,29 @@ def test_the_closing_line_never_hides_what_was_suppressed_or_only_told() -> None
     )
 
 
+def test_padded_tails_are_counted_where_there_are_any() -> None:
+    assert "4 peeks, 5 padded tails checked" in closing_line(Coverage(Counts(1, 2, 3, 4, tails=5)))
+
+
+@pytest.mark.parametrize(
+    ("coverage", "gap"),
+    [
+        (Coverage(), "nothing was checked (the contracts name none)"),
+        (Coverage(declared=("e:F",)), "nothing was checked (the contracts name `e:F`)"),
+        (
+            Coverage(declared=tuple("abcdef")),
+            "nothing was checked (the contracts name `a`, `b`, `c`, `d` and 2 more)",
+        ),
+        (Coverage(Counts(tails=1)), "no relay was checked (the contracts name none)"),
+    ],
+)
+def test_what_was_declared_is_named_where_nothing_of_it_was_imported(
+    coverage: Coverage, gap: str
+) -> None:
+    assert gaps(coverage) == [f"no declared relay was imported: {gap}"]
+    assert (coverage + Coverage(imported=("e:F",), touched=("e:F",))).declared == coverage.declared
+
+
 def test_a_suppression_that_one_worker_met_is_not_told_as_unmatched() -> None:
     one = Coverage(matched=("a",), unmatched=("b",))
     other = Coverage(unmatched=("a", "b"))

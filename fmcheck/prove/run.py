@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import tempfile
 import threading
 from concurrent.futures import ThreadPoolExecutor, as_completed
@@ -134,10 +135,12 @@ class _Run:
         said = f"{raw.output.strip()[-3000:]}\n" if raw.output.strip() else ""
         ran = " ".join(self.asked.command)
         if not raw.head:
+            lacks = "No module named 'fmcheck'" in raw.output
+            hint = f": its Python has no fmcheck; try `{sys.executable} -m pytest`" if lacks else ""
             raise UsageError(
                 ran,
-                f"ran no pytest that fmcheck's plugins could listen to (exit status {raw.status}):"
-                f"\n{said}",
+                f"ran no pytest that fmcheck's plugins could listen to (exit status {raw.status})"
+                f"{hint}:\n{said}",
             )
         if raw.status or raw.head["status"]:
             raise UsageError(

@@ -60,7 +60,7 @@ class Presence:
         with contextlib.suppress(ViolationError):  # of mode halt, when nothing can be halted
             self.session.sync()
         self.milestone()
-        self.journal.goodbye(code, self._watch.reached().notes)
+        self.journal.goodbye(code, self._watch.notes())
         if _here is self:
             _here = None
 

@@ -28,7 +28,9 @@ def closing_line(coverage: Coverage, processes: int = 0, accepted: int = 0) -> s
             (counts.writes, "write"),
             (counts.gathers, "gather"),
             (counts.peeks, "peek"),
+            (counts.tails, "padded tail"),
         )
+        if number or noun != "padded tail"
     )
     extra = ""
     if counts.unchecked:
@@ -79,13 +81,22 @@ def unmatched(coverage: Coverage) -> list[str]:
 
 def _unreached(coverage: Coverage) -> list[str]:
     if not coverage.imported:
-        return ["no declared relay was imported: nothing was checked"]
+        return [_nothing(coverage)]
     return [
         f"declared relay {relay} was imported, but no buffer of it was ever written or gathered: "
         "nothing was checked"
         for relay in coverage.imported
         if relay not in coverage.touched
     ]
+
+
+def _nothing(coverage: Coverage) -> str:
+    """Says that no relay was imported: which ones there are, and what was checked all the same."""
+    shown, more = coverage.declared[:_MOST_NAMES], len(coverage.declared) - _MOST_NAMES
+    names = ", ".join(f"`{name}`" for name in shown) + (f" and {more} more" if more > 0 else "")
+    what = "no relay" if coverage.counts.tails else "nothing"
+    declared = f" (the contracts name {names})" if names else " (the contracts name none)"
+    return f"no declared relay was imported: {what} was checked{declared}"
 
 
 def _count(number: int, noun: str, plural: str = "") -> str:

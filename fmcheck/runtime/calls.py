@@ -52,7 +52,7 @@ class CallHold:
                 continue
             function = attribute(module, name)
             if not callable(function):
-                self._missing.append(f"`{reference}`{nearest(name, _functions(module))}")
+                self._missing.append(f"`{reference}`{nearest(name, functions_of(module))}")
                 continue
             self._found = True
             yield from self._wrap(module, reference, name, function)
@@ -157,7 +157,8 @@ class OwnerHold(CallHold):
         try:
             return tell()
         except Exception as err:
-            self._problem(f"`{reference}`: the rows or owners of a call could not be read: {err!r}")
+            what = err if isinstance(err, LookupError) else repr(err)
+            self._problem(f"`{reference}`: the rows or owners of a call could not be read: {what}")
             return None
 
     def _hand_out(self, names: dict[str, Any], result: Any) -> None:
@@ -180,7 +181,7 @@ class OwnerHold(CallHold):
         return self.pools.of(paths.look_up(self.part.pool, names) if self.part.pool else None)
 
 
-def _functions(module: ModuleType) -> Iterator[str]:
+def functions_of(module: ModuleType) -> Iterator[str]:
     """Yields functions and methods as a contract names them."""
     for name, value in vars(module).items():
         if isinstance(value, type):

@@ -45,7 +45,9 @@ _open = _Open()
 class FillHold:
     """One declared fill: what is demanded of its tails, and what could not be reached.
 
-    `records` are finds that lie on a device, and what they are about.
+    `records` are finds that lie on a device, and what they are about. `met` are the names of the
+    inputs that there were, `settled` and `unsettled` how many calls were judged by a method of
+    `settled_by`, and how many returned before one was called.
     """
 
     contract: Contract
@@ -53,6 +55,9 @@ class FillHold:
     tally: Tally
     problems: list[str] = field(default_factory=list)
     records: dict[tuple[str, str, Any, Site], tuple[Any, Input]] = field(default_factory=dict)
+    met: set[str] = field(default_factory=set)
+    settled: int = 0
+    unsettled: int = 0
     demands: Demands = field(init=False)
     captures: Captures = field(init=False)
 
@@ -117,10 +122,24 @@ class FillHold:
         else:
             self.problem(f"settled_by: module `{module.__name__}` has no `{method}`")
 
+    def never_settled(self) -> str:
+        """Returns a sentence on a fill none of whose tails was judged, "" if all is well."""
+        if self.settled or not self.unsettled:
+            return ""
+        names = ", ".join(f"`{name}`" for name in self.fill.settled_by)
+        return (
+            f"{self._where}: no tail was judged in {self.unsettled} "
+            f"call{'s' * (self.unsettled > 1)}: nothing of `settled_by` ({names}) was called "
+            "before the fill returned"
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"contract `{self.contract.engine.name}`, fill `{self.fill.class_}`"
+
     def problem(self, text: str) -> None:
         """Keeps what went wrong, once."""
-        where = f"contract `{self.contract.engine.name}`, fill `{self.fill.class_}`"
-        sentence = f"{where}: {text}"
+        sentence = f"{self._where}: {text}"
         if sentence not in self.problems:
             self.problems.append(sentence)
 
@@ -173,6 +192,7 @@ class FillHold:
         def settle(*args: Any, **kwargs: Any) -> Any:
             for opened in reversed(_open.stack):
                 if opened.hold is self:
+                    self.settled += 1
                     opened.settle()
                     break
             return method(*args, **kwargs)

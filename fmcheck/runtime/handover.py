@@ -186,6 +186,8 @@ class Handover:
 
     def _report(self, kind: str, memory: Memory, early: Touch, late: Touch) -> None:
         fences, tally = self.fences, self.fences.tally
+        if tally.sites.is_showing():
+            return
         with tally.lock:
             gap = self._gap(kind, early, late)
             if gap in self._told and tally.seen_again(self._told[gap]):

@@ -14,7 +14,7 @@ from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import Buffer, Contract, Opaque, Relay, applies
-from fmcheck.errors import nearest
+from fmcheck.errors import SLIP, nearest
 from fmcheck.runtime import paths
 from fmcheck.runtime.scope import Scope, scoped
 
@@ -90,11 +90,25 @@ class RelayHold:
         if not self.instances:
             return
         for buffer in self.relay.expected_after_init(self.version):
-            if buffer.name not in self.made:
+            if buffer.name in self.made:
+                continue
+            if buffer.name in self._known:
                 self._problem(
-                    f"buffer `{buffer.name}`: `__init__` did not make it"
-                    f"{nearest(buffer.name, self._tensors_seen)}"
+                    f"buffer `{buffer.name}`: `__init__` left it without a tensor: if it is made "
+                    "later, or never, say `lazy = true`"
                 )
+            else:
+                known = nearest(buffer.name, self._known)
+                self._problem(f"buffer `{buffer.name}`: `__init__` did not make it{known}")
+
+    def slips(self) -> Iterator[str]:
+        """Yields a sentence for each lazy buffer that no instance had, but one of such a name."""
+        undeclared = [name for name, buffer in self._known.items() if buffer is None]
+        for buffer in self.relay.buffer:
+            if buffer.lazy and not buffer.is_glob and buffer.name not in self._known:
+                known = nearest(buffer.name, undeclared, SLIP)
+                if known and applies(buffer.releases, self.version):
+                    yield f"{self._where}: buffer `{buffer.name}`: no instance ever had it{known}"
 
     def _look_for_an_import_unseen(self) -> None:
         module = sys.modules.get(self.relay.module)
@@ -104,10 +118,6 @@ class RelayHold:
         version = installed_version(self.contract)
         if not self.relay.optional and applies(self.relay.releases, version):
             self._problem("its module came in past the import system: the class was not watched")
-
-    @property
-    def _tensors_seen(self) -> tuple[str, ...]:
-        return tuple(self._known)
 
     def _watch_setattr(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
@@ -192,10 +202,13 @@ class RelayHold:
         known = nearest(self.relay.pool[0], bound.arguments)
         self._problem(f"pool: `__init__` has none of {', '.join(self.relay.pool)}{known}")
 
-    def _problem(self, text: str) -> None:
+    @property
+    def _where(self) -> str:
         release = f" (installed: {self.version})" if self.version else ""
-        where = f"contract `{self.contract.engine.name}`, relay `{self.relay.class_}`{release}"
-        sentence = f"{where}: {text}"
+        return f"contract `{self.contract.engine.name}`, relay `{self.relay.class_}`{release}"
+
+    def _problem(self, text: str) -> None:
+        sentence = f"{self._where}: {text}"
         if sentence not in self.problems:
             self.problems.append(sentence)
 

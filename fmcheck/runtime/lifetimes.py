@@ -320,6 +320,8 @@ class Lifetimes:
         made: Use | None = None,
     ) -> None:
         tally, fences = self.tally, self.fences
+        if tally.sites.is_showing():
+            return
         site = tally.sites[tally.moments.site(late.moment)]
         begun = tally.sites[tally.moments.site((made or early).moment)]
         name = f"memory of {PurePath(begun.path).name}:{begun.line} in {begun.function}"

@@ -46,8 +46,13 @@ class Input:
         rule = f"the contract's rule for it is `graph_inputs.{self.rule}`"
         if self.part != "tail":
             return (rule,)
-        told = "nothing wrote the tail" if found.untouched else "this fill wrote the tail"
-        return (f"{told}; these are the values that the replay reads", rule)
+        if found.untouched:
+            told = (
+                "nothing wrote the tail: the replay reads what was left there, right by luck or not"
+            )
+        else:
+            told = "this fill wrote the tail; these are the values that the replay reads"
+        return (told, rule)
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,7 @@ class OpenFill:
         """The fill has returned: judges what nothing has settled, then row 0 of the mapping."""
         self.bindings[paths.RETURN] = result
         if self.hold.fill.settled_by:
+            self.hold.unsettled += bool(self._laid)
             self.put_back()  # never settled: nothing was replayed
         else:
             self.settle()
@@ -175,6 +181,7 @@ class OpenFill:
             tensor = self._tensor_of(value)
             axis = getattr(value, fill.slot_axis, only) if fill.slot_axis else only
             if tensor is not None and tensor.dim() and axis in fill.axis:
+                self.hold.met.add(name)
                 yield name, axis, tensor, value
 
     def _tensor_of(self, member: Any) -> torch.Tensor | None:

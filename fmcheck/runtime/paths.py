@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
+from fmcheck.errors import nearest
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -30,14 +32,29 @@ class NothingThereError(LookupError):
     """A path leads through None: the engine has not made, or does not use, what it leads to."""
 
 
+class NotThereError(LookupError):
+    """A path names what is not there. What is, is looked at only if anybody wants to know."""
+
+    def __init__(self, path: str, name: str, found: object) -> None:
+        super().__init__(path, name)
+        self.path, self.name, self._found = path, name, found
+
+    def __str__(self) -> str:
+        found = self._found
+        names = found if isinstance(found, Mapping) else dir(found)
+        public = [str(one) for one in names if not str(one).startswith("__")]
+        known = nearest(self.name, public) if self.name.isidentifier() else ""
+        return f"path `{self.path}`: there is no `{self.name}`{known}"
+
+
 def look_up(path: str, bindings: Bindings) -> Any:
     """Returns what `path` leads to from the names in `bindings`.
 
     Raises:
         NothingThereError: if it leads through None.
-        LookupError: naming the path and the step that is not there.
+        NotThereError: naming the path and the step that is not there.
     """
-    found: Any = None
+    found: Any = bindings
     for number, (name, key) in enumerate(_steps(path)):
         try:
             if number == 0:
@@ -49,7 +66,7 @@ def look_up(path: str, bindings: Bindings) -> Any:
         except (KeyError, AttributeError, IndexError, TypeError, ValueError):
             if number and found is None:
                 raise NothingThereError(f"path `{path}`: nothing before `{name or key}`") from None
-            raise LookupError(f"path `{path}`: there is no `{name or key}`") from None
+            raise NotThereError(path, name or key, found) from None
     return found
 
 
@@ -78,16 +95,23 @@ def follow(path: str, names: Bindings) -> list[Any]:
     """Returns what a path leads to, from parameters and `return` by name; None leads nowhere.
 
     Raises:
-        AttributeError: if something on the way lacks the attribute.
+        NotThereError: if something on the way lacks the attribute.
     """
     found = [names[root(path)]]
     for number, part in enumerate(path.split(".")):
         if number:
             name = part.removesuffix("[]")
-            found = [getattr(value, name) for value in found if value is not None]
+            found = [_attribute(value, name, path) for value in found if value is not None]
         if part.endswith("[]"):
             found = [item for value in found if value is not None for item in value]
     return [value for value in found if value is not None]
+
+
+def _attribute(value: Any, name: str, path: str) -> Any:
+    try:
+        return getattr(value, name)
+    except AttributeError:
+        raise NotThereError(path, name, value) from None
 
 
 def as_rows(found: list[Any]) -> npt.NDArray[np.int64]:

@@ -100,6 +100,8 @@ class RelayLanes:
         happened: Happening,
     ) -> None:
         buffer, tally = self.buffer, self.buffer.tally
+        if tally.sites.is_showing():
+            return
         site = tally.sites[tally.moments.site(late.moment)]
         if tally.seen_again((CODE, buffer.name, site)):
             return

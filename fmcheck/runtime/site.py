@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from dataclasses import replace
@@ -23,6 +24,8 @@ _PASSING_ON = frozenset(
 )
 # A scratch engine of fmcheck's own: its lines are an engine's, and never those of whoever asked.
 _SCRATCH = str(_HERE / "budget_probes.py")
+# Where pytest turns values into text, for the report of a test that has failed.
+_SHOWING = os.path.join("_pytest", "_io", "")
 _UNKNOWN = Site("<unknown>", 0, "<unknown>")
 
 
@@ -68,6 +71,15 @@ class Sites:
                     return name not in _PASSING_ON
             elif _is_outside(name):
                 return False
+            frame = frame.f_back
+        return False
+
+    def is_showing(self) -> bool:
+        """Tells whether a value is looked at by pytest alone, to show it in a report."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if _SHOWING in frame.f_code.co_filename:
+                return True
             frame = frame.f_back
         return False
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fmcheck.errors import UsageError
@@ -158,10 +159,26 @@ class Watch:
     def coverage(self) -> Coverage:
         """Returns what was reached so far, with every problem that can be told by now."""
         self.tally.collect()
-        return self.reached()
+        return replace(self.reached(), notes=self.notes())
+
+    def notes(self) -> tuple[str, ...]:
+        """Returns sentences on what went on out of sight, and on what was never met."""
+        from fmcheck.runtime.fills import FillHold
+        from fmcheck.runtime.unmet import unmet, unmet_inputs
+
+        fills = [other for other in self._others if isinstance(other, FillHold)]
+        never = [sentence for one in fills if (sentence := one.never_settled())]
+        slips = [sentence for relay in self._relays for sentence in relay.slips()]
+        for contract in self.contracts:
+            slips += [*unmet(contract), *unmet_inputs(contract, fills)]
+        return (*self._notes(), *never, *slips)
+
+    def _notes(self) -> Iterator[str]:
+        for sentence, count in self.tally.notes.items():
+            yield sentence if count == 1 else f"{sentence} ({count} times)"
 
     def reached(self) -> Coverage:
-        """Returns the same, without what is still kept on a device: no host sync is made."""
+        """Returns the same, in a moment: without what is still kept on a device, or never met."""
         suppressions = self.tally.suppressions
         problems = [*self._problems, *self.tally.dead, *suppressions.problems]
         warnings = sum(self.is_advice(violation) for violation in self.tally.all.values())
@@ -178,13 +195,11 @@ class Watch:
         return Coverage(
             counts=Counts(*self.tally.numbers),
             violations=len(self.tally.all) - warnings,
+            declared=tuple(relay.name for relay in self._relays if not relay.relay.optional),
             imported=tuple(self._imported),
             touched=tuple(sorted(self.tally.touched)),
             problems=tuple(problems),
-            notes=tuple(
-                sentence if count == 1 else f"{sentence} ({count} times)"
-                for sentence, count in self.tally.notes.items()
-            ),
+            notes=tuple(self._notes()),
             warnings=warnings,
             suppressed=suppressions.taken,
             matched=suppressions.matched,
