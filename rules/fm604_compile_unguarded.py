@@ -245,7 +245,7 @@ def _users(name: str, block: Block) -> Iterator[Block]:
     for node in module.statements_with([name]):
         if any(isinstance(inner, ast.Name) and inner.id == name for inner in walk(node)):
             first, last = extent(node)
-            yield Block(block.facts, module.lines[first - 1 : last], first)
+            yield Block.at(block.facts, first, last, node)
 
 
 def _guards(facts: ModuleFacts) -> bool:

@@ -175,7 +175,8 @@ def _check(rule: Rule, node: ast.AST | Slice, facts: ModuleFacts, whole: bool) -
                 why = f"could not be checked for {rule.code}: it nests too deeply"
                 return [unreadable(facts.path, why, _line(node), left_out="this part of the file")]
         first, last = _lines(node, facts.module)
-        return list(rule.check(Block(facts, facts.module.lines[first - 1 : last], first)))
+        parsed = node if isinstance(node, ast.stmt) else None
+        return list(rule.check(Block.at(facts, first, last, parsed)))
     except SyntaxError:
         raise  # of the file, from whatever part of it the rule asked for
     except (RecursionError, MemoryError) as err:

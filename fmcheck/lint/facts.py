@@ -13,9 +13,11 @@ from fmcheck.lint.nodes import walk
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from fmcheck.lint.block import Block
     from fmcheck.lint.grow import Tree
     from fmcheck.lint.module import Module
     from fmcheck.lint.newer import Copied
+    from fmcheck.lint.outline import Outline
 
 
 _LAST_WORD = re.compile(r"\w+\Z")
@@ -33,13 +35,19 @@ class ModuleFacts:
         self.path = path
         self._mentioned: dict[ast.AST, set[str]] = {}
         self._renamed: dict[str, bool] = {}
+        #: Blocks that rules were handed, by first and last line: each grows its tree once.
+        self.blocks: dict[tuple[int, int], Block] = {}
+        #: The outlines of functions, as `outline.py` makes them.
+        self.outlined: dict[ast.AST, Outline] = {}
         #: The trees that blocks of the module have grown: each is a ring of nodes, for `forget`.
         self.grown: list[Tree | Copied] = []
 
     def forget(self) -> None:
         """Takes the trees of blocks apart, so that they go without the garbage collector."""
+        self.blocks.clear()
         for one in self.grown:
             one.order.clear()
+            one.order.owner = None
 
     @property
     def tree(self) -> ast.Module:

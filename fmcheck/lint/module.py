@@ -36,7 +36,8 @@ class Module:
         self.newer = newer
         self._whole = whole
         self._parsed: dict[tuple[int, int], list[ast.stmt]] = {}
-        self._heads: dict[Slice, list[ast.stmt]] = {}
+        self._parsed_methods: dict[tuple[int, int], tuple[list[ast.stmt], list[ast.stmt]]] = {}
+        self._heads: dict[Slice, ast.ClassDef] = {}
         self._hits: dict[str, list[int]] = {}
 
     @cached_property
@@ -75,6 +76,10 @@ class Module:
     def line_of(self, offset: int) -> int:
         """Returns the line of an offset, from 1."""
         return bisect_right(self._line_starts, offset)
+
+    def text_of_lines(self, first: int, last: int) -> str:
+        """Returns the text from a first to a last line, both of them in it."""
+        return self.text[self._line_start(first) : self._line_start(last + 1)]
 
     def nodes(
         self,
@@ -158,35 +163,80 @@ class Module:
             for method in methods:
                 held = self._holds(method, words)
                 if held and may_hold(self.text[method.start : method.end]):
-                    found += self._parse(method, "class _:\n")
+                    for part in self._parse_method(method):
+                        found += part
         except SyntaxError:
             return None
         return found
 
     def _head(self, head: Slice, indent: str) -> list[ast.stmt]:
         """Returns the statements before the first method, which are indented by `indent`."""
-        if head in self._heads:
-            return self._heads[head]
-        before = "\n" * (self.line_of(head.start) - 1)
-        tree = parse(f"{before}{self.text[head.start : head.end]}{indent}pass\n")
-        (node,) = tree.body
-        assert isinstance(node, ast.ClassDef)
-        if node.body[0].col_offset != len(indent):
-            raise SyntaxError("the methods are not at the depth of the class's body")
-        self._heads[head] = node.body[:-1]
-        return self._heads[head]
+        if head not in self._heads:
+            before = "\n" * (self.line_of(head.start) - 1)
+            tree = parse(f"{before}{self.text[head.start : head.end]}{indent}pass\n")
+            (node,) = tree.body
+            assert isinstance(node, ast.ClassDef)
+            if node.body[0].col_offset != len(indent):
+                raise SyntaxError("the methods are not at the depth of the class's body")
+            self._heads[head] = node
+        return self._heads[head].body[:-1]
 
-    def _parse(self, one: Slice, wrapped_in: str = "") -> list[ast.stmt]:
+    def _parse(self, one: Slice) -> list[ast.stmt]:
         key = one.start, one.end
         if key not in self._parsed:
             # Empty lines before it put a slice where it stands in the file.
-            before = "\n" * (self.line_of(one.start) - 1 - bool(wrapped_in))
-            body = parse(f"{before}{wrapped_in}{self.text[one.start : one.end]}").body
-            if wrapped_in:
-                assert isinstance(body[0], ast.ClassDef)
-                body = [*body[0].body, *body[1:]]
-            self._parsed[key] = body
+            before = "\n" * (self.line_of(one.start) - 1)
+            self._parsed[key] = (
+                self._put_together(one) or parse(f"{before}{self.text[one.start : one.end]}").body
+            )
         return self._parsed[key]
+
+    def _parse_method(self, one: Slice) -> tuple[list[ast.stmt], list[ast.stmt]]:
+        """Returns the statements of a class's body in a slice, and what follows the class."""
+        key = one.start, one.end
+        if key not in self._parsed_methods:
+            before = "\n" * (self.line_of(one.start) - 2)
+            head, *after = parse(f"{before}class _:\n{self.text[one.start : one.end]}").body
+            assert isinstance(head, ast.ClassDef)
+            self._parsed_methods[key] = head.body, after
+        return self._parsed_methods[key]
+
+    def _put_together(self, one: Slice) -> list[ast.stmt] | None:
+        """Returns a class that is parsed in part already; None where that is not certain."""
+        indent = self.cuts.first_indent(one) if one.is_class and self._heads else None
+        if indent is None:
+            return None
+        head, *methods = self.cuts.methods(one, indent)
+        if head not in self._heads:
+            return None
+        try:
+            parts = [self._parse_method(one) for one in self._runs(methods)]
+        except SyntaxError:
+            return None
+        if any(after for _, after in parts[:-1]):
+            return None
+        found = self._heads[head]
+        body = [*found.body[:-1], *(node for part, _ in parts for node in part)]
+        whole = ast.ClassDef(
+            **{name: getattr(found, name) for name in found._fields if name != "body"}, body=body
+        )
+        whole.lineno, whole.col_offset = found.lineno, found.col_offset
+        whole.end_lineno, whole.end_col_offset = body[-1].end_lineno, body[-1].end_col_offset
+        return [whole, *parts[-1][1]]
+
+    def _runs(self, methods: Sequence[Slice]) -> Iterator[Slice]:
+        """Yields methods that are parsed already, and runs of those between them."""
+        start = None
+        for one in methods:
+            if (one.start, one.end) not in self._parsed_methods:
+                start = one.start if start is None else start
+            else:
+                if start is not None:
+                    yield Slice(start, one.start)
+                yield one
+                start = None
+        if start is not None:
+            yield Slice(start, methods[-1].end)
 
     def _try_parse(
         self,

@@ -9,16 +9,16 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
+from fmcheck.lint.block import Block
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.words import has_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
 
 #: Parts of the name of a function that resets what it is handed.
@@ -84,6 +84,14 @@ class Outline:
         self.end_line = function.end_lineno or function.lineno
         #: Whether its text has anything in it that fills or resets.
         self.may_write = _TELLS.search(text) is not None
+        #: Whether it may show padding, by the lines of the functions that reset beside it.
+        self.shows_padding: dict[tuple[int, ...], bool] = {}
+
+    def block(self, facts: ModuleFacts) -> Block:
+        """Returns the block of the function, decorators left out."""
+        function = self.function
+        parsed = None if function.decorator_list else function
+        return Block.at(facts, self.line, self.end_line, parsed)
 
     @cached_property
     def _told(self) -> _Told:
@@ -123,10 +131,15 @@ class Outline:
         return any(name in self.resets for name in ("getattr", "values", "items"))
 
 
-@lru_cache(maxsize=1)
 def outlines(facts: ModuleFacts) -> Sequence[Outline]:
     """Returns the outlines of a module's functions and methods."""
     return [one for node in facts.tree.body for one in outlines_of(node, facts)]
+
+
+def outlines_with(facts: ModuleFacts, word: str) -> Iterator[Outline]:
+    """Yields the outlines of functions in statements that hold a word."""
+    for node in facts.module.statements_with((word,)):
+        yield from outlines_of(node, facts)
 
 
 def outlines_at(block: Block) -> Sequence[Outline]:
@@ -137,14 +150,17 @@ def outlines_at(block: Block) -> Sequence[Outline]:
     return [one for one in found if first <= one.line <= last]
 
 
-@lru_cache(maxsize=4)
 def outlines_of(node: ast.AST, facts: ModuleFacts) -> Sequence[Outline]:
     """Returns the outlines of the functions in `node`, a top-level statement of a module."""
-    lines = facts.module.lines
-    return [
-        Outline(function, "".join(lines[function.lineno - 1 : function.end_lineno]))
-        for function in _functions([node])
-    ]
+    found = []
+    for function in _functions([node]):
+        outline = facts.outlined.get(function)
+        if outline is None:
+            last = function.end_lineno or function.lineno
+            text = facts.module.text_of_lines(function.lineno, last)
+            outline = facts.outlined[function] = Outline(function, text)
+        found.append(outline)
+    return found
 
 
 def _functions(body: Iterable[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
