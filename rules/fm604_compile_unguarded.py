@@ -188,9 +188,13 @@ def gather(buf, rows):
         """Asks for the function itself, or for what `torch` or it may be called here."""
         return _COMPILE.search(text) is not None
 
+    def concerns_path(self, path: str) -> bool:
+        """Clears modules for CUDA alone."""
+        return not lies_in(path, self._cuda_only)
+
     def concerns_module(self, facts: ModuleFacts) -> bool:
-        """Clears modules for CUDA alone, and those that guard nothing and are not agnostic."""
-        if lies_in(facts.path, self._cuda_only):
+        """Clears those too that guard nothing and are not agnostic."""
+        if not self.concerns_path(facts.path):
             return False
         return lies_in(facts.path, self._agnostic) or _guards(facts)
 

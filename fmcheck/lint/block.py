@@ -86,13 +86,16 @@ class Block:
         node = self._parsed
         if node is None:
             return ast.parse(self._text)
-        if self.is_nested:
-            line = self.first_line - 1
-            place = {"lineno": line, "end_lineno": line, "col_offset": 3, "end_col_offset": 7}
-            test = ast.Constant(True, **place)
-            place = {"lineno": line, "end_lineno": node.end_lineno, "col_offset": 0}
-            node = ast.If(test, [node], [], end_col_offset=node.end_col_offset, **place)
-        return ast.Module([node], [])
+        return ast.Module([self._indented(node) if self.is_nested else node], [])
+
+    def _indented(self, node: ast.stmt) -> ast.If:
+        """Returns a parsed statement inside the `if` of ours."""
+        line = self.first_line - 1
+        test = ast.Constant(True, lineno=line, col_offset=3, end_lineno=line, end_col_offset=7)
+        place = {"end_lineno": node.end_lineno, "end_col_offset": node.end_col_offset}
+        found = ast.If(test, [node], [], lineno=line, col_offset=0)
+        vars(found).update(place)
+        return found
 
     def part_of(self, node: ast.stmt) -> Block:
         """Returns the block of one statement of `syntax`, decorators included."""

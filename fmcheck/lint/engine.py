@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Finding, Severity, Span
@@ -13,6 +14,7 @@ from fmcheck.lint.facts import ModuleFacts
 from fmcheck.lint.module import Module, TooMuchError, extent, parse
 from fmcheck.lint.nodes import depth
 from fmcheck.lint.rule import Rule, Scope
+from fmcheck.lint.sieve import Sieve
 from fmcheck.lint.source import decode, is_text, read
 
 if TYPE_CHECKING:
@@ -72,24 +74,18 @@ def _why_not_text(text: bytes) -> str:
 def _concerned(
     text: bytes, rules: Sequence[Rule], path: str, failed: list[Finding]
 ) -> Iterator[Rule]:
-    """Yields the rules whose needles stand in a text; each needle is looked for once."""
-    seen: dict[bytes, bool] = {}
-    for rule in rules:
-        for group in rule.needles:
-            for needle in group:
-                holds = seen.get(needle)
-                if holds is None:
-                    holds = seen[needle] = needle in text
-                if holds:
-                    break
-            else:
-                break
-        else:
-            try:
-                if type(rule).concerns is Rule.concerns or rule.concerns(text):
-                    yield rule
-            except Exception as err:
-                failed.append(_failed(rule, path, err))
+    """Yields the rules whose needles stand in a text, and that are concerned by it."""
+    for rule in _sieve(tuple(rules)).concerned(text, path):
+        try:
+            if type(rule).concerns is Rule.concerns or rule.concerns(text):
+                yield rule
+        except Exception as err:
+            failed.append(_failed(rule, path, err))
+
+
+@lru_cache(maxsize=8)
+def _sieve(rules: tuple[Rule, ...]) -> Sieve:
+    return Sieve(rules)
 
 
 def _lint_source(source: str, path: str, rules: Sequence[Rule], whole: bool) -> Sequence[Finding]:
