@@ -250,7 +250,7 @@ class Runner:
         if not pinned.names and self._guards.keys().isdisjoint(stream_words(node).calls):
             return
         for function in outermost_functions(node):
-            words = StreamWords(function)
+            words = stream_words(function)
             if self._may_leave(function, words) or self._may_reuse(function, words, pinned):
                 yield function
 

@@ -264,7 +264,7 @@ def _may_be_late(function: ast.AST, fence: Fence) -> bool:
     """Tells whether a function sets a fence, and not with each launch among the next statements."""
     if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return False
-    words = StreamWords(function)
+    words = stream_words(function)
     if fence.fence not in words.calls or not any(name in words.calls for name in fence.writes):
         return False
     fenced = sum(

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.lint.facts import ModuleFacts
 _COMPILE = re.compile(rb"torch(?:\s*\.\s*compile|[ \t\\]+(?:as|import)\b)")
-_GUARD = re.compile(r"\bdisable\s*=")
+_GUARD = re.compile(r"disable\s*=")
 
 
 class CompileUnguarded(Rule):
@@ -254,14 +254,19 @@ def _users(name: str, block: Block) -> Iterator[Block]:
 
 def _guards(facts: ModuleFacts) -> bool:
     """Tells whether a function of the module is compiled with `disable=`."""
-    return _GUARD.search(facts.module.text) is not None and any(
-        isinstance(inner, ast.keyword)
-        and inner.arg == "disable"
-        and not isinstance(inner.value, ast.Constant)
-        for node in facts.module.statements_with(["disable"])
-        for outer in walk(node)
-        if isinstance(outer, ast.Call) and "torch.compile" in facts.mentioned(outer.func)
-        for inner in outer.keywords
+    text = facts.module.text
+    return (
+        "disable" in text
+        and _GUARD.search(text) is not None
+        and any(
+            isinstance(inner, ast.keyword)
+            and inner.arg == "disable"
+            and not isinstance(inner.value, ast.Constant)
+            for node in facts.module.statements_with(["disable"])
+            for outer in walk(node)
+            if isinstance(outer, ast.Call) and "torch.compile" in facts.mentioned(outer.func)
+            for inner in outer.keywords
+        )
     )
 
 

@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from fmcheck.lint.outline import Outline
 
 
+#: The fields of statements in which other ones stand.
+_HOLDING = frozenset(("body", "cases", "finalbody", "handlers", "orelse"))
 _LAST_WORD = re.compile(r"\w+\Z")
 _WORD = re.compile(r"[^\W\d]\w*")
 
@@ -64,8 +66,21 @@ class ModuleFacts:
         for name, target in self.may_import:
             if names.setdefault(name, target) != target:
                 # Two of one name: how deep they stand decides which of them holds.
-                return dict(imported_names(ast.walk(self.tree)))
+                return dict(imported_names(self._statements_by_depth()))
         return names
+
+    def _statements_by_depth(self) -> Iterator[ast.AST]:
+        """Yields statements that may hold an import, outer ones first, as `ast.walk` does."""
+        layer: list[ast.AST] = list(self.module.statements_with(("import",)))
+        while layer:
+            yield from layer
+            layer = [
+                inner
+                for node in layer
+                for name in node._fields
+                if name in _HOLDING
+                for inner in getattr(node, name)
+            ]
 
     @cached_property
     def may_import(self) -> Sequence[tuple[str, str]]:
@@ -107,11 +122,13 @@ class ModuleFacts:
         for sign in (" as", "\tas"):
             at = text.find(sign)
             while at >= 0:
-                line = text.rfind("\n", 0, at) + 1
-                before = _LAST_WORD.search(text[line:at].rstrip(" \t"))
-                if before is not None:
-                    found.add(before[0])
-                at = text.find(sign, at + 1)
+                after = text[at + 3 : at + 4]
+                if not (after.isalnum() or after == "_"):
+                    line = text.rfind("\n", 0, at) + 1
+                    before = _LAST_WORD.search(text[line:at].rstrip(" \t"))
+                    if before is not None:
+                        found.add(before[0])
+                at = text.find(sign, at + 3)
         return found
 
     @cached_property

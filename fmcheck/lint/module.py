@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import warnings
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.rule import Scope
 from fmcheck.lint.slices import Cuts, Slice
-from fmcheck.lint.source import split_lines
+from fmcheck.lint.source import line_starts, split_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -96,8 +96,8 @@ class Module:
         if scope is Scope.MODULE:
             yield Slice(0, len(self.text)) if self.newer else self.tree
             return
-        for one in self.slices:
-            if not self._holds(one, words) or not may_hold(self.text[one.start : one.end]):
+        for one in self._slices_with(words):
+            if not may_hold(self.text[one.start : one.end]):
                 continue
             if is_clear is not None and one.is_class and self._is_long(one) and is_clear(one):
                 continue
@@ -113,16 +113,18 @@ class Module:
 
     def statements_with(self, words: Collection[str]) -> Iterator[ast.stmt]:
         """Yields top-level statements, those near one of `words` among them."""
-        for one in self.slices:
-            if self._holds(one, words):
-                found = self._try_parse(one) if self.newer else self._parse(one)
-                yield from found or ()
+        for one in self._slices_with(words):
+            found = self._try_parse(one) if self.newer else self._parse(one)
+            yield from found or ()
 
     def statements_at(self, first: int, last: int) -> Iterator[ast.stmt]:
         """Yields the top-level statements that these lines are in."""
         start, end = self._line_start(first), self._line_start(last + 1)
-        for one in self.slices:
-            if one.start < end and one.end > start:
+        for number in range(max(bisect_right(self._slice_starts, start) - 1, 0), len(self.slices)):
+            one = self.slices[number]
+            if one.start >= end:
+                break
+            if one.end > start:
                 found = self._try_parse(one) if self.newer else self._parse(one)
                 for node in found or ():
                     if node.lineno <= last and first <= (node.end_lineno or node.lineno):
@@ -256,19 +258,17 @@ class Module:
     def _holds(self, one: Slice, words: Collection[str]) -> bool:
         if not words:
             return True
-        for word in words:
-            offsets = self._offsets(word)
-            at = bisect_left(offsets, one.start)
-            if at < len(offsets) and offsets[at] < one.end:
-                return True
-        return False
+        text, start, end = self.text, one.start, one.end
+        # A word counts where it starts.
+        return any(text.find(word, start, end + len(word) - 1) >= 0 for word in words)
 
     def _near(self, node: ast.stmt, words: Collection[str]) -> bool:
         """Tells whether one of `words` stands on the lines of a node."""
         if not words:
             return True
         first, last = extent(node)
-        return self._holds(Slice(self._line_start(first), self._line_start(last + 1)), words)
+        start, end = self._line_start(first), self._line_start(last + 1)
+        return self._holds(Slice(start, end), words)
 
     def _line_start(self, line: int) -> int:
         starts = self._line_starts
@@ -276,20 +276,31 @@ class Module:
 
     @cached_property
     def _line_starts(self) -> list[int]:
-        starts, at = [0], self.text.find("\n")
-        while at >= 0:
-            starts.append(at + 1)
-            at = self.text.find("\n", at + 1)
-        return starts
+        return line_starts(self.text)
 
-    def _offsets(self, word: str) -> list[int]:
+    def _slices_with(self, words: Collection[str]) -> Iterator[Slice]:
+        """Yields the slices that hold one of `words`, in order; all of them if there are none."""
+        slices = self.slices
+        if not words:
+            yield from slices
+            return
+        for number in sorted({number for word in words for number in self._numbers(word)}):
+            yield slices[number]
+
+    def _numbers(self, word: str) -> list[int]:
+        """Returns the numbers of the slices in which a word starts."""
         if word not in self._hits:
-            found, at = [], self.text.find(word)
+            found, text, at = [], self.text, self.text.find(word)
             while at >= 0:
-                found.append(at)
-                at = self.text.find(word, at + 1)
+                number = bisect_right(self._slice_starts, at) - 1
+                found.append(number)
+                at = text.find(word, self.slices[number].end)
             self._hits[word] = found
         return self._hits[word]
+
+    @cached_property
+    def _slice_starts(self) -> Sequence[int]:
+        return [one.start for one in self.slices]
 
 
 def extent(node: ast.stmt) -> tuple[int, int]:

@@ -13,6 +13,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.lint.nodes import walk
+from fmcheck.lint.source import line_starts
 from fmcheck.lint.tree import BaseExpression, CSTNode
 
 if TYPE_CHECKING:
@@ -33,11 +34,7 @@ class Places:
         self._parsed = parsed
         self._moved = moved
         self._is_ascii = text.isascii()
-        self._starts = [0]
-        at = text.find("\n")
-        while at >= 0:
-            self._starts.append(at + 1)
-            at = text.find("\n", at + 1)
+        self._starts = line_starts(text)
 
     def _offset(self, line: int, column: int) -> int:
         """Returns the offset of one of `ast`'s places, whose columns count bytes."""
