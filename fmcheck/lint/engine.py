@@ -75,7 +75,9 @@ def _concerned(
     text: bytes, rules: Sequence[Rule], path: str, failed: list[Finding]
 ) -> Iterator[Rule]:
     """Yields the rules whose needles stand in a text, and that are concerned by it."""
-    for rule in _sieve(tuple(rules)).concerned(text, path):
+    named = [number for number, rule in enumerate(rules) if rule.concerns_path(path)]
+    for number in _sieve(tuple(rules)).held(text, named):
+        rule = rules[number]
         try:
             if type(rule).concerns is Rule.concerns or rule.concerns(text):
                 yield rule
@@ -85,7 +87,7 @@ def _concerned(
 
 @lru_cache(maxsize=8)
 def _sieve(rules: tuple[Rule, ...]) -> Sieve:
-    return Sieve(rules)
+    return Sieve([rule.needles for rule in rules])
 
 
 def _lint_source(source: str, path: str, rules: Sequence[Rule], whole: bool) -> Sequence[Finding]:
