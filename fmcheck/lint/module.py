@@ -39,6 +39,8 @@ class Module:
         self._parsed_methods: dict[tuple[int, int], tuple[list[ast.stmt], list[ast.stmt]]] = {}
         self._heads: dict[Slice, ast.ClassDef] = {}
         self._hits: dict[str, list[int]] = {}
+        self._texts: dict[tuple[int, int], str] = {}
+        self._cut_methods: dict[Slice, tuple[str, Sequence[Slice]] | None] = {}
 
     @cached_property
     def lines(self) -> Sequence[str]:
@@ -97,7 +99,7 @@ class Module:
             yield Slice(0, len(self.text)) if self.newer else self.tree
             return
         for one in self._slices_with(words):
-            if not may_hold(self.text[one.start : one.end]):
+            if not may_hold(self._text_of(one)):
                 continue
             if is_clear is not None and one.is_class and self._is_long(one) and is_clear(one):
                 continue
@@ -156,20 +158,28 @@ class Module:
         self, one: Slice, words: Collection[str], may_hold: Callable[[str], bool]
     ) -> list[ast.stmt] | None:
         """Returns the statements of a class's body near `words`; None if it cannot be cut."""
-        indent = self.cuts.first_indent(one)
-        if indent is None or (one.start, one.end) in self._parsed:
+        cut = self._cut_class(one)
+        if cut is None or (one.start, one.end) in self._parsed:
             return None
-        head, *methods = self.cuts.methods(one, indent)
+        indent, (head, *methods) = cut
         try:
             found = [*self._head(head, indent)]
             for method in methods:
                 held = self._holds(method, words)
-                if held and may_hold(self.text[method.start : method.end]):
+                if held and may_hold(self._text_of(method)):
                     for part in self._parse_method(method):
                         found += part
         except SyntaxError:
             return None
         return found
+
+    def _cut_class(self, one: Slice) -> tuple[str, Sequence[Slice]] | None:
+        """Returns how the body of a class is indented, and its slices; None if nothing is."""
+        if one not in self._cut_methods:
+            indent = self.cuts.first_indent(one)
+            cut = None if indent is None else (indent, self.cuts.methods(one, indent))
+            self._cut_methods[one] = cut
+        return self._cut_methods[one]
 
     def _head(self, head: Slice, indent: str) -> list[ast.stmt]:
         """Returns the statements before the first method, which are indented by `indent`."""
@@ -205,12 +215,10 @@ class Module:
 
     def _put_together(self, one: Slice) -> list[ast.stmt] | None:
         """Returns a class that is parsed in part already; None where that is not certain."""
-        indent = self.cuts.first_indent(one) if one.is_class and self._heads else None
-        if indent is None:
+        cut = self._cut_class(one) if one.is_class and self._heads else None
+        if cut is None or cut[1][0] not in self._heads:
             return None
-        head, *methods = self.cuts.methods(one, indent)
-        if head not in self._heads:
-            return None
+        head, *methods = cut[1]
         try:
             parts = [self._parse_method(one) for one in self._runs(methods)]
         except SyntaxError:
@@ -277,6 +285,14 @@ class Module:
     @cached_property
     def _line_starts(self) -> list[int]:
         return line_starts(self.text)
+
+    def _text_of(self, one: Slice) -> str:
+        """Returns the text of a slice, cut out once for all rules."""
+        key = one.start, one.end
+        found = self._texts.get(key)
+        if found is None:
+            found = self._texts[key] = self.text[one.start : one.end]
+        return found
 
     def _slices_with(self, words: Collection[str]) -> Iterator[Slice]:
         """Yields the slices that hold one of `words`, in order; all of them if there are none."""
