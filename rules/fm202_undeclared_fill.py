@@ -137,8 +137,8 @@ class Runner:
         self.needles = (tuple(word.encode() for word in self._told), self.anchors)
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a declared value in the block itself."""
-        return any(
+        """Asks for the functions and a declared value, as whole words, in the block itself."""
+        return any(asked in words_around(asked, text) for asked in ASKED) and any(
             name.endswith(SUFFIX) or fits(name, self._names)
             for word in self._told
             for name in words_around(word, text)
