@@ -31,6 +31,8 @@ FAILED = "FM002"
 MOST_BRACKETS = 200
 #: Trees deeper than this may do so too.
 MOST_DEPTH = 1000
+#: Encodings in which a word's bytes are those of its letters, and nothing else's.
+_PLAIN = ("utf-8", "utf-8-sig")
 _BRACKETS = re.compile(r"[()\[\]{}]")
 
 
@@ -54,10 +56,14 @@ def lint_text(
     if not is_text(text):
         return [unreadable(path, f"cannot be decoded: {_why_not_text(text)}")]
     found: list[Finding] = []
-    concerned = list(rules) if whole else list(_concerned(text, rules, path, found))
+    seen: dict[bytes, bool] = {}
+    concerned = list(rules) if whole else list(_concerned(text, rules, path, found, seen))
     if concerned:
         try:
-            found += _lint_source(decode(text).source, path, concerned, whole)
+            decoded = decode(text)
+            is_plain = decoded.encoding in _PLAIN
+            absent = [one.decode() for one, holds in seen.items() if is_plain and not holds]
+            found += _lint_source(decoded.source, path, concerned, whole, absent)
         except (SyntaxError, UnicodeDecodeError, LookupError) as err:
             found.append(unreadable(path, f"cannot be decoded: {err}"))
     return sorted(found, key=lambda finding: finding.sort_key)
@@ -72,11 +78,18 @@ def _why_not_text(text: bytes) -> str:
 
 
 def _concerned(
-    text: bytes, rules: Sequence[Rule], path: str, failed: list[Finding]
+    text: bytes,
+    rules: Sequence[Rule],
+    path: str,
+    failed: list[Finding],
+    seen: dict[bytes, bool],
 ) -> Iterator[Rule]:
-    """Yields the rules whose needles stand in a text, and that are concerned by it."""
+    """Yields the rules whose needles stand in a text, and that are concerned by it.
+
+    `seen` takes in which needles do, of those that were looked for.
+    """
     named = [number for number, rule in enumerate(rules) if rule.concerns_path(path)]
-    for number in _sieve(tuple(rules)).held(text, named):
+    for number in _sieve(tuple(rules)).held(text, named, seen):
         rule = rules[number]
         try:
             if type(rule).concerns is Rule.concerns or rule.concerns(text):
@@ -90,10 +103,12 @@ def _sieve(rules: tuple[Rule, ...]) -> Sieve:
     return Sieve([rule.needles for rule in rules])
 
 
-def _lint_source(source: str, path: str, rules: Sequence[Rule], whole: bool) -> Sequence[Finding]:
+def _lint_source(
+    source: str, path: str, rules: Sequence[Rule], whole: bool, absent: Sequence[str]
+) -> Sequence[Finding]:
     """Lints decoded source; one finding tells of source that cannot be parsed."""
     try:
-        return _lint_module(Module(source, whole=whole), path, rules, whole)
+        return _lint_module(Module(source, absent, whole=whole), path, rules, whole)
     except SyntaxError:
         pass  # It may be a slice that was cut wrongly: the whole file decides.
     try:

@@ -119,7 +119,7 @@ class ModuleFacts:
         """What stands before each `as` of the module, where a name may end."""
         found: set[str] = set()
         text = self.module.text
-        for sign in (" as", "\tas"):
+        for sign in (" as", "\tas") if "\t" in text else (" as",):
             at = text.find(sign)
             while at >= 0:
                 after = text[at + 3 : at + 4]

@@ -27,18 +27,26 @@ def _any_text(text: str) -> bool:
 class Module:
     """A module's source, cut and parsed on demand. SyntaxError comes from whatever parses.
 
-    `whole` keeps it from being cut. `newer` tells that the interpreter's own grammar lacks
+    `absent` are words that are known not to stand in it. `whole` keeps it from being cut. `newer`
+    tells that the interpreter's own grammar lacks
     something that libcst knows: slices that `ast` rejects are then handed out unparsed.
     """
 
-    def __init__(self, text: str, *, whole: bool = False, newer: bool = False) -> None:
+    def __init__(
+        self,
+        text: str,
+        absent: Collection[str] = (),
+        *,
+        whole: bool = False,
+        newer: bool = False,
+    ) -> None:
         self.text = text
         self.newer = newer
         self._whole = whole
         self._parsed: dict[tuple[int, int], list[ast.stmt]] = {}
         self._parsed_methods: dict[tuple[int, int], tuple[list[ast.stmt], list[ast.stmt]]] = {}
         self._heads: dict[Slice, ast.ClassDef] = {}
-        self._hits: dict[str, list[int]] = {}
+        self._hits: dict[str, list[int]] = {word: [] for word in absent}
         self._texts: dict[tuple[int, int], str] = {}
         self._cut_methods: dict[Slice, tuple[str, Sequence[Slice]] | None] = {}
 

@@ -29,10 +29,15 @@ class Sieve:
         for groups in self._asked:
             groups.sort(key=lambda number: uses[number] == 1)
 
-    def held(self, text: bytes, rules: Iterable[int]) -> Iterator[int]:
-        """Yields those of the rules whose needles stand in a text."""
+    def held(
+        self, text: bytes, rules: Iterable[int], seen: dict[bytes, bool] | None = None
+    ) -> Iterator[int]:
+        """Yields those of the rules whose needles stand in a text.
+
+        `seen` takes in which needles do, of those that were looked for.
+        """
         known = [_UNKNOWN] * len(self._groups)
-        seen: dict[bytes, bool] = {}
+        seen = {} if seen is None else seen
         for rule in rules:
             for number in self._asked[rule]:
                 if known[number] == _UNKNOWN:
