@@ -14,6 +14,10 @@ def main() -> int:
     try:
         status = replay(argv)
         if status is None:
+            from fmcheck.lint.quick import quick
+
+            status = quick(argv)
+        if status is None:
             from fmcheck.lint.recording import recorded
 
             status = recorded(argv)

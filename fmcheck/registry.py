@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import importlib
-import os
 import pkgutil
-import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +13,7 @@ import pluggy
 from fmcheck import hookspecs
 from fmcheck.contract import Contract, load_contract
 from fmcheck.errors import UsageError, nearest
+from fmcheck.lint.quick import GROUP, may_be_registered
 from fmcheck.lint.rule import Rule, problems
 
 if TYPE_CHECKING:
@@ -23,39 +22,17 @@ if TYPE_CHECKING:
 
     from fmcheck.config import Located
 
-GROUP = "fmcheck"
-
 
 @cache
 def _plugins() -> pluggy.PluginManager:
     manager = pluggy.PluginManager("fmcheck")
     manager.add_hookspecs(hookspecs)
-    if _may_be_registered():
+    if may_be_registered():
         from importlib import metadata  # slow, and most environments register nothing
 
         for point in metadata.entry_points(group=GROUP):
             _register(manager, point)
     return manager
-
-
-def _may_be_registered() -> bool:
-    """Tells whether an installed package may name our group; reads only what names entry points."""
-    for folder in dict.fromkeys(sys.path):
-        if os.path.isfile(folder):
-            return True  # a zip file: for `importlib.metadata` to look into
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:
-            continue
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info")):
-                try:
-                    with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
-                        if f"[{GROUP}]".encode() in file.read():
-                            return True
-                except OSError:
-                    continue
-    return False
 
 
 def _register(manager: pluggy.PluginManager, point: metadata.EntryPoint) -> None:

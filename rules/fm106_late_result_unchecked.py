@@ -130,6 +130,10 @@ class Processor:
         self.needles = (self._declared.needles(),)
         self.anchors = tuple(name.encode() for name in self._declared.names)
 
+    def concerns_path(self, path: str) -> bool:
+        """Clears modules of which no function handles late results."""
+        return bool(self._declared.of_file(path))
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears functions that handle no late results, and those that add to nothing in a loop."""
         names = self._declared.of_file(facts.path)

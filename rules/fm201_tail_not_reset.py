@@ -27,7 +27,6 @@ CALLS = (b"copy_(", b"zero_(", b"fill_(")
 #: How many of the buffers that are reset a finding shows.
 SHOWN = 3
 _PATH = re.compile(r"\w+(\.\w+)+")
-_WORDS = re.compile(rb"\b(copy_|zero_|fill_)\b")
 
 
 class TailNotReset(Rule):
@@ -71,7 +70,7 @@ class TailNotReset(Rule):
     name = "tail-not-reset"
     severity = Severity.WARNING
     scope = Scope.CLASS
-    needles: tuple[tuple[bytes, ...], ...] = ((b"copy_", b"zero_", b"fill_"),)
+    needles: tuple[tuple[bytes, ...], ...] = (CALLS,)
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/26292",
         "https://github.com/sgl-project/sglang/pull/24401",
@@ -256,15 +255,7 @@ class Pool:
         self._row_indices = [glob for one in inputs for glob in one.row_indices]
         self._discarded = [glob for one in inputs for glob in one.tail_is_discarded]
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
-        self._named = tuple(_literal(name) for name in self._row_indices)
-        self.needles = ((*self.needles[0], *self._named),)
-        self.anchors = (*CALLS, *self._named)
-
-    def concerns(self, text: bytes) -> bool:
-        """Asks for whole words, or for the contracts' row indices."""
-        if _WORDS.search(text):
-            return True
-        return any(word in text for word in self._named)
+        self.needles = ((*CALLS, *(_literal(name) for name in self._row_indices)),)
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for what may reset a buffer and for what may fill one."""

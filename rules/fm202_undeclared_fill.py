@@ -12,6 +12,7 @@ from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, fits, last_name
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.words import words_around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -136,8 +137,12 @@ class Runner:
         self.needles = (tuple(word.encode() for word in self._told), self.anchors)
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a declared value in the block itself."""
-        return any(word in text for word in self._told)
+        """Asks for the functions and a declared value, as whole words, in the block itself."""
+        return any(asked in words_around(asked, text) for asked in ASKED) and any(
+            name.endswith(SUFFIX) or fits(name, self._names)
+            for word in self._told
+            for name in words_around(word, text)
+        )
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that call none of the functions in question, or name nothing declared."""

@@ -110,7 +110,7 @@ def stage(pool, rows, batch, out):
         """Yields a finding for each reset that undoes a copy."""
         for outline in outlines_at(block):
             if _may_undo(outline):
-                part = block.part(outline.line, outline.end_line)
+                part = outline.block(block.facts)
                 writes = Filling(part, lambda name: False).writes
                 whole = (one for one in writes if one.kind is Kind.CONSTANT and one.region.is_whole)
                 for reset in whole:

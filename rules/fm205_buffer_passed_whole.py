@@ -119,7 +119,7 @@ class Backend:
         here = range(block.first_line, block.last_line + 1)
         for outline in outlines(block.facts):
             if outline.line in here:
-                yield from self._function(block.part(outline.line, outline.end_line))
+                yield from self._function(outline.block(block.facts))
 
     def _function(self, block: Block) -> Iterator[Finding]:
         filling = Filling(block, lambda name: False)

@@ -118,7 +118,7 @@ class Runner:
         here = range(block.first_line, block.last_line + 1)
         for outline in outlines(block.facts):
             if outline.line in here and outline.fills and _GRAPH.search(outline.name):
-                yield from self._function(block.part(outline.line, outline.end_line))
+                yield from self._function(outline.block(block.facts))
 
     def _function(self, block: Block) -> Iterator[Finding]:
         filling = Filling(block, lambda _: False)

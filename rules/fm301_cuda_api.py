@@ -296,9 +296,13 @@ class Worker:
         #: The module that was asked about last, and whether it does at its top.
         self._at_top: tuple[ModuleFacts | None, bool] = None, False
 
-    def concerns_module(self, facts: ModuleFacts) -> bool:
+    def concerns_path(self, path: str) -> bool:
         """Clears modules that are written for CUDA alone."""
-        if lies_in(facts.path, self._cuda_only):
+        return not lies_in(path, self._cuda_only)
+
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears those too that are not agnostic and ask for no device module."""
+        if not self.concerns_path(facts.path):
             return False
         return lies_in(facts.path, self._agnostic) or facts.reads(self._device_modules)
 

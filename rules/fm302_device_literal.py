@@ -97,8 +97,12 @@ class Relay:
         self._cuda_only = [glob for one in devices for glob in one.cuda_only]
         self._platform = Platform({name for one in devices for name in one.guards})
 
-    def concerns_module(self, facts: ModuleFacts) -> bool:
+    def concerns_path(self, path: str) -> bool:
         """Clears modules that are for CUDA."""
+        return self._is_agnostic(path)
+
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears the same."""
         return self._is_agnostic(facts.path)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:

@@ -236,6 +236,10 @@ class Runner:
         self.needles = tuple((*group, *named) for group in self.needles)
         self.anchors = (b"non_blocking", *named)
 
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for a pinned tensor, or for what a contract names, in the block itself."""
+        return any(word in text for word in ("pin_memory", *self._guards, *self._uploads))
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks in which no function may be at fault, by names and lines."""
         return any(self._candidates(node, self._pinned(node)))
@@ -250,7 +254,7 @@ class Runner:
         if not pinned.names and self._guards.keys().isdisjoint(stream_words(node).calls):
             return
         for function in outermost_functions(node):
-            words = StreamWords(function)
+            words = stream_words(function)
             if self._may_leave(function, words) or self._may_reuse(function, words, pinned):
                 yield function
 

@@ -65,7 +65,7 @@ class FenceMissing(Rule):
     name = "fence-missing"
     severity = Severity.WARNING
     scope = Scope.CLASS
-    needles = ()
+    needles: tuple[tuple[bytes, ...], ...] = ()
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/26380",
         "https://github.com/sgl-project/sglang/pull/31687",
@@ -158,10 +158,11 @@ class Scheduler:
         self._joins = [pair for one in streams for pair in one.joins]
         self._fences = [fence for one in streams for fence in one.fence]
         self._pairs = [(first.encode(), other.encode()) for first, other in self._joins]
-        self.anchors = (
-            *(name for pair in self._pairs for name in pair),
-            *(fence.fence.encode() for fence in self._fences),
-        )
+        fences = tuple(fence.fence.encode() for fence in self._fences)
+        self.needles = tuple((*side, *fences) for side in zip(*self._pairs, strict=True))
+        if not self._pairs:
+            self.needles = (fences,)
+        self.anchors = (*(name for pair in self._pairs for name in pair), *fences)
 
     def concerns(self, text: bytes) -> bool:
         """Asks for both streams of a join, or for a fence, by the names in the contract."""
@@ -264,7 +265,7 @@ def _may_be_late(function: ast.AST, fence: Fence) -> bool:
     """Tells whether a function sets a fence, and not with each launch among the next statements."""
     if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
         return False
-    words = StreamWords(function)
+    words = stream_words(function)
     if fence.fence not in words.calls or not any(name in words.calls for name in fence.writes):
         return False
     fenced = sum(

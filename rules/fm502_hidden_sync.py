@@ -179,9 +179,13 @@ class Runner:
         self.needles = (self._declared.needles(),)
         self.anchors = tuple(name.encode() for name in self._declared.names)
 
-    def concerns_module(self, facts: ModuleFacts) -> bool:
+    def concerns_path(self, path: str) -> bool:
         """Clears modules of which no function runs every step."""
-        return bool(self._declared.of_file(facts.path))
+        return bool(self._declared.of_file(path))
+
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears the same."""
+        return self.concerns_path(facts.path)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears functions that do not run every step, and those that only launch."""

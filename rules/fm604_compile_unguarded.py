@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.lint.facts import ModuleFacts
 _COMPILE = re.compile(rb"torch(?:\s*\.\s*compile|[ \t\\]+(?:as|import)\b)")
-_GUARD = re.compile(r"\bdisable\s*=")
+_GUARD = re.compile(r"disable\s*=")
 
 
 class CompileUnguarded(Rule):
@@ -188,9 +188,13 @@ def gather(buf, rows):
         """Asks for the function itself, or for what `torch` or it may be called here."""
         return _COMPILE.search(text) is not None
 
+    def concerns_path(self, path: str) -> bool:
+        """Clears modules for CUDA alone."""
+        return not lies_in(path, self._cuda_only)
+
     def concerns_module(self, facts: ModuleFacts) -> bool:
-        """Clears modules for CUDA alone, and those that guard nothing and are not agnostic."""
-        if lies_in(facts.path, self._cuda_only):
+        """Clears those too that guard nothing and are not agnostic."""
+        if not self.concerns_path(facts.path):
             return False
         return lies_in(facts.path, self._agnostic) or _guards(facts)
 
@@ -245,19 +249,24 @@ def _users(name: str, block: Block) -> Iterator[Block]:
     for node in module.statements_with([name]):
         if any(isinstance(inner, ast.Name) and inner.id == name for inner in walk(node)):
             first, last = extent(node)
-            yield Block(block.facts, module.lines[first - 1 : last], first)
+            yield Block.at(block.facts, first, last, node)
 
 
 def _guards(facts: ModuleFacts) -> bool:
     """Tells whether a function of the module is compiled with `disable=`."""
-    return _GUARD.search(facts.module.text) is not None and any(
-        isinstance(inner, ast.keyword)
-        and inner.arg == "disable"
-        and not isinstance(inner.value, ast.Constant)
-        for node in facts.module.statements_with(["disable"])
-        for outer in walk(node)
-        if isinstance(outer, ast.Call) and "torch.compile" in facts.mentioned(outer.func)
-        for inner in outer.keywords
+    text = facts.module.text
+    return (
+        "disable" in text
+        and _GUARD.search(text) is not None
+        and any(
+            isinstance(inner, ast.keyword)
+            and inner.arg == "disable"
+            and not isinstance(inner.value, ast.Constant)
+            for node in facts.module.statements_with(["disable"])
+            for outer in walk(node)
+            if isinstance(outer, ast.Call) and "torch.compile" in facts.mentioned(outer.func)
+            for inner in outer.keywords
+        )
     )
 
 

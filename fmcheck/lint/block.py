@@ -21,20 +21,34 @@ if TYPE_CHECKING:
     from fmcheck.lint.tree import CSTNode
 
 
+#: Statements that share no line with another one.
+_WHOLE_LINES = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
+
+
 class Block:
     """Source lines of one function, class or module, parsed when first looked at.
 
     What is indented (`is_nested`: a method) is parsed inside an `if` of ours: columns stay those of
-    the file, and lines are moved by `_shift`.
+    the file, and lines are moved by `_shift`. A function or class that is parsed already is taken
+    as it is, in the lines of the file.
     """
 
-    def __init__(self, facts: ModuleFacts, lines: Sequence[str], first_line: int) -> None:
+    def __init__(
+        self,
+        facts: ModuleFacts,
+        lines: Sequence[str],
+        first_line: int,
+        parsed: ast.stmt | None = None,
+    ) -> None:
         self.facts = facts
         self._lines = lines
+        self._parsed = parsed if isinstance(parsed, _WHOLE_LINES) else None
         self.first_line = first_line
         self.is_nested = bool(lines) and lines[0][:1].isspace()
         self._text = "".join(["if True:\n", *lines] if self.is_nested else lines)
         self._shift = first_line - (2 if self.is_nested else 1)
+        #: How far the lines of `syntax` are from those of the text.
+        self._moved = 0 if self._parsed is None else self._shift
 
     @property
     def path(self) -> str:
@@ -46,6 +60,21 @@ class Block:
         """The block's last line in the file."""
         return self.first_line + len(self._lines) - 1
 
+    @classmethod
+    def at(
+        cls, facts: ModuleFacts, first_line: int, last_line: int, parsed: ast.stmt | None = None
+    ) -> Block:
+        """Returns the block of these lines of a module, the same one whoever asks.
+
+        `parsed` is what stands there, where somebody has parsed it.
+        """
+        key = first_line, last_line
+        found = facts.blocks.get(key)
+        if found is None:
+            lines = facts.module.lines[first_line - 1 : last_line]
+            found = facts.blocks[key] = Block(facts, lines, first_line, parsed)
+        return found
+
     def part(self, first_line: int, last_line: int) -> Block:
         """Returns a smaller block: whole statements of this one, by their lines in the file."""
         start = first_line - self.first_line
@@ -54,14 +83,26 @@ class Block:
     @cached_property
     def syntax(self) -> ast.Module:
         """The block by `ast`; its lines are not the file's."""
-        return ast.parse(self._text)
+        node = self._parsed
+        if node is None:
+            return ast.parse(self._text)
+        return ast.Module([self._indented(node) if self.is_nested else node], [])
+
+    def _indented(self, node: ast.stmt) -> ast.If:
+        """Returns a parsed statement inside the `if` of ours."""
+        line = self.first_line - 1
+        test = ast.Constant(True, lineno=line, col_offset=3, end_lineno=line, end_col_offset=7)
+        place = {"end_lineno": node.end_lineno, "end_col_offset": node.end_col_offset}
+        found = ast.If(test, [node], [], lineno=line, col_offset=0)
+        vars(found).update(place)
+        return found
 
     def part_of(self, node: ast.stmt) -> Block:
         """Returns the block of one statement of `syntax`, decorators included."""
         decorators = getattr(node, "decorator_list", [])
         first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
-        last = node.end_lineno or node.lineno
-        return self.part(first + self._shift, last + self._shift)
+        last, up = node.end_lineno or node.lineno, self._shift - self._moved
+        return Block.at(self.facts, first + up, last + up, None if up else node)
 
     @cached_property
     def _tree(self) -> Tree | Copied:
@@ -75,7 +116,7 @@ class Block:
         else:
             from fmcheck.lint.grow import Tree
 
-            found = Tree(parsed, self._text)
+            found = Tree(parsed, self._text, self._moved)
         self.facts.grown.append(found)
         return found
 

@@ -87,6 +87,12 @@ class Binding:
     column: int | None = None
 
 
+#: The nodes that bind a name, or grow what one is bound to.
+_BINDING = frozenset(
+    ("AnnAssign", "Assign", "AugAssign", "Call", "CompFor", "For", "NamedExpr", "Param")
+)
+
+
 class Names:
     """The local names of one function and what each is bound to."""
 
@@ -96,7 +102,8 @@ class Names:
         self._bindings: dict[str, list[Binding]] = defaultdict(list)
         self._grown: dict[str, list[CSTNode]] = defaultdict(list)
         for node in walk(function):
-            self._note(node)
+            if node.__class__.__name__ in _BINDING:
+                self._note(node)
 
     def values(self, name: str) -> Sequence[CSTNode]:
         """Returns the expressions that are assigned to `name`."""

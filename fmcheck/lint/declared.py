@@ -26,6 +26,7 @@ class DeclaredFunctions:
         parts = [reference.partition(":") for reference in references]
         self._functions = [(module, name.rpartition(".")[2]) for module, _, name in parts]
         self._files: dict[str, frozenset[str]] = {}
+        self._stems = {module.rpartition(".")[2] for module, _ in self._functions}
         self.names = sorted({name for _, name in self._functions})
 
     def needles(self) -> tuple[bytes, ...]:
@@ -38,6 +39,8 @@ class DeclaredFunctions:
 
     def of_file(self, path: str) -> frozenset[str]:
         """Returns the names of the functions that this file may define."""
+        if path.replace("\\", "/").rpartition("/")[2].removesuffix(".py") not in self._stems:
+            return frozenset()
         found = self._files.get(path)
         if found is None:
             names = (name for module, name in self._functions if is_module(path, module))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Finding, Severity, Span
@@ -13,6 +14,7 @@ from fmcheck.lint.facts import ModuleFacts
 from fmcheck.lint.module import Module, TooMuchError, extent, parse
 from fmcheck.lint.nodes import depth
 from fmcheck.lint.rule import Rule, Scope
+from fmcheck.lint.sieve import Sieve
 from fmcheck.lint.source import decode, is_text, read
 
 if TYPE_CHECKING:
@@ -29,6 +31,8 @@ FAILED = "FM002"
 MOST_BRACKETS = 200
 #: Trees deeper than this may do so too.
 MOST_DEPTH = 1000
+#: Encodings in which a word's bytes are those of its letters, and nothing else's.
+_PLAIN = ("utf-8", "utf-8-sig")
 _BRACKETS = re.compile(r"[()\[\]{}]")
 
 
@@ -52,10 +56,14 @@ def lint_text(
     if not is_text(text):
         return [unreadable(path, f"cannot be decoded: {_why_not_text(text)}")]
     found: list[Finding] = []
-    concerned = list(rules) if whole else list(_concerned(text, rules, path, found))
+    seen: dict[bytes, bool] = {}
+    concerned = list(rules) if whole else list(_concerned(text, rules, path, found, seen))
     if concerned:
         try:
-            found += _lint_source(decode(text).source, path, concerned, whole)
+            decoded = decode(text)
+            is_plain = decoded.encoding in _PLAIN
+            absent = [one.decode() for one, holds in seen.items() if is_plain and not holds]
+            found += _lint_source(decoded.source, path, concerned, whole, absent)
         except (SyntaxError, UnicodeDecodeError, LookupError) as err:
             found.append(unreadable(path, f"cannot be decoded: {err}"))
     return sorted(found, key=lambda finding: finding.sort_key)
@@ -70,32 +78,37 @@ def _why_not_text(text: bytes) -> str:
 
 
 def _concerned(
-    text: bytes, rules: Sequence[Rule], path: str, failed: list[Finding]
+    text: bytes,
+    rules: Sequence[Rule],
+    path: str,
+    failed: list[Finding],
+    seen: dict[bytes, bool],
 ) -> Iterator[Rule]:
-    """Yields the rules whose needles stand in a text; each needle is looked for once."""
-    seen: dict[bytes, bool] = {}
-    for rule in rules:
-        for group in rule.needles:
-            for needle in group:
-                holds = seen.get(needle)
-                if holds is None:
-                    holds = seen[needle] = needle in text
-                if holds:
-                    break
-            else:
-                break
-        else:
-            try:
-                if type(rule).concerns is Rule.concerns or rule.concerns(text):
-                    yield rule
-            except Exception as err:
-                failed.append(_failed(rule, path, err))
+    """Yields the rules whose needles stand in a text, and that are concerned by it.
+
+    `seen` takes in which needles do, of those that were looked for.
+    """
+    named = [number for number, rule in enumerate(rules) if rule.concerns_path(path)]
+    for number in _sieve(tuple(rules)).held(text, named, seen):
+        rule = rules[number]
+        try:
+            if type(rule).concerns is Rule.concerns or rule.concerns(text):
+                yield rule
+        except Exception as err:
+            failed.append(_failed(rule, path, err))
 
 
-def _lint_source(source: str, path: str, rules: Sequence[Rule], whole: bool) -> Sequence[Finding]:
+@lru_cache(maxsize=8)
+def _sieve(rules: tuple[Rule, ...]) -> Sieve:
+    return Sieve([rule.needles for rule in rules])
+
+
+def _lint_source(
+    source: str, path: str, rules: Sequence[Rule], whole: bool, absent: Sequence[str]
+) -> Sequence[Finding]:
     """Lints decoded source; one finding tells of source that cannot be parsed."""
     try:
-        return _lint_module(Module(source, whole=whole), path, rules, whole)
+        return _lint_module(Module(source, absent, whole=whole), path, rules, whole)
     except SyntaxError:
         pass  # It may be a slice that was cut wrongly: the whole file decides.
     try:
@@ -175,7 +188,8 @@ def _check(rule: Rule, node: ast.AST | Slice, facts: ModuleFacts, whole: bool) -
                 why = f"could not be checked for {rule.code}: it nests too deeply"
                 return [unreadable(facts.path, why, _line(node), left_out="this part of the file")]
         first, last = _lines(node, facts.module)
-        return list(rule.check(Block(facts, facts.module.lines[first - 1 : last], first)))
+        parsed = node if isinstance(node, ast.stmt) else None
+        return list(rule.check(Block.at(facts, first, last, parsed)))
     except SyntaxError:
         raise  # of the file, from whatever part of it the rule asked for
     except (RecursionError, MemoryError) as err:

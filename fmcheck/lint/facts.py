@@ -13,11 +13,15 @@ from fmcheck.lint.nodes import walk
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
 
+    from fmcheck.lint.block import Block
     from fmcheck.lint.grow import Tree
     from fmcheck.lint.module import Module
     from fmcheck.lint.newer import Copied
+    from fmcheck.lint.outline import Outline
 
 
+#: The fields of statements in which other ones stand.
+_HOLDING = frozenset(("body", "cases", "finalbody", "handlers", "orelse"))
 _LAST_WORD = re.compile(r"\w+\Z")
 _WORD = re.compile(r"[^\W\d]\w*")
 
@@ -33,13 +37,19 @@ class ModuleFacts:
         self.path = path
         self._mentioned: dict[ast.AST, set[str]] = {}
         self._renamed: dict[str, bool] = {}
+        #: Blocks that rules were handed, by first and last line: each grows its tree once.
+        self.blocks: dict[tuple[int, int], Block] = {}
+        #: The outlines of functions, as `outline.py` makes them.
+        self.outlined: dict[ast.AST, Outline] = {}
         #: The trees that blocks of the module have grown: each is a ring of nodes, for `forget`.
         self.grown: list[Tree | Copied] = []
 
     def forget(self) -> None:
         """Takes the trees of blocks apart, so that they go without the garbage collector."""
+        self.blocks.clear()
         for one in self.grown:
             one.order.clear()
+            one.order.owner = None
 
     @property
     def tree(self) -> ast.Module:
@@ -56,8 +66,21 @@ class ModuleFacts:
         for name, target in self.may_import:
             if names.setdefault(name, target) != target:
                 # Two of one name: how deep they stand decides which of them holds.
-                return dict(imported_names(ast.walk(self.tree)))
+                return dict(imported_names(self._statements_by_depth()))
         return names
+
+    def _statements_by_depth(self) -> Iterator[ast.AST]:
+        """Yields statements that may hold an import, outer ones first, as `ast.walk` does."""
+        layer: list[ast.AST] = list(self.module.statements_with(("import",)))
+        while layer:
+            yield from layer
+            layer = [
+                inner
+                for node in layer
+                for name in node._fields
+                if name in _HOLDING
+                for inner in getattr(node, name)
+            ]
 
     @cached_property
     def may_import(self) -> Sequence[tuple[str, str]]:
@@ -96,14 +119,16 @@ class ModuleFacts:
         """What stands before each `as` of the module, where a name may end."""
         found: set[str] = set()
         text = self.module.text
-        for sign in (" as", "\tas"):
+        for sign in (" as", "\tas") if "\t" in text else (" as",):
             at = text.find(sign)
             while at >= 0:
-                line = text.rfind("\n", 0, at) + 1
-                before = _LAST_WORD.search(text[line:at].rstrip(" \t"))
-                if before is not None:
-                    found.add(before[0])
-                at = text.find(sign, at + 1)
+                after = text[at + 3 : at + 4]
+                if not (after.isalnum() or after == "_"):
+                    line = text.rfind("\n", 0, at) + 1
+                    before = _LAST_WORD.search(text[line:at].rstrip(" \t"))
+                    if before is not None:
+                        found.add(before[0])
+                at = text.find(sign, at + 3)
         return found
 
     @cached_property

@@ -65,7 +65,7 @@ def slots(block: Block, registries: Mapping[str, Registry]) -> Iterator[tuple[Bl
     """Yields the slots of each function of a block, with the function's own block."""
     names = _local_names(block.facts, registries)
     inside = outlines_at(block)
-    parts = [block.part(one.line, one.end_line) for one in inside if names.keys() & one.calls]
+    parts = [one.block(block.facts) for one in inside if names.keys() & one.calls]
     for part in parts or ([] if inside else [block]):
         calls = [node for node in part.nodes() if isinstance(node, cst.Call)]
         found = [_slot(call, names[word]) for call in calls if (word := _called(call)) in names]

@@ -47,10 +47,13 @@ _COMPOUND = tuple(
 
 
 class Tree:
-    """A tree grown out of `ast`, and where its nodes stand in `text`."""
+    """A tree grown out of `ast`, and where its nodes stand in `text`.
 
-    def __init__(self, parsed: ast.Module, text: str) -> None:
-        self.places = Places(text)
+    The lines of `parsed` are by `moved` further down than those of the text.
+    """
+
+    def __init__(self, parsed: ast.Module, text: str, moved: int = 0) -> None:
+        self.places = Places(text, parsed, moved)
         self.order = tree.Order()
         self.order.owner = self
         before = sys.getrecursionlimit()

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import ast
 import warnings
-from bisect import bisect_left, bisect_right
+from bisect import bisect_right
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.rule import Scope
 from fmcheck.lint.slices import Cuts, Slice
-from fmcheck.lint.source import split_lines
+from fmcheck.lint.source import line_starts, split_lines
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Sequence
@@ -27,17 +27,28 @@ def _any_text(text: str) -> bool:
 class Module:
     """A module's source, cut and parsed on demand. SyntaxError comes from whatever parses.
 
-    `whole` keeps it from being cut. `newer` tells that the interpreter's own grammar lacks
+    `absent` are words that are known not to stand in it. `whole` keeps it from being cut. `newer`
+    tells that the interpreter's own grammar lacks
     something that libcst knows: slices that `ast` rejects are then handed out unparsed.
     """
 
-    def __init__(self, text: str, *, whole: bool = False, newer: bool = False) -> None:
+    def __init__(
+        self,
+        text: str,
+        absent: Collection[str] = (),
+        *,
+        whole: bool = False,
+        newer: bool = False,
+    ) -> None:
         self.text = text
         self.newer = newer
         self._whole = whole
         self._parsed: dict[tuple[int, int], list[ast.stmt]] = {}
-        self._heads: dict[Slice, list[ast.stmt]] = {}
-        self._hits: dict[str, list[int]] = {}
+        self._parsed_methods: dict[tuple[int, int], tuple[list[ast.stmt], list[ast.stmt]]] = {}
+        self._heads: dict[Slice, ast.ClassDef] = {}
+        self._hits: dict[str, list[int]] = {word: [] for word in absent}
+        self._texts: dict[tuple[int, int], str] = {}
+        self._cut_methods: dict[Slice, tuple[str, Sequence[Slice]] | None] = {}
 
     @cached_property
     def lines(self) -> Sequence[str]:
@@ -76,6 +87,10 @@ class Module:
         """Returns the line of an offset, from 1."""
         return bisect_right(self._line_starts, offset)
 
+    def text_of_lines(self, first: int, last: int) -> str:
+        """Returns the text from a first to a last line, both of them in it."""
+        return self.text[self._line_start(first) : self._line_start(last + 1)]
+
     def nodes(
         self,
         scope: Scope,
@@ -91,8 +106,8 @@ class Module:
         if scope is Scope.MODULE:
             yield Slice(0, len(self.text)) if self.newer else self.tree
             return
-        for one in self.slices:
-            if not self._holds(one, words) or not may_hold(self.text[one.start : one.end]):
+        for one in self._slices_with(words):
+            if not may_hold(self._text_of(one)):
                 continue
             if is_clear is not None and one.is_class and self._is_long(one) and is_clear(one):
                 continue
@@ -108,16 +123,18 @@ class Module:
 
     def statements_with(self, words: Collection[str]) -> Iterator[ast.stmt]:
         """Yields top-level statements, those near one of `words` among them."""
-        for one in self.slices:
-            if self._holds(one, words):
-                found = self._try_parse(one) if self.newer else self._parse(one)
-                yield from found or ()
+        for one in self._slices_with(words):
+            found = self._try_parse(one) if self.newer else self._parse(one)
+            yield from found or ()
 
     def statements_at(self, first: int, last: int) -> Iterator[ast.stmt]:
         """Yields the top-level statements that these lines are in."""
         start, end = self._line_start(first), self._line_start(last + 1)
-        for one in self.slices:
-            if one.start < end and one.end > start:
+        for number in range(max(bisect_right(self._slice_starts, start) - 1, 0), len(self.slices)):
+            one = self.slices[number]
+            if one.start >= end:
+                break
+            if one.end > start:
                 found = self._try_parse(one) if self.newer else self._parse(one)
                 for node in found or ():
                     if node.lineno <= last and first <= (node.end_lineno or node.lineno):
@@ -149,44 +166,95 @@ class Module:
         self, one: Slice, words: Collection[str], may_hold: Callable[[str], bool]
     ) -> list[ast.stmt] | None:
         """Returns the statements of a class's body near `words`; None if it cannot be cut."""
-        indent = self.cuts.first_indent(one)
-        if indent is None or (one.start, one.end) in self._parsed:
+        cut = self._cut_class(one)
+        if cut is None or (one.start, one.end) in self._parsed:
             return None
-        head, *methods = self.cuts.methods(one, indent)
+        indent, (head, *methods) = cut
         try:
             found = [*self._head(head, indent)]
             for method in methods:
                 held = self._holds(method, words)
-                if held and may_hold(self.text[method.start : method.end]):
-                    found += self._parse(method, "class _:\n")
+                if held and may_hold(self._text_of(method)):
+                    for part in self._parse_method(method):
+                        found += part
         except SyntaxError:
             return None
         return found
 
+    def _cut_class(self, one: Slice) -> tuple[str, Sequence[Slice]] | None:
+        """Returns how the body of a class is indented, and its slices; None if nothing is."""
+        if one not in self._cut_methods:
+            indent = self.cuts.first_indent(one)
+            cut = None if indent is None else (indent, self.cuts.methods(one, indent))
+            self._cut_methods[one] = cut
+        return self._cut_methods[one]
+
     def _head(self, head: Slice, indent: str) -> list[ast.stmt]:
         """Returns the statements before the first method, which are indented by `indent`."""
-        if head in self._heads:
-            return self._heads[head]
-        before = "\n" * (self.line_of(head.start) - 1)
-        tree = parse(f"{before}{self.text[head.start : head.end]}{indent}pass\n")
-        (node,) = tree.body
-        assert isinstance(node, ast.ClassDef)
-        if node.body[0].col_offset != len(indent):
-            raise SyntaxError("the methods are not at the depth of the class's body")
-        self._heads[head] = node.body[:-1]
-        return self._heads[head]
+        if head not in self._heads:
+            before = "\n" * (self.line_of(head.start) - 1)
+            tree = parse(f"{before}{self.text[head.start : head.end]}{indent}pass\n")
+            (node,) = tree.body
+            assert isinstance(node, ast.ClassDef)
+            if node.body[0].col_offset != len(indent):
+                raise SyntaxError("the methods are not at the depth of the class's body")
+            self._heads[head] = node
+        return self._heads[head].body[:-1]
 
-    def _parse(self, one: Slice, wrapped_in: str = "") -> list[ast.stmt]:
+    def _parse(self, one: Slice) -> list[ast.stmt]:
         key = one.start, one.end
         if key not in self._parsed:
             # Empty lines before it put a slice where it stands in the file.
-            before = "\n" * (self.line_of(one.start) - 1 - bool(wrapped_in))
-            body = parse(f"{before}{wrapped_in}{self.text[one.start : one.end]}").body
-            if wrapped_in:
-                assert isinstance(body[0], ast.ClassDef)
-                body = [*body[0].body, *body[1:]]
-            self._parsed[key] = body
+            before = "\n" * (self.line_of(one.start) - 1)
+            self._parsed[key] = (
+                self._put_together(one) or parse(f"{before}{self.text[one.start : one.end]}").body
+            )
         return self._parsed[key]
+
+    def _parse_method(self, one: Slice) -> tuple[list[ast.stmt], list[ast.stmt]]:
+        """Returns the statements of a class's body in a slice, and what follows the class."""
+        key = one.start, one.end
+        if key not in self._parsed_methods:
+            before = "\n" * (self.line_of(one.start) - 2)
+            head, *after = parse(f"{before}class _:\n{self.text[one.start : one.end]}").body
+            assert isinstance(head, ast.ClassDef)
+            self._parsed_methods[key] = head.body, after
+        return self._parsed_methods[key]
+
+    def _put_together(self, one: Slice) -> list[ast.stmt] | None:
+        """Returns a class that is parsed in part already; None where that is not certain."""
+        cut = self._cut_class(one) if one.is_class and self._heads else None
+        if cut is None or cut[1][0] not in self._heads:
+            return None
+        head, *methods = cut[1]
+        try:
+            parts = [self._parse_method(one) for one in self._runs(methods)]
+        except SyntaxError:
+            return None
+        if any(after for _, after in parts[:-1]):
+            return None
+        found = self._heads[head]
+        body = [*found.body[:-1], *(node for part, _ in parts for node in part)]
+        whole = ast.ClassDef(
+            **{name: getattr(found, name) for name in found._fields if name != "body"}, body=body
+        )
+        whole.lineno, whole.col_offset = found.lineno, found.col_offset
+        whole.end_lineno, whole.end_col_offset = body[-1].end_lineno, body[-1].end_col_offset
+        return [whole, *parts[-1][1]]
+
+    def _runs(self, methods: Sequence[Slice]) -> Iterator[Slice]:
+        """Yields methods that are parsed already, and runs of those between them."""
+        start = None
+        for one in methods:
+            if (one.start, one.end) not in self._parsed_methods:
+                start = one.start if start is None else start
+            else:
+                if start is not None:
+                    yield Slice(start, one.start)
+                yield one
+                start = None
+        if start is not None:
+            yield Slice(start, methods[-1].end)
 
     def _try_parse(
         self,
@@ -206,19 +274,17 @@ class Module:
     def _holds(self, one: Slice, words: Collection[str]) -> bool:
         if not words:
             return True
-        for word in words:
-            offsets = self._offsets(word)
-            at = bisect_left(offsets, one.start)
-            if at < len(offsets) and offsets[at] < one.end:
-                return True
-        return False
+        text, start, end = self.text, one.start, one.end
+        # A word counts where it starts.
+        return any(text.find(word, start, end + len(word) - 1) >= 0 for word in words)
 
     def _near(self, node: ast.stmt, words: Collection[str]) -> bool:
         """Tells whether one of `words` stands on the lines of a node."""
         if not words:
             return True
         first, last = extent(node)
-        return self._holds(Slice(self._line_start(first), self._line_start(last + 1)), words)
+        start, end = self._line_start(first), self._line_start(last + 1)
+        return self._holds(Slice(start, end), words)
 
     def _line_start(self, line: int) -> int:
         starts = self._line_starts
@@ -226,20 +292,39 @@ class Module:
 
     @cached_property
     def _line_starts(self) -> list[int]:
-        starts, at = [0], self.text.find("\n")
-        while at >= 0:
-            starts.append(at + 1)
-            at = self.text.find("\n", at + 1)
-        return starts
+        return line_starts(self.text)
 
-    def _offsets(self, word: str) -> list[int]:
+    def _text_of(self, one: Slice) -> str:
+        """Returns the text of a slice, cut out once for all rules."""
+        key = one.start, one.end
+        found = self._texts.get(key)
+        if found is None:
+            found = self._texts[key] = self.text[one.start : one.end]
+        return found
+
+    def _slices_with(self, words: Collection[str]) -> Iterator[Slice]:
+        """Yields the slices that hold one of `words`, in order; all of them if there are none."""
+        slices = self.slices
+        if not words:
+            yield from slices
+            return
+        for number in sorted({number for word in words for number in self._numbers(word)}):
+            yield slices[number]
+
+    def _numbers(self, word: str) -> list[int]:
+        """Returns the numbers of the slices in which a word starts."""
         if word not in self._hits:
-            found, at = [], self.text.find(word)
+            found, text, at = [], self.text, self.text.find(word)
             while at >= 0:
-                found.append(at)
-                at = self.text.find(word, at + 1)
+                number = bisect_right(self._slice_starts, at) - 1
+                found.append(number)
+                at = text.find(word, self.slices[number].end)
             self._hits[word] = found
         return self._hits[word]
+
+    @cached_property
+    def _slice_starts(self) -> Sequence[int]:
+        return [one.start for one in self.slices]
 
 
 def extent(node: ast.stmt) -> tuple[int, int]:

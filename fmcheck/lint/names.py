@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import fnmatch
+import os
+import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.lazy import cst
@@ -39,4 +42,10 @@ def fits(name: str, globs: Iterable[str]) -> bool:
 
 def lies_in(path: str, globs: Iterable[str]) -> bool:
     """Tells whether a glob means this path; globs start at a package's root, paths may not."""
-    return any(fnmatch.fnmatch(path.replace("\\", "/"), f"*{glob}") for glob in globs)
+    return _any_of(tuple(globs)).match(path.replace("\\", "/")) is not None
+
+
+@lru_cache(maxsize=32)
+def _any_of(globs: tuple[str, ...]) -> re.Pattern[str]:
+    patterns = [fnmatch.translate(f"*{os.path.normcase(glob)}") for glob in globs]
+    return re.compile("|".join(patterns) or r"(?!)")

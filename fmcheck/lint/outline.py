@@ -7,18 +7,19 @@ resets. So it errs to one side: a name is listed if there is any chance.
 from __future__ import annotations
 
 import ast
+import enum
 import re
 from collections import defaultdict
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
 
+from fmcheck.lint.block import Block
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.words import has_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
 
 #: Parts of the name of a function that resets what it is handed.
@@ -29,40 +30,93 @@ _RESETS = frozenset({"zero_", "fill_", "fill"})
 _TELLS = re.compile(r"copy|zero_|fill|foreach_|\bout\b|\][\s\\)]*=(?!=)")
 
 
+#: A call of something with `copy` in its name.
+_COPY = re.compile(r"copy\w*[\s\\)]*\(")
 _ZERO = re.compile(r"zero_[\s\\)]*\(")
 _FILL = re.compile(r"fill_?[\s\\)]*\(")
 _OUT = re.compile(r"out[\s\\]*=")
 _STORE = re.compile(r"\][\s\\)]*=(?!=)")
 #: A subscript that is longer than this is not looked at closely.
 _LONGEST = 400
+_NESTED = re.compile(r"\[[^\[\]]*\]|\([^()]*\)|\{[^{}]*\}")
+#: What may hold a bracket or a colon that is none.
+_UNCLEAR = re.compile(r"[#\"'\[\](){}]|\blambda\b")
+_BRACKET_OR_COLON = re.compile(r"[\[\](){}:]")
+_CLOSING = {"]": "[", ")": "(", "}": "{"}
+_UPPER = re.compile(r"\s*[^\s\],:]")
 
 
 def may_reset(text: str) -> bool:
     """Tells whether source text may set a buffer to one value: all that `resets` finds."""
     if "foreach_" in text or has_word(_ZERO, text) or has_word(_FILL, text):
         return True
-    return _may_store(text)
+    return any(stored is not _Stored.UP_TO for stored in _stores(text))
 
 
 def may_fill(text: str) -> bool:
-    """Tells whether source text may fill a buffer: all that `fills` finds."""
-    return "copy" in text or has_word(_OUT, text) or _may_store(text)
+    """Tells whether source text may fill a buffer's front: all of `fills` that is one."""
+    is_written = (
+        _COPY.search(text) is not None
+        or has_word(_OUT, text)
+        or any(stored is not _Stored.FROM for stored in _stores(text))
+    )
+    return is_written and _may_cut(text)
 
 
-def _may_store(text: str) -> bool:
-    """Tells whether text may assign to a slice."""
+class _Stored(enum.Enum):
+    """Which part of a buffer an assignment to a slice is to: its front, the rest or all, both."""
+
+    UP_TO = enum.auto()
+    FROM = enum.auto()
+    UNKNOWN = enum.auto()
+
+
+def _stores(text: str) -> Iterator[_Stored]:
+    """Yields what is assigned to slices in a text."""
     for match in _STORE.finditer(text):
         depth, at = 0, match.start()
         least = max(at - _LONGEST, 0)
         while at >= least:
             sign = text[at]
-            if sign == ":":
-                return True
             depth += (sign == "]") - (sign == "[")
             if not depth:
                 break
             at -= 1
-        else:
+        inside = text[at + 1 : match.start()]
+        if depth:
+            yield _Stored.UNKNOWN
+        elif ":" in inside:
+            yield _stored(inside)
+
+
+def _stored(inside: str) -> _Stored:
+    """Returns which part of a buffer a subscript is of, by what stands in its brackets."""
+    bare, found = "", inside
+    while bare != found:
+        bare, found = found, _NESTED.sub("x", found)
+    if _UNCLEAR.search(bare):
+        return _Stored.UNKNOWN
+    parts = [part.split(":") for part in bare.split(",") if ":" in part]
+    has_lower = any(lower.strip() for lower, *_ in parts)
+    has_upper = any(upper.strip() for _, upper, *_ in parts)
+    if has_lower and has_upper:
+        return _Stored.UNKNOWN
+    return _Stored.UP_TO if has_upper else _Stored.FROM
+
+
+def _may_cut(text: str) -> bool:
+    """Tells whether a slice with an upper bound, or `narrow`, may stand in a text."""
+    if "narrow" in text:
+        return True
+    opened: list[str] = []
+    for match in _BRACKET_OR_COLON.finditer(text):
+        sign = match[0]
+        if sign in _CLOSING:
+            if opened and opened[-1] == _CLOSING[sign]:
+                opened.pop()
+        elif sign != ":":
+            opened.append(sign)
+        elif opened and opened[-1] == "[" and _UPPER.match(text, match.end()):
             return True
     return False
 
@@ -84,6 +138,14 @@ class Outline:
         self.end_line = function.end_lineno or function.lineno
         #: Whether its text has anything in it that fills or resets.
         self.may_write = _TELLS.search(text) is not None
+        #: Whether it may show padding, by the lines of the functions that reset beside it.
+        self.shows_padding: dict[tuple[int, ...], bool] = {}
+
+    def block(self, facts: ModuleFacts) -> Block:
+        """Returns the block of the function, decorators left out."""
+        function = self.function
+        parsed = None if function.decorator_list else function
+        return Block.at(facts, self.line, self.end_line, parsed)
 
     @cached_property
     def _told(self) -> _Told:
@@ -123,10 +185,15 @@ class Outline:
         return any(name in self.resets for name in ("getattr", "values", "items"))
 
 
-@lru_cache(maxsize=1)
 def outlines(facts: ModuleFacts) -> Sequence[Outline]:
     """Returns the outlines of a module's functions and methods."""
     return [one for node in facts.tree.body for one in outlines_of(node, facts)]
+
+
+def outlines_with(facts: ModuleFacts, word: str) -> Iterator[Outline]:
+    """Yields the outlines of functions in statements that hold a word."""
+    for node in facts.module.statements_with((word,)):
+        yield from outlines_of(node, facts)
 
 
 def outlines_at(block: Block) -> Sequence[Outline]:
@@ -137,14 +204,17 @@ def outlines_at(block: Block) -> Sequence[Outline]:
     return [one for one in found if first <= one.line <= last]
 
 
-@lru_cache(maxsize=4)
 def outlines_of(node: ast.AST, facts: ModuleFacts) -> Sequence[Outline]:
     """Returns the outlines of the functions in `node`, a top-level statement of a module."""
-    lines = facts.module.lines
-    return [
-        Outline(function, "".join(lines[function.lineno - 1 : function.end_lineno]))
-        for function in _functions([node])
-    ]
+    found = []
+    for function in _functions([node]):
+        outline = facts.outlined.get(function)
+        if outline is None:
+            last = function.end_lineno or function.lineno
+            text = facts.module.text_of_lines(function.lineno, last)
+            outline = facts.outlined[function] = Outline(function, text)
+        found.append(outline)
+    return found
 
 
 def _functions(body: Iterable[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

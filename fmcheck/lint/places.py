@@ -12,6 +12,8 @@ from bisect import bisect_right
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.lint.nodes import walk
+from fmcheck.lint.source import line_starts
 from fmcheck.lint.tree import BaseExpression, CSTNode
 
 if TYPE_CHECKING:
@@ -22,19 +24,21 @@ _OPENED = re.compile(r"\([ \t]*#[^\n]*$")
 
 
 class Places:
-    """The places in a text whose lines end in `\\n`."""
+    """The places in a text whose lines end in `\\n`.
 
-    def __init__(self, text: str) -> None:
+    The lines of `parsed`, its tree, are by `moved` further down than its own.
+    """
+
+    def __init__(self, text: str, parsed: ast.Module, moved: int) -> None:
         self.text = text
+        self._parsed = parsed
+        self._moved = moved
         self._is_ascii = text.isascii()
-        self._starts = [0]
-        at = text.find("\n")
-        while at >= 0:
-            self._starts.append(at + 1)
-            at = text.find("\n", at + 1)
+        self._starts = line_starts(text)
 
     def _offset(self, line: int, column: int) -> int:
         """Returns the offset of one of `ast`'s places, whose columns count bytes."""
+        line -= self._moved
         start = self._starts[line - 1]
         if self._is_ascii:
             return start + column
@@ -155,7 +159,7 @@ class Places:
 
     def starts_line(self, node: ast.stmt) -> bool:
         """Tells whether nothing but spaces stands before a statement on its line."""
-        start = self._starts[node.lineno - 1]
+        start = self._starts[node.lineno - 1 - self._moved]
         return not self.text[start : start + node.col_offset].strip()
 
     def is_elif(self, node: ast.stmt) -> bool:
@@ -188,18 +192,19 @@ class Places:
                     node.col_offset += moved
                 if node.end_lineno == 1 and node.end_col_offset is not None:
                     node.end_col_offset += moved
-                node.lineno += line - 1
-                node.end_lineno = (node.end_lineno or 1) + line - 1
+                node.lineno += line - 1 + self._moved
+                node.end_lineno = (node.end_lineno or 1) + line - 1 + self._moved
         return found
 
     @cached_property
     def _indents(self) -> tuple[Sequence[int], Sequence[str]]:
         """The offsets of statements in order, and what each is indented by."""
         found = {}
-        for node in ast.walk(ast.parse(self.text)):
+        for node in walk(self._parsed):
             if isinstance(node, ast.stmt):
                 decorators = getattr(node, "decorator_list", [])
-                start = self._starts[min(one.lineno for one in (node, *decorators)) - 1]
+                first = min(one.lineno for one in (node, *decorators)) - self._moved
+                start = self._starts[first - 1]
                 line = self.text[start : self._after(start)]
                 found[start] = line.rpartition("\n")[2]
         return sorted(found), [found[at] for at in sorted(found)]

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property, lru_cache
+from functools import cached_property, partial
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.block import walk
 from fmcheck.lint.graph_inputs import Filling, Kind, When
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import fits
-from fmcheck.lint.outline import outlines, outlines_at, outlines_of
+from fmcheck.lint.outline import outlines_at, outlines_of, outlines_with
 from fmcheck.lint.padding import BEFORE_REPLAY, Padding
 
 if TYPE_CHECKING:
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Span
     from fmcheck.lint.block import Block
+    from fmcheck.lint.facts import ModuleFacts
     from fmcheck.lint.graph_inputs import Write
     from fmcheck.lint.outline import Outline
 #: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
@@ -41,32 +43,21 @@ class Functions:
         self._here = outlines_at(block)
         self._read: dict[int, Filling] = {}
 
-    @cached_property
-    def _everywhere(self) -> Sequence[Outline]:
-        return outlines(self._block.facts)
-
-    @cached_property
-    def _defined(self) -> Collection[str]:
-        return {one.name for one in self._everywhere if not one.resets_any}
-
-    @cached_property
-    def _elsewhere(self) -> Sequence[Outline]:
-        here = range(self._block.first_line, self._block.last_line + 1)
-        return [one for one in self._everywhere if one.line not in here]
+    def _with(self, word: str) -> Iterator[Outline]:
+        """Yields the outlines of the module in statements that hold a word."""
+        return outlines_with(self._block.facts, word)
 
     @cached_property
     def has_tensors(self) -> bool:
         """Tells whether the module has any of a tensor's own ways to write."""
-        return any(one.may_write and one.calls & IN_PLACE for one in self._everywhere)
-
-    def _defines(self, name: str) -> bool:
-        return name in self._defined
+        everywhere = chain(self._here, *(self._with(word) for word in sorted(IN_PLACE)))
+        return any(one.may_write and one.calls & IN_PLACE for one in everywhere)
 
     def filling(self, outline: Outline) -> Filling:
         """Returns the function that an outline is about."""
         if outline.line not in self._read:
-            part = self._block.part(outline.line, outline.end_line)
-            self._read[outline.line] = Filling(part, self._defines)
+            facts = self._block.facts
+            self._read[outline.line] = Filling(outline.block(facts), partial(_defines, facts))
         return self._read[outline.line]
 
     def candidates(self) -> Iterator[Filling]:
@@ -81,7 +72,8 @@ class Functions:
 
     def is_list(self, fill: Write) -> bool:
         """Tells whether the buffer is a Python list: no graph reads one."""
-        return not fill.in_place and any(fill.region.leaf in one.lists for one in self._everywhere)
+        leaf = fill.region.leaf
+        return not fill.in_place and any(leaf in one.lists for one in self._with(leaf))
 
     def peers(self, filling: Filling, leaf: str) -> Iterator[Filling]:
         """Yields the block's other functions that may reset `leaf` between two replays."""
@@ -97,22 +89,24 @@ class Functions:
 
         A class that fills such a buffer too resets its own, unless it is called for it.
         """
+        here = range(self._block.first_line, self._block.last_line + 1)
         return any(
             leaf in outline.resets
             and leaf not in outline.fills
             and (outline.name in calls or leaf not in self._filled_by_owner(outline))
-            for outline in self._elsewhere
-            if not fits(outline.name, BEFORE_REPLAY)
+            for outline in self._with(leaf)
+            if outline.line not in here and not fits(outline.name, BEFORE_REPLAY)
         )
 
     def _filled_by_owner(self, outline: Outline) -> set[str]:
         """Returns what is filled in the class that an outline is of."""
-        statement = next(
-            one
-            for one in self._block.facts.tree.body
-            if one.lineno <= outline.line <= (one.end_lineno or one.lineno)
-        )
-        return {leaf for one in outlines_of(statement, self._block.facts) for leaf in one.fills}
+        facts = self._block.facts
+        statement = next(iter(facts.module.statements_at(outline.line, outline.line)))
+        return {leaf for one in outlines_of(statement, facts) for leaf in one.fills}
+
+
+def _defines(facts: ModuleFacts, name: str) -> bool:
+    return any(one.name == name and not one.resets_any for one in outlines_with(facts, name))
 
 
 class Resets:
@@ -203,17 +197,17 @@ class Resets:
 
 def candidates(found: Sequence[Outline]) -> Iterator[Outline]:
     """Yields the functions that fill a buffer where they or their peers reset one."""
-    yield from _candidates(tuple(found))
+    resetting = tuple(one for one in found if one.resets)
+    for one in found if resetting else ():
+        if one.fills and _shows_padding(one, resetting):
+            yield one
 
 
-@lru_cache(maxsize=4)
-def _candidates(found: tuple[Outline, ...]) -> Sequence[Outline]:
-    resetting = [one for one in found if one.resets]
-    return [
-        one
-        for one in (found if resetting else ())
-        if one.fills and Padding(one, resetting).may_show()
-    ]
+def _shows_padding(one: Outline, resetting: tuple[Outline, ...]) -> bool:
+    lines = tuple(other.line for other in resetting)
+    if lines not in one.shows_padding:
+        one.shows_padding[lines] = Padding(one, resetting).may_show()
+    return one.shows_padding[lines]
 
 
 def _is_reset(write: Write) -> bool:

@@ -95,6 +95,10 @@ class Rule(ABC):
         """Tells whether an example shows a fix."""
         return any(example.fixed is not None for example in cls.bad)
 
+    def concerns_path(self, path: str) -> bool:
+        """Tells whether a file of this name may hold a finding, before it is looked into."""
+        return True
+
     def concerns(self, text: bytes) -> bool:
         """Tells whether a file's text may hold a finding; asked if the needles are there."""
         return all(any(needle in text for needle in group) for group in self.needles)

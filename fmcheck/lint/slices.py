@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_START = re.compile(r"\n([ \t]*)(def\b|class\b|async[ \t]+def\b|@)")
-_FIRST = re.compile(r"([ \t]*)(def\b|class\b|async[ \t]+def\b|@)")
+_ASYNC = re.compile(r"async[ \t]+\Z")
 #: A decorator's sign after a continued line is a product of matrices.
 _CONTINUED_AT = re.compile(r"\\\n[ \t]*@")
 
@@ -76,18 +75,28 @@ class Cuts:
     @cached_property
     def _starts(self) -> Sequence[Start]:
         """Where statements start by a word that tells it, outside of strings."""
-        found = [
-            Start(match.start() + 1, match[1], match[2] == "class", match[2] == "@")
-            for match in _START.finditer(self._text)
-        ]
-        first = _FIRST.match(self._text)
-        if first is not None:
-            found.insert(0, Start(0, first[1], first[2] == "class", first[2] == "@"))
+        found = [one for word in ("def", "class", "@") for one in self._starting_with(word)]
+        found.sort(key=lambda one: one.offset)
         if not self.strings:
             return found
         opened = [start for start, _ in self.strings]
         ended = [0, *(end for _, end in self.strings)]
         return [one for one in found if ended[bisect_right(opened, one.offset)] <= one.offset]
+
+    def _starting_with(self, word: str) -> Iterator[Start]:
+        """Yields the starts of lines whose first word is this one, or the second after `async`."""
+        text, at = self._text, self._text.find(word)
+        while at >= 0:
+            end = at + len(word)
+            after = text[end : end + 1]
+            if word == "@" or not (after.isalnum() or after == "_"):
+                line = text.rfind("\n", 0, at) + 1
+                before = text[line:at]
+                first = before.lstrip(" \t")
+                if not first or (word == "def" and _ASYNC.match(first)):
+                    indent = before[: len(before) - len(first)]
+                    yield Start(line, indent, word == "class", word == "@")
+            at = text.find(word, end)
 
     def top_level(self) -> Sequence[Slice]:
         """Returns slices of whole top-level statements that cover the module, in order."""

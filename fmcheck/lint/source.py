@@ -7,6 +7,7 @@ import os
 import stat
 import tokenize
 from dataclasses import dataclass
+from itertools import accumulate
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -85,6 +86,13 @@ def is_text(raw: bytes) -> bool:
         except (SyntaxError, UnicodeDecodeError, LookupError):
             return False
     return True
+
+
+def line_starts(text: str) -> list[int]:
+    """Returns the offsets at which the lines of a text start, whose lines end in `\\n`."""
+    lengths = [len(line) + 1 for line in text.split("\n")]
+    lengths.pop()
+    return list(accumulate(lengths, initial=0))
 
 
 def split_lines(text: str) -> list[str]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from functools import cached_property, lru_cache
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.buffers import HELD
@@ -202,10 +202,13 @@ class StreamWords:
                     yield call
 
 
-@lru_cache(maxsize=4)
 def stream_words(node: ast.AST) -> StreamWords:
     """Returns a block's stream words; the rules that look at one block share them."""
-    return StreamWords(node)
+    known: StreamWords | None = vars(node).get("stream_words")
+    if known is None:
+        # Kept by the node itself, so that they go with it.
+        known = vars(node)["stream_words"] = StreamWords(node)
+    return known
 
 
 def outermost_functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:

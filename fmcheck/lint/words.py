@@ -18,3 +18,22 @@ def has_word(pattern: re.Pattern[str], text: str) -> bool:
         if not (before.isalnum() or before == "_"):
             return True
     return False
+
+
+def words_around(part: str, text: str) -> set[str]:
+    """Returns the words of a text that hold a part, which is one word or less."""
+    found: set[str] = set()
+    start = text.find(part)
+    while start >= 0:
+        end = start + len(part)
+        while start > 0 and _is_of_word(text[start - 1]):
+            start -= 1
+        while _is_of_word(text[end : end + 1]):
+            end += 1
+        found.add(text[start:end])
+        start = text.find(part, end)
+    return found
+
+
+def _is_of_word(sign: str) -> bool:
+    return sign.isalnum() or sign == "_"

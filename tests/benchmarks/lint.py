@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from tests import corpus
-from tests.benchmarks.ratio import Ratio, cpu_seconds
+from tests.benchmarks.ratio import Ratio, cpu_seconds, environment
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
@@ -86,7 +86,7 @@ def cost(command: Sequence[str], folder: Path, before: Callable[[], None] | None
 
 
 def _environ() -> dict[str, str]:
-    return {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
+    return {**environment(), "PYTHONPATH": str(Path(__file__).parent.parent.parent)}
 
 
 def in_turn(

@@ -1,0 +1,98 @@
+"""The quick way out: a few named files in which no needle of a default rule stands.
+
+Such a run has nothing to say, and needs neither the rules nor the contracts to say so: their
+needles are in `shipped.py`. Whatever is not plain here is left to the whole command. Like
+`replay.py`, this comes before everything else that the command imports.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+
+TYPE_CHECKING = False  # as typing has it, without the import
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+#: Options that change nothing about a run that finds nothing.
+_FLAGS = frozenset(("--exit-zero", "--no-cache", "--quiet", "-q"))
+#: More files than this are not looked at in vain before the whole command does.
+MOST_FILES = 32
+#: The entry points by which other packages register rules and contracts.
+GROUP = "fmcheck"
+
+
+def quick(argv: Sequence[str]) -> int | None:
+    """Says that nothing was found and returns 0; None where that is not certain."""
+    if argv[:1] != ["lint"]:
+        return None
+    paths = [one for one in argv[1:] if one not in _FLAGS]
+    if not 0 < len(paths) <= MOST_FILES or any(one.startswith("-") for one in paths):
+        return None
+    texts = [_text(path) for path in paths]
+    if any(text is None for text in texts) or not _has_defaults(paths):
+        return None
+    from fmcheck.lint.shipped import NEEDLES
+    from fmcheck.lint.sieve import Sieve
+
+    sieve = Sieve(NEEDLES)
+    if any(
+        text and next(iter(sieve.held(text, range(len(NEEDLES)))), None) is not None
+        for text in texts
+    ):
+        return None
+    if not {"--quiet", "-q"} & {*argv}:
+        files = f"{len(paths)} file{'s' * (len(paths) > 1)}"
+        print(f"{files} checked with {len(NEEDLES)} rules: no findings")
+    return 0
+
+
+def _text(path: str) -> bytes | None:
+    """Returns the bytes of a regular file of UTF-8 that suppresses nothing, None for another."""
+    try:
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with open(handle, "rb") as file:
+            if os.fstat(handle).st_mode & 0o170000 != 0o100000:
+                return None
+            text = file.read()
+        text.decode()
+    except (OSError, ValueError):
+        return None
+    return None if b"\0" in text or b"fmcheck:" in text else text
+
+
+def _has_defaults(paths: Sequence[str]) -> bool:
+    """Tells whether the files are linted with what is shipped, as it is shipped."""
+    files = {os.path.realpath(path) for path in paths}
+    if len(files) < len(paths):
+        return False
+    folders = set()
+    for file in files:
+        folder = os.path.dirname(file)
+        while folder not in folders:
+            folders.add(folder)
+            folder = os.path.dirname(folder)
+    # Settings or not, the whole command reads that file.
+    if any(os.path.lexists(os.path.join(folder, "pyproject.toml")) for folder in folders):
+        return False
+    return not may_be_registered()
+
+
+def may_be_registered() -> bool:
+    """Tells whether an installed package may name our group; reads only what names entry points."""
+    for folder in dict.fromkeys(sys.path):
+        if os.path.isfile(folder):
+            return True  # a zip file: for `importlib.metadata` to look into
+        try:
+            names = os.listdir(folder or ".")
+        except OSError:
+            continue
+        for name in names:
+            if name.endswith((".dist-info", ".egg-info")):
+                try:
+                    with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
+                        if f"[{GROUP}]".encode() in file.read():
+                            return True
+                except OSError:
+                    continue
+    return False

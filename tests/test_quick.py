@@ -1,0 +1,113 @@
+"""The quick way out of `fmcheck lint`: it says what the whole command would, or nothing at all."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fmcheck.cli import main
+from fmcheck.lint.quick import quick
+from fmcheck.lint.shipped import NEEDLES
+from fmcheck.lint.sieve import Sieve
+from tests.shipped import shipped_rules
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+CLEAN = b"import torch\n\n\ndef f(x):\n    return x + 1  # \xc3\xa4\n"
+HEAVY = {"argparse", "ast", "dataclasses", "fmcheck.cli", "libcst", "msgspec", "pluggy", "typing"}
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "clean.py"
+    file.write_bytes(CLEAN)
+    return file
+
+
+def test_needles_are_those_of_the_rules() -> None:
+    expected = [[list(group) for group in rule.needles] for rule in shipped_rules()]
+    kept = [[list(group) for group in groups] for groups in NEEDLES]
+    assert kept == expected, "run `python -m tests.shipped`, then `ruff format`"
+
+
+@pytest.mark.parametrize("options", [[], ["-q"], ["--no-cache", "--exit-zero"]])
+def test_it_says_what_the_whole_command_says(
+    file: Path, options: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    (file.parent / "other.py").write_bytes(CLEAN)
+    for paths in ([str(file)], [str(file), "other.py"]):
+        argv = ["lint", *options, *paths]
+        assert quick(argv) == 0
+        said = capsys.readouterr()
+        assert main(argv) == 0
+        assert capsys.readouterr() == said
+
+
+def test_it_imports_next_to_nothing(file: Path, root: Path) -> None:
+    code = "import sys; from fmcheck.__main__ import main; main(); print(*sys.modules)"
+    command = [sys.executable, "-c", code, "lint", "--no-cache", str(file)]
+    environ = {**os.environ, "PYTHONPATH": str(root)}
+    done = subprocess.run(command, capture_output=True, text=True, check=True, env=environ)
+    assert not HEAVY & {*done.stdout.split()}
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("latin.py", "# \xe4\n".encode("latin-1")),
+        ("null.py", b"x = 1\0\n"),
+        ("suppressed.py", b"x = 1  # fmcheck: ignore[FM201] nothing\n"),
+        ("concerned.py", b"event.record()\n"),
+        ("twice.py ./twice.py", CLEAN),
+        ("clean.py missing.py", CLEAN),
+        ("-", CLEAN),
+        (".", CLEAN),
+        ("--format json clean.py", CLEAN),
+        ("clean.py --select FM201", CLEAN),
+    ],
+)
+def test_it_leaves_to_the_whole_command_what_is_not_plain(
+    file: Path, name: str, text: bytes
+) -> None:
+    if name.split()[0].endswith(".py") and not name.startswith(("-", "clean")):
+        (file.parent / name.split()[0]).write_bytes(text)
+    assert quick(["lint", *name.split()]) is None
+
+
+def test_it_leaves_settings_to_the_whole_command(file: Path) -> None:
+    inner = file.parent / "inner"
+    inner.mkdir()
+    (inner / "x.py").write_bytes(CLEAN)
+    assert quick(["lint", "inner/x.py"]) == 0
+    (file.parent / "pyproject.toml").write_text("")
+    assert quick(["lint", "inner/x.py"]) is None
+
+
+def test_it_leaves_registered_rules_to_the_whole_command(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert quick(["lint", "clean.py"]) == 0
+    (file.parent / "mine.dist-info").mkdir()
+    (file.parent / "mine.dist-info" / "entry_points.txt").write_text("[fmcheck]\nmine = mine\n")
+    monkeypatch.syspath_prepend(file.parent)
+    assert quick(["lint", "clean.py"]) is None
+
+
+def test_a_sieve_holds_back_what_lacks_a_group() -> None:
+    sieve = Sieve([[[b"a", b"b"], [b"c"]], [[b"c"]], []])
+    assert list(sieve.held(b"b c", range(3))) == [0, 1, 2]
+    assert list(sieve.held(b"c", range(3))) == [1, 2]
+    assert list(sieve.held(b"b", [0, 1])) == []
+
+
+def test_a_hint_of_a_needle_changes_nothing() -> None:
+    sieve = Sieve([[[b"wait_stream"]], [[b"stream"]], [[b"upstream_of"]]])
+    assert list(sieve.held(b"wait_stream", range(3))) == [0, 1]
+    assert list(sieve.held(b"upstream_of", range(3))) == [1, 2]
+    assert list(sieve.held(b"wait_event", range(3))) == []
