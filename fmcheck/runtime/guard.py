@@ -10,7 +10,6 @@ back: it waits for the device.
 from __future__ import annotations
 
 import contextlib
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +17,10 @@ import torch
 
 from fmcheck.runtime import kernels, scope, story
 from fmcheck.runtime.buffer import PutOff, RelayBuffer
+from fmcheck.runtime.guards import Guards
 from fmcheck.runtime.ledger import NEVER, State
-from fmcheck.runtime.ring import UNSEEN, Record, Ring, by_violation
+from fmcheck.runtime.own_fence import OwnFence
+from fmcheck.runtime.ring import UNSEEN, Record
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +28,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from fmcheck.runtime.buffer import Seen, Window
-    from fmcheck.runtime.tally import Tally
 
 _SIGNS = {">=": 1, ">": 2}
 #: Rows and columns that a program takes at once, and elements: what fits into registers.
@@ -35,49 +35,6 @@ _BLOCK = 256
 _WIDE = 256
 _ELEMENTS = 8192
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-
-
-class Guards:
-    """The guarded buffers of a session, and the ring of each device."""
-
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
-        self._rings: dict[torch.device, Ring] = {}
-        self._made = 0
-        # What was touched since the last drain is kept, so that what was found in it can be told.
-        self._touched: dict[int, GuardedBuffer] = {}
-        self._known: weakref.WeakValueDictionary[int, GuardedBuffer] = weakref.WeakValueDictionary()
-
-    def add(self, buffer: GuardedBuffer, device: torch.device) -> tuple[Ring, int]:
-        """Returns the ring for a new buffer and the number that its records bear."""
-        if device not in self._rings:
-            self._rings[device] = Ring(device)
-        self._made += 1
-        self._known[self._made] = buffer
-        return self._rings[device], self._made
-
-    def touch(self, number: int, buffer: GuardedBuffer) -> None:
-        """Keeps a buffer alive until the next drain."""
-        self._touched[number] = buffer
-
-    def drain(self) -> None:
-        """Reports what the kernels found since the last drain. Waits for each device."""
-        for device, ring in self._rings.items():
-            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-                continue
-            records, lost, (gathers, writes) = ring.drain()
-            # Replays of a graph launch what no call of ours has counted.
-            self._tally.gathers += gathers
-            self._tally.writes += writes
-            if lost:
-                self._tally.note(
-                    f"{lost} findings on {device} did not fit into the {ring.capacity} of its ring"
-                )
-            for (number, kind, moment), rows in by_violation(records).items():
-                buffer = self._known.get(number)
-                if buffer is not None:
-                    buffer.tell(kind, moment, [rows[row] for row in sorted(rows)])
-        self._touched.clear()
 
 
 class GuardedBuffer(RelayBuffer):
@@ -100,9 +57,8 @@ class GuardedBuffer(RelayBuffer):
         self._bits = self._plain.view(dtype)
         self._width = row.numel()
         self._row_stride = int(plain.stride(0))
-        self._last_stream: Any = None
-        self._handed_out: tuple[Any, Any] | None = None
         rows, device = len(plain), plain.device
+        self._own_fence = OwnFence(device)
 
         def full(value: int, kind: torch.dtype) -> torch.Tensor:
             return torch.full((rows,), value, dtype=kind, device=device)
@@ -188,7 +144,7 @@ class GuardedBuffer(RelayBuffer):
                 return
             generations = np.array([self.owners.generation(row) for row in rows.tolist()])
             ledger = self._on_device
-            with self._behind_the_last_launch():
+            with self._own_fence.behind_the_last_launch():
                 kernels.hand_out_rows[self._grid(len(rows))](
                     self._upload(rows),
                     self._upload(generations),
@@ -211,7 +167,7 @@ class GuardedBuffer(RelayBuffer):
                     BLOCK=self._block,
                     WIDE=self._wide,
                 )
-                self._note_hand_out()
+                self._own_fence.handed_out()
 
     def spare(self, rows: npt.NDArray[np.int64]) -> None:
         """Rows were taken back, or go on to the next chunk: what they hold may be overwritten."""
@@ -222,7 +178,7 @@ class GuardedBuffer(RelayBuffer):
             if not rows.size:
                 return
             held = self.owners.held(rows).astype(np.int8)
-            with self._behind_the_last_launch():
+            with self._own_fence.behind_the_last_launch():
                 kernels.spare_rows[self._grid(len(rows))](
                     self._upload(rows),
                     self._upload(held),
@@ -324,7 +280,7 @@ class GuardedBuffer(RelayBuffer):
         spares: bool = False,
         seen: torch.Tensor | None = None,
     ) -> None:
-        self._remember_stream()
+        self._is_launched()
         values = self._plain if result is None else result.contiguous()
         sign, limit = self.poison.bound or ("", 0)
         ledger = self._on_device
@@ -369,7 +325,7 @@ class GuardedBuffer(RelayBuffer):
         )
 
     def _launch_write(self, index: torch.Tensor, moment: int, guards: bool) -> None:
-        self._remember_stream()
+        self._is_launched()
         ledger = self._on_device
         kernels.write_guard[(1,)](
             index,
@@ -470,36 +426,13 @@ class GuardedBuffer(RelayBuffer):
         return (-(-rows // self._block),)
 
     def order(self) -> None:
-        """Lets an access that is about to be made wait for the last hand-out, on another stream.
+        """Lets an access that is about to be made wait for the last hand-out, on another stream."""
+        self._own_fence.wait()
 
-        Its poison must not fall on what the new owner writes. This is the one fence that the watch
-        adds to an engine, and only from a hand-out to the next access.
-        """
-        if self._handed_out is None:
-            return
-        stream, event = self._handed_out
-        current = torch.cuda.current_stream(self._bits.device)
-        if current != stream and not torch.cuda.is_current_stream_capturing():
-            current.wait_event(event)
-        self._handed_out = None
-
-    def _remember_stream(self) -> None:
+    def _is_launched(self) -> None:
         if self.tally.guards is not None:
             self.tally.guards.touch(self._number, self)
-        # A capture's stream runs nothing: replays go elsewhere.
-        if self._bits.is_cuda and not torch.cuda.is_current_stream_capturing():
-            self._last_stream = torch.cuda.current_stream(self._bits.device)
-
-    def _note_hand_out(self) -> None:
-        """Marks where a hand-out stands on the stream that it was launched on."""
-        if self._bits.is_cuda:
-            stream = torch.cuda.current_stream(self._bits.device)
-            self._handed_out = (stream, stream.record_event())
-
-    def _behind_the_last_launch(self) -> contextlib.AbstractContextManager[Any]:
-        if self._last_stream is None:
-            return contextlib.nullcontext()
-        return torch.cuda.stream(self._last_stream)
+        self._own_fence.launched()
 
     @contextlib.contextmanager
     def _by_the_host(self, puts_back: bool = True) -> Iterator[None]:

@@ -282,7 +282,7 @@ def test_an_access_on_another_stream_waits_for_the_hand_out(monkeypatch):
     buf._relay._plain[1] = 7
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     for current, expected in ((mine, []), (other, [("handed out", 7)])):
-        buf._relay._handed_out = (mine, "handed out")
+        buf._relay._own_fence._handed_out = (mine, "handed out")
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device, now=current: now)
         buf[torch.tensor([1])] = 9 if current is other else 7
         assert waited == expected
