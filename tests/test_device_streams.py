@@ -71,7 +71,7 @@ class Device(ModuleType):
 
         self.Stream, self.Event, self.graph, self.synchronize = Stream, Event, graph, synchronize
         self.current = Stream(0)
-        self.current_stream = lambda: self.current
+        self.current_stream = lambda device=None: self.current
 
 
 @pytest.fixture

@@ -1,8 +1,9 @@
 """Device streams: the Python calls of an accelerator's streams and events, followed by wrapping.
 
-The device does what it always did; the session's fences are told of it besides. What C++ does to a
-stream, and what a graph that was captured does when it is replayed, is out of sight: from the first
-capture on, no race is certain.
+The device does what it always did; the session's fences are told of it besides. torch's methods
+call one another: what the engine called is told, once, and what fmcheck does itself is not. What
+C++ does to a stream, and what a graph that was captured does when it is replayed, is out of sight:
+from the first sign of it on, no race is certain.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.runtime.hold import patch, rebind
 from fmcheck.runtime.naming import holder_of
+from fmcheck.runtime.unfollowed import is_here, unfollowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -51,18 +53,28 @@ class DeviceStreams:
         yield from self._wrap_result(event, "query", self._event_done)
         for owner in (self.module, accelerator):
             if owner is not None and hasattr(owner, "synchronize"):
-                yield from self._wrap_function(owner.synchronize)
-        graph = getattr(self.module, "graph", None)
-        if isinstance(graph, type):
-            yield from self._wrap(graph, "__enter__", self._captures)
+                yield from self._wrap_function(owner.synchronize, self.fences.synchronize_all)
+        if accelerator is not None and hasattr(accelerator, "current_stream"):
+            yield from self._wrap_function(accelerator.current_stream, self._hands_out_a_stream)
+        captured = "a graph was captured, and what its replays touch is not seen"
+        yield from self._doubt_after("graph", "__enter__", captured)
+        yield from self._doubt_after("CUDAGraph", "capture_begin", captured)
+        yield from self._doubt_after(
+            "CUDAGraph", "replay", "a graph was replayed, and what it touches is not seen"
+        )
+        external = getattr(self.module, "ExternalStream", None)
+        if isinstance(external, type):
+            made = self._told(external.__new__, self._comes_from_outside)
+            yield patch(external, "__new__", staticmethod(made))
 
     def lane(self, stream: Any = None) -> Lane:
         """Returns a stream's lane, that of the current one for None."""
         if stream is None:
             stream = self.module.current_stream()
         number = getattr(stream, "stream_id", None)
+        if not isinstance(stream, self.module.Stream):
+            self.fences.doubt(f"a stream of {type(stream).__name__}, whose waits are not seen")
         if number is None:
-            self.fences.doubt(f"a stream of {type(stream).__name__}, which has no number")
             number = id(stream)
         key = (int(getattr(stream, "device_index", 0) or 0), int(number))
         lane = self._lanes.get(key)
@@ -72,6 +84,14 @@ class DeviceStreams:
                 name = holder_of(stream) or f"{self.kind}/stream {number}"
             lane = self._lanes[key] = self.fences.open(lambda: name)
         return lane
+
+    def lane_on(self, device: str) -> Lane:
+        """Returns the lane of a device's current stream."""
+        return self.lane(self.module.current_stream(device))
+
+    def name_of_current(self, device: str) -> str:
+        """Returns the name of a device's current stream."""
+        return self.lane_on(device).name
 
     # --- what the calls tell ---
 
@@ -98,8 +118,13 @@ class DeviceStreams:
         if done:
             self.fences.synchronize(self._met(event))
 
-    def _captures(self, *_: Any) -> None:
-        self.fences.doubt("a graph was captured, and what its replays touch is not seen")
+    def _comes_from_outside(self, *_: Any, **__: Any) -> None:
+        self.fences.doubt(
+            "a stream came from outside of torch, and what else waits on it is not seen"
+        )
+
+    def _hands_out_a_stream(self) -> None:
+        self.fences.doubt("torch.accelerator handed out a stream, whose waits are not seen")
 
     def _met(self, event: Any) -> Record | None:
         record = self._records.get(event)
@@ -118,25 +143,34 @@ class DeviceStreams:
     def _wrap_result(self, class_: type, name: str, tell: Callable[..., None]) -> Iterator[Undo]:
         method = getattr(class_, name)
 
-        @functools.wraps(method)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = method(*args, **kwargs)
-            if self.fences.tally.active:
-                tell(result, *args, **kwargs)
-            return result
-
+        call = self._told(method, tell)
         try:
             yield patch(class_, name, call)
         except TypeError:  # a class of C++ that takes no attributes
             self.fences.doubt(f"{class_.__name__}.{name} cannot be followed")
 
-    def _wrap_function(self, function: Callable[..., Any]) -> Iterator[Undo]:
+    def _doubt_after(self, class_: str, name: str, reason: str) -> Iterator[Undo]:
+        """Doubts races from the first call of a method on, where the module has its class."""
+        owner = getattr(self.module, class_, None)
+        if isinstance(owner, type) and hasattr(owner, name):
+            yield from self._wrap(owner, name, lambda *_, **__: self.fences.doubt(reason))
+
+    def _told(self, function: Callable[..., Any], tell: Callable[..., None]) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            result = function(*args, **kwargs)
+            if is_here():
+                return function(*args, **kwargs)
+            with unfollowed():
+                result = function(*args, **kwargs)
             if self.fences.tally.active:
-                self.fences.synchronize_all()
+                tell(result, *args, **kwargs)
             return result
 
+        return call
+
+    def _wrap_function(
+        self, function: Callable[..., Any], tell: Callable[[], None]
+    ) -> Iterator[Undo]:
+        call = self._told(function, lambda *_, **__: tell())
         rebind(function, call)
         yield lambda: rebind(call, function)

@@ -5,11 +5,13 @@ from __future__ import annotations
 import weakref
 from typing import TYPE_CHECKING
 
-import torch
-
-from fmcheck.runtime.ring import Ring, by_violation
+from fmcheck.runtime import capturing
+from fmcheck.runtime.ring import FIELDS, Record, Ring, by_violation
+from fmcheck.runtime.unfollowed import unfollowed
 
 if TYPE_CHECKING:
+    import torch
+
     from fmcheck.runtime.guard import GuardedBuffer
     from fmcheck.runtime.tally import Tally
 
@@ -19,16 +21,16 @@ class Guards:
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self._rings: dict[torch.device, Ring] = {}
+        self._rings: dict[torch.device, Ring[Record]] = {}
         self._made = 0
         # What was touched since the last drain is kept, so that what was found in it can be told.
         self._touched: dict[int, GuardedBuffer] = {}
         self._known: weakref.WeakValueDictionary[int, GuardedBuffer] = weakref.WeakValueDictionary()
 
-    def add(self, buffer: GuardedBuffer, device: torch.device) -> tuple[Ring, int]:
+    def add(self, buffer: GuardedBuffer, device: torch.device) -> tuple[Ring[Record], int]:
         """Returns the ring for a new buffer and the number that its records bear."""
         if device not in self._rings:
-            self._rings[device] = Ring(device)
+            self._rings[device] = Ring(device, Record, FIELDS)
         self._made += 1
         self._known[self._made] = buffer
         return self._rings[device], self._made
@@ -40,9 +42,10 @@ class Guards:
     def drain(self) -> None:
         """Reports what the kernels found since the last drain. Waits for each device."""
         for device, ring in self._rings.items():
-            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
+            if capturing.on(device):
                 continue
-            records, lost, (gathers, writes) = ring.drain()
+            with unfollowed():
+                records, lost, (gathers, writes) = ring.drain()
             # Replays of a graph launch what no call of ours has counted.
             self._tally.gathers += gathers
             self._tally.writes += writes

@@ -21,6 +21,8 @@ _STEP_SHIFT = _SITE_BITS + _STREAM_BITS
 
 #: Names the stream of a CPU that is current, while virtual streams stand in for its own.
 virtual: Callable[[], str] | None = None
+#: Names the stream of a device that is current, by the kind of devices whose streams are followed.
+followed: dict[str, Callable[[str], str]] = {}
 
 
 def current_stream(device: str) -> str:
@@ -30,6 +32,9 @@ def current_stream(device: str) -> str:
     """
     if device == "cpu":
         return device if virtual is None else virtual()
+    naming = followed.get(device.partition(":")[0])
+    if naming is not None:
+        return naming(device)
     torch = sys.modules["torch"]
     stream = torch.get_device_module(device).current_stream(device)
     number = getattr(stream, "stream_id", 0)

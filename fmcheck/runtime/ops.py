@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from fmcheck.runtime import virtual
 from fmcheck.runtime.hold import patch
+from fmcheck.runtime.unfollowed import is_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -161,7 +162,7 @@ class Ops:
         if plan is None:
             plan = _plans[func] = _plan(func)
         here = self._here
-        if plan.is_view or here.quiet or here.reading or not self.tally.active:
+        if plan.is_view or here.quiet or here.reading or is_here() or not self.tally.active:
             return func(*args, **kwargs)
         reads = _tensors(plan.reads, args, kwargs)
         writes = _tensors(plan.writes, args, kwargs)

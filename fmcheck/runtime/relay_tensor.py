@@ -18,6 +18,7 @@ from fmcheck.runtime.buffer import RelayBuffer, Window, window_of
 from fmcheck.runtime.by_rows import guard_for, rows_written, single_index, written_index
 from fmcheck.runtime.memory import memory_of
 from fmcheck.runtime.poison import poison_for
+from fmcheck.runtime.unfollowed import unfollowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,12 +72,13 @@ def relay_tensor(
     laid = (tensor.shape, tensor.stride(), 0, row_stride, memory_of(tensor))
     whole = window_of(*laid, whole=True, beneath=beneath)
     told = (name, relay, whole, poison, sink_rows, tally, device, owners, overwrite)
-    buffer = guarded(tensor, *told) if wants_guard(tensor) else None
-    if buffer is None:
-        buffer = RelayBuffer(*told)
-    buffer.base, buffer.copy = tensor, copy
-    if tally.streams is not None:
-        tally.streams.adopt(buffer)
+    with unfollowed():
+        buffer = guarded(tensor, *told) if wants_guard(tensor) else None
+        if buffer is None:
+            buffer = RelayBuffer(*told)
+        buffer.base, buffer.copy = tensor, copy
+        if tally.streams is not None:
+            tally.streams.adopt(buffer)
     return alias(tensor, buffer, whole)
 
 
