@@ -21,16 +21,21 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.fences import Fences, Lane, Record
     from fmcheck.runtime.hold import Undo
+    from fmcheck.runtime.stalls import Stalls
 
 
 class DeviceStreams:
     """Follows one device module: `torch.cuda`, or what has its names.
 
     A stream is known by its device and its number, as two objects may stand for the same one.
+    `stalls` hold streams up after what they record and wait for.
     """
 
-    def __init__(self, fences: Fences, module: Any, kind: str) -> None:
+    def __init__(
+        self, fences: Fences, module: Any, kind: str, stalls: Stalls | None = None
+    ) -> None:
         self.fences = fences
+        self.stalls = stalls
         self.module = module
         self.kind = kind
         self._lanes: dict[tuple[int, int], Lane] = {}
@@ -97,18 +102,22 @@ class DeviceStreams:
 
     def _record(self, event: Any, stream: Any = None) -> None:
         self._records[event] = self.fences.record(self.lane(stream))
+        self._stall(stream)
 
     def _wait(self, event: Any, stream: Any = None) -> None:
         self.fences.wait(self.lane(stream), self._met(event))
+        self._stall(stream)
 
     def _wait_stream(self, stream: Any, other: Any) -> None:
         self.fences.wait_lane(self.lane(stream), self.lane(other))
+        self._stall(stream)
 
     def _synchronize(self, stream: Any) -> None:
         self.fences.synchronize_lane(self.lane(stream))
 
     def _recorded(self, made: Any, stream: Any, event: Any = None) -> None:
         self._records[made] = self.fences.record(self.lane(stream))
+        self._stall(stream)
 
     def _stream_done(self, done: bool, stream: Any) -> None:
         if done:
@@ -125,6 +134,10 @@ class DeviceStreams:
 
     def _hands_out_a_stream(self) -> None:
         self.fences.doubt("torch.accelerator handed out a stream, whose waits are not seen")
+
+    def _stall(self, stream: Any) -> None:
+        if self.stalls is not None:
+            self.stalls.after(stream)
 
     def _met(self, event: Any) -> Record | None:
         record = self._records.get(event)

@@ -30,11 +30,11 @@ def current_stream(device: str) -> str:
 
     On a CPU without virtual streams there is one, `cpu`.
     """
-    if device == "cpu":
-        return device if virtual is None else virtual()
-    naming = followed.get(device.partition(":")[0])
+    naming = followed.get(device.partition(":")[0]) if followed else None
     if naming is not None:
         return naming(device)
+    if device == "cpu":
+        return device if virtual is None else virtual()
     torch = sys.modules["torch"]
     stream = torch.get_device_module(device).current_stream(device)
     number = getattr(stream, "stream_id", 0)

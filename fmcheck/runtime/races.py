@@ -135,7 +135,7 @@ class RelayLanes:
 
 
 def _owner(buffer: RelayBuffer, row: int, generation: int) -> str:
-    """Returns who held a row in a generation, "" where nobody does now that it is still that one."""
+    """Returns who held a row in a generation; in that of now, "" if nobody does any more."""
     owners = buffer.owners
     if owners is None:
         return ""

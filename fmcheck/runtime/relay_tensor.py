@@ -185,8 +185,20 @@ def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
     viewed = _as_view(result, readers)
     if viewed is result and _brings_values(func, result):
         for reader in readers:
-            _enter_peek(reader, picks.name_of(func) in _SCALARS)
+            by_host = picks.name_of(func) in _SCALARS or _comes_to_host(reader, result, kwargs)
+            _enter_peek(reader, by_host)
     return viewed
+
+
+def _comes_to_host(reader: RelayTensor, result: Any, kwargs: Options, *more: Any) -> bool:
+    """Tells whether the host waits for what a call brings it from a device."""
+    return (
+        isinstance(result, torch.Tensor)
+        and result.is_cpu
+        and not reader._plain.is_cpu
+        and not kwargs.get("non_blocking")
+        and True not in more
+    )
 
 
 def _written_to(out: Any, result: Any, readers: Sequence[RelayTensor]) -> Any:
@@ -211,7 +223,7 @@ def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
     for tensor in written:
         _enter_write(tensor, expression, updates)
     for reader in _relay_tensors((args[1:], kwargs)):
-        _enter_peek(reader)
+        _enter_peek(reader, _comes_to_host(reader, target, kwargs, *args[2:]))
     if func is torch.Tensor.__setitem__:
         return None
     return target if isinstance(target, torch.Tensor) else result

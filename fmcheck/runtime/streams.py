@@ -11,11 +11,13 @@ import torch
 from fmcheck.runtime import moment, virtual
 from fmcheck.runtime.clash import Clashes
 from fmcheck.runtime.delay import Delay
+from fmcheck.runtime.device_ops import DeviceOps
 from fmcheck.runtime.device_streams import DeviceStreams
 from fmcheck.runtime.fences import Fences
 from fmcheck.runtime.handover import Handover
 from fmcheck.runtime.ops import Ops
 from fmcheck.runtime.races import RelayLanes
+from fmcheck.runtime.stalls import Stalls
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -39,6 +41,7 @@ class Streams:
         self.ops.listeners.append(self.handover)
         self.clashes = Clashes(tally)
         self.devices: dict[str, DeviceStreams] = {}
+        self.ops.on_device = DeviceOps(self.fences, self.handover, self.devices)
         self.delay: Delay | None = None
         if mode in ("delayed", "random"):
             self.delay = Delay(self.fences, self.handover, self.fences.seed)
@@ -54,10 +57,12 @@ class Streams:
 
     def follow_device(self, module: ModuleType, kind: str) -> Iterator[Undo]:
         """Begins to follow the streams of a device's module, yielding how to let go again."""
-        device = self.devices[kind] = DeviceStreams(self.fences, module, kind)
+        stalls = None if self.mode == "tracked" else Stalls(module, self.fences.seed)
+        device = self.devices[kind] = DeviceStreams(self.fences, module, kind, stalls)
         moment.followed[kind] = device.name_of_current
         yield partial(self._let_go, kind)
         yield from device.follow(getattr(torch, "accelerator", None))
+        yield from self.ops.follow_contexts(module.StreamContext)
 
     def _let_go(self, kind: str) -> None:
         del self.devices[kind]
@@ -85,7 +90,8 @@ class Streams:
         kind = buffer.device.partition(":")[0]
         current: Callable[[], Lane] = virtual.current_lane
         if kind in self.devices:
-            current = partial(self.devices[kind].lane_on, buffer.device)
+            self.ops.watch_here()
+            current = partial(self._lane_on, self.devices[kind], buffer.device)
         elif kind != "cpu":
             return None
         if buffer.guard is None:
@@ -93,6 +99,11 @@ class Streams:
         from fmcheck.runtime.guarded_lanes import GuardedLanes
 
         return GuardedLanes(buffer.guard, self.fences, current, self.clashes)
+
+    def _lane_on(self, streams: DeviceStreams, device: str) -> Lane:
+        if self.ops.misses_here():
+            self.fences.doubt("a thread's waits for the device are not seen")
+        return streams.lane_on(device)
 
     def lane(self) -> Lane:
         """Returns the lane that launches go to now."""

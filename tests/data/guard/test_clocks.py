@@ -8,6 +8,7 @@ from __future__ import annotations
 import gc
 import os
 import random
+import sys
 import weakref
 from dataclasses import replace
 
@@ -34,6 +35,7 @@ from fmcheck.runtime.owners import Owners
 from fmcheck.runtime.tally import Tally
 from fmcheck.runtime.watch import Watch
 from tests.happens_before import HOST, ROWS, Step, by_brute_force, by_clocks, random_program
+from tests.test_device_streams import Device
 
 PROGRAMS = int(os.environ.get("FMCHECK_CLOCK_PROGRAMS", "60"))
 
@@ -447,6 +449,32 @@ def test_a_buffer_that_is_gone_is_not_kept_but_its_races_are_told(make):
     one.watch.tally.fresh.clear()
     gc.collect()
     assert gone() is None
+
+
+def test_streams_of_a_device_s_module_are_followed_as_the_virtual_ones(make, monkeypatch):
+    device = Device()
+    monkeypatch.setitem(sys.modules, device.__name__, device)
+    one = make()
+    undo = list(one.watch.tally.streams.follow_device(device, "cpu"))
+    plain = torch.zeros(8, dtype=torch.int64)
+    buf = relay_tensor.relay_tensor(plain, "Map.on", "m:Map", one.watch.tally, (">=", 0))
+    assert type(buf._relay.lanes) is GuardedLanes
+    forward, schedule = device.Stream(), device.Stream()
+    row = torch.tensor([1])
+    for fenced in (True, False):
+        with device.stream(forward):
+            buf[row] = 5
+        if fenced:
+            schedule.wait_stream(forward)
+        with device.stream(schedule):
+            _ = buf[row]
+        forward.wait_stream(schedule)
+    (race,) = one.races()
+    streams = (race.access.stream, race.last_write.stream)
+    for put_back in reversed(undo):
+        put_back()
+    assert (race.buffer, race.rows, streams) == ("Map.on", (1,), ("schedule", "forward"))
+    assert "stream `schedule` had waited for stream `forward` up to" in "".join(race.notes)
 
 
 # --- what it costs, and what it leaves alone ---
