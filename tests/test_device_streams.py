@@ -106,8 +106,16 @@ class Device(ModuleType):
         self.CUDAGraph, self.ExternalStream, self._sleep = CUDAGraph, ExternalStream, sleep
         self.capturing = False
         self.is_current_stream_capturing = lambda: self.capturing
-        self.current = Stream(0)
+        self._current = [Stream(0)]
         self.current_stream = lambda device=None: self.current
+
+    @property
+    def current(self) -> object:
+        return self._current[0]
+
+    @current.setter
+    def current(self, stream: object) -> None:
+        self._current[0] = stream
 
 
 @pytest.fixture
@@ -174,6 +182,18 @@ def test_the_current_stream_is_the_device_s(streams, device) -> None:
     assert streams.lane().name == "cuda/default stream"
     two.wait_event(event)
     assert streams.fences.ordered(epoch, streams.lane(two))
+
+
+def test_a_stream_has_its_name_from_the_object_that_was_entered(streams, device) -> None:
+    class Engine:
+        def __init__(self) -> None:
+            self.forward = device.Stream(7)
+
+    engine = Engine()
+    with device.stream(engine.forward):
+        device.current = device.Stream(7)  # another object for the same stream, as torch makes
+        assert streams.lane().name == "forward"
+        assert streams.name_of_current("cuda:0") == "forward"
 
 
 def test_two_objects_may_stand_for_one_stream(streams, device) -> None:

@@ -56,6 +56,8 @@ class DeviceStreams:
         yield from self._wrap(event, "wait", self._wait)
         yield from self._wrap(event, "synchronize", lambda e: self.fences.synchronize(self._met(e)))
         yield from self._wrap_result(event, "query", self._event_done)
+        # What is current later has a name by the object that was entered alone.
+        yield from self._wrap(self.module.StreamContext, "__enter__", self._entered)
         for owner in (self.module, accelerator):
             if owner is not None and hasattr(owner, "synchronize"):
                 yield from self._wrap_function(owner.synchronize, self.fences.synchronize_all)
@@ -134,6 +136,10 @@ class DeviceStreams:
 
     def _hands_out_a_stream(self) -> None:
         self.fences.doubt("torch.accelerator handed out a stream, whose waits are not seen")
+
+    def _entered(self, context: Any) -> None:
+        if context.stream is not None:
+            self.lane(context.stream)
 
     def _stall(self, stream: Any) -> None:
         if self.stalls is not None:

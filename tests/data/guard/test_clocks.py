@@ -459,7 +459,7 @@ def test_streams_of_a_device_s_module_are_followed_as_the_virtual_ones(make, mon
     plain = torch.zeros(8, dtype=torch.int64)
     buf = relay_tensor.relay_tensor(plain, "Map.on", "m:Map", one.watch.tally, (">=", 0))
     assert type(buf._relay.lanes) is GuardedLanes
-    forward, schedule = device.Stream(), device.Stream()
+    one.forward, one.schedule = forward, schedule = device.Stream(), device.Stream()
     row = torch.tensor([1])
     for fenced in (True, False):
         with device.stream(forward):
