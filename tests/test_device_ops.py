@@ -102,6 +102,7 @@ WAITS: dict[str, Callable[[torch.Tensor], object]] = {
     "nonzero": lambda one: one.nonzero(),
     "mask": lambda one: one[one > 0],
     "masked_select": lambda one: one.masked_select(one > 0),
+    "upload of values": lambda one: torch.tensor([1, 2]),
     "repeat_interleave": lambda one: one.repeat_interleave(one),
     "equal": lambda one: torch.equal(one, one),
     "copy to the host": lambda one: torch.empty(4, device="meta").copy_(one),
@@ -109,8 +110,8 @@ WAITS: dict[str, Callable[[torch.Tensor], object]] = {
 }
 LAUNCHES: dict[str, Callable[[torch.Tensor], object]] = {
     "add": lambda one: one + 1,
-    "index": lambda one: one[rows(1, 2)],
-    "put": lambda one: one.index_put_((rows(1),), rows(3)),
+    "index": lambda one: one[one - 1],
+    "put": lambda one: one.index_put_((one - 1,), one),
     "known length": lambda one: one.repeat_interleave(one, output_size=10),
     "copy": lambda one: one.clone().copy_(one),
     "asynchronous copy": lambda one: torch.empty(4, device="meta").copy_(one, non_blocking=True),

@@ -246,6 +246,22 @@ def test_streams_of_torch_accelerator_leave_a_doubt(device, monkeypatch) -> None
     ]
 
 
+def test_a_collective_that_is_waited_for_leaves_a_doubt(streams) -> None:
+    class Work:
+        def wait(self, timeout: float = 0) -> bool:
+            return True
+
+    (put_back,) = streams.follow_work(Work)
+    within = compile("Work().wait()", "torch/distributed/distributed_c10d.py", "eval")
+    assert eval(within, {"Work": Work}) is True
+    assert streams.fences.doubts == {}
+    assert Work().wait(1.0) is True
+    put_back()
+    assert list(streams.fences.doubts) == [
+        "a collective was waited for, which orders streams out of sight"
+    ]
+
+
 def test_what_torch_s_methods_call_is_told_once(streams, device) -> None:
     one, two = device.Stream(), device.Stream()
     streams.lane(one)

@@ -9,6 +9,7 @@ from the first sign of it on, no race is certain.
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -22,6 +23,8 @@ if TYPE_CHECKING:
     from fmcheck.runtime.fences import Fences, Lane, Record
     from fmcheck.runtime.hold import Undo
     from fmcheck.runtime.stalls import Stalls
+
+_COLLECTIVES = "distributed_c10d.py"
 
 
 class DeviceStreams:
@@ -73,6 +76,23 @@ class DeviceStreams:
         if isinstance(external, type):
             made = self._told(external.__new__, self._comes_from_outside)
             yield patch(external, "__new__", staticmethod(made))
+
+    def follow_work(self, work: type) -> Iterator[Undo]:
+        """Doubts races from the first wait on, by an engine, for work that a collective left.
+
+        It makes the current stream wait for one of the collective's own, which is out of sight.
+        What torch waits for in the collective itself has the stream that it was launched on.
+        """
+        wait = work.wait  # type: ignore[attr-defined]
+
+        @functools.wraps(wait)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = wait(*args, **kwargs)
+            if not sys._getframe(1).f_code.co_filename.endswith(_COLLECTIVES):
+                self.fences.doubt("a collective was waited for, which orders streams out of sight")
+            return result
+
+        yield patch(work, "wait", call)
 
     def lane(self, stream: Any = None) -> Lane:
         """Returns a stream's lane, that of the current one for None."""

@@ -119,7 +119,7 @@ class Ops:
             method = getattr(torch.Tensor, name, None)
             if method is not None:
                 yield patch(torch.Tensor, name, self._host_read(name, method))
-        yield self._stop
+        yield self.stop
 
     # --- threads ---
 
@@ -171,7 +171,7 @@ class Ops:
 
         return __exit__
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """Ends the watch of this thread; other threads' modes do nothing from now on."""
         stack = _get_current_dispatch_mode_stack()
         if self._here.mode is not None and stack and stack[-1] is self._here.mode:
@@ -190,7 +190,8 @@ class Ops:
         if plan is None:
             plan = _plans[func] = _plan(func)
         here = self._here
-        if plan.is_view or here.quiet or here.reading or is_here() or not self.tally.active:
+        seen = plan.waits or not plan.is_view
+        if not seen or here.quiet or here.reading or is_here() or not self.tally.active:
             return func(*args, **kwargs)
         reads = _tensors(plan.reads, args, kwargs)
         writes = _tensors(plan.writes, args, kwargs)
@@ -201,6 +202,8 @@ class Ops:
                 call = Call(plan, args, kwargs, self.on_device.fences.host, reads, writes)
                 call.host = by_host
                 return self.on_device.run(call, device, lambda: func(*args, **kwargs))
+        if plan.is_view:
+            return func(*args, **kwargs)
         lane = virtual.current_lane()
         if lane.fences.tally is not self.tally:  # a probe's
             return func(*args, **kwargs)
@@ -315,8 +318,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 # By torch's own word, what these bring or how much of it hangs on values: of a device the host has
-# to wait for it. Of an index that holds for masks alone; of some others torch says nothing.
-_WAITING = frozenset({"is_nonzero", "multinomial", "_linalg_check_errors"})
+# to wait for it. Of an index that holds for masks alone; of some others torch says nothing, as of
+# the last step of `torch.tensor`, which has uploaded its values.
+_WAITING = frozenset({"is_nonzero", "multinomial", "_linalg_check_errors", "lift_fresh"})
 _BY_MASK = frozenset({"index"})
 _BY_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 # They change what a tensor object shows, and no element.

@@ -54,6 +54,9 @@ class Streams:
         yield from self.ops.follow()
         if torch.cuda.is_available():
             yield from self.follow_device(torch.cuda, "cuda")
+            work = getattr(getattr(torch._C, "_distributed_c10d", None), "Work", None)
+            if work is not None:
+                yield from self.devices["cuda"].follow_work(work)
 
     def follow_device(self, module: ModuleType, kind: str) -> Iterator[Undo]:
         """Begins to follow the streams of a device's module, yielding how to let go again."""
@@ -80,6 +83,7 @@ class Streams:
         try:
             yield
         finally:
+            self.ops.stop()
             for one in reversed(undo):
                 one()
             if outer is not None:
