@@ -111,7 +111,7 @@ WAITS: dict[str, Callable[[torch.Tensor], object]] = {
 LAUNCHES: dict[str, Callable[[torch.Tensor], object]] = {
     "add": lambda one: one + 1,
     "index": lambda one: one[one - 1],
-    "put": lambda one: one.index_put_((one - 1,), one),
+    "put": lambda one: one.index_put_((one - 1,), one + 1),
     "known length": lambda one: one.repeat_interleave(one, output_size=10),
     "copy": lambda one: one.clone().copy_(one),
     "asynchronous copy": lambda one: torch.empty(4, device="meta").copy_(one, non_blocking=True),

@@ -30,9 +30,9 @@ KEPT = 4096
 class Clash(NamedTuple):
     """What a kernel found in one row: an access of the lane in `slot` that the late one races with.
 
-    `kind` and `verb` are places in `KINDS` and `VERBS`, `earlier` is the moment of the access in
-    `slot`. `number` is that of the late access among the happenings, `own` the slot of its lane.
-    The rest is what the row's ledger said then.
+    `kind` and `verb` are places in `KINDS` and `VERBS`, `earlier` and `earlier_number` are the
+    moment of the access in `slot` and its number among the happenings, `moment` and `number` those
+    of the late one, `own` the slot of its lane. The rest is what the row's ledger said then.
     """
 
     buffer: int
@@ -40,6 +40,7 @@ class Clash(NamedTuple):
     row: int
     slot: int
     earlier: int
+    earlier_number: int
     number: int
     moment: int
     own: int
@@ -50,8 +51,28 @@ class Clash(NamedTuple):
     read_in: int
     generation: int
 
+    def in_order_of_issue(self) -> Clash:
+        """Returns what a CPU would have found: the access that was issued later is the late one.
+
+        A device may run the two the other way round. Of a read nothing tells a peek then.
+        """
+        if self.earlier_number <= self.number:
+            return self
+        kind = _TURNED[self.kind]
+        return self._replace(
+            kind=kind,
+            slot=self.own,
+            own=self.slot,
+            earlier=self.moment,
+            moment=self.earlier,
+            earlier_number=self.number,
+            number=self.earlier_number,
+            verb=VERBS.index("gather" if KINDS[kind] == "write-read" else "write"),
+        )
+
 
 FIELDS = len(Clash._fields)
+_TURNED = tuple(KINDS.index("-".join(reversed(kind.split("-")))) for kind in KINDS)
 
 
 class Launched(NamedTuple):
@@ -116,7 +137,8 @@ def by_access(records: Iterable[Clash]) -> dict[tuple[int, int], list[list[Clash
     There they are in a list for each kind and lane, with each row once, the first one first.
     """
     found: dict[tuple[int, int], dict[tuple[int, int], dict[int, Clash]]] = {}
-    for record in sorted(records, key=lambda one: (one.number, -one.kind, one.slot, one.row)):
+    turned = (record.in_order_of_issue() for record in records)
+    for record in sorted(turned, key=lambda one: (one.number, -one.kind, one.slot, one.row)):
         kinds = found.setdefault((record.buffer, record.number), {})
         kinds.setdefault((record.kind, record.slot), {}).setdefault(record.row, record)
     return {

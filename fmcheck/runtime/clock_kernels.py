@@ -28,6 +28,7 @@ def _clash(
     rows,
     slots,
     earlier,
+    earlier_number,
     number,
     moment,
     own,
@@ -48,15 +49,16 @@ def _clash(
     tl.store(place + 2, rows, mask=fits)
     tl.store(place + 3, slots, mask=fits)
     tl.store(place + 4, earlier, mask=fits)
-    tl.store(place + 5, none + number, mask=fits)
-    tl.store(place + 6, none + moment, mask=fits)
-    tl.store(place + 7, none + own, mask=fits)
-    tl.store(place + 8, none + verb, mask=fits)
-    tl.store(place + 9, wrote, mask=fits)
-    tl.store(place + 10, wrote_in, mask=fits)
-    tl.store(place + 11, took, mask=fits)
-    tl.store(place + 12, took_in, mask=fits)
-    tl.store(place + 13, now_in, mask=fits)
+    tl.store(place + 5, earlier_number, mask=fits)
+    tl.store(place + 6, none + number, mask=fits)
+    tl.store(place + 7, none + moment, mask=fits)
+    tl.store(place + 8, none + own, mask=fits)
+    tl.store(place + 9, none + verb, mask=fits)
+    tl.store(place + 10, wrote, mask=fits)
+    tl.store(place + 11, wrote_in, mask=fits)
+    tl.store(place + 12, took, mask=fits)
+    tl.store(place + 13, took_in, mask=fits)
+    tl.store(place + 14, now_in, mask=fits)
 
 
 @triton.jit(
@@ -74,13 +76,14 @@ def _clash(
         "time",
         "moment",
         "number",
+        "before",
         "verb",
     ],
     do_not_specialize_on_alignment=["index"],
 )
 def touch_rows(
     index,  # [count]
-    page,  # [4, SLOTS, rows]: time and moment of the last write, then of the last read
+    page,  # [6, SLOTS, rows]: time, moment and number of the last write, then of the last read
     owned,
     last_write,
     written_in,
@@ -102,6 +105,7 @@ def touch_rows(
     time: tl.int64,
     moment: tl.int64,
     number: tl.int64,
+    before: tl.int64,
     verb: tl.int64,
     WRITES: tl.constexpr,
     ENTERS: tl.constexpr,  # whether the lane's own slot is in this page
@@ -110,7 +114,9 @@ def touch_rows(
     """A lane touches rows: what other lanes did to them has to be known to it, or is a clash.
 
     `known_N` is how much the lane knows of the lane that has the page's slot N; `own` is its own
-    slot, `time` its own time. A page holds the slots from `first_slot` on.
+    slot, `time` its own time, `number` says when the access was issued. A page holds the slots from
+    `first_slot` on. What was issued at `before` or later is no clash, although it may be there: a
+    device runs what nothing orders in any order.
 
     A lane's own column is never judged, so that the access is entered first: of two launches that
     run side by side at least one sees the other, and a row that stands in the index twice is judged
@@ -127,9 +133,10 @@ def touch_rows(
     if ENTERS:
         place = page + (own - first_slot) * row_count + rows
         if not WRITES:
-            place += 2 * column
+            place += 3 * column
         tl.store(place + column, tl.zeros_like(rows) + moment, mask=there)
-        # Who sees the time is to see the moment that goes with it.
+        tl.store(place + 2 * column, tl.zeros_like(rows) + number, mask=there)
+        # Who sees the time is to see what goes with it.
         tl.debug_barrier()
         tl.atomic_max(place, tl.zeros_like(rows) + time, mask=there)
         tl.debug_barrier()
@@ -153,6 +160,8 @@ def touch_rows(
     done = tl.load(each, mask=others, other=0, volatile=True)
     late = others & (done > known[None, :])
     earlier = tl.load(each + column, mask=late, other=NEVER, volatile=True)
+    its_number = tl.load(each + 2 * column, mask=late, other=0, volatile=True)
+    late = late & (its_number < before)
     _clash(
         ring,
         counts,
@@ -163,6 +172,7 @@ def touch_rows(
         rows_each,
         slots_each,
         earlier,
+        its_number,
         number,
         moment,
         own,
@@ -174,9 +184,11 @@ def touch_rows(
         now_in,
     )
     if WRITES:
-        done = tl.load(each + 2 * column, mask=others, other=0, volatile=True)
+        done = tl.load(each + 3 * column, mask=others, other=0, volatile=True)
         late = others & (done > known[None, :])
-        earlier = tl.load(each + 3 * column, mask=late, other=NEVER, volatile=True)
+        earlier = tl.load(each + 4 * column, mask=late, other=NEVER, volatile=True)
+        its_number = tl.load(each + 5 * column, mask=late, other=0, volatile=True)
+        late = late & (its_number < before)
         _clash(
             ring,
             counts,
@@ -187,6 +199,7 @@ def touch_rows(
             rows_each,
             slots_each,
             earlier,
+            its_number,
             number,
             moment,
             own,

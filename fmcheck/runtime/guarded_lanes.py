@@ -6,6 +6,10 @@ launch an access for each four lanes that ever touched the buffer, and no host s
 is reported at the next drain, as things stood at the access. The host waits for the device when a
 buffer is taken hold of, and when a fifth lane, a ninth and so on first touches it.
 
+A device runs what nothing orders in any order, and of two accesses that race the one that runs last
+meets the other. What the host does itself is done when it is issued, whenever its kernel runs: that
+judges nothing issued later, and misses what a later access of the same lane has covered by then.
+
 Nothing is launched into a capture: its clock would be that of the capture at each replay. From the
 first capture on no race is certain anyway (see `device_streams.py`), and a replay that a contract
 declares is entered when it was made.
@@ -33,13 +37,14 @@ if TYPE_CHECKING:
     from fmcheck.runtime.guard import GuardedBuffer
 
 _BLOCK = 64
+_ANY = (1 << 63) - 1
 
 
 class GuardedLanes(RelayLanes):
     """The twin of `RelayLanes` for a guarded buffer. Rows come as NumPy has them or on the device.
 
     Each lane has a slot. Slots come in pages that are never moved, for kernels of several streams
-    are at work on them: times and moments of the last writes and reads of `SLOTS` lanes.
+    are at work on them: times, moments and numbers of the last writes and reads of `SLOTS` lanes.
     """
 
     def __init__(
@@ -115,11 +120,14 @@ class GuardedLanes(RelayLanes):
         known = [clocks.known(lane.number, one.number) for one in self._lanes]
         known += [0] * (SLOTS * len(self._pages) - len(known))
         ledger = self._guard.on_device
-        for number, page in enumerate(self._pages):
+        before = now[2] if lane is self.fences.host else _ANY
+        # Its own page is first: of two accesses, one has to be entered before the other is judged.
+        pages = sorted(range(len(self._pages)), key=lambda number: number != own // SLOTS)
+        for number in pages:
             first = number * SLOTS
             clock_kernels.touch_rows[(max(1, -(-index.numel() // _BLOCK)),)](
                 index,
-                page,
+                self._pages[number],
                 self._guard.owned_rows,
                 ledger["last_write"],
                 ledger["written_in"],
@@ -136,6 +144,7 @@ class GuardedLanes(RelayLanes):
                 own,
                 *known[first : first + SLOTS],
                 *now,
+                before,
                 VERBS.index(verb),
                 WRITES=writes,
                 ENTERS=first <= own < first + SLOTS,
@@ -163,12 +172,20 @@ class GuardedLanes(RelayLanes):
         return slot
 
     def _add_page(self) -> None:
-        """Adds slots that nothing is entered in, for every stream to find so."""
-        shape = (4, SLOTS, len(self._every))
+        """Adds slots that nothing is entered in, for every stream to find so.
+
+        What was launched before does not look there, and must not meet what comes.
+        """
+        self._wait()
+        shape = (6, SLOTS, len(self._every))
         self._pages.append(torch.zeros(shape, dtype=torch.int64, device=self._device))
+        self._wait()
+
+    def _wait(self) -> None:
+        """Waits for the device."""
         if self._device.type == "cuda" and not capturing.on(self._device):
             with unfollowed():
-                torch.cuda.current_stream(self._device).synchronize()
+                torch.cuda.synchronize(self._device)
 
     def _warm_up(self) -> None:
         """Compiles the kernels now: the first access of a step is no time for it."""
