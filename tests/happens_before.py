@@ -10,10 +10,14 @@ import random
 import sys
 import time
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
 
 from fmcheck.runtime.fences import Fences, Lane, Record
 from fmcheck.runtime.races import Shadow
 from fmcheck.runtime.tally import Tally
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
 
 ROWS = 4
 HOST = -1
@@ -106,10 +110,13 @@ def by_brute_force(program: list[Step]) -> list[set[tuple[str, int, int]]]:
     return said
 
 
-def by_clocks(program: list[Step]) -> list[set[tuple[str, int, int]]]:
-    """Returns the same as the clocks have it."""
+def by_clocks(
+    program: list[Step],
+    made: Callable[[Fences], Any] = lambda fences: Shadow(ROWS, fences.clocks),
+) -> list[set[tuple[str, int, int]]]:
+    """Returns the same as the clocks have it, with a `Shadow` or its like."""
     fences = Fences(Tally())
-    shadow = Shadow(ROWS, fences.clocks)
+    shadow = made(fences)
     streams = [fences.open(lambda: "s") for _ in range(5)]
     events: dict[int, Record] = {}
     said = []

@@ -7,12 +7,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
+from fmcheck.runtime import probes
+from fmcheck.runtime.owners import Owners
 from fmcheck.runtime.relay_tensor import RelayTensor, relay_tensor
 from fmcheck.runtime.tally import Tally
+from fmcheck.runtime.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
@@ -190,3 +197,236 @@ def test_an_async_assert_without_a_message_is_dead_when_compiled(backend, messag
 
     assert (done.returncode != 0) is fires, done.stderr
     assert ("device-side assert" in done.stderr) is fires
+
+
+# --- streams ---
+
+
+class Engine:
+    """Two streams of the device and a relay buffer between them, while a session follows both."""
+
+    def __init__(self, watch: Watch) -> None:
+        self.watch, self.tally = watch, watch.tally
+        self.owners = Owners()
+        plain = torch.zeros(16, dtype=torch.int64, device="cuda")
+        self.buf = relay_tensor(
+            plain, "Map.buf", "m:Map", watch.tally, (">=", 0), (0,), self.owners, "always"
+        )
+        self.buf._relay.lay_poison()
+        self.batch = {row: rows(row) for row in range(1, 6)}
+        self.forward, self.schedule = torch.cuda.Stream(), torch.cuda.Stream()
+        torch.cuda.synchronize()
+
+    def write(self, stream: torch.cuda.Stream, row: int = 1) -> None:
+        with torch.cuda.stream(stream):
+            self.buf[self.batch[row]] = 5
+
+    def gather(self, stream: torch.cuda.Stream, row: int = 1) -> None:
+        with torch.cuda.stream(stream):
+            _ = self.buf[self.batch[row]]
+
+    def races(self) -> list[tuple[str, tuple[int, ...]]]:
+        found = [one for one in self.tally.drain() if one.code == "FR401"]
+        return [(one.notes[0].partition(":")[0], one.rows) for one in found]
+
+
+@pytest.fixture
+def engine() -> Iterator[Engine]:
+    watch = Watch([], streams="tracked")
+    watch.start()
+    yield Engine(watch)
+    watch.stop()
+    torch.cuda.synchronize()
+
+
+def test_the_three_kinds_of_race_are_seen(engine):
+    engine.write(engine.forward)
+    engine.gather(engine.schedule)
+    assert engine.races() == [("write-read", (1,))]
+
+    engine.schedule.wait_stream(engine.forward)
+    engine.gather(engine.schedule)
+    engine.write(engine.forward)
+    assert engine.races() == [("read-write", (1,))]
+
+    engine.write(engine.forward, 2)
+    engine.write(engine.schedule, 2)
+    assert engine.races() == [("write-write", (2,))]
+
+
+def test_a_race_is_told_with_both_streams_and_no_doubt(engine):
+    engine.write(engine.forward)
+    engine.gather(engine.schedule)
+
+    (race,) = [one for one in engine.tally.drain() if one.code == "FR401"]
+    assert (race.access.stream, race.last_write.stream) == ("schedule", "forward")
+    assert race.missing.startswith("a wait of stream `schedule` for an event recorded after test_")
+    assert (race.device, race.confidence) == ("cuda:0", "")
+    assert "stream `schedule` had waited for nothing" in race.notes
+
+
+FENCES = {
+    "wait_stream": lambda one, two: two.wait_stream(one),
+    "wait_event": lambda one, two: two.wait_event(one.record_event()),
+    "synchronize": lambda one, two: one.synchronize(),
+    "the device": lambda one, two: torch.cuda.synchronize(),
+}
+
+
+@pytest.mark.parametrize("name", FENCES)
+def test_each_fence_orders(engine, name):
+    fence = FENCES[name]
+    engine.write(engine.forward)
+    fence(engine.forward, engine.schedule)
+    engine.gather(engine.schedule)
+    fence(engine.schedule, engine.forward)
+    engine.write(engine.forward)
+
+    assert engine.races() == []
+
+
+WAITS = {
+    "item": lambda one: one[0].item(),
+    "tolist": lambda one: one.tolist(),
+    "cpu": lambda one: one.cpu(),
+    "to": lambda one: one.to("cpu"),
+    "copy_": lambda one: torch.empty(4, dtype=torch.int64).copy_(one),
+    "nonzero": lambda one: one.nonzero(),
+    "tensor": lambda one: torch.tensor([1, 2], device="cuda"),
+    "mask": lambda one: one[one > 0],
+}
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_what_the_host_waits_for_orders(engine, name):
+    engine.write(engine.forward)
+    with torch.cuda.stream(engine.forward):
+        WAITS[name](torch.arange(4, device="cuda"))
+    engine.gather(engine.schedule)
+
+    assert engine.races() == []
+
+
+def test_what_it_does_not_wait_for_orders_nothing(engine):
+    pinned = torch.empty(4, dtype=torch.int64, pin_memory=True)
+    engine.write(engine.forward)
+    with torch.cuda.stream(engine.forward):
+        values = torch.arange(4, device="cuda")
+        pinned.copy_(values + 1, non_blocking=True)
+        _ = values[values.clone().clamp_(max=3)]
+    engine.gather(engine.schedule)
+    torch.cuda.synchronize()
+
+    assert engine.races() == [("write-read", (1,))]
+
+
+def test_a_buffer_that_is_brought_to_the_host_is_read_by_it(engine):
+    engine.write(engine.forward)
+    with torch.cuda.stream(engine.forward):
+        assert engine.buf.cpu()[1] == 5
+        assert engine.buf.tolist()[1] == 5
+    engine.write(engine.schedule)
+
+    assert engine.races() == []
+
+
+def test_more_lanes_than_a_page_has_slots(engine):
+    engine.write(engine.forward)
+    torch.cuda.synchronize()
+    streams = [torch.cuda.Stream() for _ in range(9)]
+    for stream in streams:
+        engine.gather(stream)
+    assert engine.races() == []
+    engine.write(engine.forward)
+
+    assert {kind for kind, _ in engine.races()} == {"read-write"}
+
+
+def test_the_clocks_make_no_host_sync(engine):
+    value = torch.full((1,), 7, device="cuda")
+    engine.write(engine.forward)
+    engine.gather(engine.schedule)
+    torch.cuda.set_sync_debug_mode("error")
+    try:
+        for stream in (engine.forward, engine.schedule):
+            with torch.cuda.stream(stream):
+                engine.buf[engine.batch[1]] = value
+                _ = engine.buf[engine.batch[1]]
+    finally:
+        torch.cuda.set_sync_debug_mode("default")
+
+    assert engine.races() != []
+
+
+def test_our_own_fence_behind_a_hand_out_is_none_of_the_engine_s(engine):
+    engine.owners.hand_out([1], ["first"])
+    engine.write(engine.forward)
+    engine.owners.take_back([1])
+    engine.owners.hand_out([1], ["second"])
+    engine.write(engine.schedule)
+
+    assert engine.races() == [("write-write", (1,))]
+
+
+def test_after_a_capture_races_are_incomplete_and_the_graph_s_own_accesses_are_left_out(engine):
+    engine.write(engine.forward)
+    torch.cuda.synchronize()
+    graph, out = torch.cuda.CUDAGraph(), torch.zeros(1, dtype=torch.int64, device="cuda")
+    torch.cuda.synchronize()
+    with torch.cuda.graph(graph):
+        out.copy_(engine.buf[engine.batch[1]])
+    engine.write(engine.forward)
+    assert engine.races() == []
+    torch.cuda.synchronize()
+    graph.replay()
+    torch.cuda.synchronize()
+    assert out.item() == 5
+    engine.write(engine.forward, 2)
+    engine.gather(engine.schedule, 2)
+
+    races = [one for one in engine.tally.drain() if one.code == "FR401"]
+    assert [(one.rows, one.confidence) for one in races] == [((2,), "incomplete")]
+
+
+def test_a_tensor_that_is_handed_over_unfenced_is_a_race(engine):
+    with torch.cuda.stream(engine.forward):
+        tokens = torch.arange(4, device="cuda") + 1
+    with torch.cuda.stream(engine.schedule):
+        _ = tokens * 2
+    torch.cuda.synchronize()
+
+    (race,) = [one for one in engine.tally.drain() if one.code == "FR401"]
+    assert race.buffer.startswith("tensor of test_cuda.py:")
+    assert (race.access.stream, race.last_write.stream) == ("schedule", "forward")
+    assert race.device == "cuda:0"
+
+
+def test_the_detector_of_races_is_proved(engine):
+    (probe,) = [probe for probe in probes.PROBES if probe.code == "FR401"]
+
+    assert probes.tried(probe, probes.Place("cuda")) == ""
+    engine.write(engine.forward)
+    engine.gather(engine.schedule)
+    assert engine.races() == [("write-read", (1,))]
+
+
+@pytest.mark.parametrize("mode", ["delayed", "random"])
+def test_stalled_streams_change_nothing_that_is_fenced(mode, monkeypatch):
+    slept, sleep = [], torch.cuda._sleep
+    monkeypatch.setattr(torch.cuda, "_sleep", lambda cycles: (slept.append(cycles), sleep(cycles)))
+    watch = Watch([], streams=mode, seed=3)
+    watch.start()
+    try:
+        engine = Engine(watch)
+        for step in range(20):
+            engine.forward.wait_stream(engine.schedule)
+            with torch.cuda.stream(engine.forward):
+                engine.buf[engine.batch[1]] = step
+            engine.schedule.wait_stream(engine.forward)
+            with torch.cuda.stream(engine.schedule):
+                got = engine.buf[engine.batch[1]]
+                assert got.item() == step
+        assert engine.races() == []
+        assert slept
+    finally:
+        watch.stop()

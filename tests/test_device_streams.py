@@ -9,7 +9,10 @@ import pytest
 
 from fmcheck.runtime.device_streams import DeviceStreams
 from fmcheck.runtime.fences import Fences
+from fmcheck.runtime.stalls import LONGEST, Stalls
+from fmcheck.runtime.streams import Streams
 from fmcheck.runtime.tally import Tally
+from fmcheck.runtime.unfollowed import unfollowed
 
 
 class Device(ModuleType):
@@ -28,15 +31,20 @@ class Device(ModuleType):
                 self.device_index = 0
                 self.done = False
 
+            # They call one another, as torch's do.
             def wait_stream(self, stream: Stream) -> None:
                 log.append("wait_stream")
+                self.wait_event(stream.record_event())
 
-            def wait_event(self, event: object) -> None:
+            def wait_event(self, event: Event) -> None:
                 log.append("wait_event")
+                event.wait(self)
 
-            def record_event(self, event: object = None) -> object:
+            def record_event(self, event: Event | None = None) -> Event:
                 log.append("record_event")
-                return event or module.Event()
+                event = event or module.Event()
+                event.record(self)
+                return event
 
             def synchronize(self) -> None:
                 log.append("synchronize")
@@ -66,12 +74,48 @@ class Device(ModuleType):
             def __exit__(self, *_: object) -> None:
                 pass
 
+        class StreamContext:
+            def __init__(self, stream: Stream) -> None:
+                self.stream = stream
+
+            def __enter__(self) -> None:
+                self.outer, module.current = module.current, self.stream
+
+            def __exit__(self, *_: object) -> None:
+                module.current = self.outer
+
+        class CUDAGraph:
+            def capture_begin(self) -> None:
+                log.append("capture_begin")
+
+            def replay(self) -> None:
+                log.append("replay")
+
+        class ExternalStream(Stream):
+            def __new__(cls, pointer: int) -> ExternalStream:
+                return super().__new__(cls)
+
         def synchronize() -> None:
             log.append("device")
 
+        def sleep(cycles: int) -> None:
+            log.append(f"sleep {self.current.stream_id} {cycles}")
+
         self.Stream, self.Event, self.graph, self.synchronize = Stream, Event, graph, synchronize
-        self.current = Stream(0)
-        self.current_stream = lambda: self.current
+        self.StreamContext = self.stream = StreamContext
+        self.CUDAGraph, self.ExternalStream, self._sleep = CUDAGraph, ExternalStream, sleep
+        self.capturing = False
+        self.is_current_stream_capturing = lambda: self.capturing
+        self._current = [Stream(0)]
+        self.current_stream = lambda device=None: self.current
+
+    @property
+    def current(self) -> object:
+        return self._current[0]
+
+    @current.setter
+    def current(self, stream: object) -> None:
+        self._current[0] = stream
 
 
 @pytest.fixture
@@ -140,6 +184,18 @@ def test_the_current_stream_is_the_device_s(streams, device) -> None:
     assert streams.fences.ordered(epoch, streams.lane(two))
 
 
+def test_a_stream_has_its_name_from_the_object_that_was_entered(streams, device) -> None:
+    class Engine:
+        def __init__(self) -> None:
+            self.forward = device.Stream(7)
+
+    engine = Engine()
+    with device.stream(engine.forward):
+        device.current = device.Stream(7)  # another object for the same stream, as torch makes
+        assert streams.lane().name == "forward"
+        assert streams.name_of_current("cuda:0") == "forward"
+
+
 def test_two_objects_may_stand_for_one_stream(streams, device) -> None:
     assert streams.lane(device.Stream(7)) is streams.lane(device.Stream(7))
 
@@ -152,19 +208,154 @@ def test_after_a_capture_no_race_is_certain(streams, device) -> None:
     ]
 
 
+@pytest.mark.parametrize("name", ["capture_begin", "replay"])
+def test_after_a_graph_of_any_other_way_no_race_is_certain(streams, device, name) -> None:
+    getattr(device.CUDAGraph(), name)()
+    assert device.log == [name]
+    assert len(streams.fences.doubts) == 1
+
+
+def test_a_stream_from_outside_leaves_a_doubt(streams, device) -> None:
+    assert device.ExternalStream(1234).stream_id > 0
+    assert "a stream came from outside of torch" in next(iter(streams.fences.doubts))
+
+
+def test_a_stream_of_another_class_leaves_a_doubt(streams, device) -> None:
+    class Foreign:
+        stream_id = 3
+
+        def record_event(self) -> object:
+            return device.Event()
+
+    device.Stream().wait_stream(Foreign())
+    assert "a stream of Foreign, whose waits are not seen" in streams.fences.doubts
+
+
+def test_streams_of_torch_accelerator_leave_a_doubt(device, monkeypatch) -> None:
+    accelerator = ModuleType("stand_in_accelerator")
+    accelerator.current_stream = lambda: device.current
+    accelerator.synchronize = lambda: device.log.append("accelerator")
+    monkeypatch.setitem(sys.modules, accelerator.__name__, accelerator)
+    followed = DeviceStreams(Fences(Tally()), device, "cuda")
+    undo = list(followed.follow(accelerator))
+    assert accelerator.current_stream() is device.current
+    for one in reversed(undo):
+        one()
+    assert list(followed.fences.doubts) == [
+        "torch.accelerator handed out a stream, whose waits are not seen"
+    ]
+
+
+def test_a_collective_that_is_waited_for_leaves_a_doubt(streams) -> None:
+    class Work:
+        def wait(self, timeout: float = 0) -> bool:
+            return True
+
+    (put_back,) = streams.follow_work(Work)
+    within = compile("Work().wait()", "torch/distributed/distributed_c10d.py", "eval")
+    assert eval(within, {"Work": Work}) is True
+    assert streams.fences.doubts == {}
+    assert Work().wait(1.0) is True
+    put_back()
+    assert list(streams.fences.doubts) == [
+        "a collective was waited for, which orders streams out of sight"
+    ]
+
+
+def test_what_torch_s_methods_call_is_told_once(streams, device) -> None:
+    one, two = device.Stream(), device.Stream()
+    streams.lane(one)
+    happened = []
+    streams.fences.listeners.append(happened.append)
+    two.wait_stream(one)
+    two.record_event()
+    assert [each.what for each in happened] == ["record", "wait", "record"]
+
+
+def test_what_fmcheck_does_itself_is_not_told(streams, device) -> None:
+    def order(one, two, event) -> None:
+        with unfollowed():
+            two.wait_stream(one)
+            device.synchronize()
+
+    assert not ordered_by(streams, device, order)
+    assert device.log[-1] == "device"
+
+
+# --- stalls ---
+
+
+def stalled(device: Device, seed: int | None, fence) -> list[str]:
+    followed = DeviceStreams(Fences(Tally()), device, "cuda", Stalls(device, seed))
+    undo = list(followed.follow())
+    device.log.clear()
+    try:
+        for _ in range(8):
+            fence()
+    finally:
+        for one in reversed(undo):
+            one()
+    return [entry for entry in device.log if entry.startswith("sleep")]
+
+
+def test_each_record_and_wait_is_followed_by_a_stall_on_its_stream(device) -> None:
+    one, two, event = device.Stream(5), device.Stream(6), device.Event()
+    expected = {
+        "record": (lambda: event.record(one), 5),
+        "record_event": (lambda: one.record_event(), 5),
+        "current": (lambda: event.record(), 0),
+        "wait": (lambda: event.wait(two), 6),
+        "wait_event": (lambda: two.wait_event(event), 6),
+        "wait_stream": (lambda: two.wait_stream(one), 6),
+    }
+    for fence, stream in expected.values():
+        assert stalled(device, None, fence) == [f"sleep {stream} {LONGEST}"] * 8
+    assert device.current.stream_id == 0
+
+
+@pytest.mark.parametrize("name", ["synchronize", "query"])
+def test_the_host_is_never_held_up(device, name) -> None:
+    assert stalled(device, None, lambda: getattr(device.Stream(), name)()) == []
+
+
+def test_random_stalls_are_drawn_by_the_seed(device) -> None:
+    runs = [stalled(device, seed, lambda: device.Event().record()) for seed in (1, 1, 2)]
+    assert runs[0] == runs[1] != runs[2]
+    lengths = [int(entry.split()[2]) for run in runs for entry in run]
+    assert 0 < len(lengths) < 24
+    assert len(set(lengths)) > 3
+    assert max(lengths) <= LONGEST
+
+
+def test_a_capture_is_never_stalled(device) -> None:
+    device.capturing = True
+    assert stalled(device, None, lambda: device.Event().record()) == []
+
+
+@pytest.mark.parametrize("mode", ["tracked", "delayed", "random"])
+def test_streams_are_stalled_in_the_modes_that_perturb(device, mode) -> None:
+    followed = Streams(Tally(), mode, seed=3)
+    undo = list(followed.follow_device(device, "cuda"))
+    for _ in range(8):
+        device.Event().record()
+    for one in reversed(undo):
+        one()
+    assert any(entry.startswith("sleep") for entry in device.log) is (mode != "tracked")
+
+
 def test_an_event_of_another_kind_leaves_a_doubt(streams, device) -> None:
     class Foreign:
-        pass
+        def wait(self, stream: object) -> None:
+            pass
 
     device.Stream().wait_event(Foreign())
     assert "an event of Foreign" in next(iter(streams.fences.doubts))
 
 
 def test_all_is_put_back(device) -> None:
-    before = [dict(vars(one)) for one in (device, device.Stream, device.Event, device.graph)]
+    classes = (device.Stream, device.Event, device.graph, device.CUDAGraph, device.ExternalStream)
+    before = [dict(vars(one)) for one in (device, *classes)]
     undo = list(DeviceStreams(Fences(Tally()), device, "cuda").follow())
     for one in reversed(undo):
         one()
-    assert [
-        dict(vars(one)) for one in (device, device.Stream, device.Event, device.graph)
-    ] == before
+    assert [dict(vars(one)) for one in (device, *classes)] == before

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.memory import Memory
     from fmcheck.runtime.owners import Owners
     from fmcheck.runtime.poison import Poison
+    from fmcheck.runtime.races import RelayLanes
     from fmcheck.runtime.tally import Tally
 
 
@@ -92,8 +93,8 @@ class RelayBuffer:
     """One watched buffer. All that happens to it goes through here, under the session's lock.
 
     `base` is the tensor that was taken hold of, `copy` what lies beneath its poison; nothing here
-    looks into them. Without `owners` no
-    row is ever handed out; `overwrite` is the contract's word on writing over unread values.
+    looks into them. `lanes` are there once a session follows the device's streams. Without `owners`
+    no row is ever handed out; `overwrite` is the contract's word on writing over unread values.
     """
 
     base: Any
@@ -131,7 +132,7 @@ class RelayBuffer:
         # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
         self._sink_parts = [whole.memory.part(slice(row, row + 1)) for row in self._sink.tolist()]
         self._put_off: list[PutOff] = []
-        self.lanes = tally.streams.lanes_for(self) if tally.streams is not None else None
+        self.lanes: RelayLanes | None = None
         if owners is not None:
             rows = np.arange(len(self.ledger))
             self.ledger.generation[:] = [owners.generation(row) for row in rows.tolist()]

@@ -1,34 +1,44 @@
 """Device streams: the Python calls of an accelerator's streams and events, followed by wrapping.
 
-The device does what it always did; the session's fences are told of it besides. What C++ does to a
-stream, and what a graph that was captured does when it is replayed, is out of sight: from the first
-capture on, no race is certain.
+The device does what it always did; the session's fences are told of it besides. torch's methods
+call one another: what the engine called is told, once, and what fmcheck does itself is not. What
+C++ does to a stream, and what a graph that was captured does when it is replayed, is out of sight:
+from the first sign of it on, no race is certain.
 """
 
 from __future__ import annotations
 
 import functools
+import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.runtime.hold import patch, rebind
 from fmcheck.runtime.naming import holder_of
+from fmcheck.runtime.unfollowed import is_here, unfollowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fmcheck.runtime.fences import Fences, Lane, Record
     from fmcheck.runtime.hold import Undo
+    from fmcheck.runtime.stalls import Stalls
+
+_COLLECTIVES = "distributed_c10d.py"
 
 
 class DeviceStreams:
     """Follows one device module: `torch.cuda`, or what has its names.
 
     A stream is known by its device and its number, as two objects may stand for the same one.
+    `stalls` hold streams up after what they record and wait for.
     """
 
-    def __init__(self, fences: Fences, module: Any, kind: str) -> None:
+    def __init__(
+        self, fences: Fences, module: Any, kind: str, stalls: Stalls | None = None
+    ) -> None:
         self.fences = fences
+        self.stalls = stalls
         self.module = module
         self.kind = kind
         self._lanes: dict[tuple[int, int], Lane] = {}
@@ -49,20 +59,49 @@ class DeviceStreams:
         yield from self._wrap(event, "wait", self._wait)
         yield from self._wrap(event, "synchronize", lambda e: self.fences.synchronize(self._met(e)))
         yield from self._wrap_result(event, "query", self._event_done)
+        # What is current later has a name by the object that was entered alone.
+        yield from self._wrap(self.module.StreamContext, "__enter__", self._entered)
         for owner in (self.module, accelerator):
             if owner is not None and hasattr(owner, "synchronize"):
-                yield from self._wrap_function(owner.synchronize)
-        graph = getattr(self.module, "graph", None)
-        if isinstance(graph, type):
-            yield from self._wrap(graph, "__enter__", self._captures)
+                yield from self._wrap_function(owner.synchronize, self.fences.synchronize_all)
+        if accelerator is not None and hasattr(accelerator, "current_stream"):
+            yield from self._wrap_function(accelerator.current_stream, self._hands_out_a_stream)
+        captured = "a graph was captured, and what its replays touch is not seen"
+        yield from self._doubt_after("graph", "__enter__", captured)
+        yield from self._doubt_after("CUDAGraph", "capture_begin", captured)
+        yield from self._doubt_after(
+            "CUDAGraph", "replay", "a graph was replayed, and what it touches is not seen"
+        )
+        external = getattr(self.module, "ExternalStream", None)
+        if isinstance(external, type):
+            made = self._told(external.__new__, self._comes_from_outside)
+            yield patch(external, "__new__", staticmethod(made))
+
+    def follow_work(self, work: type) -> Iterator[Undo]:
+        """Doubts races from the first wait on, by an engine, for work that a collective left.
+
+        It makes the current stream wait for one of the collective's own, which is out of sight.
+        What torch waits for in the collective itself has the stream that it was launched on.
+        """
+        wait = work.wait  # type: ignore[attr-defined]
+
+        @functools.wraps(wait)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            result = wait(*args, **kwargs)
+            if not sys._getframe(1).f_code.co_filename.endswith(_COLLECTIVES):
+                self.fences.doubt("a collective was waited for, which orders streams out of sight")
+            return result
+
+        yield patch(work, "wait", call)
 
     def lane(self, stream: Any = None) -> Lane:
         """Returns a stream's lane, that of the current one for None."""
         if stream is None:
             stream = self.module.current_stream()
         number = getattr(stream, "stream_id", None)
+        if not isinstance(stream, self.module.Stream):
+            self.fences.doubt(f"a stream of {type(stream).__name__}, whose waits are not seen")
         if number is None:
-            self.fences.doubt(f"a stream of {type(stream).__name__}, which has no number")
             number = id(stream)
         key = (int(getattr(stream, "device_index", 0) or 0), int(number))
         lane = self._lanes.get(key)
@@ -73,22 +112,34 @@ class DeviceStreams:
             lane = self._lanes[key] = self.fences.open(lambda: name)
         return lane
 
+    def lane_on(self, device: str) -> Lane:
+        """Returns the lane of a device's current stream."""
+        return self.lane(self.module.current_stream(device))
+
+    def name_of_current(self, device: str) -> str:
+        """Returns the name of a device's current stream."""
+        return self.lane_on(device).name
+
     # --- what the calls tell ---
 
     def _record(self, event: Any, stream: Any = None) -> None:
         self._records[event] = self.fences.record(self.lane(stream))
+        self._stall(stream)
 
     def _wait(self, event: Any, stream: Any = None) -> None:
         self.fences.wait(self.lane(stream), self._met(event))
+        self._stall(stream)
 
     def _wait_stream(self, stream: Any, other: Any) -> None:
         self.fences.wait_lane(self.lane(stream), self.lane(other))
+        self._stall(stream)
 
     def _synchronize(self, stream: Any) -> None:
         self.fences.synchronize_lane(self.lane(stream))
 
     def _recorded(self, made: Any, stream: Any, event: Any = None) -> None:
         self._records[made] = self.fences.record(self.lane(stream))
+        self._stall(stream)
 
     def _stream_done(self, done: bool, stream: Any) -> None:
         if done:
@@ -98,8 +149,21 @@ class DeviceStreams:
         if done:
             self.fences.synchronize(self._met(event))
 
-    def _captures(self, *_: Any) -> None:
-        self.fences.doubt("a graph was captured, and what its replays touch is not seen")
+    def _comes_from_outside(self, *_: Any, **__: Any) -> None:
+        self.fences.doubt(
+            "a stream came from outside of torch, and what else waits on it is not seen"
+        )
+
+    def _hands_out_a_stream(self) -> None:
+        self.fences.doubt("torch.accelerator handed out a stream, whose waits are not seen")
+
+    def _entered(self, context: Any) -> None:
+        if context.stream is not None:
+            self.lane(context.stream)
+
+    def _stall(self, stream: Any) -> None:
+        if self.stalls is not None:
+            self.stalls.after(stream)
 
     def _met(self, event: Any) -> Record | None:
         record = self._records.get(event)
@@ -118,25 +182,34 @@ class DeviceStreams:
     def _wrap_result(self, class_: type, name: str, tell: Callable[..., None]) -> Iterator[Undo]:
         method = getattr(class_, name)
 
-        @functools.wraps(method)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            result = method(*args, **kwargs)
-            if self.fences.tally.active:
-                tell(result, *args, **kwargs)
-            return result
-
+        call = self._told(method, tell)
         try:
             yield patch(class_, name, call)
         except TypeError:  # a class of C++ that takes no attributes
             self.fences.doubt(f"{class_.__name__}.{name} cannot be followed")
 
-    def _wrap_function(self, function: Callable[..., Any]) -> Iterator[Undo]:
+    def _doubt_after(self, class_: str, name: str, reason: str) -> Iterator[Undo]:
+        """Doubts races from the first call of a method on, where the module has its class."""
+        owner = getattr(self.module, class_, None)
+        if isinstance(owner, type) and hasattr(owner, name):
+            yield from self._wrap(owner, name, lambda *_, **__: self.fences.doubt(reason))
+
+    def _told(self, function: Callable[..., Any], tell: Callable[..., None]) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            result = function(*args, **kwargs)
+            if is_here():
+                return function(*args, **kwargs)
+            with unfollowed():
+                result = function(*args, **kwargs)
             if self.fences.tally.active:
-                self.fences.synchronize_all()
+                tell(result, *args, **kwargs)
             return result
 
+        return call
+
+    def _wrap_function(
+        self, function: Callable[..., Any], tell: Callable[[], None]
+    ) -> Iterator[Undo]:
+        call = self._told(function, lambda *_, **__: tell())
         rebind(function, call)
         yield lambda: rebind(call, function)

@@ -18,9 +18,10 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Event
 from fmcheck.runtime.clocks import Clocks, Epoch
+from fmcheck.runtime.standing import Standing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy as np
     import numpy.typing as npt
@@ -71,13 +72,16 @@ class Record:
 
 @dataclass(eq=False)
 class Lane:
-    """A stream, or the host. `made` is the moment at which it was made, where that is known."""
+    """A stream, or the host. `made` is the moment at which it was made, where that is known.
+
+    `waits` are never changed in place: who keeps them knows what the lane had waited for by then.
+    """
 
     number: int
     fences: Fences
     naming: Callable[[], str]
     made: int = 0
-    waits: dict[int, Happening] = field(default_factory=dict)
+    waits: Mapping[int, Happening] = field(default_factory=dict)
     ring: deque[Happening] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     _name: str = ""
     _host_seen: int = -1
@@ -105,7 +109,7 @@ class Fences:
     accesses. `doubts` are the reasons for which a fence may have been missed: with one, no race
     is certain. `gates` are packages, each with its contract's word on a fence between a read and a
     later write that it makes on some platforms alone. `seed` is what streams are perturbed by, None
-    where they are not.
+    where they are not. `unordered` are the numbers of accesses that turned out to race later.
     """
 
     def __init__(self, tally: Tally, seed: int | None = None) -> None:
@@ -116,6 +120,7 @@ class Fences:
         self.listeners: list[Callable[[Happening], None]] = []
         self.doubts: dict[str, int] = {}
         self.gates: list[tuple[str, str]] = []
+        self.unordered: set[int] = set()
         self._names: set[str] = set()
         self._numbers = itertools.count(1)
         self._free: list[int] = []
@@ -195,7 +200,8 @@ class Fences:
         new = self.clocks.acquire(lane.number, record.vector)
         if lane is self.host and new:
             self._host_version += 1
-        lane.waits[record.lane.number] = self.tell(lane, what, moment, record)
+        waited = self.tell(lane, what, moment, record)
+        lane.waits = {**lane.waits, record.lane.number: waited}
 
     def wait_lane(self, lane: Lane, other: Lane) -> None:
         """A lane waits for all that another has been given so far."""
@@ -228,7 +234,7 @@ class Fences:
 
     def out_of_sight(self) -> list[str]:
         """Returns a sentence on each reason to doubt a race."""
-        return [f"a fence may be out of sight: {reason}" for reason in self.doubts]
+        return self.standing(()).out_of_sight()
 
     def gate(self, kind: str) -> str:
         """Returns what may have left out the fence of a race on purpose, "" if nothing may."""
@@ -243,13 +249,22 @@ class Fences:
 
     def waited(self, lane: Lane) -> list[Happening]:
         """Returns the last wait of a lane for each other lane, oldest first."""
-        return sorted(lane.waits.values(), key=lambda wait: wait.number)
+        return self.standing([lane]).waited(lane)
 
     def history(self, lanes: Iterable[Lane], last: Iterable[Happening] = ()) -> tuple[Event, ...]:
         """Returns what the lanes remember, with the happenings at its end, in order of issue."""
-        told = {one.number: one for lane in lanes for one in lane.ring}
-        told.update((one.number, one) for one in last)
-        return tuple(self.event(told[number]) for number in sorted(told))
+        lanes = tuple(lanes)
+        return self.standing(lanes).history(lanes, last)
+
+    def standing(self, lanes: Iterable[Lane]) -> Standing:
+        """Returns how things stand for lanes by now."""
+        lanes = tuple(lanes)
+        return Standing(
+            self,
+            {lane.number: lane.waits for lane in lanes},
+            {lane.number: tuple(lane.ring) for lane in lanes},
+            tuple(self.doubts),
+        )
 
     def event(self, one: Happening) -> Event:
         """Returns a happening as reports tell of it."""
@@ -261,7 +276,7 @@ class Fences:
             self.tally.sites[moments.site(one.moment)],
             moments.step_of(one.moment),
             one.after.happening.number if one.after is not None else None,
-            one.ordered,
+            one.ordered and one.number not in self.unordered,
             one.about if isinstance(one.about, str) else "",
         )
 

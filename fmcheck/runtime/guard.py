@@ -10,7 +10,6 @@ back: it waits for the device.
 from __future__ import annotations
 
 import contextlib
-import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -18,8 +17,11 @@ import torch
 
 from fmcheck.runtime import kernels, scope, story
 from fmcheck.runtime.buffer import PutOff, RelayBuffer
+from fmcheck.runtime.guards import Guards
 from fmcheck.runtime.ledger import NEVER, State
-from fmcheck.runtime.ring import UNSEEN, Record, Ring, by_violation
+from fmcheck.runtime.own_fence import OwnFence
+from fmcheck.runtime.ring import UNSEEN, Record
+from fmcheck.runtime.unfollowed import unfollowed
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -27,7 +29,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from fmcheck.runtime.buffer import Seen, Window
-    from fmcheck.runtime.tally import Tally
+    from fmcheck.runtime.clash import Clash
 
 _SIGNS = {">=": 1, ">": 2}
 #: Rows and columns that a program takes at once, and elements: what fits into registers.
@@ -37,57 +39,17 @@ _ELEMENTS = 8192
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class Guards:
-    """The guarded buffers of a session, and the ring of each device."""
-
-    def __init__(self, tally: Tally) -> None:
-        self._tally = tally
-        self._rings: dict[torch.device, Ring] = {}
-        self._made = 0
-        # What was touched since the last drain is kept, so that what was found in it can be told.
-        self._touched: dict[int, GuardedBuffer] = {}
-        self._known: weakref.WeakValueDictionary[int, GuardedBuffer] = weakref.WeakValueDictionary()
-
-    def add(self, buffer: GuardedBuffer, device: torch.device) -> tuple[Ring, int]:
-        """Returns the ring for a new buffer and the number that its records bear."""
-        if device not in self._rings:
-            self._rings[device] = Ring(device)
-        self._made += 1
-        self._known[self._made] = buffer
-        return self._rings[device], self._made
-
-    def touch(self, number: int, buffer: GuardedBuffer) -> None:
-        """Keeps a buffer alive until the next drain."""
-        self._touched[number] = buffer
-
-    def drain(self) -> None:
-        """Reports what the kernels found since the last drain. Waits for each device."""
-        for device, ring in self._rings.items():
-            if device.type == "cuda" and torch.cuda.is_current_stream_capturing():
-                continue
-            records, lost, (gathers, writes) = ring.drain()
-            # Replays of a graph launch what no call of ours has counted.
-            self._tally.gathers += gathers
-            self._tally.writes += writes
-            if lost:
-                self._tally.note(
-                    f"{lost} findings on {device} did not fit into the {ring.capacity} of its ring"
-                )
-            for (number, kind, moment), rows in by_violation(records).items():
-                buffer = self._known.get(number)
-                if buffer is not None:
-                    buffer.tell(kind, moment, [rows[row] for row in sorted(rows)])
-        self._touched.clear()
-
-
 class GuardedBuffer(RelayBuffer):
     """A relay buffer on a device. `ledger` is a copy of the device's, fresh only while it is used.
+
+    `on_device` is the device's own, an entry a row by each name of `Ledger.dump`; `owned_rows`
+    tells there which rows are no sinks.
 
     Raises ValueError for dtypes whose elements have no integer of their width.
     """
 
     def __init__(self, plain: torch.Tensor, *args: Any, **kwargs: Any) -> None:
-        self._on_device: dict[str, torch.Tensor] = {}  # a hand-out may come while this is made
+        self.on_device: dict[str, torch.Tensor] = {}  # a hand-out may come while this is made
         super().__init__(*args, **kwargs)
         self.guard = self
         dtype = _BITS.get(plain.element_size())
@@ -100,14 +62,13 @@ class GuardedBuffer(RelayBuffer):
         self._bits = self._plain.view(dtype)
         self._width = row.numel()
         self._row_stride = int(plain.stride(0))
-        self._last_stream: Any = None
-        self._handed_out: tuple[Any, Any] | None = None
         rows, device = len(plain), plain.device
+        self._own_fence = OwnFence(device)
 
         def full(value: int, kind: torch.dtype) -> torch.Tensor:
             return torch.full((rows,), value, dtype=kind, device=device)
 
-        self._on_device = {
+        self.on_device = {
             "state": full(State.EMPTY, torch.int8),
             "generation": torch.from_numpy(self.ledger.generation).to(device, copy=True),
             "last_write": full(NEVER, torch.int64),
@@ -116,8 +77,8 @@ class GuardedBuffer(RelayBuffer):
             "written_in": full(0, torch.int64),
             "read_in": full(0, torch.int64),
         }
-        self._owned_rows = full(1, torch.int8)
-        self._owned_rows[torch.from_numpy(self._sink).to(device)] = 0
+        self.owned_rows = full(1, torch.int8)
+        self.owned_rows[torch.from_numpy(self._sink).to(device)] = 0
         self._held = full(0, torch.int8)
         if self.owners is not None:
             self._held.copy_(torch.from_numpy(self.owners.held(np.arange(rows)).astype(np.int8)))
@@ -139,25 +100,31 @@ class GuardedBuffer(RelayBuffer):
         """
         if not self.tally.active:
             return
-        with self.tally.lock:
+        with self.tally.lock, unfollowed():
             self._begin_gather()
             moment = self.tally.moments.now(site, self.device)
-            self._retire_by_scope(self._rows_on_device(index), result, moment, judges=True)
+            rows = self._rows_on_device(index)
+            if self.lanes is not None:
+                self.lanes.gathered(rows, moment)
+            self._retire_by_scope(rows, result, moment, judges=True)
             self._halt_if_asked()
 
     def judge_rows(self, index: torch.Tensor, site: int) -> None:
         """A gather of whole rows that is about to be made: the verdict alone."""
         if self.tally.active:
-            with self.tally.lock:
+            with self.tally.lock, unfollowed():
                 self._begin_gather()
                 moment = self.tally.moments.now(site, self.device)
-                self._launch_gather(self._rows_on_device(index), None, moment, judges=True)
+                rows = self._rows_on_device(index)
+                if self.lanes is not None:
+                    self.lanes.gathered(rows, moment)
+                self._launch_gather(rows, None, moment, judges=True)
                 self._halt_if_asked()
 
     def retire_rows(self, index: torch.Tensor, site: int) -> None:
         """A gather that was judged has been made."""
         if self.tally.active:
-            with self.tally.lock:
+            with self.tally.lock, unfollowed():
                 moment = self.tally.moments.now(site, self.device)
                 self._retire_by_scope(self._rows_on_device(index), None, moment, judges=False)
 
@@ -165,11 +132,14 @@ class GuardedBuffer(RelayBuffer):
         """A write of whole rows, after it was made."""
         if not self.tally.active:
             return
-        with self.tally.lock:
+        with self.tally.lock, unfollowed():
             self.tally.touched.add(self.relay)
             moment = self.tally.moments.now(site, self.device)
             guards = self._guards_writes and not updates
-            self._launch_write(self._rows_on_device(index), moment, guards)
+            rows = self._rows_on_device(index)
+            if self.lanes is not None:
+                self.lanes.wrote(rows, moment)
+            self._launch_write(rows, moment, guards)
             self._halt_if_asked()
 
     # --- by owners ---
@@ -180,18 +150,20 @@ class GuardedBuffer(RelayBuffer):
         The launch goes behind the last one of this buffer, on its stream: what is still in flight
         for the old owners comes first.
         """
-        if not self.tally.active or self.owners is None or not self._on_device:
+        if not self.tally.active or self.owners is None or not self.on_device:
             return
-        with self.tally.lock:
+        with self.tally.lock, unfollowed():
             rows = self._owned(rows)
             if not rows.size:
                 return
+            if self.lanes is not None and self.owners.drained:
+                self.lanes.reused(rows)
             generations = np.array([self.owners.generation(row) for row in rows.tolist()])
-            ledger = self._on_device
-            with self._behind_the_last_launch():
+            ledger = self.on_device
+            with self._own_fence.behind_the_last_launch():
                 kernels.hand_out_rows[self._grid(len(rows))](
-                    self._upload(rows),
-                    self._upload(generations),
+                    self.upload(rows),
+                    self.upload(generations),
                     self._bits,
                     ledger["state"],
                     ledger["left_live"],
@@ -211,22 +183,22 @@ class GuardedBuffer(RelayBuffer):
                     BLOCK=self._block,
                     WIDE=self._wide,
                 )
-                self._note_hand_out()
+                self._own_fence.handed_out()
 
     def spare(self, rows: npt.NDArray[np.int64]) -> None:
         """Rows were taken back, or go on to the next chunk: what they hold may be overwritten."""
-        if not self.tally.active or self.owners is None or not self._on_device:
+        if not self.tally.active or self.owners is None or not self.on_device:
             return
-        with self.tally.lock:
+        with self.tally.lock, unfollowed():
             rows = self._owned(rows)
             if not rows.size:
                 return
             held = self.owners.held(rows).astype(np.int8)
-            with self._behind_the_last_launch():
+            with self._own_fence.behind_the_last_launch():
                 kernels.spare_rows[self._grid(len(rows))](
-                    self._upload(rows),
-                    self._upload(held),
-                    self._on_device["state"],
+                    self.upload(rows),
+                    self.upload(held),
+                    self.on_device["state"],
                     self._held,
                     len(rows),
                     BLOCK=self._block,
@@ -236,7 +208,7 @@ class GuardedBuffer(RelayBuffer):
 
     def lay_poison(self) -> None:
         """Fills every row but the sinks with poison."""
-        with self.tally.lock:
+        with self.tally.lock, unfollowed():
             super().lay_poison()
 
     def adopt_values(self) -> None:
@@ -250,12 +222,19 @@ class GuardedBuffer(RelayBuffer):
             super().stash(window, expression, site, updates)
             # No kernel counts so far down: a gather that was put off sees that it was written.
             written = np.unique(window.touched(expression) % len(self.ledger))
-            self._writes[self._upload(written)] -= 1 << 32
+            self._writes[self.upload(written)] -= 1 << 32
 
     def gather(self, *args: Any) -> npt.NDArray[Any] | None:
         """A gather by any expression."""
         with self._by_the_host():
             return super().gather(*args)
+
+    def peek(self, *args: Any) -> None:
+        """A read that does not consume."""
+        with unfollowed():
+            super().peek(*args)
+            if self.lanes is not None:
+                self._halt_if_asked()
 
     def judge(self, *args: Any) -> None:
         """The verdict on a gather by any expression."""
@@ -269,22 +248,16 @@ class GuardedBuffer(RelayBuffer):
 
     def fetch(self) -> None:
         """Brings `ledger` up to date. Waits for the device."""
-        self.ledger.load({name: kept.cpu().numpy() for name, kept in self._on_device.items()})
+        self.ledger.load({name: kept.cpu().numpy() for name, kept in self.on_device.items()})
 
     def tell(self, kind: int, moment: int, records: list[Record]) -> None:
         """Reports what a kernel found in some rows at one moment."""
-        first = records[0]
-        with self._by_the_host(puts_back=False):
-            if kind == UNSEEN:
+        if kind == UNSEEN:
+            with self._by_the_host(puts_back=False):
                 self.tally.unseen_writes += len(records)
                 self.tally.note(story.of_unseen_write(self, moment))
-                return
-            self.ledger.recall(
-                first.row,
-                (first.last_write, first.written_in),
-                (first.last_read, first.read_in),
-                first.generation,
-            )
+            return
+        with self.as_of(records[0]):
             rows = np.array([record.row for record in records], np.int64)
             bits = np.array([record.bits for record in records], np.int64)
             story.report(self, f"FR{kind}", rows, bits.astype(self._bits_dtype), moment)
@@ -324,17 +297,17 @@ class GuardedBuffer(RelayBuffer):
         spares: bool = False,
         seen: torch.Tensor | None = None,
     ) -> None:
-        self._remember_stream()
+        self._is_launched()
         values = self._plain if result is None else result.contiguous()
         sign, limit = self.poison.bound or ("", 0)
-        ledger = self._on_device
+        ledger = self.on_device
         kernels.gather_guard[self._grid(max(1, index.numel()))](
             values,
             self._bits if result is None else values.view(self._bits.dtype),
             index,
             self._bits,
             ledger["state"],
-            self._owned_rows,
+            self.owned_rows,
             ledger["left_live"],
             ledger["last_write"],
             ledger["written_in"],
@@ -369,13 +342,13 @@ class GuardedBuffer(RelayBuffer):
         )
 
     def _launch_write(self, index: torch.Tensor, moment: int, guards: bool) -> None:
-        self._remember_stream()
-        ledger = self._on_device
+        self._is_launched()
+        ledger = self.on_device
         kernels.write_guard[(1,)](
             index,
             self._bits,
             ledger["state"],
-            self._owned_rows,
+            self.owned_rows,
             self._held,
             ledger["last_write"],
             ledger["written_in"],
@@ -420,7 +393,7 @@ class GuardedBuffer(RelayBuffer):
             scope.put_off(lambda: self._retire_late(index, seen, moment))
 
     def _retire_late(self, index: torch.Tensor, seen: torch.Tensor, moment: int) -> None:
-        with self.tally.lock:
+        with self.tally.lock, unfollowed():
             self._launch_gather(index, None, moment, retires=True, seen=seen)
 
     def _retire(
@@ -460,7 +433,8 @@ class GuardedBuffer(RelayBuffer):
         flat = index.reshape(-1).to(self._bits.device, torch.int64, non_blocking=True)
         return flat.contiguous()
 
-    def _upload(self, rows: npt.NDArray[Any]) -> torch.Tensor:
+    def upload(self, rows: npt.NDArray[Any]) -> torch.Tensor:
+        """Returns numbers of the host's on the device. Does not wait for it."""
         host = torch.from_numpy(rows)
         if self._bits.is_cuda:
             host = host.pin_memory()
@@ -470,43 +444,32 @@ class GuardedBuffer(RelayBuffer):
         return (-(-rows // self._block),)
 
     def order(self) -> None:
-        """Lets an access that is about to be made wait for the last hand-out, on another stream.
+        """Lets an access that is about to be made wait for the last hand-out, on another stream."""
+        self._own_fence.wait()
 
-        Its poison must not fall on what the new owner writes. This is the one fence that the watch
-        adds to an engine, and only from a hand-out to the next access.
-        """
-        if self._handed_out is None:
-            return
-        stream, event = self._handed_out
-        current = torch.cuda.current_stream(self._bits.device)
-        if current != stream and not torch.cuda.is_current_stream_capturing():
-            current.wait_event(event)
-        self._handed_out = None
-
-    def _remember_stream(self) -> None:
+    def _is_launched(self) -> None:
         if self.tally.guards is not None:
             self.tally.guards.touch(self._number, self)
-        # A capture's stream runs nothing: replays go elsewhere.
-        if self._bits.is_cuda and not torch.cuda.is_current_stream_capturing():
-            self._last_stream = torch.cuda.current_stream(self._bits.device)
+        self._own_fence.launched()
 
-    def _note_hand_out(self) -> None:
-        """Marks where a hand-out stands on the stream that it was launched on."""
-        if self._bits.is_cuda:
-            stream = torch.cuda.current_stream(self._bits.device)
-            self._handed_out = (stream, stream.record_event())
-
-    def _behind_the_last_launch(self) -> contextlib.AbstractContextManager[Any]:
-        if self._last_stream is None:
-            return contextlib.nullcontext()
-        return torch.cuda.stream(self._last_stream)
+    @contextlib.contextmanager
+    def as_of(self, record: Record | Clash) -> Iterator[None]:
+        """Sets a row's ledger back to what a kernel's record of it says. Waits for the device."""
+        with self._by_the_host(puts_back=False):
+            self.ledger.recall(
+                record.row,
+                (record.last_write, record.written_in),
+                (record.last_read, record.read_in),
+                record.generation,
+            )
+            yield
 
     @contextlib.contextmanager
     def _by_the_host(self, puts_back: bool = True) -> Iterator[None]:
         """Fetches the ledger for what the host does with it, and puts it back."""
-        with self.tally.lock:
+        with self.tally.lock, unfollowed():
             self.fetch()
             yield
             if puts_back:
                 for name, values in self.ledger.dump().items():
-                    self._on_device[name].copy_(torch.from_numpy(values))
+                    self.on_device[name].copy_(torch.from_numpy(values))

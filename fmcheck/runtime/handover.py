@@ -70,6 +70,7 @@ class Memory:
     """
 
     storage: weakref.ref[Any]
+    device: torch.device
     writes: list[Touch] = field(default_factory=list)
     reads: dict[int, Touch] = field(default_factory=dict)
     by_parts: bool = False
@@ -144,7 +145,7 @@ class Handover:
         known = self._memory.get(key)
         if known is None:
             gone = weakref.ref(storage, lambda _: self._memory.pop(key, None))
-            known = self._memory[key] = Memory(gone)
+            known = self._memory[key] = Memory(gone, tensor.device)
         return known
 
     # --- judging ---
@@ -198,7 +199,8 @@ class Handover:
             name = self._name(memory.writes[0].moment if memory.writes else early.moment)
             first = fences.tell(early.lane, verb, early.moment, about=name)
             last = fences.tell(late.lane, later, late.moment, about=name, ordered=False)
-            found = replace(race(fences, kind, before, after, (first, last)), buffer=name)
+            found = race(fences, kind, before, after, (first, last))
+            found = replace(found, buffer=name, device=str(memory.device))
             self._told[gap] = found.key
             tally.report(found)
 

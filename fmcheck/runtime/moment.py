@@ -21,6 +21,8 @@ _STEP_SHIFT = _SITE_BITS + _STREAM_BITS
 
 #: Names the stream of a CPU that is current, while virtual streams stand in for its own.
 virtual: Callable[[], str] | None = None
+#: Names the stream of a device that is current, by the kind of devices whose streams are followed.
+followed: dict[str, Callable[[str], str]] = {}
 
 
 def current_stream(device: str) -> str:
@@ -28,6 +30,9 @@ def current_stream(device: str) -> str:
 
     On a CPU without virtual streams there is one, `cpu`.
     """
+    naming = followed.get(device.partition(":")[0]) if followed else None
+    if naming is not None:
+        return naming(device)
     if device == "cpu":
         return device if virtual is None else virtual()
     torch = sys.modules["torch"]

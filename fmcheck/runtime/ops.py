@@ -2,7 +2,8 @@
 
 One mode of torch's dispatcher sees the operators, a few wrapped methods of tensors see the host
 read values past it. Both only translate into a `Call`, for all who listen. A thread is watched from
-the first stream that it enters: without streams of its own an engine pays nothing.
+the first stream that it enters, or from a relay buffer of a device that it made: without streams of
+its own an engine pays nothing on a CPU.
 """
 
 from __future__ import annotations
@@ -19,10 +20,12 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 
 from fmcheck.runtime import virtual
 from fmcheck.runtime.hold import patch
+from fmcheck.runtime.unfollowed import is_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fmcheck.runtime.device_ops import DeviceOps
     from fmcheck.runtime.fences import Lane
     from fmcheck.runtime.hold import Undo
     from fmcheck.runtime.tally import Tally
@@ -42,7 +45,8 @@ class Plan:
     """What an operator does with its arguments, by its schema.
 
     `reads` and `writes` are places of tensor arguments, (position, name). A view touches nothing;
-    what does not `fill` leaves its result's memory as it was found.
+    what does not `fill` leaves its result's memory as it was found. On a device, the host `waits`
+    for what its result hangs on.
     """
 
     name: str
@@ -50,6 +54,7 @@ class Plan:
     writes: tuple[tuple[int, str], ...]
     is_view: bool
     fills: bool = True
+    waits: bool = False
 
 
 @dataclass(eq=False, slots=True)
@@ -103,37 +108,61 @@ class Ops:
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
         self.listeners: list[Listener] = []
+        self.on_device: DeviceOps | None = None
+        self._is_watching = False
         self._here = _Here()
 
     def follow(self) -> Iterator[Undo]:
         """Begins to watch, yielding how to let go of each part."""
-        context = torch.cpu.StreamContext
-        yield patch(context, "__enter__", self._entering(context.__enter__))
-        yield patch(context, "__exit__", self._leaving(context.__exit__))
+        yield from self.follow_contexts(torch.cpu.StreamContext)
         for name in HOST_READS:
             method = getattr(torch.Tensor, name, None)
             if method is not None:
                 yield patch(torch.Tensor, name, self._host_read(name, method))
-        yield self._stop
+        yield self.stop
 
     # --- threads ---
 
+    def follow_contexts(self, context: Any) -> Iterator[Undo]:
+        """Watches each thread that enters a stream by a class of contexts."""
+        yield patch(context, "__enter__", self._entering(context.__enter__))
+        yield patch(context, "__exit__", self._leaving(context.__exit__))
+
+    def watch_here(self) -> None:
+        """Watches this thread from now on, unless somebody else's mode is at work in it."""
+        if self._here.mode is None and not _get_current_dispatch_mode_stack():
+            self._begin(stays=True)
+
+    def misses_here(self) -> bool:
+        """Tells whether this thread is not watched, and another one is."""
+        return self._is_watching and self._here.mode is None
+
+    def _begin(self, stays: bool) -> None:
+        here = self._here
+        self._is_watching, here.stays = True, stays
+        here.mode = Mode(self)
+        here.mode.__enter__()  # type: ignore[no-untyped-call]
+
     def _entering(self, enter: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(enter)
         def __enter__(context: Any) -> Any:  # noqa: N807
             here = self._here
-            if here.mode is None and context.stream is not None:
-                here.stays = not _get_current_dispatch_mode_stack()
-                here.mode = Mode(self)
-                here.mode.__enter__()  # type: ignore[no-untyped-call]
-            here.depth += 1
+            # What fmcheck enters itself, or torch for a capture, may be left elsewhere.
+            context._fmcheck_entered = not is_here()
+            if context._fmcheck_entered:
+                if here.mode is None and context.stream is not None:
+                    self._begin(stays=not _get_current_dispatch_mode_stack())
+                here.depth += 1
             return enter(context)
 
         return __enter__
 
     def _leaving(self, leave: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(leave)
         def __exit__(context: Any, *err: Any) -> Any:  # noqa: N807
             here = self._here
-            here.depth -= 1
+            if context._fmcheck_entered:
+                here.depth -= 1
             # Under somebody else's mode ours has to go first; on top of none it may stay, to see
             # what goes on outside of streams' contexts.
             if here.depth == 0 and not here.stays:
@@ -142,7 +171,7 @@ class Ops:
 
         return __exit__
 
-    def _stop(self) -> None:
+    def stop(self) -> None:
         """Ends the watch of this thread; other threads' modes do nothing from now on."""
         stack = _get_current_dispatch_mode_stack()
         if self._here.mode is not None and stack and stack[-1] is self._here.mode:
@@ -161,11 +190,20 @@ class Ops:
         if plan is None:
             plan = _plans[func] = _plan(func)
         here = self._here
-        if plan.is_view or here.quiet or here.reading or not self.tally.active:
+        seen = plan.waits or not plan.is_view
+        if not seen or here.quiet or here.reading or is_here() or not self.tally.active:
             return func(*args, **kwargs)
         reads = _tensors(plan.reads, args, kwargs)
         writes = _tensors(plan.writes, args, kwargs)
         by_host = plan.name == "_local_scalar_dense"
+        if self.on_device is not None and self.on_device.devices:
+            device = self.on_device.device_of((*reads, *writes), kwargs)
+            if device is not None:
+                call = Call(plan, args, kwargs, self.on_device.fences.host, reads, writes)
+                call.host = by_host
+                return self.on_device.run(call, device, lambda: func(*args, **kwargs))
+        if plan.is_view:
+            return func(*args, **kwargs)
         lane = virtual.current_lane()
         if lane.fences.tally is not self.tally:  # a probe's
             return func(*args, **kwargs)
@@ -225,9 +263,15 @@ class Ops:
                 return method(tensor, *args, **kwargs)
             if sys._getframe(1).f_code.co_filename.startswith(_OWN):
                 return method(tensor, *args, **kwargs)
-            call = Call(plan, args, kwargs, virtual.current_lane(), [tensor], [], host=True)
             here.reading = True
             try:
+                if self.on_device is not None and tensor.device.type in self.on_device.devices:
+                    host = self.on_device.fences.host
+                    call = Call(plan, args, kwargs, host, [tensor], [], host=True)
+                    return self.on_device.run(
+                        call, tensor.device, lambda: method(tensor, *args, **kwargs)
+                    )
+                call = Call(plan, args, kwargs, virtual.current_lane(), [tensor], [], host=True)
                 undo = self.before(call)
                 try:
                     result = method(tensor, *args, **kwargs)
@@ -273,6 +317,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.ops.run(func, args, kwargs or {})
 
 
+# By torch's own word, what these bring or how much of it hangs on values: of a device the host has
+# to wait for it. Of an index that holds for masks alone; of some others torch says nothing, as of
+# the last step of `torch.tensor`, which has uploaded its values.
+_WAITING = frozenset({"is_nonzero", "multinomial", "_linalg_check_errors", "lift_fresh"})
+_BY_MASK = frozenset({"index"})
+_BY_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 # They change what a tensor object shows, and no element.
 _MOVES = frozenset({"set_", "resize_", "lift_fresh", "detach", "alias"})
 _plans: dict[Any, Plan] = {}
@@ -296,6 +346,8 @@ def _plan(func: Any) -> Plan:
         tuple(writes),
         is_view=bool(getattr(func, "is_view", False)) or name in _MOVES,
         fills=not name.removeprefix("new_").startswith("empty"),
+        waits=name in _WAITING
+        or (name not in _BY_MASK and not _BY_VALUES.isdisjoint(getattr(func, "tags", ()))),
     )
 
 

@@ -231,7 +231,7 @@ def _launch_budget(place: Place) -> str:
 def _stream_race(place: Place) -> str:
     from fmcheck.runtime import stream_probes
 
-    found, healthy = (stream_probes.race_codes(fenced) for fenced in (False, True))
+    found, healthy = (stream_probes.race_codes(place.device, one) for one in (False, True))
     return verdict(found, "FR401", healthy)
 
 
@@ -307,7 +307,7 @@ PROBES += [
     Probe("FR105", _row_probe("FR105", _invalid_value)),
     Probe("FR201", _stale_tail, backends=(EAGER,)),
     Probe("FR301", _wrong_device, backends=(EAGER,)),
-    Probe("FR401", _stream_race, devices=("cpu",), backends=(EAGER,), of_streams=True),
+    Probe("FR401", _stream_race, backends=(EAGER,), of_streams=True),
     *(
         Probe(code, _of_memory(code), devices=("cpu",), backends=(EAGER,), of_streams=True)
         for code in ("FR402", "FR403", "FR404", "FR405")

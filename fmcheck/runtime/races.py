@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -10,11 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from fmcheck.finding import CHECKS, Access, Violation
-from fmcheck.runtime import story, virtual
+from fmcheck.runtime import story
 from fmcheck.runtime.clocks import Shadow
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
 
     import numpy.typing as npt
 
@@ -22,6 +24,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.clocks import Conflict
     from fmcheck.runtime.delay import Delay
     from fmcheck.runtime.fences import Fences, Happening, Lane
+    from fmcheck.runtime.standing import Standing
 
 CODE = "FR401"
 INCOMPLETE = "incomplete"
@@ -36,47 +39,51 @@ class Party(NamedTuple):
 
 
 class RelayLanes:
-    """What every lane did to each row of one relay buffer."""
+    """What every lane did to each row of one relay buffer. `current` gives the current stream's."""
 
-    def __init__(self, buffer: RelayBuffer, fences: Fences, delay: Delay | None = None) -> None:
+    def __init__(
+        self,
+        buffer: RelayBuffer,
+        fences: Fences,
+        current: Callable[[], Lane],
+        delay: Delay | None = None,
+    ) -> None:
         self.buffer = buffer
+        self.current = current
         self.delay = delay
         self.fences = fences
         self.shadow = Shadow(len(buffer.ledger), fences.clocks)
 
     def wrote(self, rows: Any, moment: int) -> None:
         """The current stream wrote rows."""
-        lane = virtual.current_lane()
-        self._write("write", rows, moment, lane)
+        lane = self.current()
+        self._enter("write", rows, moment, lane, writes=True)
         if self.delay is not None:
             self.delay.wrote(self.buffer, rows, lane)
 
     def gathered(self, rows: Any, moment: int) -> None:
         """The current stream gathered rows."""
-        self._read("gather", rows, moment, virtual.current_lane())
+        self._enter("gather", rows, moment, self.current())
 
     def peeked(self, rows: Any, site: int, by_host: bool) -> None:
         """The current stream read rows, or the host did, which has waited for that stream."""
-        lane = virtual.current_lane()
+        lane = self.current()
         if by_host:
             self.fences.read_by_host(lane)
             lane = self.fences.host
         moment = self.fences.tally.moments.on(lane.name, site)
-        self._read("peek", rows, moment, lane)
+        self._enter("peek", rows, moment, lane)
 
     def reused(self, rows: npt.NDArray[Any]) -> None:
         """The host gave rows to new owners: nothing that was launched may still use them."""
         tally = self.fences.tally
         moment = tally.moments.on(self.fences.host.name, tally.sites.here())
-        self._write("hand-out", rows, moment, self.fences.host)
+        self._enter("hand-out", rows, moment, self.fences.host, writes=True)
 
-    def _write(self, verb: str, rows: Any, moment: int, lane: Lane) -> None:
+    def _enter(self, verb: str, rows: Any, moment: int, lane: Lane, writes: bool = False) -> None:
         self.fences.now(lane)
-        self._judge(self.shadow.write(rows, lane.number, moment), Party(verb, moment, lane))
-
-    def _read(self, verb: str, rows: Any, moment: int, lane: Lane) -> None:
-        self.fences.now(lane)
-        self._judge(self.shadow.read(rows, lane.number, moment), Party(verb, moment, lane))
+        touch = self.shadow.write if writes else self.shadow.read
+        self._judge(touch(rows, lane.number, moment), Party(verb, moment, lane))
 
     def _judge(self, found: Iterable[Conflict], late: Party) -> None:
         happened = self.fences.tell(
@@ -87,9 +94,9 @@ class RelayLanes:
             if not rows.size:
                 continue
             moment = int(conflict.moments[np.searchsorted(conflict.rows, rows[0])])
-            verb = "gather" if conflict.kind == "read-write" else "write"
-            early = Party(verb, moment, self.fences.lanes[conflict.lane])
-            self._report(conflict.kind, rows, early, late, happened)
+            early = early_party(conflict.kind, moment, self.fences.lanes[conflict.lane])
+            standing = self.fences.standing((early.lane, late.lane))
+            self._report(conflict.kind, rows, early, late, happened, standing)
 
     def _report(
         self,
@@ -98,7 +105,10 @@ class RelayLanes:
         early: Party,
         late: Party,
         happened: Happening,
+        standing: Standing,
+        at_the_time: AbstractContextManager[None] | None = None,
     ) -> None:
+        """Reports a race. `at_the_time` sets the ledger back to what it held then."""
         buffer, tally = self.buffer, self.buffer.tally
         if tally.sites.is_showing():
             return
@@ -106,29 +116,55 @@ class RelayLanes:
         if tally.seen_again((CODE, buffer.name, site)):
             return
         first = int(rows[0])
-        found = race(self.fences, kind, early, late, [happened])
-        last_write, last_read = story.last_accesses(buffer, first)
-        tally.report(
-            replace(
-                found,
-                buffer=buffer.name,
-                rows=tuple(int(row) for row in rows[: story.SHOWN]),
-                row_count=len(rows),
-                device=buffer.device,
-                access=story.access(buffer, late.verb, late.moment, first),
-                last_write=found.last_write or last_write,
-                last_read=found.last_read or last_read,
-                owner=buffer.owners.owner(first) if buffer.owners else "",
-                neighbours=tuple(story.neighbours(buffer, first)),
+        found = race(self.fences, kind, early, late, [happened], standing)
+        with at_the_time or nullcontext():
+            last_write, last_read = story.last_accesses(buffer, first)
+            generation = int(buffer.ledger.generation[first])
+            tally.report(
+                replace(
+                    found,
+                    buffer=buffer.name,
+                    rows=tuple(int(row) for row in rows[: story.SHOWN]),
+                    row_count=len(rows),
+                    device=buffer.device,
+                    access=story.access(buffer, late.verb, late.moment, first, generation),
+                    last_write=found.last_write or last_write,
+                    last_read=found.last_read or last_read,
+                    owner=_owner(buffer, first, generation),
+                    neighbours=tuple(story.neighbours(buffer, first)),
+                )
             )
-        )
+
+
+def _owner(buffer: RelayBuffer, row: int, generation: int) -> str:
+    """Returns who held a row in a generation; in that of now, "" if nobody does any more."""
+    owners = buffer.owners
+    if owners is None:
+        return ""
+    is_past = generation != owners.generation(row)
+    return owners.name(row, generation) if is_past else owners.owner(row)
+
+
+def early_party(kind: str, moment: int, lane: Lane) -> Party:
+    """Returns the earlier access of a race of some kind."""
+    return Party("gather" if kind == "read-write" else "write", moment, lane)
 
 
 def race(
-    fences: Fences, kind: str, early: Party, late: Party, last: Iterable[Happening] = ()
+    fences: Fences,
+    kind: str,
+    early: Party,
+    late: Party,
+    last: Iterable[Happening] = (),
+    standing: Standing | None = None,
 ) -> Violation:
-    """Returns a race as it is told; whose buffer it is, is left to the caller to enter."""
+    """Returns a race as it is told; whose buffer it is, is left to the caller to enter.
+
+    `standing` is how things stood at the later access, by default how they stand now.
+    """
     tally = fences.tally
+    lanes = (early.lane, late.lane)
+    standing = fences.standing(lanes) if standing is None else standing
     accesses = {
         "write-read": (_access(fences, early), None),
         "write-write": (_access(fences, early), None),
@@ -149,9 +185,9 @@ def race(
         device="cpu",
         pid=os.getpid(),
         missing=_missing(fences, early, late),
-        notes=tuple(_notes(fences, kind, early, late)),
-        history=fences.history((early.lane, late.lane), last),
-        confidence=INCOMPLETE if fences.doubts or fences.gate(kind) else "",
+        notes=tuple(_notes(fences, kind, early, late, standing)),
+        history=standing.history(lanes, last),
+        confidence=INCOMPLETE if standing.doubts or fences.gate(kind) else "",
     )
 
 
@@ -174,25 +210,28 @@ def _missing(fences: Fences, early: Party, late: Party) -> str:
     )
 
 
-def _notes(fences: Fences, kind: str, early: Party, late: Party) -> Iterator[str]:
+def _notes(
+    fences: Fences, kind: str, early: Party, late: Party, standing: Standing
+) -> Iterator[str]:
     yield f"{kind}: {early.verb} on {_who(early.lane)}, then {late.verb} on {_who(late.lane)}"
     for lane in (late.lane, early.lane):
-        yield f"{_who(lane)} had waited for {_waits(fences, lane)}"
+        yield f"{_who(lane)} had waited for {_waits(standing, lane)}"
     gate = fences.gate(kind)
     if gate:
         yield f"the contract says: {gate}"
-    yield from fences.out_of_sight()
+    yield from standing.out_of_sight()
     if fences.seed is not None:
         yield f"streams were perturbed: --fmcheck-streams=random --fmcheck-seed {fences.seed}"
 
 
-def _waits(fences: Fences, lane: Lane) -> str:
+def _waits(standing: Standing, lane: Lane) -> str:
     told = [
-        f"{_who(wait.after.lane)} up to {_line(fences, wait.after.happening.moment)}"
-        for wait in fences.waited(lane)
+        f"{_who(wait.after.lane)} up to {_line(standing.fences, wait.after.happening.moment)}"
+        for wait in standing.waited(lane)
         if wait.after is not None
     ]
-    return ", ".join(told) or "nothing"
+    nothing = "nothing" if standing.all_waits else "nothing that is remembered"
+    return ", ".join(told) or nothing
 
 
 def _a_wait(lane: Lane) -> str:

@@ -18,6 +18,7 @@ from fmcheck.runtime.buffer import RelayBuffer, Window, window_of
 from fmcheck.runtime.by_rows import guard_for, rows_written, single_index, written_index
 from fmcheck.runtime.memory import memory_of
 from fmcheck.runtime.poison import poison_for
+from fmcheck.runtime.unfollowed import unfollowed
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -71,12 +72,13 @@ def relay_tensor(
     laid = (tensor.shape, tensor.stride(), 0, row_stride, memory_of(tensor))
     whole = window_of(*laid, whole=True, beneath=beneath)
     told = (name, relay, whole, poison, sink_rows, tally, device, owners, overwrite)
-    buffer = guarded(tensor, *told) if wants_guard(tensor) else None
-    if buffer is None:
-        buffer = RelayBuffer(*told)
-    buffer.base, buffer.copy = tensor, copy
-    if tally.streams is not None:
-        tally.streams.adopt(buffer)
+    with unfollowed():
+        buffer = guarded(tensor, *told) if wants_guard(tensor) else None
+        if buffer is None:
+            buffer = RelayBuffer(*told)
+        buffer.base, buffer.copy = tensor, copy
+        if tally.streams is not None:
+            tally.streams.adopt(buffer)
     return alias(tensor, buffer, whole)
 
 
@@ -183,8 +185,20 @@ def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
     viewed = _as_view(result, readers)
     if viewed is result and _brings_values(func, result):
         for reader in readers:
-            _enter_peek(reader, picks.name_of(func) in _SCALARS)
+            by_host = picks.name_of(func) in _SCALARS or _comes_to_host(reader, result, kwargs)
+            _enter_peek(reader, by_host)
     return viewed
+
+
+def _comes_to_host(reader: RelayTensor, result: Any, kwargs: Options, *more: Any) -> bool:
+    """Tells whether the host waits for what a call brings it from a device."""
+    return (
+        isinstance(result, torch.Tensor)
+        and result.is_cpu
+        and not reader._plain.is_cpu
+        and not kwargs.get("non_blocking")
+        and True not in more
+    )
 
 
 def _written_to(out: Any, result: Any, readers: Sequence[RelayTensor]) -> Any:
@@ -209,7 +223,7 @@ def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
     for tensor in written:
         _enter_write(tensor, expression, updates)
     for reader in _relay_tensors((args[1:], kwargs)):
-        _enter_peek(reader)
+        _enter_peek(reader, _comes_to_host(reader, target, kwargs, *args[2:]))
     if func is torch.Tensor.__setitem__:
         return None
     return target if isinstance(target, torch.Tensor) else result

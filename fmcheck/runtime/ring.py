@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import torch
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Callable, Iterable
 
 #: Records that fit between two drains, on each device. Further ones are counted, and that is told.
 CAPACITY = 4096
@@ -30,22 +30,27 @@ class Record(NamedTuple):
 
 
 FIELDS = len(Record._fields)
+_Made = TypeVar("_Made")
 
 
-class Ring:
-    """Records of the kernels on one device, and how often the kernels of gather and write ran."""
+class Ring(Generic[_Made]):
+    """Records of the kernels on one device, and how often the kernels of gather and write ran.
 
-    def __init__(self, device: torch.device, capacity: int = CAPACITY) -> None:
+    `made` makes a record of its `fields` numbers.
+    """
+
+    def __init__(self, device: torch.device, made: Callable[..., _Made], fields: int) -> None:
         self.device = device
-        self.capacity = capacity
-        self.records = torch.zeros((capacity, FIELDS), dtype=torch.int64, device=device)
+        self.capacity = CAPACITY
+        self._made = made
+        self.records = torch.zeros((CAPACITY, fields), dtype=torch.int64, device=device)
         self.count = torch.zeros(1, dtype=torch.int64, device=device)
         self.launches = torch.zeros(2, dtype=torch.int64, device=device)
 
-    def drain(self) -> tuple[list[Record], int, tuple[int, int]]:
+    def drain(self) -> tuple[list[_Made], int, tuple[int, int]]:
         """Returns the records since it was last asked, how many more were lost, and the launches.
 
-        Waits for the device, which is the only host sync of the guard.
+        Waits for the device, which is the only host sync of the guard; it is not to be followed.
         """
         if self.device.type == "cuda":
             torch.cuda.synchronize(self.device)
@@ -55,7 +60,7 @@ class Ring:
         self.count.zero_()
         self.launches.zero_()
         return (
-            [Record(*record) for record in kept],
+            [self._made(*record) for record in kept],
             max(0, found - self.capacity),
             (gathers, writes),
         )

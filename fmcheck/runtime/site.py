@@ -17,7 +17,9 @@ if TYPE_CHECKING:
 _OWN = str(Path(__file__).parent)
 # What is called by torch for each operation, and what makes an engine's operation in its stead.
 _HERE = Path(__file__).parent
-_LISTENING = frozenset(str(_HERE / name) for name in ("site.py", "syncs.py", "ops.py"))
+_LISTENING = frozenset(
+    str(_HERE / name) for name in ("site.py", "syncs.py", "ops.py", "device_ops.py")
+)
 _PASSING_ON = frozenset(
     str(_HERE / name)
     for name in ("relay_tensor.py", "opaque.py", "compiled.py", "budgets.py", "budget_probes.py")

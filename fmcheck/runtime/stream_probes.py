@@ -14,26 +14,33 @@ from fmcheck.runtime.relay_tensor import relay_tensor
 from fmcheck.runtime.stale_events import StaleEvents
 from fmcheck.runtime.streams import Streams
 from fmcheck.runtime.tally import Tally
+from fmcheck.runtime.unfollowed import unfollowed
 
 _ROWS = [1, 2]
 
 
-def race_codes(fenced: bool) -> list[str]:
+def race_codes(device: str, fenced: bool) -> list[str]:
     """Returns what is said of a row that one stream writes and another gathers."""
     tally = Tally()
     tally.streams = Streams(tally)
-    with virtual.told_to(tally.streams.fences):
-        buf = relay_tensor(torch.zeros(4, dtype=torch.int64), "scratch", "doctor", tally)
+    module = torch.get_device_module(device)
+    with tally.streams.told(device):
+        plain = torch.zeros(4, dtype=torch.int64, device=device)
+        buf = relay_tensor(plain, "scratch", "doctor", tally)
         buf._relay.lay_poison()
-        rows = torch.tensor(_ROWS)
-        writer, reader = torch.cpu.Stream(), torch.cpu.Stream()
-        with torch.cpu.stream(writer):
+        rows = torch.tensor(_ROWS, device=device)
+        writer, reader = module.Stream(), module.Stream()
+        with unfollowed():  # the device's own order: what is judged here is what was told of it
+            for stream in (writer, reader):
+                stream.wait_stream(module.current_stream())
+        with module.stream(writer):
             buf[rows] = 5
         if fenced:
             reader.wait_stream(writer)
-        with torch.cpu.stream(reader):
+        with module.stream(reader):
             buf[rows]
-    return [one.code for one in tally.drain()]
+        found = tally.drain()
+    return [one.code for one in found]
 
 
 def memory_codes(code: str, fenced: bool) -> list[str]:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
+from functools import partial
 from typing import TYPE_CHECKING
 
 import torch
 
-from fmcheck.runtime import virtual
+from fmcheck.runtime import moment, virtual
+from fmcheck.runtime.clash import Clashes
 from fmcheck.runtime.delay import Delay
+from fmcheck.runtime.device_ops import DeviceOps
 from fmcheck.runtime.device_streams import DeviceStreams
 from fmcheck.runtime.fences import Fences
 from fmcheck.runtime.handover import Handover
 from fmcheck.runtime.ops import Ops
 from fmcheck.runtime.races import RelayLanes
+from fmcheck.runtime.stalls import Stalls
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
 
     from fmcheck.runtime.buffer import RelayBuffer
     from fmcheck.runtime.fences import Lane
@@ -33,6 +39,9 @@ class Streams:
         self.ops = Ops(tally)
         self.handover = Handover(self.fences)
         self.ops.listeners.append(self.handover)
+        self.clashes = Clashes(tally)
+        self.devices: dict[str, DeviceStreams] = {}
+        self.ops.on_device = DeviceOps(self.fences, self.handover, self.devices)
         self.delay: Delay | None = None
         if mode in ("delayed", "random"):
             self.delay = Delay(self.fences, self.handover, self.fences.seed)
@@ -44,12 +53,61 @@ class Streams:
         yield from virtual.follow(self.fences)
         yield from self.ops.follow()
         if torch.cuda.is_available():
-            device = DeviceStreams(self.fences, torch.cuda, "cuda")
-            yield from device.follow(getattr(torch, "accelerator", None))
+            yield from self.follow_device(torch.cuda, "cuda")
+            work = getattr(getattr(torch._C, "_distributed_c10d", None), "Work", None)
+            if work is not None:
+                yield from self.devices["cuda"].follow_work(work)
+
+    def follow_device(self, module: ModuleType, kind: str) -> Iterator[Undo]:
+        """Begins to follow the streams of a device's module, yielding how to let go again."""
+        stalls = None if self.mode == "tracked" else Stalls(module, self.fences.seed)
+        device = self.devices[kind] = DeviceStreams(self.fences, module, kind, stalls)
+        moment.followed[kind] = device.name_of_current
+        yield partial(self._let_go, kind)
+        yield from device.follow(getattr(torch, "accelerator", None))
+        yield from self.ops.follow_contexts(module.StreamContext)
+
+    def _let_go(self, kind: str) -> None:
+        del self.devices[kind]
+        moment.followed.pop(kind, None)
+
+    @contextmanager
+    def told(self, kind: str) -> Iterator[None]:
+        """Lets these streams, and no session's, be told in a block of what the engine does."""
+        if kind == "cpu":
+            with virtual.told_to(self.fences):
+                yield
+            return
+        outer = moment.followed.get(kind)
+        undo = list(self.follow_device(torch.get_device_module(kind), kind))
+        try:
+            yield
+        finally:
+            self.ops.stop()
+            for one in reversed(undo):
+                one()
+            if outer is not None:
+                moment.followed[kind] = outer
 
     def lanes_for(self, buffer: RelayBuffer) -> RelayLanes | None:
         """Returns what keeps a relay buffer's accesses lane by lane, None where nothing can."""
-        return RelayLanes(buffer, self.fences, self.delay) if buffer.device == "cpu" else None
+        kind = buffer.device.partition(":")[0]
+        current: Callable[[], Lane] = virtual.current_lane
+        if kind in self.devices:
+            self.ops.watch_here()
+            current = partial(self._lane_on, self.devices[kind], buffer.device)
+        elif kind != "cpu":
+            return None
+        if buffer.guard is None:
+            return RelayLanes(buffer, self.fences, current, self.delay if kind == "cpu" else None)
+        from fmcheck.runtime.guarded_lanes import GuardedLanes
+
+        return GuardedLanes(buffer.guard, self.fences, current, self.clashes)
+
+    def _lane_on(self, streams: DeviceStreams, device: str) -> Lane:
+        if self.ops.misses_here():
+            self.fences.doubt("a thread's waits for the device are not seen")
+        return streams.lane_on(device)
 
     def lane(self) -> Lane:
         """Returns the lane that launches go to now."""
@@ -58,5 +116,6 @@ class Streams:
     def adopt(self, buffer: RelayBuffer) -> None:
         """A relay buffer's memory is judged by its rows, and no further."""
         self.handover.leave_out(buffer.base)
-        if self.delay is not None and buffer.lanes is not None:
-            self.delay.adopt(buffer)
+        buffer.lanes = self.lanes_for(buffer)
+        if buffer.lanes is not None and buffer.lanes.delay is not None:
+            buffer.lanes.delay.adopt(buffer)

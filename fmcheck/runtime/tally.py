@@ -16,7 +16,7 @@ from fmcheck.runtime.suppressions import NONE, Suppressions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fmcheck.runtime.guard import Guards
+    from fmcheck.runtime.guards import Guards
     from fmcheck.runtime.streams import Streams
 
 

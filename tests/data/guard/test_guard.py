@@ -18,6 +18,7 @@ from fmcheck.runtime.halting import HaltingLock
 from fmcheck.runtime.owners import Owners
 from fmcheck.runtime.scope import Scope, scoped
 from fmcheck.runtime.tally import Tally
+from fmcheck.runtime.unfollowed import is_here
 from tests import test_model
 
 STEPS = int(os.environ.get("FMCHECK_GUARD_STEPS", "1500"))
@@ -275,6 +276,7 @@ def test_an_access_on_another_stream_waits_for_the_hand_out(monkeypatch):
 
     class Stream:
         def wait_event(self, event):
+            assert is_here()  # it is no fence of the engine's
             waited.append((event, buf._relay._plain[1].item()))
 
     buf, _ = watched()
@@ -282,7 +284,7 @@ def test_an_access_on_another_stream_waits_for_the_hand_out(monkeypatch):
     buf._relay._plain[1] = 7
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: False)
     for current, expected in ((mine, []), (other, [("handed out", 7)])):
-        buf._relay._handed_out = (mine, "handed out")
+        buf._relay._own_fence._handed_out = (mine, "handed out")
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device, now=current: now)
         buf[torch.tensor([1])] = 9 if current is other else 7
         assert waited == expected

@@ -1,0 +1,221 @@
+"""FR401 on a device's own streams, shown on a stand-in: they order what runs on the CPU here.
+
+`meta` stands for the host's memory.
+"""
+
+from __future__ import annotations
+
+import threading
+from typing import TYPE_CHECKING
+
+import pytest
+import torch
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+
+from fmcheck.runtime import capturing
+from fmcheck.runtime.relay_tensor import RelayTensor, relay_tensor
+from fmcheck.runtime.unfollowed import unfollowed
+from fmcheck.runtime.watch import Watch
+from tests.test_device_streams import Device
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fmcheck.finding import Violation
+    from fmcheck.runtime.streams import Streams
+
+
+class Engine:
+    """Two streams of a device and a relay buffer between them."""
+
+    def __init__(self, watch: Watch, device: Device) -> None:
+        self.watch, self.device = watch, device
+        self.forward, self.schedule = device.Stream(), device.Stream()
+        plain = torch.zeros(8, dtype=torch.int64)
+        self.buf = relay_tensor(plain, "Map.buf", "engine:Map", watch.tally, (">=", 0))
+        self.buf._relay.lay_poison()
+
+    @property
+    def streams(self) -> Streams:
+        assert self.watch.tally.streams is not None
+        return self.watch.tally.streams
+
+    def found(self) -> tuple[Violation, ...]:
+        return self.watch.drain()
+
+    def told(self) -> list[tuple[str, str]]:
+        return [(one.buffer, one.notes[0].partition(":")[0]) for one in self.found()]
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
+    device = Device()
+    monkeypatch.setitem(__import__("sys").modules, device.__name__, device)
+    watch = Watch([], streams="tracked")
+    watch.start()
+    assert watch.tally.streams is not None
+    undo = list(watch.tally.streams.follow_device(device, "cpu"))
+    yield Engine(watch, device)
+    watch.tally.active = False
+    for one in reversed(undo):
+        one()
+    watch.stop()
+    assert _get_current_dispatch_mode_stack() == []
+
+
+def rows(*numbers: int) -> torch.Tensor:
+    return torch.tensor(numbers)
+
+
+def test_a_relay_row_and_a_tensor_between_streams_are_races(engine: Engine) -> None:
+    with engine.device.stream(engine.forward):
+        engine.buf[rows(1)] = 5
+        tokens = torch.arange(4) + 1
+    with engine.device.stream(engine.schedule):
+        _ = engine.buf[rows(1)]
+        _ = tokens * 2
+    races = engine.found()
+    assert [race.buffer.partition(" of ")[0] for race in races] == ["Map.buf", "tensor"]
+    for race in races:
+        assert race.access.stream == "schedule"
+        assert race.last_write is not None
+        assert race.last_write.stream == "forward"
+        assert race.confidence == ""
+
+
+def test_their_fenced_twin_is_silent(engine: Engine) -> None:
+    with engine.device.stream(engine.forward):
+        engine.buf[rows(1)] = 5
+        tokens = torch.arange(4) + 1
+    engine.schedule.wait_stream(engine.forward)
+    with engine.device.stream(engine.schedule):
+        _ = engine.buf[rows(1)]
+        _ = tokens * 2
+    assert engine.found() == ()
+
+
+WAITS: dict[str, Callable[[torch.Tensor], object]] = {
+    "item": lambda one: one[0].item(),
+    "tolist": lambda one: one.tolist(),
+    "cpu": lambda one: one.cpu(),
+    "bool": lambda one: bool(one[0]),
+    "nonzero": lambda one: one.nonzero(),
+    "mask": lambda one: one[one > 0],
+    "masked_select": lambda one: one.masked_select(one > 0),
+    "upload of values": lambda one: torch.tensor([1, 2]),
+    "repeat_interleave": lambda one: one.repeat_interleave(one),
+    "equal": lambda one: torch.equal(one, one),
+    "copy to the host": lambda one: torch.empty(4, device="meta").copy_(one),
+    "to the host": lambda one: one.to("meta"),
+}
+LAUNCHES: dict[str, Callable[[torch.Tensor], object]] = {
+    "add": lambda one: one + 1,
+    "index": lambda one: one[one - 1],
+    "put": lambda one: one.index_put_((one - 1,), one + 1),
+    "known length": lambda one: one.repeat_interleave(one, output_size=10),
+    "copy": lambda one: one.clone().copy_(one),
+    "asynchronous copy": lambda one: torch.empty(4, device="meta").copy_(one, non_blocking=True),
+    "to the host at some time": lambda one: one.to("meta", non_blocking=True),
+}
+
+
+def is_race_after(engine: Engine, call: Callable[[torch.Tensor], object]) -> bool:
+    with engine.device.stream(engine.forward):
+        values = torch.arange(4) + 1
+        engine.buf[rows(1)] = 5
+        call(values)
+    with engine.device.stream(engine.schedule):
+        _ = engine.buf[rows(1)]
+    return engine.told() == [("Map.buf", "write-read")]
+
+
+@pytest.mark.parametrize("name", WAITS)
+def test_what_the_host_waits_for_is_a_fence(engine: Engine, name: str) -> None:
+    assert not is_race_after(engine, WAITS[name])
+
+
+@pytest.mark.parametrize("name", LAUNCHES)
+def test_what_it_only_launches_is_none(engine: Engine, name: str) -> None:
+    assert is_race_after(engine, LAUNCHES[name])
+
+
+def test_what_the_host_waited_for_includes_the_copy_itself(engine: Engine) -> None:
+    with engine.device.stream(engine.forward):
+        tokens = torch.zeros(4)
+        torch.empty(4, device="meta").copy_(tokens)
+        tokens.tolist()
+        engine.buf[rows(1)] = 5
+        engine.buf.tolist()
+    with engine.device.stream(engine.schedule):
+        tokens.fill_(1)
+        engine.buf[rows(1)] = 6
+    assert engine.found() == ()
+
+
+def test_a_read_by_fmcheck_is_no_fence(engine: Engine) -> None:
+    def look(_: torch.Tensor) -> None:
+        with unfollowed():
+            torch.zeros(4).nonzero()
+            engine.forward.synchronize()
+            engine.device.synchronize()
+
+    assert is_race_after(engine, look)
+
+
+def test_what_runs_in_a_capture_is_passed_over(
+    engine: Engine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shared = torch.zeros(4)
+    engine.device.synchronize()
+    with monkeypatch.context() as patched, engine.device.stream(engine.forward):
+        patched.setattr(capturing, "on", lambda _: True)
+        shared.fill_(1)
+    with engine.device.stream(engine.schedule):
+        _ = shared + 1
+    assert engine.found() == ()
+
+
+def test_a_capture_s_own_stream_leaves_the_watch_in_balance(engine: Engine) -> None:
+    context = engine.device.stream(engine.forward)
+    with unfollowed():
+        context.__enter__()
+    context.__exit__(None, None, None)
+    assert engine.streams.ops._here.depth == 0
+    with engine.device.stream(engine.forward):
+        assert engine.streams.ops._here.depth == 1
+    assert engine.streams.ops._here.depth == 0
+
+
+def test_a_thread_that_is_not_watched_leaves_a_doubt(engine: Engine) -> None:
+    with engine.device.stream(engine.forward):
+        engine.buf[rows(1)] = 5
+    assert engine.streams.fences.doubts == {}
+
+    def elsewhere() -> None:
+        engine.device.current = engine.schedule
+        _ = engine.buf[rows(1)]
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    (race,) = engine.found()
+    assert race.confidence == "incomplete"
+    assert "a fence may be out of sight: a thread's waits for the device are not seen" in race.notes
+
+
+def test_a_relay_buffer_of_a_device_has_its_thread_watched(engine: Engine) -> None:
+    assert len(_get_current_dispatch_mode_stack()) == 1
+    values = torch.arange(4) + 1
+    engine.buf[rows(1)] = 5
+    values.nonzero()  # on the default stream, in no context
+    with engine.device.stream(engine.schedule):
+        _ = engine.buf[rows(1)]
+    assert engine.found() == ()
+
+
+def test_a_relay_tensor_is_as_it_was(engine: Engine) -> None:
+    assert type(engine.buf) is RelayTensor
+    with engine.device.stream(engine.forward):
+        engine.buf[rows(1, 2)] = 5
+        assert engine.buf[rows(1, 2)].tolist() == [5, 5]
+    assert engine.found() == ()
