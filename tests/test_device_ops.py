@@ -213,6 +213,25 @@ def test_a_relay_buffer_of_a_device_has_its_thread_watched(engine: Engine) -> No
     assert engine.found() == ()
 
 
+def test_memory_of_the_host_is_nobody_s_launch(engine: Engine) -> None:
+    heard = []
+
+    class Listener:
+        def before(self, call: object) -> None:
+            heard.append(call)
+
+        def after(self, call: object) -> None:
+            pass
+
+    engine.streams.ops.listeners.append(Listener())
+    with engine.device.stream(engine.forward):
+        _ = torch.empty(4, device="meta") + 1
+    assert heard == []
+    with torch.cpu.stream(torch.cpu.Stream()):
+        _ = torch.empty(4, device="meta") + 1
+    assert heard != []
+
+
 def test_a_relay_tensor_is_as_it_was(engine: Engine) -> None:
     assert type(engine.buf) is RelayTensor
     with engine.device.stream(engine.forward):
