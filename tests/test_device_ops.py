@@ -186,6 +186,14 @@ def test_a_capture_s_own_stream_leaves_the_watch_in_balance(engine: Engine) -> N
     assert engine.streams.ops._here.depth == 0
 
 
+def test_a_context_that_is_older_than_the_session_may_be_left_in_it() -> None:
+    watch = Watch([], streams="tracked")
+    with torch.cpu.stream(torch.cpu.Stream()):
+        watch.start()
+    watch.stop()
+    assert _get_current_dispatch_mode_stack() == []
+
+
 def test_a_thread_that_is_not_watched_leaves_a_doubt(engine: Engine) -> None:
     with engine.device.stream(engine.forward):
         engine.buf[rows(1)] = 5

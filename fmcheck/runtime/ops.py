@@ -162,7 +162,7 @@ class Ops:
         @functools.wraps(leave)
         def __exit__(context: Any, *err: Any) -> Any:  # noqa: N807
             here = self._here
-            if context._fmcheck_entered:
+            if getattr(context, "_fmcheck_entered", False):  # not if it is older than the session
                 here.depth -= 1
             # Under somebody else's mode ours has to go first; on top of none it may stay, to see
             # what goes on outside of streams' contexts.
