@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+import fmcheck
 from fmcheck.runtime import capturing
 from fmcheck.runtime.relay_tensor import RelayTensor, relay_tensor
 from fmcheck.runtime.unfollowed import unfollowed
@@ -108,11 +110,14 @@ WAITS: dict[str, Callable[[torch.Tensor], object]] = {
     "copy to the host": lambda one: torch.empty(4, device="meta").copy_(one),
     "to the host": lambda one: one.to("meta"),
 }
+# As code of fmcheck's own would, which looks at what it was given.
+LOOK = compile("one.nonzero()", str(Path(fmcheck.__file__).parent / "runtime" / "picks.py"), "eval")
 LAUNCHES: dict[str, Callable[[torch.Tensor], object]] = {
     "add": lambda one: one + 1,
     "index": lambda one: one[one - 1],
     "put": lambda one: one.index_put_((one - 1,), one + 1),
     "known length": lambda one: one.repeat_interleave(one, output_size=10),
+    "a look of fmcheck's own": lambda one: eval(LOOK, {"one": one}),
     "copy": lambda one: one.clone().copy_(one),
     "asynchronous copy": lambda one: torch.empty(4, device="meta").copy_(one, non_blocking=True),
     "to the host at some time": lambda one: one.to("meta", non_blocking=True),
@@ -184,6 +189,34 @@ def test_a_capture_s_own_stream_leaves_the_watch_in_balance(engine: Engine) -> N
     with engine.device.stream(engine.forward):
         assert engine.streams.ops._here.depth == 1
     assert engine.streams.ops._here.depth == 0
+
+
+def test_a_context_that_fmcheck_enters_has_no_thread_watched(engine: Engine) -> None:
+    watched = []
+
+    def elsewhere() -> None:
+        with unfollowed(), engine.device.stream(engine.forward):
+            watched.append(len(_get_current_dispatch_mode_stack()))
+        with engine.device.stream(engine.forward):
+            watched.append(len(_get_current_dispatch_mode_stack()))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert watched == [0, 1]
+
+
+def test_a_race_is_told_with_its_device(engine: Engine) -> None:
+    other = Device()
+    undo = list(engine.streams.follow_device(other, "meta"))
+    with other.stream(other.Stream()):
+        tokens = torch.empty(4, device="meta") + 1
+    with other.stream(other.Stream()):
+        _ = tokens * 2
+    for one in reversed(undo):
+        one()
+    (race,) = engine.found()
+    assert race.device == "meta"
 
 
 def test_a_context_that_is_older_than_the_session_may_be_left_in_it() -> None:
