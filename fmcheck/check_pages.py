@@ -100,9 +100,12 @@ PAGES = {
         means="Two streams touched the same memory, at least one of them wrote, and no fence "
         "orders the two. On a GPU the reader may get the old value, the new one, or half of each.",
         how="Streams and events are followed by vector clocks, on a CPU by streams that stand in "
-        "for the device's: no timing is involved, and the finding is the same in every run.",
+        "for the device's: no timing is involved, and the finding is the same in every run. On "
+        "CUDA a kernel holds each access of a relay row against what other streams did to it last, "
+        "kept beside the buffer, and the finding is told when the test ends.",
         unseen="Fences that are set out of Python's sight. Where some may have been, the report "
-        "says that its confidence is `incomplete`.",
+        "says that its confidence is `incomplete`. On CUDA, what is captured in a graph and what "
+        "its replays touch, unless the contract declares them.",
         mend="Record an event after the write and have the reading stream wait for it; or "
         "`reader.wait_stream(writer)` before the read.",
         seen_in=("sgl-project/sglang#25879", "sgl-project/sglang#35748"),

@@ -6,12 +6,14 @@
 from __future__ import annotations
 
 import threading
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
+import fmcheck
 from fmcheck.runtime import capturing
 from fmcheck.runtime.relay_tensor import RelayTensor, relay_tensor
 from fmcheck.runtime.unfollowed import unfollowed
@@ -108,11 +110,14 @@ WAITS: dict[str, Callable[[torch.Tensor], object]] = {
     "copy to the host": lambda one: torch.empty(4, device="meta").copy_(one),
     "to the host": lambda one: one.to("meta"),
 }
+# As code of fmcheck's own would, which looks at what it was given.
+LOOK = compile("one.nonzero()", str(Path(fmcheck.__file__).parent / "runtime" / "picks.py"), "eval")
 LAUNCHES: dict[str, Callable[[torch.Tensor], object]] = {
     "add": lambda one: one + 1,
     "index": lambda one: one[one - 1],
     "put": lambda one: one.index_put_((one - 1,), one + 1),
     "known length": lambda one: one.repeat_interleave(one, output_size=10),
+    "a look of fmcheck's own": lambda one: eval(LOOK, {"one": one}),
     "copy": lambda one: one.clone().copy_(one),
     "asynchronous copy": lambda one: torch.empty(4, device="meta").copy_(one, non_blocking=True),
     "to the host at some time": lambda one: one.to("meta", non_blocking=True),
@@ -186,6 +191,42 @@ def test_a_capture_s_own_stream_leaves_the_watch_in_balance(engine: Engine) -> N
     assert engine.streams.ops._here.depth == 0
 
 
+def test_a_context_that_fmcheck_enters_has_no_thread_watched(engine: Engine) -> None:
+    watched = []
+
+    def elsewhere() -> None:
+        with unfollowed(), engine.device.stream(engine.forward):
+            watched.append(len(_get_current_dispatch_mode_stack()))
+        with engine.device.stream(engine.forward):
+            watched.append(len(_get_current_dispatch_mode_stack()))
+
+    thread = threading.Thread(target=elsewhere)
+    thread.start()
+    thread.join()
+    assert watched == [0, 1]
+
+
+def test_a_race_is_told_with_its_device(engine: Engine) -> None:
+    other = Device()
+    undo = list(engine.streams.follow_device(other, "meta"))
+    with other.stream(other.Stream()):
+        tokens = torch.empty(4, device="meta") + 1
+    with other.stream(other.Stream()):
+        _ = tokens * 2
+    for one in reversed(undo):
+        one()
+    (race,) = engine.found()
+    assert race.device == "meta"
+
+
+def test_a_context_that_is_older_than_the_session_may_be_left_in_it() -> None:
+    watch = Watch([], streams="tracked")
+    with torch.cpu.stream(torch.cpu.Stream()):
+        watch.start()
+    watch.stop()
+    assert _get_current_dispatch_mode_stack() == []
+
+
 def test_a_thread_that_is_not_watched_leaves_a_doubt(engine: Engine) -> None:
     with engine.device.stream(engine.forward):
         engine.buf[rows(1)] = 5
@@ -211,6 +252,25 @@ def test_a_relay_buffer_of_a_device_has_its_thread_watched(engine: Engine) -> No
     with engine.device.stream(engine.schedule):
         _ = engine.buf[rows(1)]
     assert engine.found() == ()
+
+
+def test_memory_of_the_host_is_nobody_s_launch(engine: Engine) -> None:
+    heard = []
+
+    class Listener:
+        def before(self, call: object) -> None:
+            heard.append(call)
+
+        def after(self, call: object) -> None:
+            pass
+
+    engine.streams.ops.listeners.append(Listener())
+    with engine.device.stream(engine.forward):
+        _ = torch.empty(4, device="meta") + 1
+    assert heard == []
+    with torch.cpu.stream(torch.cpu.Stream()):
+        _ = torch.empty(4, device="meta") + 1
+    assert heard != []
 
 
 def test_a_relay_tensor_is_as_it_was(engine: Engine) -> None:

@@ -114,7 +114,7 @@ class Ops:
 
     def follow(self) -> Iterator[Undo]:
         """Begins to watch, yielding how to let go of each part."""
-        yield from self.follow_contexts(torch.cpu.StreamContext)
+        yield from self.follow_contexts(torch.cpu.StreamContext, virtual=True)
         for name in HOST_READS:
             method = getattr(torch.Tensor, name, None)
             if method is not None:
@@ -123,27 +123,27 @@ class Ops:
 
     # --- threads ---
 
-    def follow_contexts(self, context: Any) -> Iterator[Undo]:
-        """Watches each thread that enters a stream by a class of contexts."""
-        yield patch(context, "__enter__", self._entering(context.__enter__))
+    def follow_contexts(self, context: Any, virtual: bool = False) -> Iterator[Undo]:
+        """Watches each thread that enters a stream, a `virtual` one perhaps, by such contexts."""
+        yield patch(context, "__enter__", self._entering(context.__enter__, virtual))
         yield patch(context, "__exit__", self._leaving(context.__exit__))
 
     def watch_here(self) -> None:
         """Watches this thread from now on, unless somebody else's mode is at work in it."""
         if self._here.mode is None and not _get_current_dispatch_mode_stack():
-            self._begin(stays=True)
+            self._begin(stays=True, virtual=False)
 
     def misses_here(self) -> bool:
         """Tells whether this thread is not watched, and another one is."""
         return self._is_watching and self._here.mode is None
 
-    def _begin(self, stays: bool) -> None:
+    def _begin(self, stays: bool, virtual: bool) -> None:
         here = self._here
-        self._is_watching, here.stays = True, stays
+        self._is_watching, here.stays, here.of_device = True, stays, not virtual
         here.mode = Mode(self)
         here.mode.__enter__()  # type: ignore[no-untyped-call]
 
-    def _entering(self, enter: Callable[..., Any]) -> Callable[..., Any]:
+    def _entering(self, enter: Callable[..., Any], virtual: bool) -> Callable[..., Any]:
         @functools.wraps(enter)
         def __enter__(context: Any) -> Any:  # noqa: N807
             here = self._here
@@ -151,7 +151,8 @@ class Ops:
             context._fmcheck_entered = not is_here()
             if context._fmcheck_entered:
                 if here.mode is None and context.stream is not None:
-                    self._begin(stays=not _get_current_dispatch_mode_stack())
+                    self._begin(not _get_current_dispatch_mode_stack(), virtual)
+                here.of_device = here.of_device and not virtual
                 here.depth += 1
             return enter(context)
 
@@ -161,7 +162,7 @@ class Ops:
         @functools.wraps(leave)
         def __exit__(context: Any, *err: Any) -> Any:  # noqa: N807
             here = self._here
-            if context._fmcheck_entered:
+            if getattr(context, "_fmcheck_entered", False):  # not if it is older than the session
                 here.depth -= 1
             # Under somebody else's mode ours has to go first; on top of none it may stay, to see
             # what goes on outside of streams' contexts.
@@ -202,7 +203,7 @@ class Ops:
                 call = Call(plan, args, kwargs, self.on_device.fences.host, reads, writes)
                 call.host = by_host
                 return self.on_device.run(call, device, lambda: func(*args, **kwargs))
-        if plan.is_view:
+        if plan.is_view or here.of_device:
             return func(*args, **kwargs)
         lane = virtual.current_lane()
         if lane.fences.tally is not self.tally:  # a probe's
@@ -286,11 +287,15 @@ class Ops:
 
 
 class _Here(threading.local):
-    """What a thread is at: its mode, how deep in streams it is, and whether we look elsewhere."""
+    """What a thread is at: its mode, how deep in streams it is, and whether we look elsewhere.
+
+    One `of_device` has entered no virtual stream: what it does with the host's memory is no launch.
+    """
 
     def __init__(self) -> None:
         self.mode: Mode | None = None
         self.stays = False
+        self.of_device = False
         self.depth = 0
         self.quiet = False
         self.reading = False
