@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -57,6 +58,7 @@ class Project:
 #: Runs the command, and tells on stderr whether it was made anew.
 TELLING = """
 import sys
+import time
 before = set(sys.modules)  # an editable install has pathlib there at start-up
 from fmcheck.__main__ import main
 status = main()
@@ -90,6 +92,24 @@ def test_second_run_says_the_same_bytes_without_a_heavy_import(project, form, jo
     assert cold.stdout == first.stdout == again.stdout
     assert b"FM301" in again.stdout
     assert again.stderr.decode() == "again\n\n"
+
+
+def test_packages_count_by_their_entry_points_and_not_by_their_times(project):
+    installed = project.folder / "libs" / "acme-1.0.dist-info"
+    installed.mkdir(parents=True)
+    points = installed / "entry_points.txt"
+    points.write_text("[console_scripts]\nacme = acme:main\n")
+    path = os.pathsep.join([str(ROOT), str(installed.parent)])
+    project.run(PYTHONPATH=path)
+    time.sleep(0.05)
+    project.run(PYTHONPATH=path)
+
+    for one in (points, installed):
+        os.utime(one, (0, 0))
+    assert how(project.run(code=TELLING, PYTHONPATH=path)) == "again"
+
+    points.write_text("[console_scripts]\nacme = acme:other\n")
+    assert how(project.run(code=TELLING, PYTHONPATH=path)) == "anew"
 
 
 def test_cache_is_in_the_projects_folder_and_hides_from_git(project):
@@ -197,6 +217,7 @@ def test_one_changed_file_leaves_the_others_findings_in_the_cache(project):
     edit(project)
     spying = """
 import sys
+import time
 from fmcheck.lint import tasks
 def spy(text, path, rules, lint=tasks.lint_text):
     print(path, file=sys.stderr)

@@ -168,3 +168,13 @@ def test_cheap_stages_change_no_finding_in_a_released_engine(name):
     text = path.read_bytes()
 
     assert lint_text(text, name, used) == lint_text(text, name, used, whole=True)
+
+
+def test_a_long_class_without_methods_before_a_nested_function_is_parsed_whole() -> None:
+    long = "".join(f"    field_{number} = {number}\n" for number in range(100))
+    source = f"class A:\n{long}\nif A:\n    def f():\n        pass\n"
+    module = Module(source)
+
+    found = [type(node) for node in module.nodes(Scope.FUNCTION, ())]
+
+    assert found == [ast.Assign] * 100 + [ast.If]

@@ -194,8 +194,9 @@ class Module:
         if head not in self._heads:
             before = "\n" * (self.line_of(head.start) - 1)
             tree = parse(f"{before}{self.text[head.start : head.end]}{indent}pass\n")
-            (node,) = tree.body
-            assert isinstance(node, ast.ClassDef)
+            node = tree.body[0]
+            if len(tree.body) > 1 or not isinstance(node, ast.ClassDef):
+                raise SyntaxError("what is defined here is not of the class")
             if node.body[0].col_offset != len(indent):
                 raise SyntaxError("the methods are not at the depth of the class's body")
             self._heads[head] = node

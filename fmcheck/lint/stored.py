@@ -120,7 +120,8 @@ def _prune(folder: str, kind: str) -> None:
 def tool_stamp() -> str:
     """Returns what tells one fmcheck, with its rules and the packages beside it, from another.
 
-    Sources by name, time and size; packages, which may register rules, by their metadata folders.
+    Sources by name, time and size; packages, which may register rules, by their names, versions
+    and entry points: a fresh checkout gives even those new times.
     """
     seen: list[Any] = [sys.version_info[:3], sys.path]
     import fmcheck
@@ -147,11 +148,17 @@ def _sources(folder: str) -> list[tuple[str, int, int]]:
 
 
 def _distributions(folder: str) -> list[tuple[str, int]]:
-    found = []
+    found: list[tuple[str, int]] = []
     try:
-        for name in os.listdir(folder or "."):
-            if name.endswith((".dist-info", ".egg-info")):
-                found.append((name, os.stat(os.path.join(folder or ".", name)).st_mtime_ns))
+        names = [
+            name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info"))
+        ]
     except OSError:
-        pass
-    return sorted(found)
+        return found
+    for name in sorted(names):
+        try:
+            with open(os.path.join(folder or ".", name, "entry_points.txt"), "rb") as file:
+                found.append((name, binascii.crc32(file.read())))
+        except OSError:
+            found.append((name, -1))
+    return found
