@@ -85,8 +85,13 @@ def test_it_leaves_settings_to_the_whole_command(file: Path) -> None:
     inner.mkdir()
     (inner / "x.py").write_bytes(CLEAN)
     assert quick(["lint", "inner/x.py"]) == 0
-    (file.parent / "pyproject.toml").write_text("")
-    assert quick(["lint", "inner/x.py"]) is None
+    for text, status in [
+        ('[project]\nname = "engine"\n', 0),
+        ('[tool.fmcheck]\nselect = ["FM201"]\n', None),
+        ("[tool\n", None),
+    ]:
+        (file.parent / "pyproject.toml").write_text(text)
+        assert quick(["lint", "inner/x.py"]) == status
 
 
 def test_it_leaves_registered_rules_to_the_whole_command(

@@ -72,10 +72,25 @@ def _has_defaults(paths: Sequence[str]) -> bool:
         while folder not in folders:
             folders.add(folder)
             folder = os.path.dirname(folder)
-    # Settings or not, the whole command reads that file.
-    if any(os.path.lexists(os.path.join(folder, "pyproject.toml")) for folder in folders):
+    if not all(_has_no_settings(os.path.join(folder, "pyproject.toml")) for folder in folders):
         return False
     return not may_be_registered()
+
+
+def _has_no_settings(path: str) -> bool:
+    """Tells whether a file is not there, or is TOML that says nothing of us."""
+    if not os.path.lexists(path):
+        return True
+    text = _text(path)
+    if text is None or b"fmcheck" in text:
+        return False
+    try:
+        import tomllib
+
+        tomllib.loads(text.decode())
+    except (ImportError, ValueError):
+        return False  # the whole command says what is wrong with it
+    return True
 
 
 def may_be_registered() -> bool:
