@@ -119,7 +119,8 @@ def _merge(arguments: argparse.Namespace) -> int:
     from fmcheck.report_files import checked, write_run
 
     outputs = checked(arguments.output, "--output", Path())
-    sources = list(dict.fromkeys(one for given in arguments.sources for one in _sources(given)))
+    found = (one.resolve() for given in arguments.sources for one in _sources(given))
+    sources = list(dict.fromkeys(found))
     run = merge(list(_with_progress(sources)))
     for path in outputs:
         write_run(run, path)
@@ -133,7 +134,6 @@ def _sources(given: Path) -> Iterable[Path]:
     Raises:
         UsageError: if there is no such file, or nothing to merge in the folder.
     """
-    given = given.resolve()
     if not given.is_dir():
         return (given,)
     journals = sorted({one.parent for one in given.rglob("*.jsonl")})

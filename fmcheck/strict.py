@@ -141,6 +141,7 @@ def _written(kind: msgspec.inspect.Type, heading: str) -> str:
         msgspec.inspect.IntType: "a whole number",
         msgspec.inspect.FloatType: "a number",
         msgspec.inspect.BoolType: "true or false",
+        msgspec.inspect.DateType: "a date, as 2027-01-31",
     }
     return words.get(type(kind), "")
 

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fmcheck.lint.rule import Rule, Scope
+from tests.fuzz import campaign as campaigns
 from tests.fuzz import contracts, files
 from tests.fuzz.campaign import Campaign, again, by_seeds
 from tests.fuzz.crash import Crash, least
@@ -92,6 +93,19 @@ def test_a_loader_that_fails_is_a_crash_and_saved(monkeypatch, tmp_path):
     assert crash.what.startswith("TypeError in test_fuzz.py:fail: odd")
     assert crash.content == b""
     assert {path.suffix for path in tmp_path.iterdir()} == {".toml", ".txt"}
+
+
+def test_a_case_that_hangs_is_a_crash(monkeypatch):
+    def hang(text, where):
+        while True:
+            pass
+
+    monkeypatch.setattr(contracts, "parse_contract", hang)
+    monkeypatch.setattr(campaigns, "MOST_SECONDS", 0.2)
+    campaign = Campaign(("contracts",), trees=False)
+    by_seeds(campaign, 0, 1)
+    (crash,) = campaign.crashes.values()
+    assert crash.what == "TimeoutError in campaign.py:stop: took more than 0.2 s"
 
 
 def test_the_command_says_how_much_was_tried(tmp_path):

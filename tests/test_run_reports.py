@@ -110,7 +110,8 @@ def test_what_is_no_record_is_named(command, tmp_path, text, message):
 def test_a_missing_file_and_a_folder_are_named(command, tmp_path):
     assert command("report", "show", "none.json")[2] == "fmcheck: none.json: no such file\n"
     (tmp_path / "folder").mkdir()
-    assert "cannot be read: Is a directory" in command("report", "show", "folder")[2]
+    told = "fmcheck: folder: holds neither a journal nor a record (*.json)\n"
+    assert command("report", "show", "folder")[2] == told
 
 
 # --- by check ---

@@ -313,13 +313,15 @@ class Module:
             yield slices[number]
 
     def _numbers(self, word: str) -> list[int]:
-        """Returns the numbers of the slices in which a word starts."""
+        """Returns the numbers of the slices in which a word starts; "" does in all."""
+        if not word:
+            return list(range(len(self.slices)))
         if word not in self._hits:
             found, text, at = [], self.text, self.text.find(word)
             while at >= 0:
                 number = bisect_right(self._slice_starts, at) - 1
                 found.append(number)
-                at = text.find(word, self.slices[number].end)
+                at = text.find(word, max(at + 1, self.slices[number].end))
             self._hits[word] = found
         return self._hits[word]
 

@@ -136,7 +136,7 @@ class OpenFill:
         """The fill has returned: judges what nothing has settled, then row 0 of the mapping."""
         self.bindings[paths.RETURN] = result
         if self.hold.fill.settled_by:
-            self.hold.unsettled += bool(self._laid)
+            self.hold.unsettled += self._pads()
             self.put_back()  # never settled: nothing was replayed
         else:
             self.settle()
@@ -145,6 +145,14 @@ class OpenFill:
                 self._judge_mapping(plain(self._look_up(self.hold.fill.mapping)))
             except Exception as err:
                 self._problem(err)
+
+    def _pads(self) -> bool:
+        """Tells whether any tail would have been judged: an eager step pads nothing."""
+        axes = self.hold.fill.axis
+        try:
+            return any(int(self._look_up(axes[one.axis].padded)) > one.raw for one in self._laid)
+        except LookupError:
+            return False
 
     # --- before ---
 

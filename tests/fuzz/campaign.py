@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import random
+import signal
 import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
@@ -20,6 +22,8 @@ if TYPE_CHECKING:
 TARGETS = ("rules", "contracts")
 #: One case in so many is linted with the cheap stages off too, which takes long.
 STAGES_EVERY = 12
+#: CPU seconds that a case may take; what takes longer hangs, which is a crash too.
+MOST_SECONDS = 60.0
 
 
 @dataclass
@@ -36,7 +40,8 @@ class Campaign:
         draw = Draw(source)
         target = draw.one_of(self.targets)
         self.cases[target] = self.cases.get(target, 0) + 1
-        content, what = self._rules(draw) if target == "rules" else self._contract(draw)
+        with _limited():
+            content, what = self._rules(draw) if target == "rules" else self._contract(draw)
         if not what or what.partition(":")[0] in self.crashes:
             return None
         return Crash(target, what, content)
@@ -57,12 +62,29 @@ class Campaign:
         return text, contracts.broken_contract(text)
 
     def keep(self, crash: Crash, folder: Path | None) -> Crash:
-        """Makes a crash small and saves it."""
-        small = least(crash, lambda text: again(crash.target, text))
+        """Makes a crash small, unless it takes a minute each time, and saves it."""
+        hangs = crash.what.startswith(TimeoutError.__name__)
+        small = crash if hangs else least(crash, lambda text: again(crash.target, text))
         self.crashes[crash.what.partition(":")[0]] = small
         if folder is not None:
             print(f"CRASH {small.what}\n  {small.save(folder)}", flush=True)
         return small
+
+
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """Raises TimeoutError where a case is when its time is over."""
+
+    def stop(*_: object) -> None:
+        raise TimeoutError(f"took more than {MOST_SECONDS:g} s")
+
+    before = signal.signal(signal.SIGPROF, stop)
+    signal.setitimer(signal.ITIMER_PROF, MOST_SECONDS)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_PROF, 0)
+        signal.signal(signal.SIGPROF, before)
 
 
 def again(target: str, content: bytes) -> str:
