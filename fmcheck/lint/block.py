@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Edit, Finding, Severity, Span
 from fmcheck.lint import tree
+from fmcheck.lint.module import extent
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -99,9 +100,8 @@ class Block:
 
     def part_of(self, node: ast.stmt) -> Block:
         """Returns the block of one statement of `syntax`, decorators included."""
-        decorators = getattr(node, "decorator_list", [])
-        first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
-        last, up = node.end_lineno or node.lineno, self._shift - self._moved
+        first, last = extent(node)
+        up = self._shift - self._moved
         return Block.at(self.facts, first + up, last + up, None if up else node)
 
     @cached_property

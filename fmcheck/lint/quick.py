@@ -10,6 +10,8 @@ from __future__ import annotations
 import os
 import sys
 
+from fmcheck.lint.stored import content_of, entry_points
+
 TYPE_CHECKING = False  # as typing has it, without the import
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -49,16 +51,14 @@ def quick(argv: Sequence[str]) -> int | None:
 
 def _text(path: str) -> bytes | None:
     """Returns the bytes of a regular file of UTF-8 that suppresses nothing, None for another."""
-    try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with open(handle, "rb") as file:
-            if os.fstat(handle).st_mode & 0o170000 != 0o100000:
-                return None
-            text = file.read()
-        text.decode()
-    except (OSError, ValueError):
+    text = content_of(path)
+    if text is None or b"\0" in text or b"fmcheck:" in text:
         return None
-    return None if b"\0" in text or b"fmcheck:" in text else text
+    try:
+        text.decode()
+    except ValueError:
+        return None
+    return text
 
 
 def _has_defaults(paths: Sequence[str]) -> bool:
@@ -98,16 +98,6 @@ def may_be_registered() -> bool:
     for folder in dict.fromkeys(sys.path):
         if os.path.isfile(folder):
             return True  # a zip file: for `importlib.metadata` to look into
-        try:
-            names = os.listdir(folder or ".")
-        except OSError:
-            continue
-        for name in names:
-            if name.endswith((".dist-info", ".egg-info")):
-                try:
-                    with open(os.path.join(folder, name, "entry_points.txt"), "rb") as file:
-                        if f"[{GROUP}]".encode() in file.read():
-                            return True
-                except OSError:
-                    continue
+        if any(text and f"[{GROUP}]".encode() in text for _, text in entry_points(folder)):
+            return True
     return False

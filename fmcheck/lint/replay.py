@@ -74,14 +74,8 @@ def digest_of(path: str) -> bytes | None:
     """Returns the digest of a regular file's content, None if it cannot be read."""
     from hashlib import sha256
 
-    try:
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with open(handle, "rb") as file:
-            if os.fstat(handle).st_mode & 0o170000 != 0o100000:
-                return None
-            return sha256(file.read()).digest()
-    except (OSError, ValueError):
-        return None
+    content = stored.content_of(path)
+    return None if content is None else sha256(content).digest()
 
 
 def replay(argv: list[str]) -> int | None:

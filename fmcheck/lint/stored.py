@@ -12,6 +12,7 @@ import sys
 
 TYPE_CHECKING = False  # as typing has it, without the import
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from typing import Any
 
 #: The layout of what is stored; another one is as good as nothing stored.
@@ -33,6 +34,28 @@ def state_of(path: str) -> State | None:
     except (OSError, ValueError):
         return None
     return found.st_mtime_ns, found.st_ctime_ns, found.st_size, found.st_ino
+
+
+def content_of(path: str) -> bytes | None:
+    """Returns the bytes of a regular file, None if it is none or cannot be read."""
+    try:
+        # O_NONBLOCK: opening a FIFO would wait for ever.
+        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
+        with open(handle, "rb") as file:
+            return file.read() if os.fstat(handle).st_mode & 0o170000 == 0o100000 else None
+    except (OSError, ValueError):
+        return None
+
+
+def entry_points(folder: str) -> Iterator[tuple[str, bytes | None]]:
+    """Yields the metadata folders of the packages in a folder, each with its entry points' file."""
+    try:
+        names = os.listdir(folder or ".")
+    except OSError:
+        return
+    for name in sorted(names):
+        if name.endswith((".dist-info", ".egg-info")):
+            yield name, content_of(os.path.join(folder or ".", name, "entry_points.txt"))
 
 
 def trusted(state: State | None, now: int) -> State | None:
@@ -148,17 +171,6 @@ def _sources(folder: str) -> list[tuple[str, int, int]]:
 
 
 def _distributions(folder: str) -> list[tuple[str, int]]:
-    found: list[tuple[str, int]] = []
-    try:
-        names = [
-            name for name in os.listdir(folder or ".") if name.endswith((".dist-info", ".egg-info"))
-        ]
-    except OSError:
-        return found
-    for name in sorted(names):
-        try:
-            with open(os.path.join(folder or ".", name, "entry_points.txt"), "rb") as file:
-                found.append((name, binascii.crc32(file.read())))
-        except OSError:
-            found.append((name, -1))
-    return found
+    return [
+        (name, -1 if text is None else binascii.crc32(text)) for name, text in entry_points(folder)
+    ]

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import weakref
 from typing import TYPE_CHECKING, NamedTuple
 
 from fmcheck.runtime import capturing
-from fmcheck.runtime.ring import Ring
+from fmcheck.runtime.ring import Rings
 from fmcheck.runtime.unfollowed import unfollowed
 
 if TYPE_CHECKING:
@@ -16,6 +15,7 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.fences import Happening, Lane
     from fmcheck.runtime.guarded_lanes import GuardedLanes
+    from fmcheck.runtime.ring import Ring
     from fmcheck.runtime.standing import Standing
     from fmcheck.runtime.tally import Tally
 
@@ -88,26 +88,18 @@ class Clashes:
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self._rings: dict[torch.device, Ring[Clash]] = {}
+        self._rings: Rings[GuardedLanes, Clash] = Rings(Clash, FIELDS)
         self._launched: dict[int, Launched] = {}
-        self._made = 0
-        # What was touched since the last drain is kept, so that what was found in it can be told.
-        self._touched: dict[int, GuardedLanes] = {}
-        self._known: weakref.WeakValueDictionary[int, GuardedLanes] = weakref.WeakValueDictionary()
 
     def add(self, lanes: GuardedLanes, device: torch.device) -> tuple[Ring[Clash], int]:
         """Returns the ring for a new buffer and the number that its records bear."""
-        if not self._rings:
+        if not self._rings.by_device:
             self._tally.pending.append(self.drain)
-        if device not in self._rings:
-            self._rings[device] = Ring(device, Clash, FIELDS)
-        self._made += 1
-        self._known[self._made] = lanes
-        return self._rings[device], self._made
+        return self._rings.add(lanes, device)
 
     def launch(self, number: int, lanes: GuardedLanes, launched: Launched) -> None:
         """Keeps a launch in mind, and its buffer alive, until the next drain."""
-        self._touched[number] = lanes
+        self._rings.touch(number, lanes)
         self._launched[launched.happened.number] = launched
         if len(self._launched) > KEPT:
             del self._launched[next(iter(self._launched))]
@@ -115,19 +107,19 @@ class Clashes:
     def drain(self) -> None:
         """Reports what the kernels found since the last drain. Waits for each device."""
         with self._tally.lock, unfollowed():
-            if any(capturing.on(device) for device in self._rings):
+            if any(capturing.on(device) for device in self._rings.by_device):
                 return
-            for device, ring in self._rings.items():
+            for device, ring in self._rings.by_device.items():
                 records, lost, _ = ring.drain()
                 if lost:
                     self._tally.note(
                         f"{lost} races on {device} did not fit into the {ring.capacity} of its ring"
                     )
                 for (number, access), clashes in by_access(records).items():
-                    lanes = self._known.get(number)
+                    lanes = self._rings.holder(number)
                     if lanes is not None:
                         lanes.tell(clashes, self._launched.get(access))
-            self._touched.clear()
+            self._rings.let_go()
             self._launched.clear()
 
 

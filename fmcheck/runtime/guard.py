@@ -88,7 +88,7 @@ class GuardedBuffer(RelayBuffer):
         if self.tally.guards is None:
             self.tally.guards = Guards(self.tally)
             self.tally.pending.append(self.tally.guards.drain)
-        self._ring, self._number = self.tally.guards.add(self, device)
+        self._ring, self._number = self.tally.guards.rings.add(self, device)
         self._warm_up()
 
     # --- by an index tensor: one launch ---
@@ -449,7 +449,7 @@ class GuardedBuffer(RelayBuffer):
 
     def _is_launched(self) -> None:
         if self.tally.guards is not None:
-            self.tally.guards.touch(self._number, self)
+            self.tally.guards.rings.touch(self._number, self)
         self._own_fence.launched()
 
     @contextlib.contextmanager

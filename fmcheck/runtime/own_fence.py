@@ -55,7 +55,7 @@ class OwnFence:
             return
         stream, event = self._handed_out
         current = torch.cuda.current_stream(self._device)
-        if current != stream and not torch.cuda.is_current_stream_capturing():
+        if current != stream and not capturing.on(self._device):
             with unfollowed():
                 current.wait_event(event)
         self._handed_out = None

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+import weakref
 from typing import TYPE_CHECKING, Generic, NamedTuple, TypeVar
 
 import torch
@@ -31,6 +33,7 @@ class Record(NamedTuple):
 
 FIELDS = len(Record._fields)
 _Made = TypeVar("_Made")
+_Holder = TypeVar("_Holder")
 
 
 class Ring(Generic[_Made]):
@@ -64,6 +67,40 @@ class Ring(Generic[_Made]):
             max(0, found - self.capacity),
             (gathers, writes),
         )
+
+
+class Rings(Generic[_Holder, _Made]):
+    """The ring of each device, and who has records in them: each holder by a number of its own.
+
+    What was touched since the last drain is kept, so that what was found in it can be told.
+    """
+
+    def __init__(self, made: Callable[..., _Made], fields: int) -> None:
+        self.by_device: dict[torch.device, Ring[_Made]] = {}
+        self._record = made, fields
+        self._numbers = itertools.count(1)
+        self._touched: dict[int, _Holder] = {}
+        self._known: weakref.WeakValueDictionary[int, _Holder] = weakref.WeakValueDictionary()
+
+    def add(self, holder: _Holder, device: torch.device) -> tuple[Ring[_Made], int]:
+        """Returns the ring for a new holder and the number that its records bear."""
+        if device not in self.by_device:
+            self.by_device[device] = Ring(device, *self._record)
+        number = next(self._numbers)
+        self._known[number] = holder
+        return self.by_device[device], number
+
+    def touch(self, number: int, holder: _Holder) -> None:
+        """Keeps a holder alive until the next drain."""
+        self._touched[number] = holder
+
+    def holder(self, number: int) -> _Holder | None:
+        """Returns who bears a number, None if it is gone."""
+        return self._known.get(number)
+
+    def let_go(self) -> None:
+        """Ends a drain: nobody is kept alive any more."""
+        self._touched.clear()
 
 
 def by_violation(records: Iterable[Record]) -> dict[tuple[int, int, int], dict[int, Record]]:

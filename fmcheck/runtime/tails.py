@@ -14,6 +14,7 @@ import numpy as np
 import torch
 
 from fmcheck.contract import COMPARISONS
+from fmcheck.runtime import capturing
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -102,7 +103,7 @@ def can_be_laid(tensor: torch.Tensor) -> bool:
     """Tells whether poison can be laid now: not into a graph, not where there is no memory."""
     if tensor.device.type == "cpu":
         return tensor.layout is torch.strided
-    if tensor.is_cuda and torch.cuda.is_current_stream_capturing():
+    if capturing.on(tensor.device):
         return False
     return tensor.device.type != "meta" and tensor.layout is torch.strided
 
