@@ -76,6 +76,19 @@ def test_cheap_stages_change_no_finding(rule, example):
     assert everything == found(every, example)
 
 
+@pytest.mark.parametrize("head", ["\n", "    # a comment\n", "\f\n", "\f"])
+@pytest.mark.parametrize(("rule", "example"), cases("bad"))
+def test_what_stands_before_the_first_statement_changes_no_finding(rule, example, head):
+    lines = head.count("\n")
+    at = [(line + lines, column + (line == 1 and not lines)) for line, column in example.at]
+    every = make(rule, example)
+
+    for whole in (False, True):
+        code = (head + example.code).encode()
+        given = lint_text(code, example.path, [every], whole=whole)
+        assert [(one.span.line, one.span.column) for one in given] == at
+
+
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
 def test_rule_is_declared_whole(rule):
     assert list(problems(rule)) == []

@@ -45,7 +45,7 @@ class Block:
         self._lines = lines
         self._parsed = parsed if isinstance(parsed, _WHOLE_LINES) else None
         self.first_line = first_line
-        self.is_nested = bool(lines) and lines[0][:1].isspace()
+        self.is_nested = _is_indented(lines)
         self._text = "".join(["if True:\n", *lines] if self.is_nested else lines)
         self._shift = first_line - (2 if self.is_nested else 1)
         #: How far the lines of `syntax` are from those of the text.
@@ -178,3 +178,13 @@ def _own(node: libcst.CSTNode) -> CSTNode:
     """Takes a node for what it is: type checkers are told that it is libcst's."""
     found: Any = node
     return found  # type: ignore[no-any-return]
+
+
+def _is_indented(lines: Sequence[str]) -> bool:
+    """Tells whether the first of the lines that is neither blank nor a comment is indented."""
+    for line in lines:
+        code = line.lstrip()
+        if code and not code.startswith("#"):
+            # A form feed sets the column back to the first.
+            return not line[: -len(code)].endswith("\f") and code != line
+    return False

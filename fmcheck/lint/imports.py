@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.slices import Cuts
 
 _IMPORT = re.compile(r"import\b")
-_FROM = re.compile(r"^[ \t]*from\b[ \t.\w]*\Z")
+_FROM = re.compile(r"^[ \t\f]*from\b[ \t.\w]*\Z")
 #: What may stand before a statement on its line: another one, or the head of a block.
 _STATEMENT_BEFORE = re.compile(r"[;:][ \t]*(?:from\b[ \t.\w]*)?\Z")
 
