@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fmcheck.contract import Contract
+    from fmcheck.lint.facts import ModuleFacts
 
 
 class RelayRule(Rule):
@@ -22,3 +23,7 @@ class RelayRule(Rule):
         super().__init__(contracts)
         self.relays = Relays(contracts)
         self.needles = (self.relays.needles(), self.relays.anchors())
+
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears modules that name no relay class and nothing that holds one."""
+        return any(name.decode() in facts.module.text for name in self.relays.needles())
