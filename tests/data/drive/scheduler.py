@@ -4,7 +4,8 @@ Each step launches a batch (gather, forward, stash) and only then takes in the r
 before: a request that ended there is in flight once more, its row goes back after that, and the
 value that it stashed last is never read. The forward is a formula, so that what the relay hands on
 can be told right from wrong. With `streams` there are two of them, those of the CPU, and a forward
-is launched behind the schedule stream, as `run_batch` does.
+is launched behind the schedule stream, as `run_batch` does; what it gathered is looked at when its
+results are taken in, after its last event: before, the host waits for nothing.
 """
 
 from __future__ import annotations
@@ -30,6 +31,20 @@ class Job:
     token: int | None = None
     length: int = 0
     ended: bool = False
+
+
+@dataclass(eq=False)
+class Launched:
+    """A batch in flight: what it `gathered`, with the values `due`, and the event at its end."""
+
+    jobs: list[Job] = field(default_factory=list)
+    gathered: list[tuple[torch.Tensor, list[int]]] = field(default_factory=list)
+    done: Any = field(default_factory=relays.device.Event)
+
+    def finish(self) -> None:
+        self.done.synchronize()
+        for values, due in self.gathered:
+            assert values.tolist()[: len(due)] == due
 
 
 @dataclass
@@ -58,7 +73,7 @@ class Scheduler:
     waiting: list[Job] = field(default_factory=list)
     running: list[Job] = field(default_factory=list)
     chunking: Job | None = None
-    in_flight: list[Job] = field(default_factory=list)
+    in_flight: Launched = field(default_factory=Launched)
     served: int = 0
 
     def __post_init__(self) -> None:
@@ -78,6 +93,7 @@ class Scheduler:
             for _ in range(self.options.steps):
                 self.arrive()
                 self.step()
+        relays.device.synchronize()
         assert self.served > 3
 
     def on(self, stream: Any) -> Any:
@@ -98,7 +114,7 @@ class Scheduler:
     def step(self) -> None:
         if self.random.random() < self.options.idle:
             self.idle()
-            batch = []
+            batch = Launched()
         else:
             batch = self.launch()
         before, self.in_flight = self.in_flight, batch
@@ -113,21 +129,22 @@ class Scheduler:
             self.relay.publish(nothing, nothing)
             self.relay.stash(nothing, nothing)
 
-    def launch(self) -> list[Job]:
+    def launch(self) -> Launched:
         extend = self.extend() if self.chunking or self.random.random() < 0.5 else []
         decode = [job for job in self.running if not job.ended]
         if extend and not self.options.mixed:
             decode = []
         if self.options.speculative and extend:
             decode = []
-        self.resolve_lengths(decode)
-        batch = extend + decode
+        batch = Launched(extend + decode, self.resolve_lengths(decode))
         with self.forward():
-            self.gather(extend, decode)
-            for job in batch:
+            if decode:
+                batch.gathered += self.gather(extend, decode)
+            for job in batch.jobs:
                 job.length += 1
-            if batch:
-                self.stash(batch)
+            if batch.jobs:
+                self.stash(batch.jobs)
+            batch.done.record()
         for job in extend:
             job.chunks -= 1
             if job.chunks:
@@ -147,31 +164,28 @@ class Scheduler:
             self.waiting = self.waiting[1:]
         return jobs
 
-    def resolve_lengths(self, decode: list[Job]) -> None:
+    def resolve_lengths(self, decode: list[Job]) -> list[tuple[torch.Tensor, list[int]]]:
+        """Returns the lengths as the device has them; those of the host are looked at at once."""
         if not decode or not self.options.speculative or relays.RING:
-            return
+            return []
         resolved = self.relay.resolve_lengths(self.places(decode))
         lengths = [job.length for job in decode]
-        assert resolved.seq_lens.tolist() == lengths
         assert not self.options.mirror or resolved.seq_lens_cpu.tolist() == lengths
+        return [(resolved.seq_lens, lengths)]
 
-    def gather(self, extend: list[Job], decode: list[Job]) -> None:
-        if not decode:
-            return
+    def gather(self, extend: list[Job], decode: list[Job]) -> list[tuple[torch.Tensor, list[int]]]:
+        """Returns what the relay brings, not looked at, each with the values that are due."""
         places = self.places(decode)
         tokens = [job.token for job in decode]
         if self.options.speculative:
             draft = self.relay.extras(places)
-            assert draft.bonus_tokens.tolist() == tokens
-            assert draft.topk_index[:, 0].tolist() == [token % 7 for token in tokens]
-            return
+            drafts = [token % 7 for token in tokens]
+            return [(draft.bonus_tokens, tokens), (draft.topk_index[:, 0], drafts)]
         if extend:
-            ids = self.relay.tokens(places, torch.tensor([1, 2]))
-            assert ids.tolist() == [1, 2, *tokens]
-            return
+            return [(self.relay.tokens(places, torch.tensor([1, 2])), [1, 2, *tokens])]
         if self.options.padded:
             places = torch.cat([places, torch.zeros(3, dtype=torch.int64)])
-        assert self.relay.tokens(places).tolist()[: len(tokens)] == tokens
+        return [(self.relay.tokens(places), tokens)]
 
     def places(self, jobs: list[Job]) -> torch.Tensor:
         return torch.tensor([job.place for job in jobs], dtype=torch.int64)
@@ -191,11 +205,14 @@ class Scheduler:
         if not relays.RING:
             self.relay.publish(rows, lengths)
         places = self.relay.stash(rows, tokens, **more)
-        for job, place in zip(batch, places.tolist(), strict=True):
+        # To read where they are stashed, the host would wait for the stash.
+        known = places.tolist() if relays.RING else [job.request.row for job in batch]
+        for job, place in zip(batch, known, strict=True):
             job.place = place
 
-    def take_in(self, batch: list[Job]) -> None:
-        for job in batch:
+    def take_in(self, batch: Launched) -> None:
+        batch.finish()
+        for job in batch.jobs:
             if job.ended or job is self.chunking or job not in self.running:
                 continue
             job.left -= 1
