@@ -63,7 +63,8 @@ def sglang(more: Sequence[str]) -> int:
     """Tries the real SGLang, with the drives of `tests/data/drive`."""
     package = release_folder(RELEASE) / "sglang" / "srt"
     known = ("--known", str(DATA / "prove" / "sglang-known.toml"))
-    tests = (str(sglang_python()), "-m", "pytest", "test_healthy.py", "test_tails.py")
+    tests = (str(sglang_python()), "-m", "pytest", "test_healthy.py", "test_rarer.py")
+    tests += ("test_tails.py",)
     tests += ("-c", os.devnull, "--rootdir=.")
     tests += ("--fmcheck-config", str(DATA / "prove" / "sglang.toml"))
     files = [str(package / one) for one in FILES]

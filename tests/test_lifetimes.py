@@ -155,6 +155,62 @@ def test_the_copy_s_own_stream_does_not_make_the_host_wait(watch: Watch) -> None
     assert codes(watch) == ["FR404"]
 
 
+READS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "an index": lambda tokens_cpu: tokens_cpu[torch.tensor([1, 2])],
+    "arithmetic": lambda tokens_cpu: tokens_cpu + 1,
+    "a clone": lambda tokens_cpu: tokens_cpu.clone(),
+    "a view's sum": lambda tokens_cpu: tokens_cpu[1:].sum(),
+}
+
+
+@pytest.mark.parametrize("name", READS)
+def test_an_operator_on_host_memory_reads_it_at_once(watch: Watch, name: str) -> None:
+    engine = Engine()
+    done = engine.pull()
+    READS[name](engine.tokens_cpu)
+    (violation,) = found(watch)
+    assert violation.code == "FR404"
+    assert violation.access.site.function.endswith("<lambda>")
+    assert violation.last_write is not None
+    assert violation.last_write.site.line == line_of(Engine.pull, "self.tokens_cpu.copy_")
+    done.synchronize()
+    READS[name](engine.tokens_cpu)
+    assert found(watch) == []
+
+
+def test_an_operator_on_what_was_pulled_reads_it_at_once(watch: Watch) -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        _ = engine.tokens.to("cpu", non_blocking=True, copy=True) + 1
+    assert codes(watch) == ["FR404"]
+
+
+def test_a_copy_on_a_stream_behind_the_pull_reads_in_order(watch: Watch) -> None:
+    engine = Engine()
+    done = engine.pull()
+    with torch.cpu.stream(engine.forward):
+        engine.forward.wait_event(done)
+        engine.tokens.copy_(engine.tokens_cpu)
+    assert found(watch) == []
+
+
+def test_a_blocking_copy_beside_the_pull_is_early(watch: Watch) -> None:
+    engine = Engine()
+    engine.pull()
+    with torch.cpu.stream(engine.forward):
+        engine.tokens.copy_(engine.tokens_cpu)
+    assert "FR404" in codes(watch)
+
+
+def test_an_operator_on_memory_that_nothing_calls_the_host_s_is_no_host_read(watch: Watch) -> None:
+    engine = Engine()
+    inputs = torch.zeros(4, dtype=torch.int64)  # under a default device, a graph's inputs
+    with torch.cpu.stream(engine.forward):
+        inputs.copy_(engine.tokens, non_blocking=True)
+        _ = inputs + 1
+    assert found(watch) == []
+
+
 def test_a_read_of_device_memory_waits_for_the_current_stream(watch: Watch) -> None:
     engine = Engine()
     engine.push()

@@ -51,11 +51,13 @@ class Use:
 class Copy:
     """An asynchronous copy that the host has not waited for: its source or its target.
 
-    `known` tells that this end is the host's. `before` holds the source's bytes at the call.
+    `known` tells that this end is the host's, `named` that its name says so. `before` holds the
+    source's bytes at the call.
     """
 
     use: Use
     known: bool
+    named: bool = False
     before: bytes = b""
 
 

@@ -39,6 +39,7 @@ _FACTORIES = frozenset(
         *("randint", "randperm", "linspace", "scalar_tensor", "eye"),
     }
 )
+_COPIES = frozenset({"copy_", "_to_copy"})
 # Copies of one block that are kept in mind, each way.
 _KEPT_COPIES = 16
 
@@ -71,6 +72,9 @@ class Lifetimes:
                 self._writes(call, tensor)
             if call.name == "copy_":
                 self._blocks(call)
+            for tensor in call.reads:
+                if self._operator_reads(call, tensor) and self._is_shown():
+                    return _poisoned(tensor)
         return None
 
     def _blocks(self, call: Call) -> None:
@@ -132,8 +136,12 @@ class Lifetimes:
             block = self.blocks.of(tensor)
             low, high = span(tensor)
             kept = block.fills if is_target else block.reads
-            known = block.home is Home.HOST or (
-                block.home is Home.UNKNOWN and (_is_surely_host(name) or (sent and not is_target))
+            pulled = is_target and call.name == "_to_copy" and not sent
+            named = pulled or (block.home is not Home.DEVICE and _is_surely_host(name))
+            known = (
+                block.home is Home.HOST
+                or named
+                or (block.home is Home.UNKNOWN and sent and not is_target)
             )
             if not is_target:
                 self._compare(block, use.moment)
@@ -141,7 +149,7 @@ class Lifetimes:
             if known:
                 self._is_on_host(tensor)
             end = Use(use.lane, use.epoch, use.moment, low, high)
-            kept.append(Copy(end, known, b"" if is_target else content(tensor)))
+            kept.append(Copy(end, known, named, b"" if is_target else content(tensor)))
             del kept[:-_KEPT_COPIES]
 
     def _is_on_host(self, tensor: torch.Tensor) -> None:
@@ -171,6 +179,25 @@ class Lifetimes:
             if not waits:
                 self._early_read(call, copy.use)
                 return True
+        return False
+
+    def _operator_reads(self, call: Call, tensor: torch.Tensor) -> bool:
+        """Judges an operator's read of host memory, which does not wait for the device.
+
+        Only of memory that its copy calls the host's: what was made without a device may be the
+        device's all the same, where a default device is set.
+        """
+        block = self.blocks.of(tensor)
+        if not block.fills:
+            return False
+        self._forget_done(block)
+        for copy in block.fills:
+            if copy.named and copy.use.meets(*span(tensor)):
+                # A copy reads when its stream gets there.
+                waits = call.name in _COPIES and self.fences.ordered(copy.use.epoch, call.lane)
+                if not waits:
+                    self._early_read(call, copy.use)
+                    return True
         return False
 
     def _is_shown(self) -> bool:

@@ -154,8 +154,10 @@ class PoolRelay:
         self.map.fwd_prepare_d2h_stream = device.Stream()
         self.map.new_seq_lens_cpu_pinned = torch.empty(self.map.req_pool_size, dtype=torch.int64)
 
-    def extras(self, places):
+    def extras(self, places, **flags):
+        """Returns the draft input that a batch is given, which may say more by `flags`."""
         resolved = spec_batch(places)
+        vars(resolved.spec_info).update(flags)
         relay.resolve_forward_inputs(resolved, self.map)
         return resolved.spec_info
 

@@ -128,6 +128,19 @@ def test_lengths_that_wait_for_no_publish():
         made.lengths(ROWS)
 
 
+@pool_only
+def test_lengths_read_before_their_copy_is_done():
+    made = lengths_relay()
+    made.pull_lengths()
+    schedule, forward = relays.device.Stream(), relays.device.Stream()
+    relays.device.synchronize()
+    with relays.device.stream(forward):
+        made.publish(ROWS, TOKENS)
+    made.map.fwd_prepare_d2h_stream.synchronize = lambda: None
+    with relays.device.stream(schedule):
+        made.lengths(ROWS)
+
+
 def test_extras_double_gather():
     with relays.eagle():
         made = lengths_relay()
