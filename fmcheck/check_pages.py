@@ -132,8 +132,11 @@ PAGES = {
         means="The host read the target of an asynchronous copy before the copy was done: it may "
         "see the last step's values.",
         how="From a non-blocking copy to the host until its event or stream was waited for, reads "
-        "of its target are faults.",
-        unseen="Reads through memory that was never seen as a tensor.",
+        "of its target are faults: by `.tolist()` and the like, and by operators such as an index. "
+        "A copy on a stream that is behind the first one reads in order.",
+        unseen="Reads through memory that was never seen as a tensor; and operators on a target "
+        "that nothing calls the host's: neither its name (`cpu`, `host`, `pinned`) nor "
+        '`.to("cpu")`.',
         mend="Record an event after the copy and `synchronize()` it before the read.",
         seen_in=("vllm-project/vllm#31584",),
     ),
