@@ -10,24 +10,21 @@ All three ask the fences whether the use happened before; nothing waits for a ba
 from __future__ import annotations
 
 import ctypes
-import os
 import random
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
-from fmcheck.finding import CHECKS, Access, Violation
 from fmcheck.host_words import SURE_WORDS, words
 from fmcheck.runtime import call_text
 from fmcheck.runtime.blocks import Block, Blocks, Copy, Home, Use, content, span
 from fmcheck.runtime.homes import goes_to_host, names_a_device
+from fmcheck.runtime.too_soon import TooSoon
 
 if TYPE_CHECKING:
     import ast
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import torch
 
-    from fmcheck.finding import Site
     from fmcheck.runtime.fences import Fences, Happening, Lane
     from fmcheck.runtime.ops import Call
 
@@ -52,9 +49,7 @@ class Lifetimes:
         self.tally = fences.tally
         self.blocks = Blocks(self._freed)
         self._coin = None if fences.seed is None else random.Random(fences.seed)
-        self._told: dict[tuple[str, Site, str, str], tuple[str, str, Site]] = {}
-        # Engines need not lend memory of a CPU: without a first time, nothing says that they would.
-        self.lends = False
+        self._told = TooSoon(fences)
         self._read_by_copies: set[Block] = set()
         fences.listeners.append(self._heard)
 
@@ -208,8 +203,8 @@ class Lifetimes:
         return self._coin is None or self._coin.random() < 0.5
 
     def _early_read(self, call: Call, copy: Use) -> None:
-        where = self._line(copy.moment)
-        self._report(
+        where = self._told.line(copy.moment)
+        self._told.tell(
             "FR404",
             Use(self.fences.host, copy.epoch, self._here(), 0, 0),
             call.name,
@@ -249,8 +244,8 @@ class Lifetimes:
         return ctypes.string_at(copy.use.low, len(copy.before)) != copy.before
 
     def _overwritten(self, copy: Use, verb: str, moment: int) -> None:
-        where = self._line(copy.moment)
-        self._report(
+        where = self._told.line(copy.moment)
+        self._told.tell(
             "FR403",
             Use(self.fences.host, copy.epoch, moment, 0, 0),
             verb,
@@ -282,7 +277,7 @@ class Lifetimes:
 
     def _reused(self, made: Use, use: Use, lane: Lane) -> None:
         used, home = f"stream `{use.lane.name}`", f"stream `{lane.name}`"
-        self._report(
+        self._told.tell(
             "FR402",
             Use(lane, use.epoch, self._here(), 0, 0),
             "free",
@@ -299,7 +294,7 @@ class Lifetimes:
     def _heard(self, happened: Happening) -> None:
         """A fence: what copies read must be what it was when they were made."""
         if happened.what == "lend":
-            self.lends = True
+            self._told.lends = True
             self.blocks.of(happened.about()).lent.add(happened.lane.number)
         elif happened.lane is self.fences.host and happened.after is not None:
             for block in list(self._read_by_copies):
@@ -325,70 +320,6 @@ class Lifetimes:
     def _text(self) -> ast.expr | None:
         frame = self.tally.sites.frame()
         return None if frame is None else call_text.call_at(frame)
-
-    def _line(self, moment: int) -> str:
-        site = self.tally.sites[self.tally.moments.site(moment)]
-        return f"{PurePath(site.path).name}:{site.line}"
-
-    def _access(self, verb: str, use: Use) -> Access:
-        moments = self.tally.moments
-        site = self.tally.sites[moments.site(use.moment)]
-        return Access(verb, site, moments.step_of(use.moment), use.lane.name)
-
-    def _report(
-        self,
-        code: str,
-        late: Use,
-        verb: str,
-        early: Use,
-        early_verb: str,
-        missing: str,
-        note: str,
-        made: Use | None = None,
-    ) -> None:
-        tally, fences = self.tally, self.fences
-        if tally.sites.is_showing():
-            return
-        site = tally.sites[tally.moments.site(late.moment)]
-        begun = tally.sites[tally.moments.site((made or early).moment)]
-        name = f"memory of {PurePath(begun.path).name}:{begun.line} in {begun.function}"
-        # One line that frees a batch too soon frees many tensors: one report for all of them.
-        gap = (code, site, early.lane.name, late.lane.name if made else name)
-        with tally.lock:
-            told = self._told.setdefault(gap, (code, name, site))
-            if tally.seen_again(told):
-                return
-            code, name, site = told
-            first = fences.tell(early.lane, early_verb, early.moment, about=name)
-            last = fences.tell(late.lane, verb, late.moment, about=name, ordered=False)
-            is_read = code == "FR404"
-            before = self._access(early_verb, early)
-            doubts = tuple(self._doubts(code))
-            tally.report(
-                Violation(
-                    code=code,
-                    name=CHECKS[code],
-                    buffer=name,
-                    rows=(),
-                    row_count=0,
-                    values=(),
-                    access=self._access(verb, late),
-                    last_write=before if is_read else None,
-                    last_read=None if is_read else before,
-                    test=tally.test,
-                    device="cpu",
-                    pid=os.getpid(),
-                    missing=missing,
-                    notes=(note, *doubts),
-                    history=fences.history((early.lane, late.lane), (first, last)),
-                    confidence="incomplete" if doubts else "",
-                )
-            )
-
-    def _doubts(self, code: str) -> Iterator[str]:
-        yield from self.fences.out_of_sight()
-        if code == "FR402" and not self.lends:
-            yield "this engine was not seen to call `record_stream`, which it may do on a GPU only"
 
 
 def _poisoned(tensor: torch.Tensor) -> Callable[[], None] | None:
