@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: Trees deeper than this may end libcst, and its process with it.
+MOST_DEPTH = 1000
 #: Fields that hold no node, or one that says nothing but its class.
 _TEXTS = ("arg", "asname", "attr", "id", "kind", "kwd_attrs", "module", "rest", "s", "str", "tag")
 _NUMBERS = ("conversion", "is_async", "level", "lineno", "n", "simple")

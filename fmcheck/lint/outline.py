@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from fmcheck.lint.block import Block
 from fmcheck.lint.nodes import walk as all_below
+from fmcheck.lint.rule import Scope
 from fmcheck.lint.words import has_word
 
 if TYPE_CHECKING:
@@ -194,6 +195,20 @@ def outlines_with(facts: ModuleFacts, word: str) -> Iterator[Outline]:
     """Yields the outlines of functions in statements that hold a word."""
     for node in facts.module.statements_with((word,)):
         yield from outlines_of(node, facts)
+
+
+def outlines_defining(facts: ModuleFacts, name: str) -> Iterator[Outline]:
+    """Yields the outlines of the module's functions and methods of this name."""
+    definition = re.compile(rf"def[\s\\]+{re.escape(name)}\b")
+    if definition.search(facts.module.text) is None:
+        return
+
+    def may_define(text: str) -> bool:
+        return definition.search(text) is not None
+
+    for node in facts.module.nodes(Scope.FUNCTION, (name,), may_define):
+        if isinstance(node, ast.AST):
+            yield from (one for one in outlines_of(node, facts) if one.name == name)
 
 
 def outlines_at(block: Block) -> Sequence[Outline]:

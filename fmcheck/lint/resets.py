@@ -11,14 +11,13 @@ from fmcheck.lint.block import walk
 from fmcheck.lint.graph_inputs import Filling, Kind, When
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import fits
-from fmcheck.lint.outline import outlines_at, outlines_of, outlines_with
+from fmcheck.lint.outline import outlines_defining, outlines_of, outlines_with
 from fmcheck.lint.padding import BEFORE_REPLAY, Padding
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
 
     from fmcheck.finding import Span
-    from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
     from fmcheck.lint.graph_inputs import Write
     from fmcheck.lint.outline import Outline
@@ -36,16 +35,19 @@ class Sibling:
 
 
 class Functions:
-    """The functions of a block, each read only when it matters."""
+    """The functions of a block, each read only when it matters.
 
-    def __init__(self, block: Block) -> None:
-        self._block = block
-        self._here = outlines_at(block)
+    `here` are their outlines; those that neither fill nor reset may be left out.
+    """
+
+    def __init__(self, facts: ModuleFacts, here: Sequence[Outline]) -> None:
+        self._facts = facts
+        self._here = here
         self._read: dict[int, Filling] = {}
 
     def _with(self, word: str) -> Iterator[Outline]:
         """Yields the outlines of the module in statements that hold a word."""
-        return outlines_with(self._block.facts, word)
+        return outlines_with(self._facts, word)
 
     @cached_property
     def has_tensors(self) -> bool:
@@ -56,7 +58,7 @@ class Functions:
     def filling(self, outline: Outline) -> Filling:
         """Returns the function that an outline is about."""
         if outline.line not in self._read:
-            facts = self._block.facts
+            facts = self._facts
             self._read[outline.line] = Filling(outline.block(facts), partial(_defines, facts))
         return self._read[outline.line]
 
@@ -89,7 +91,7 @@ class Functions:
 
         A class that fills such a buffer too resets its own, unless it is called for it.
         """
-        here = range(self._block.first_line, self._block.last_line + 1)
+        here = {one.line for one in self._here}
         return any(
             leaf in outline.resets
             and leaf not in outline.fills
@@ -100,13 +102,13 @@ class Functions:
 
     def _filled_by_owner(self, outline: Outline) -> set[str]:
         """Returns what is filled in the class that an outline is of."""
-        facts = self._block.facts
-        statement = next(iter(facts.module.statements_at(outline.line, outline.line)))
-        return {leaf for one in outlines_of(statement, facts) for leaf in one.fills}
+        module = self._facts.module
+        statement = next(iter(module.statements_at(outline.line, outline.line)))
+        return {leaf for one in outlines_of(statement, self._facts) for leaf in one.fills}
 
 
 def _defines(facts: ModuleFacts, name: str) -> bool:
-    return any(one.name == name and not one.resets_any for one in outlines_with(facts, name))
+    return any(not one.resets_any for one in outlines_defining(facts, name))
 
 
 class Resets:
@@ -117,13 +119,14 @@ class Resets:
         self.functions = functions
 
     def reach(self, fill: Write) -> bool:
-        """Tells whether anything resets the buffer that `fill` fills."""
-        leaf = fill.region.leaf
-        return (
-            any(reset.region.may_be(fill.region) for reset in self._filling.resets)
-            or any(self._by_peers(fill))
-            or self.functions.is_reset_elsewhere(leaf, self._filling.calls)
+        """Tells whether anything in the block resets the buffer that `fill` fills."""
+        return any(reset.region.may_be(fill.region) for reset in self._filling.resets) or any(
+            self._by_peers(fill)
         )
+
+    def reach_from_elsewhere(self, fill: Write) -> bool:
+        """Tells whether anything in the rest of the module does."""
+        return self.functions.is_reset_elsewhere(fill.region.leaf, self._filling.calls)
 
     def _by_peers(self, fill: Write) -> Iterator[tuple[Filling, Write]]:
         """Yields the resets of a filled buffer in other functions, made for this one."""
