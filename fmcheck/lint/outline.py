@@ -11,9 +11,11 @@ import enum
 import re
 from collections import defaultdict
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fmcheck.lint.block import Block
+from fmcheck.lint.nodes import children, gather
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Scope
 from fmcheck.lint.words import has_word
@@ -149,8 +151,13 @@ class Outline:
         return Block.at(facts, self.line, self.end_line, parsed)
 
     @cached_property
+    def nodes(self) -> Mapping[type[ast.AST], Sequence[Any]]:
+        """The nodes that tell something of it, by class."""
+        return gather(self.function, TELLING)
+
+    @cached_property
     def _told(self) -> _Told:
-        return _Told(self.function)
+        return _Told(self.nodes)
 
     @property
     def fills(self) -> Mapping[str, set[int]]:
@@ -241,16 +248,17 @@ def _functions(body: Iterable[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncF
                 yield from _functions(getattr(node, name, ()))
 
 
-#: What is met most and tells nothing by itself.
-_MUTE = frozenset(
-    {ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Expr, ast.If, ast.keyword, ast.BinOp}
+#: What tells of writes, of the sizes that they are cut to, and of tests between sizes.
+TELLING = (
+    *(ast.Call, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.comprehension, ast.arg),
+    *(ast.List, ast.Tuple, ast.Set, ast.Slice, ast.Compare, ast.If, ast.IfExp),
 )
 
 
 class _Told:
-    """What a walk over a function finds for its outline."""
+    """What the telling nodes of a function say for its outline."""
 
-    def __init__(self, function: ast.AST) -> None:
+    def __init__(self, nodes: Mapping[type[ast.AST], Sequence[Any]]) -> None:
         self.fills: Places = defaultdict(set)
         self.resets: Places = defaultdict(set)
         self.tails: Places = defaultdict(set)
@@ -259,22 +267,20 @@ class _Told:
         self._copies: set[int] = set()
         listed: list[ast.expr] = []
         bound: list[tuple[ast.expr, ast.expr]] = []
-        for node in all_below(function):
-            if node.__class__ in _MUTE:
-                continue
-            if isinstance(node, ast.Call):
-                self._note_call(node, listed)
-            elif isinstance(node, (ast.List, ast.Tuple)):
-                listed += node.elts
-            elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value:
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        for call in nodes[ast.Call]:
+            self._note_call(call, listed)
+        for assign in chain(nodes[ast.Assign], nodes[ast.AnnAssign], nodes[ast.NamedExpr]):
+            if assign.value is not None:
+                for target in getattr(assign, "targets", None) or [assign.target]:
                     self._note_store(target)
-                    if isinstance(target, ast.Attribute) and _is_list(node.value):
+                    if isinstance(target, ast.Attribute) and _is_list(assign.value):
                         self.lists.add(target.attr)
-                    bound.append((target, node.value))
-            elif isinstance(node, (ast.For, ast.comprehension)):
-                bound.append((node.target, node.iter))
+                    bound.append((target, assign.value))
+        bound += [(loop.target, loop.iter) for loop in nodes[ast.For]]
+        bound += [(loop.target, loop.iter) for loop in nodes[ast.comprehension]]
         if self._copies:
+            for display in chain(nodes[ast.List], nodes[ast.Tuple]):
+                listed += display.elts
             for element in listed:
                 lines = {element.lineno, *self._copies}
                 _add(self.fills, _cut(element), lines)
@@ -284,12 +290,14 @@ class _Told:
 
     def _follow(self, bound: Sequence[tuple[ast.expr, ast.expr]]) -> None:
         """Adds what the names that are written stand for."""
-        stands_for: dict[str, set[str]] = defaultdict(set)
+        stands_for: dict[str, set[str]] = {
+            name: set() for places in (self.fills, self.resets, self.tails) for name in places
+        }
         for target, value in bound:
             _stand(target, value, stands_for)
         for places in (self.fills, self.resets, self.tails):
             for name, lines in list(places.items()):
-                _add(places, stands_for.get(name, ()), lines)
+                _add(places, stands_for[name], lines)
 
     def _note_call(self, call: ast.Call, listed: list[ast.expr]) -> None:
         word = getattr(call.func, "attr", getattr(call.func, "id", ""))
@@ -354,21 +362,34 @@ def _cut(node: ast.expr, bound: str = "upper") -> set[str]:
 
 def leaves(node: ast.AST) -> set[str]:
     """Returns the names by which an expression is reached: of the buffer and of what holds it."""
-    if isinstance(node, ast.Name):
-        return set() if node.id == "self" else {node.id}
-    if isinstance(node, ast.Attribute):
-        return {node.attr} | leaves(node.value)
-    if isinstance(node, ast.Constant):
-        return {node.value} if isinstance(node.value, str) else set()
-    if isinstance(node, ast.Subscript):
-        # The bounds of a slice are sizes, not buffers.
-        key = leaves(node.slice) if isinstance(node.slice, (ast.Constant, ast.Name)) else set()
-        return key | leaves(node.value)
-    return {name for child in ast.iter_child_nodes(node) for name in leaves(child)}
+    found: set[str] = set()
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Name):
+            if node.id != "self":
+                found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+            stack.append(node.value)
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str):
+                found.add(node.value)
+        elif isinstance(node, ast.Subscript):
+            stack.append(node.value)
+            # The bounds of a slice are sizes, not buffers.
+            if isinstance(node.slice, (ast.Constant, ast.Name)):
+                stack.append(node.slice)
+        else:
+            stack += children(node)
+    return found
 
 
 def _stand(target: ast.AST, value: ast.expr, stands_for: dict[str, set[str]]) -> None:
-    mentioned = leaves(value)
-    for name in all_below(target):
-        if isinstance(name, ast.Name):
-            stands_for[name.id] |= mentioned
+    """Adds what a value mentions to those of a target's names that are asked for."""
+    below = (target,) if isinstance(target, ast.Name) else all_below(target)
+    names = [one.id for one in below if isinstance(one, ast.Name) and one.id in stands_for]
+    if names:
+        mentioned = leaves(value)
+        for name in names:
+            stands_for[name] |= mentioned
