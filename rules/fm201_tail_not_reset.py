@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 from fmcheck.finding import Edit, Severity, Span
 from fmcheck.lint.names import fits
 from fmcheck.lint.nodes import MOST_DEPTH, depth
-from fmcheck.lint.outline import may_fill, may_reset, outlines_at, outlines_of
+from fmcheck.lint.outline import outlines_at, outlines_of
 from fmcheck.lint.resets import Functions, Resets, candidates
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.write_words import may_fill, may_reset, may_reset_and_fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -257,6 +258,10 @@ class Pool:
         self._discarded = [glob for one in inputs for glob in one.tail_is_discarded]
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
         self.needles = ((*CALLS, *(_literal(name) for name in self._row_indices)),)
+
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Asks for what may reset a buffer and for what may fill one."""
+        return may_reset_and_fill(facts.module.text)
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for what may reset a buffer and for what may fill one."""

@@ -7,7 +7,6 @@ resets. So it errs to one side: a name is listed if there is any chance.
 from __future__ import annotations
 
 import ast
-import enum
 import re
 from collections import defaultdict
 from functools import cached_property
@@ -18,7 +17,6 @@ from fmcheck.lint.block import Block
 from fmcheck.lint.nodes import children, gather
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Scope
-from fmcheck.lint.words import has_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -31,98 +29,6 @@ _RESETS = frozenset({"zero_", "fill_", "fill"})
 #: What stands in the text of every function that fills or resets: a method's name, the argument
 #: `out`, or an assignment to what ends in a bracket.
 _TELLS = re.compile(r"copy|zero_|fill|foreach_|\bout\b|\][\s\\)]*=(?!=)")
-
-
-#: A call of something with `copy` in its name.
-_COPY = re.compile(r"copy\w*[\s\\)]*\(")
-_ZERO = re.compile(r"zero_[\s\\)]*\(")
-_FILL = re.compile(r"fill_?[\s\\)]*\(")
-_OUT = re.compile(r"out[\s\\]*=")
-_STORE = re.compile(r"\][\s\\)]*=(?!=)")
-#: A subscript that is longer than this is not looked at closely.
-_LONGEST = 400
-_NESTED = re.compile(r"\[[^\[\]]*\]|\([^()]*\)|\{[^{}]*\}")
-#: What may hold a bracket or a colon that is none.
-_UNCLEAR = re.compile(r"[#\"'\[\](){}]|\blambda\b")
-_BRACKET_OR_COLON = re.compile(r"[\[\](){}:]")
-_CLOSING = {"]": "[", ")": "(", "}": "{"}
-_UPPER = re.compile(r"\s*[^\s\],:]")
-
-
-def may_reset(text: str) -> bool:
-    """Tells whether source text may set a buffer to one value: all that `resets` finds."""
-    if "foreach_" in text or has_word(_ZERO, text) or has_word(_FILL, text):
-        return True
-    return any(stored is not _Stored.UP_TO for stored in _stores(text))
-
-
-def may_fill(text: str) -> bool:
-    """Tells whether source text may fill a buffer's front: all of `fills` that is one."""
-    is_written = (
-        _COPY.search(text) is not None
-        or has_word(_OUT, text)
-        or any(stored is not _Stored.FROM for stored in _stores(text))
-    )
-    return is_written and _may_cut(text)
-
-
-class _Stored(enum.Enum):
-    """Which part of a buffer an assignment to a slice is to: its front, the rest or all, both."""
-
-    UP_TO = enum.auto()
-    FROM = enum.auto()
-    UNKNOWN = enum.auto()
-
-
-def _stores(text: str) -> Iterator[_Stored]:
-    """Yields what is assigned to slices in a text."""
-    for match in _STORE.finditer(text):
-        depth, at = 0, match.start()
-        least = max(at - _LONGEST, 0)
-        while at >= least:
-            sign = text[at]
-            depth += (sign == "]") - (sign == "[")
-            if not depth:
-                break
-            at -= 1
-        inside = text[at + 1 : match.start()]
-        if depth:
-            yield _Stored.UNKNOWN
-        elif ":" in inside:
-            yield _stored(inside)
-
-
-def _stored(inside: str) -> _Stored:
-    """Returns which part of a buffer a subscript is of, by what stands in its brackets."""
-    bare, found = "", inside
-    while bare != found:
-        bare, found = found, _NESTED.sub("x", found)
-    if _UNCLEAR.search(bare):
-        return _Stored.UNKNOWN
-    parts = [part.split(":") for part in bare.split(",") if ":" in part]
-    has_lower = any(lower.strip() for lower, *_ in parts)
-    has_upper = any(upper.strip() for _, upper, *_ in parts)
-    if has_lower and has_upper:
-        return _Stored.UNKNOWN
-    return _Stored.UP_TO if has_upper else _Stored.FROM
-
-
-def _may_cut(text: str) -> bool:
-    """Tells whether a slice with an upper bound, or `narrow`, may stand in a text."""
-    if "narrow" in text:
-        return True
-    opened: list[str] = []
-    for match in _BRACKET_OR_COLON.finditer(text):
-        sign = match[0]
-        if sign in _CLOSING:
-            if opened and opened[-1] == _CLOSING[sign]:
-                opened.pop()
-        elif sign != ":":
-            opened.append(sign)
-        elif opened and opened[-1] == "[" and _UPPER.match(text, match.end()):
-            return True
-    return False
-
 
 #: Names, each with lines of the file.
 Places: TypeAlias = "dict[str, set[int]]"
@@ -250,7 +156,8 @@ def _functions(body: Iterable[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncF
 
 #: What tells of writes, of the sizes that they are cut to, and of tests between sizes.
 TELLING = (
-    *(ast.Call, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.For, ast.comprehension, ast.arg),
+    *(ast.Call, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.arg),
+    *(ast.For, ast.AsyncFor, ast.comprehension),
     *(ast.List, ast.Tuple, ast.Set, ast.Slice, ast.Compare, ast.If, ast.IfExp),
 )
 

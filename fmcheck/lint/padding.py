@@ -111,8 +111,7 @@ class Padding:
 
     def _may_be_of(self, reset: Sequence[ast.expr], filled: Sequence[ast.expr]) -> bool:
         """Tells whether what is reset may be, or hold, something that is filled."""
-        names = self._sites.reached(reset)
-        return "" in names or not names.isdisjoint(self._sites.reached(filled))
+        return any(self._sites.may_hold(one, other) for one in reset for other in filled)
 
     @property
     def _resets(self) -> Sequence[tuple[str, set[int]]]:

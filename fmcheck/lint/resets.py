@@ -15,7 +15,7 @@ from fmcheck.lint.outline import outlines_defining, outlines_of, outlines_with
 from fmcheck.lint.padding import BEFORE_REPLAY, Padding
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from fmcheck.finding import Span
     from fmcheck.lint.facts import ModuleFacts
@@ -140,19 +140,34 @@ class Resets:
 
     def siblings_of(self, fill: Write) -> Sequence[Sibling]:
         """Returns the resets of other buffers that show that a padded tail is read."""
-        found: dict[str, Sibling] = {}
+        found = {
+            leaf: span
+            for leaf, span in (*self._reset_by_peers.items(), *self._reset_here.items())
+            if leaf != fill.region.leaf
+        }
+        return sorted((Sibling(*one) for one in found.items()), key=lambda sibling: sibling.span)
+
+    @cached_property
+    def _reset_here(self) -> Mapping[str, Span]:
+        """The buffers that this function resets for the padding, and where it does so first."""
+        found: dict[str, Span] = {}
         for reset in self._filling.resets:
             leaf = reset.region.leaf
-            if leaf not in ("", fill.region.leaf) and self._shows_padding(reset):
-                span = self._filling.block.span(reset.site)
-                found.setdefault(leaf, Sibling(leaf, span))
-        for other in self._filling.fills:
-            leaf = other.region.leaf
-            if leaf == fill.region.leaf or leaf in found:
-                continue
-            for peer, reset in self._by_peers(other):
-                found.setdefault(leaf, Sibling(leaf, peer.block.span(reset.site)))
-        return sorted(found.values(), key=lambda sibling: sibling.span)
+            if leaf and leaf not in found and self._shows_padding(reset):
+                found[leaf] = self._filling.block.span(reset.site)
+        return found
+
+    @cached_property
+    def _reset_by_peers(self) -> Mapping[str, Span]:
+        """The buffers that this function fills and another one resets for it, and where."""
+        found: dict[str, Span] = {}
+        for fill in self._filling.fills:
+            leaf = fill.region.leaf
+            by_peer = None if leaf in found else next(self._by_peers(fill), None)
+            if by_peer is not None:
+                peer, reset = by_peer
+                found[leaf] = peer.block.span(reset.site)
+        return found
 
     def last_before(self, fill: Write) -> Write | None:
         """Returns the last reset for the padding before `fill`, below which `fill`'s may stand.

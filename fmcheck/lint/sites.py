@@ -11,9 +11,9 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.buffers import HELD, VIEWS
 from fmcheck.lint.nodes import walk
 from fmcheck.lint.outline import RESET_WORDS, leaves
+from fmcheck.lint.write_words import HELD, VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -37,13 +37,16 @@ class Sites:
         self._values: dict[str, list[ast.expr]] = defaultdict(list)
         #: What a loop binds may be anything.
         self._looped: dict[str, list[ast.expr]] = defaultdict(list)
+        self._followed: dict[ast.expr, set[str]] = {}
         for node in self.nodes[ast.Assign]:
             for target in node.targets:
                 self._bind(target, node.value)
         for node in chain(self.nodes[ast.AnnAssign], self.nodes[ast.NamedExpr]):
             if node.value is not None:
                 self._bind(node.target, node.value)
-        for node in chain(self.nodes[ast.For], self.nodes[ast.comprehension]):
+        for node in chain(
+            *(self.nodes[kind] for kind in (ast.For, ast.AsyncFor, ast.comprehension))
+        ):
             for one in walk(node.target):
                 if isinstance(one, ast.Name):
                     self._looped[one.id].append(node.iter)
@@ -184,23 +187,43 @@ class Sites:
             return all(self.is_one(one, seen) for one in (site.func, *site.args))
         return isinstance(site, ast.Constant)
 
-    def reached(self, sites: Iterable[ast.expr]) -> set[str]:
-        """Returns the names of what these expressions are and of what holds it.
+    def may_hold(self, one: ast.expr, other: ast.expr) -> bool:
+        """Tells whether what one expression names may be the buffer of the other, or hold it."""
+        holder, held = self.path(one), self.path(other)
+        if holder and held:
+            return f"{held}.".startswith(f"{holder}.")
+        names = self._reached(base(one))
+        return "" in names or not names.isdisjoint(self._reached(base(other)))
+
+    def path(self, site: ast.expr) -> str:
+        """Returns `a.b` for what is cut from it, where nothing here binds `a`; "" for the rest."""
+        node, parts = base(site), []
+        while isinstance(node, ast.Attribute) and node.attr not in HELD:
+            parts.append(node.attr)
+            node = node.value
+        if not isinstance(node, ast.Name) or self.values(node.id) or node.id in self._looped:
+            return ""
+        return ".".join((node.id, *reversed(parts)))
+
+    def _reached(self, site: ast.expr) -> set[str]:
+        """Returns the names of what an expression is and of what holds it.
 
         Names are followed as far as it goes. "" is what may be any of an object's buffers.
         """
-        found: set[str] = set()
-        for site in sites:
+        found = self._followed.get(site)
+        if found is None:
             # What holds everything is no name of its own.
-            found |= leaves(site) or {""}
-        asked = list(found)
-        while asked:
-            name = asked.pop()
-            for value in chain(self.values(name), self._looped.get(name, ())):
-                new = leaves(value) - found
-                found |= new
-                asked += new
-        return found if found.isdisjoint(_ANY) else found | {""}
+            found = self._followed[site] = leaves(site) or {""}
+            asked = list(found)
+            while asked:
+                name = asked.pop()
+                for value in chain(self.values(name), self._looped.get(name, ())):
+                    new = leaves(value) - found
+                    found |= new
+                    asked += new
+            if not found.isdisjoint(_ANY):
+                found.add("")
+        return found
 
 
 def called(call: ast.Call) -> str:
