@@ -9,12 +9,12 @@ from typing import TYPE_CHECKING
 from fmcheck.finding import Severity
 from fmcheck.lint.buffers import ANY, Names
 from fmcheck.lint.declared import functions
+from fmcheck.lint.front_words import HELD
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, fits, last_name
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.words import has_word, words_around
-from fmcheck.lint.write_words import HELD
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING
 
 from fmcheck.finding import Edit, Severity, Span
 from fmcheck.lint.buffers import squeezed
+from fmcheck.lint.front_words import VIEWS
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.stream_words import CLASS, ON_HOST, mentions, stream_words
 from fmcheck.lint.stream_words import last_name as last_word
 from fmcheck.lint.streams import ANYTHING, HOST, Streams, functions, goes_to_host
-from fmcheck.lint.write_words import VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -984,3 +984,19 @@ def test_a_clamp_is_found_by_any_of_its_arguments() -> None:
 
     assert {one.code for one in quick} == {"FM202"}
     assert quick == whole
+
+
+def test_what_shows_that_a_module_has_tensors_may_stand_in_another_block() -> None:
+    source = """
+        class Runner:
+            def replay(self, batch, bs, raw_bs):
+                if bs != raw_bs:
+                    self.seq_lens[raw_bs:] = 1
+                self.seq_lens[:raw_bs] = batch.seq_lens
+                self.rows[:raw_bs] = batch.rows
+
+        class Other:
+            def clear(self):
+                self.totals.zero_()
+    """
+    assert stale(source) == ["rows"]

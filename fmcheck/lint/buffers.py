@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.block import walk
+from fmcheck.lint.front_words import HELD, VIEWS
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.write_words import HELD, VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

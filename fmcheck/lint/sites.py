@@ -11,9 +11,9 @@ from functools import cached_property
 from itertools import chain
 from typing import TYPE_CHECKING
 
+from fmcheck.lint.front_words import HELD, VIEWS
 from fmcheck.lint.nodes import walk
 from fmcheck.lint.outline import RESET_WORDS, leaves
-from fmcheck.lint.write_words import HELD, VIEWS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence

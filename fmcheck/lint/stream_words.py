@@ -11,9 +11,9 @@ from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from fmcheck.lint.front_words import HELD
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.words import has_word
-from fmcheck.lint.write_words import HELD
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
