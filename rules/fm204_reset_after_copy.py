@@ -140,13 +140,17 @@ def _may_undo(outline: Outline) -> bool:
     resets = outline.resets
     return any(
         name in resets and max(resets[name]) >= min(lines) for name, lines in outline.fills.items()
-    ) and _may_be_same(Sites(outline))
+    ) and _is_wiped_after(Sites(outline))
 
 
-def _may_be_same(sites: Sites) -> bool:
-    """Tells whether all of a buffer may be reset whose front is filled."""
+def _is_wiped_after(sites: Sites) -> bool:
+    """Tells whether all of a buffer may be reset after its front was filled."""
     whole = [site for site in sites.wiped if not is_bounded(site)]
-    return any(sites.may_hold(one, front) for one in whole for front in sites.heads)
+    return any(
+        sites.may_hold(one, front) and not sites.is_before(one, front)
+        for one in whole
+        for front in sites.heads
+    )
 
 
 def _undoes(reset: Write, fill: Write, block: Block) -> bool:

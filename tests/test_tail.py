@@ -933,6 +933,35 @@ def test_a_reset_after_a_copy_is_found_whatever_names_it(body: str) -> None:
     assert quick == whole
 
 
+@pytest.mark.parametrize(
+    "body",
+    [
+        "self.all.rows.zero_()\nself.all.rows[:n].copy_(x)",
+        "try:\n    x\nexcept E:\n    self.all.rows.zero_()\nelse:\n    self.all.rows[:n].copy_(x)",
+    ],
+    ids=["in order", "in a handler"],
+)
+def test_a_reset_before_a_copy_undoes_nothing(body: str) -> None:
+    lines = textwrap.indent(f"{body}\nself.all.lens.zero_()\n", " " * 4)
+    assert quick_and_whole(f"def stage(self, x, n):\n{lines}", "FM204") == ([], [])
+
+
+def test_a_reset_after_a_list_of_fronts_is_found_wherever_the_list_is_made() -> None:
+    quick, whole = quick_and_whole(
+        """
+        def stage(self, x, n):
+            for to in (1, 2):
+                grouped_copy(to, x)
+                self.rows.zero_()
+                to = [self.rows[:n]]
+            self.rows[n:].fill_(0)
+        """,
+        "FM204",
+    )
+    assert {one.code for one in quick} == {"FM204"}
+    assert quick == whole
+
+
 def test_a_reset_of_another_buffer_undoes_nothing() -> None:
     source = "def stage(self, x, n):\n    self.all.rows[:n].copy_(x)\n    self.all.lens.zero_()\n"
     assert quick_and_whole(source, "FM204") == ([], [])

@@ -72,20 +72,16 @@ class Sites:
     @cached_property
     def copied(self) -> Sequence[ast.expr]:
         """What may be copied to, as it is written."""
-        found: list[ast.expr] = [
-            target
-            for node in self.nodes[ast.Assign]
-            for target in node.targets
-            if isinstance(target, ast.Subscript)
-        ]
+        found: list[ast.expr] = [*self._direct]
         listed: list[ast.expr] = []
         groups = False
+        for node in self.nodes[ast.Assign]:
+            if len(node.targets) > 1:
+                found += [target for target in node.targets if isinstance(target, ast.Subscript)]
         for call in self.nodes[ast.Call]:
             word = called(call)
             found += [one.value for one in call.keywords if one.arg == "out"]
-            if word == "copy_" and isinstance(call.func, ast.Attribute):
-                found.append(call.func.value)
-            elif "copy" in word:
+            if "copy" in word and not (word == "copy_" and isinstance(call.func, ast.Attribute)):
                 # A list of tensors is handed to it.
                 groups = groups or bool(call.args or call.keywords)
             elif word in ("append", "extend"):
@@ -95,6 +91,30 @@ class Sites:
                 listed += display.elts
             found += listed
         return found
+
+    @cached_property
+    def _direct(self) -> Sequence[ast.expr]:
+        """What is copied to where it stands: the one target of a store, or by its own method."""
+        return [
+            *(
+                node.targets[0]
+                for node in self.nodes[ast.Assign]
+                if len(node.targets) == 1 and isinstance(node.targets[0], ast.Subscript)
+            ),
+            *(
+                call.func.value
+                for call in self.nodes[ast.Call]
+                if isinstance(call.func, ast.Attribute) and call.func.attr == "copy_"
+            ),
+        ]
+
+    def is_before(self, one: ast.expr, front: ast.expr) -> bool:
+        """Tells whether an expression surely stands ahead of a copy to a front.
+
+        What a list or an argument holds is written elsewhere than it stands.
+        """
+        end = one.end_lineno or one.lineno
+        return end < front.lineno and any(site is front for site in self._direct)
 
     @cached_property
     def wiped(self) -> Sequence[ast.expr]:
