@@ -9,9 +9,11 @@ from typing import TYPE_CHECKING
 
 from fmcheck.finding import Edit, Severity, Span
 from fmcheck.lint.names import fits
-from fmcheck.lint.outline import may_fill, may_reset, outlines_of
+from fmcheck.lint.nodes import MOST_DEPTH, depth
+from fmcheck.lint.outline import outlines_at, outlines_of
 from fmcheck.lint.resets import Functions, Resets, candidates
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.write_words import may_fill, may_reset, may_reset_and_fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -71,6 +73,8 @@ class TailNotReset(Rule):
     severity = Severity.WARNING
     scope = Scope.CLASS
     needles: tuple[tuple[bytes, ...], ...] = (CALLS,)
+    # What shows that a module has tensors may stand in another block.
+    anchors = ()
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/26292",
         "https://github.com/sgl-project/sglang/pull/24401",
@@ -257,6 +261,10 @@ class Pool:
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
         self.needles = ((*CALLS, *(_literal(name) for name in self._row_indices)),)
 
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Asks for what may reset a buffer and for what may fill one."""
+        return may_reset_and_fill(facts.module.text)
+
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for what may reset a buffer and for what may fill one."""
         return may_reset(text) and may_fill(text)
@@ -266,29 +274,47 @@ class Pool:
         return may_reset(text) or may_fill(text)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that fill no buffer where another one is reset."""
-        return any(candidates(outlines_of(node, facts)))
+        """Clears blocks that reset in themselves what they fill, or nothing beside it."""
+        here = outlines_of(node, facts)
+        if any(depth(one.function) > MOST_DEPTH for one in candidates(here)):
+            return True  # It is for the engine to tell.
+        functions = Functions(facts, here)
+        try:
+            return any(
+                True
+                for filling in functions.candidates()
+                for _ in self._left(filling, Resets(filling, functions))
+            )
+        except RecursionError:
+            return True
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each buffer whose padded tail nothing resets."""
-        functions = Functions(block)
+        functions = Functions(block.facts, outlines_at(block))
         for filling in functions.candidates():
             yield from self._stale_tails(filling, Resets(filling, functions))
 
     def _stale_tails(self, filling: Filling, resets: Resets) -> Iterator[Finding]:
         reported: set[str] = set()
-        for fill in filling.fills:
+        for fill, siblings in self._left(filling, resets):
             leaf = fill.region.leaf
-            if leaf in reported or fits(leaf, self._may_stay):
+            if leaf in reported:
                 continue
             if not (fits(leaf, self._row_indices) or resets.functions.has_tensors):
                 continue
-            siblings = resets.siblings_of(fill)
-            if siblings and not resets.functions.is_list(fill) and not resets.reach(fill):
+            if not resets.functions.is_list(fill) and not resets.reach_from_elsewhere(fill):
                 reported.add(leaf)
                 beside = resets.last_before(fill)
                 edits = _zeroed(filling.block, fill, beside) if beside is not None else ()
                 yield self._stale_tail(filling.block, fill, siblings, edits)
+
+    def _left(self, filling: Filling, resets: Resets) -> Iterator[tuple[Write, Sequence[Sibling]]]:
+        """Yields the fills that the block leaves stale, with what is reset beside each."""
+        for fill in filling.fills:
+            if not fits(fill.region.leaf, self._may_stay):
+                siblings = resets.siblings_of(fill)
+                if siblings and not resets.reach(fill):
+                    yield fill, siblings
 
     def _stale_tail(
         self, block: Block, fill: Write, siblings: Sequence[Sibling], edits: Sequence[Edit]

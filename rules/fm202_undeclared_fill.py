@@ -3,19 +3,21 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
-from fmcheck.lint.buffers import Names
+from fmcheck.lint.buffers import ANY, Names
 from fmcheck.lint.declared import functions
+from fmcheck.lint.front_words import HELD
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, fits, last_name
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.words import words_around
+from fmcheck.lint.words import has_word, words_around
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import libcst
     from libcst import CSTNode
@@ -29,6 +31,14 @@ if TYPE_CHECKING:
 SUFFIX = "_fill_value"
 #: The functions that are looked at.
 ASKED = ("fill_", "clamp")
+#: The functions of torch that make a buffer of one value.
+MAKERS = ("ones", "zeros")
+#: `fill_` with a number after its bracket, or with an attribute of `self`; or with a comment.
+_FILLED = re.compile(r"fill_[\s\\)]*\([\s\\(+-]*(?:\w+\s*=[\s\\(+-]*)?[\d#]")
+_DECLARED = re.compile(r"fill_[\s\\)]*\([\s\\(]*(?:\w+\s*=[\s\\(]*)?(?:self|#)")
+_FILL = re.compile(r"fill_[\s\\)]*\(")
+_MADE = re.compile(r"torch[\s\\]*\.[\s\\]*(?:ones|zeros)\b")
+_LITERALS = (ast.Constant, ast.UnaryOp)
 
 
 class UndeclaredFill(Rule):
@@ -137,23 +147,61 @@ class Runner:
         self.needles = (tuple(word.encode() for word in self._told), self.anchors)
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for the functions and a declared value, as whole words, in the block itself."""
-        return any(asked in words_around(asked, text) for asked in ASKED) and any(
+        """Asks for a function that is given a literal, or makes one, and for a declared value."""
+        return self._may_differ(text) and any(
             name.endswith(SUFFIX) or fits(name, self._names)
             for word in self._told
             for name in words_around(word, text)
         )
 
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that call none of the functions in question, or name nothing declared."""
-        named = {
-            str(getattr(inner, "attr", getattr(inner, "id", getattr(inner, "value", ""))))
-            for inner in all_below(node)
-            if isinstance(inner, (ast.Attribute, ast.Name, ast.Constant))
-        }
-        return not named.isdisjoint(ASKED) and any(
-            name.endswith(SUFFIX) or fits(name, self._names) for name in named
+    def _may_differ(self, text: str) -> bool:
+        if self._names and "clamp" in words_around("clamp", text):
+            return True
+        return has_word(_FILLED, text) or (has_word(_DECLARED, text) and has_word(_MADE, text))
+
+    def looks_into(self, text: str) -> bool:
+        """Of a class, asks for the methods that fill, make a buffer or name what is declared."""
+        return (
+            any(word in text for word in self._told)
+            or has_word(_FILL, text)
+            or has_word(_MADE, text)
+            or (bool(self._names) and "clamp" in text)
         )
+
+    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
+        """Clears blocks that give no literal to what is declared, and fill nothing made of one."""
+        literal: list[ast.expr] = []
+        filled: list[ast.expr] = []
+        made: set[str] = set()
+        named: set[str] = set()
+        stems: set[str] = set()
+        for inner in all_below(node):
+            if isinstance(inner, ast.Attribute):
+                named.add(inner.attr)
+                if inner.attr.endswith(SUFFIX) and getattr(inner.value, "id", "") == "self":
+                    stems.add(inner.attr.removesuffix(SUFFIX))
+            elif isinstance(inner, ast.Name):
+                named.add(inner.id)
+            elif isinstance(inner, ast.Constant):
+                named.add(str(inner.value))
+            elif isinstance(inner, ast.Call):
+                if isinstance(inner.func, ast.Attribute) and inner.func.attr in ASKED:
+                    given = [*inner.args, *(one.value for one in inner.keywords)]
+                    if any(isinstance(one, _LITERALS) for one in given):
+                        literal.append(inner.func.value)
+                    if any(getattr(one, "attr", "").endswith(SUFFIX) for one in given):
+                        filled.append(inner.func.value)
+            elif isinstance(inner, ast.Assign) and _is_made(inner.value):
+                target = inner.targets[0]
+                made.add(getattr(target, "attr", getattr(target, "id", "")))
+        return any(
+            self._is_declared(leaf, stems) for one in literal for leaf in _leaves(one, named)
+        ) or any(not made.isdisjoint(_leaves(one, named)) for one in filled)
+
+    def _is_declared(self, leaf: str, stems: set[str]) -> bool:
+        """Tells whether a buffer of this name, or one in a container of it, is to hold a value."""
+        is_named = fits(leaf, self._names) or fits(leaf + ANY, self._names)
+        return is_named or "" in stems or _stem(leaf, stems) != ""
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each literal that is not the declared value."""
@@ -222,6 +270,20 @@ def _named(block: Block) -> Iterator[tuple[libcst.Call, str]]:
                     yield node, leaf
 
 
+def _leaves(buffer: ast.expr, named: set[str]) -> set[str]:
+    """Returns the buffer's name where an expression tells it by itself, else all that is named."""
+    while isinstance(buffer, ast.Subscript) and isinstance(buffer.slice, ast.Slice):
+        buffer = buffer.value
+    if isinstance(buffer, ast.Attribute) and buffer.attr not in HELD:
+        return {buffer.attr}
+    return named
+
+
+def _is_made(value: ast.expr) -> bool:
+    """Tells a call of `torch.ones` or its like."""
+    return isinstance(value, ast.Call) and getattr(value.func, "attr", "") in MAKERS
+
+
 def _is_asked(method: libcst.Attribute) -> bool:
     return method.attr.value in ASKED
 
@@ -233,6 +295,6 @@ def _literal(node: CSTNode) -> int | None:
     return int(node.value, 0) if isinstance(node, cst.Integer) else None
 
 
-def _stem(leaf: str, stems: dict[str, str]) -> str:
+def _stem(leaf: str, stems: Iterable[str]) -> str:
     """Returns the declared stem of a buffer's name: `seq_len` of `seq_lens` and `seq_lens_cpu`."""
     return next((one for one in stems if leaf in (one, f"{one}s", f"{one}s_cpu")), "")

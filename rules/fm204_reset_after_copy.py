@@ -8,8 +8,10 @@ from fmcheck.finding import Severity
 from fmcheck.lint.graph_inputs import Filling, Kind
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted
-from fmcheck.lint.outline import may_fill, may_reset, outlines_at, outlines_of
+from fmcheck.lint.outline import outlines_at, outlines_of
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.sites import Sites, is_bounded
+from fmcheck.lint.write_words import may_fill, may_reset, may_reset_and_fill
 
 if TYPE_CHECKING:
     import ast
@@ -98,6 +100,10 @@ def stage(pool, rows, batch, out):
         ),
     )
 
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Asks for what may reset a buffer and for what may fill one."""
+        return may_reset_and_fill(facts.module.text)
+
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for what may reset a buffer and for what may fill one."""
         return may_reset(text) and may_fill(text)
@@ -131,9 +137,19 @@ def stage(pool, rows, batch, out):
 
 def _may_undo(outline: Outline) -> bool:
     """Tells whether a buffer may be reset on the line of a fill of it or below."""
+    resets = outline.resets
     return any(
-        name in outline.resets and max(outline.resets[name]) >= min(lines)
-        for name, lines in outline.fills.items()
+        name in resets and max(resets[name]) >= min(lines) for name, lines in outline.fills.items()
+    ) and _is_wiped_after(Sites(outline))
+
+
+def _is_wiped_after(sites: Sites) -> bool:
+    """Tells whether all of a buffer may be reset after its front was filled."""
+    whole = [site for site in sites.wiped if not is_bounded(site)]
+    return any(
+        sites.may_hold(one, front) and not sites.is_before(one, front)
+        for one in whole
+        for front in sites.heads
     )
 
 

@@ -9,7 +9,8 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Edit, Severity, Span
-from fmcheck.lint.buffers import VIEWS, squeezed
+from fmcheck.lint.buffers import squeezed
+from fmcheck.lint.front_words import VIEWS
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
 from fmcheck.lint.rule import Example, Judged, Rule, Scope

@@ -865,3 +865,167 @@ def store(cache, slot_mapping, values):
     ends = [one.message.rpartition(", and ")[2] for one in found]
     last_row = "-1 is the last row to an index"
     assert ends == [last_row, "`index_copy_` fails on -1", last_row]
+
+
+# What clears a block before a tree is needed.
+
+DEEP = "deep = batch" + ".rows" * 1200
+
+
+def quick_and_whole(source: str, code: str) -> tuple[list[Finding], list[Finding]]:
+    text = textwrap.dedent(source).encode()
+    used = [rule(code)]
+    return lint_text(text, "x.py", used), lint_text(text, "x.py", used, whole=True)
+
+
+@pytest.mark.parametrize("rest", ["", "    self.rows.zero_()\n"], ids=["stale", "reset"])
+def test_a_function_that_nests_too_deeply_is_told_of_in_any_case(rest: str) -> None:
+    quick, whole = quick_and_whole(f"{STALE}    {DEEP}\n{rest}", "FM201")
+
+    assert [one.code for one in quick] == ["FM001"]
+    assert quick == whole
+
+
+def test_one_buffer_alone_has_none_beside_it() -> None:
+    alone = STALE.replace("self.rows[:raw_bs].copy_(batch.rows)", "pass")
+    assert not is_candidate(alone)
+    assert not is_candidate(alone.replace("    if bs != raw_bs:\n    ", ""))
+    assert is_candidate(alone.replace("        self.seq_lens.fill_", "        self.rows.fill_"))
+    assert is_candidate(alone.replace("self.seq_lens[:raw_bs]", "self[name][:raw_bs]"))
+
+
+def test_a_reset_that_the_module_defines_is_read_however_it_is_defined() -> None:
+    source = """
+        class Runner:
+            def replay(self, batch, bs, raw_bs):
+                if bs != raw_bs:
+                    self.seq_lens.fill_(1)
+                    self.reset_rows(self.rows)
+                self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+                self.rows[:raw_bs].copy_(batch.rows)
+
+            async def \\
+                    reset_rows(self, rows):
+                rows.count = 0
+    """
+    assert stale(source) == ["rows"]
+    assert stale(source.replace("reset_rows(self, rows)", "reset_others(self, rows)")) == []
+
+
+UNDONE = {
+    "a name for it": "rows = self.rows\nrows[:n].copy_(x)\nself.rows.zero_()",
+    "a name for its front": "rows = self.rows[:n]\nrows.copy_(x)\nself.rows.zero_()",
+    "a key and an attribute": "rows = self.all['rows']\nrows[:n].copy_(x)\nself.all.rows.zero_()",
+    "a loop": "self.rows[:n].copy_(x)\nfor one in (self.rows,):\n    one.zero_()",
+    "an element": "self.rows[0][:n].copy_(x)\nfor one in self.rows:\n    one.zero_()",
+    "a store": "self.rows[:n].copy_(x)\nself.rows[:] = 0",
+}
+
+
+@pytest.mark.parametrize("body", UNDONE.values(), ids=UNDONE)
+def test_a_reset_after_a_copy_is_found_whatever_names_it(body: str) -> None:
+    lines = textwrap.indent(body, " " * 4)
+    quick, whole = quick_and_whole(
+        f"async def stage(self, x, n):\n{lines}\n    x.zero_()\n", "FM204"
+    )
+
+    assert {one.code for one in quick} == {"FM204"}
+    assert quick == whole
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        "self.all.rows.zero_()\nself.all.rows[:n].copy_(x)",
+        "try:\n    x\nexcept E:\n    self.all.rows.zero_()\nelse:\n    self.all.rows[:n].copy_(x)",
+    ],
+    ids=["in order", "in a handler"],
+)
+def test_a_reset_before_a_copy_undoes_nothing(body: str) -> None:
+    lines = textwrap.indent(f"{body}\nself.all.lens.zero_()\n", " " * 4)
+    assert quick_and_whole(f"def stage(self, x, n):\n{lines}", "FM204") == ([], [])
+
+
+def test_a_reset_after_a_list_of_fronts_is_found_wherever_the_list_is_made() -> None:
+    quick, whole = quick_and_whole(
+        """
+        def stage(self, x, n):
+            for to in (1, 2):
+                grouped_copy(to, x)
+                self.rows.zero_()
+                to = [self.rows[:n]]
+            self.rows[n:].fill_(0)
+        """,
+        "FM204",
+    )
+    assert {one.code for one in quick} == {"FM204"}
+    assert quick == whole
+
+
+def test_a_reset_of_another_buffer_undoes_nothing() -> None:
+    source = "def stage(self, x, n):\n    self.all.rows[:n].copy_(x)\n    self.all.lens.zero_()\n"
+    assert quick_and_whole(source, "FM204") == ([], [])
+
+
+FILLED = {
+    "a comment first": ("", "self.seq_lens.fill_(  # as captured\n    1)"),
+    "by keyword": ("", "self.seq_lens.fill_(value=1)"),
+    "in brackets": ("", "(self.seq_lens.fill_)((1))"),
+    "of a sign": ("", "self.seq_lens.fill_(-1)"),
+    "of another base": ("", "self.seq_lens.fill_(0x1)"),
+    "a name": ("", "lens = self.seq_lens\nlens.fill_(1)"),
+    "a slice": ("", "self.seq_lens[2:].fill_(1)"),
+    "a key": ("", "self.all['seq_lens'].fill_(1)"),
+    "what is held": ("", "self.seq_lens.gpu.fill_(1)"),
+    "made": ("self.seq_lens = torch.ones(1)", "self.seq_lens.fill_(self.seq_len_fill_value)"),
+    "made, spaced": (
+        "self.seq_lens = torch . zeros(1)",
+        "self.seq_lens.fill_( # it\n    self.seq_len_fill_value)",
+    ),
+    "made, named": (
+        "self.seq_lens = torch.ones(1)",
+        "lens = self.seq_lens\nlens.fill_(self.seq_len_fill_value)",
+    ),
+}
+
+
+@pytest.mark.parametrize(("make", "fill"), FILLED.values(), ids=FILLED)
+@pytest.mark.parametrize("filler", [0, 100], ids=["short", "long"])
+def test_an_undeclared_fill_is_found_however_it_is_written(
+    make: str, fill: str, filler: int
+) -> None:
+    others = "".join(f"    def m{n}(self):\n        return {n}\n" for n in range(filler))
+    body = textwrap.indent(fill, " " * 8)
+    source = (
+        "class Runner:\n    def __init__(self, value):\n"
+        f"        self.seq_len_fill_value = value\n        {make or 'pass'}\n"
+        f"{others}    def replay(self):\n{body}\n"
+    )
+    quick, whole = quick_and_whole(source, "FM202")
+
+    assert {one.code for one in quick} == {"FM202"}
+    assert quick == whole
+
+
+def test_a_clamp_is_found_by_any_of_its_arguments() -> None:
+    source = "def pad(self, n):\n    return self.slot_mapping.clamp(max=n, min=0)\n"
+    quick, whole = quick_and_whole(source, "FM202")
+
+    assert {one.code for one in quick} == {"FM202"}
+    assert quick == whole
+
+
+def test_what_shows_that_a_module_has_tensors_may_stand_in_another_block() -> None:
+    source = """
+        class Runner:
+            def replay(self, batch, bs, raw_bs):
+                if bs != raw_bs:
+                    self.seq_lens[raw_bs:] = 1
+                self.seq_lens[:raw_bs] = batch.seq_lens
+                self.rows[:raw_bs] = batch.rows
+
+        class Other:
+            def clear(self):
+                self.totals.zero_()
+    """
+    assert stale(source) == ["rows"]

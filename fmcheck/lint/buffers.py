@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.block import walk
+from fmcheck.lint.front_words import HELD, VIEWS
 from fmcheck.lint.lazy import cst
 
 if TYPE_CHECKING:
@@ -22,10 +23,6 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.block import Block
 
-#: Calls that return another view of the whole buffer.
-VIEWS = frozenset({"view", "reshape", "flatten", "squeeze", "unsqueeze", "t", "detach", "numpy"})
-#: Attributes under which a wrapper hands out what it holds: `seq_lens.gpu` is `seq_lens`.
-HELD = frozenset({"data", "T", "gpu", "cpu", "np"})
 #: Stands for any one element of a container, and for any attribute of an object.
 ANY = "[*]"
 

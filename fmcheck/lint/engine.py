@@ -12,7 +12,7 @@ from fmcheck.finding import Finding, Severity, Span
 from fmcheck.lint.block import Block
 from fmcheck.lint.facts import ModuleFacts
 from fmcheck.lint.module import Module, TooMuchError, extent, parse
-from fmcheck.lint.nodes import depth
+from fmcheck.lint.nodes import MOST_DEPTH, depth
 from fmcheck.lint.rule import Rule, Scope
 from fmcheck.lint.sieve import Sieve
 from fmcheck.lint.source import decode, is_text, read
@@ -29,8 +29,6 @@ UNREADABLE = "FM001"
 FAILED = "FM002"
 #: Brackets nested deeper than CPython's own limit may end libcst, and its process with it.
 MOST_BRACKETS = 200
-#: Trees deeper than this may do so too.
-MOST_DEPTH = 1000
 #: Encodings in which a word's bytes are those of its letters, and nothing else's.
 _PLAIN = ("utf-8", "utf-8-sig")
 _BRACKETS = re.compile(r"[()\[\]{}]")

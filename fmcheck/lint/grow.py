@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.tree import CSTNode
 
-#: Deeper than `engine.MOST_DEPTH` nothing gets here; each level takes two or three calls.
+#: Deeper than `nodes.MOST_DEPTH` nothing gets here; each level takes two or three calls.
 _DEEPEST = 4000
 
 

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import ast
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
+#: Trees deeper than this may end libcst, and its process with it.
+MOST_DEPTH = 1000
 #: Fields that hold no node, or one that says nothing but its class.
 _TEXTS = ("arg", "asname", "attr", "id", "kind", "kwd_attrs", "module", "rest", "s", "str", "tag")
 _NUMBERS = ("conversion", "is_async", "level", "lineno", "n", "simple")
@@ -64,6 +66,43 @@ def walk(root: ast.AST) -> Iterator[ast.AST]:
                 stack += value
             else:
                 stack.append(value)
+
+
+def gather(root: ast.AST, kinds: Iterable[type[ast.AST]]) -> dict[type[ast.AST], list[Any]]:
+    """Returns the nodes of these classes below `root`, itself included, by class, in no order."""
+    found: dict[type[ast.AST], list[Any]] = {kind: [] for kind in kinds}
+    stack: list[ast.AST | None] = [root]
+    pop, push, known, wanted = stack.pop, stack.append, _FIELDS, found.get
+    while stack:
+        node = pop()
+        if node is None:
+            continue
+        kind = node.__class__
+        listed = wanted(kind)
+        if listed is not None:
+            listed.append(node)
+        fields = known.get(kind)
+        if fields is None:
+            fields = _fields(kind)
+        for name in fields:
+            value = getattr(node, name, None)
+            if value.__class__ is list:
+                stack += value
+            else:
+                push(value)
+    return found
+
+
+def children(node: ast.AST) -> Iterator[ast.AST]:
+    """Yields the nodes right below another one but operators and contexts."""
+    kind = node.__class__
+    fields = _FIELDS.get(kind)
+    for name in _fields(kind) if fields is None else fields:
+        value = getattr(node, name, None)
+        if value.__class__ is list:
+            yield from (one for one in value if one is not None)
+        elif value is not None:
+            yield value
 
 
 def depth(root: ast.AST) -> int:

@@ -7,15 +7,16 @@ resets. So it errs to one side: a name is listed if there is any chance.
 from __future__ import annotations
 
 import ast
-import enum
 import re
 from collections import defaultdict
 from functools import cached_property
-from typing import TYPE_CHECKING, TypeAlias
+from itertools import chain
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fmcheck.lint.block import Block
+from fmcheck.lint.nodes import children, gather
 from fmcheck.lint.nodes import walk as all_below
-from fmcheck.lint.words import has_word
+from fmcheck.lint.rule import Scope
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -28,98 +29,6 @@ _RESETS = frozenset({"zero_", "fill_", "fill"})
 #: What stands in the text of every function that fills or resets: a method's name, the argument
 #: `out`, or an assignment to what ends in a bracket.
 _TELLS = re.compile(r"copy|zero_|fill|foreach_|\bout\b|\][\s\\)]*=(?!=)")
-
-
-#: A call of something with `copy` in its name.
-_COPY = re.compile(r"copy\w*[\s\\)]*\(")
-_ZERO = re.compile(r"zero_[\s\\)]*\(")
-_FILL = re.compile(r"fill_?[\s\\)]*\(")
-_OUT = re.compile(r"out[\s\\]*=")
-_STORE = re.compile(r"\][\s\\)]*=(?!=)")
-#: A subscript that is longer than this is not looked at closely.
-_LONGEST = 400
-_NESTED = re.compile(r"\[[^\[\]]*\]|\([^()]*\)|\{[^{}]*\}")
-#: What may hold a bracket or a colon that is none.
-_UNCLEAR = re.compile(r"[#\"'\[\](){}]|\blambda\b")
-_BRACKET_OR_COLON = re.compile(r"[\[\](){}:]")
-_CLOSING = {"]": "[", ")": "(", "}": "{"}
-_UPPER = re.compile(r"\s*[^\s\],:]")
-
-
-def may_reset(text: str) -> bool:
-    """Tells whether source text may set a buffer to one value: all that `resets` finds."""
-    if "foreach_" in text or has_word(_ZERO, text) or has_word(_FILL, text):
-        return True
-    return any(stored is not _Stored.UP_TO for stored in _stores(text))
-
-
-def may_fill(text: str) -> bool:
-    """Tells whether source text may fill a buffer's front: all of `fills` that is one."""
-    is_written = (
-        _COPY.search(text) is not None
-        or has_word(_OUT, text)
-        or any(stored is not _Stored.FROM for stored in _stores(text))
-    )
-    return is_written and _may_cut(text)
-
-
-class _Stored(enum.Enum):
-    """Which part of a buffer an assignment to a slice is to: its front, the rest or all, both."""
-
-    UP_TO = enum.auto()
-    FROM = enum.auto()
-    UNKNOWN = enum.auto()
-
-
-def _stores(text: str) -> Iterator[_Stored]:
-    """Yields what is assigned to slices in a text."""
-    for match in _STORE.finditer(text):
-        depth, at = 0, match.start()
-        least = max(at - _LONGEST, 0)
-        while at >= least:
-            sign = text[at]
-            depth += (sign == "]") - (sign == "[")
-            if not depth:
-                break
-            at -= 1
-        inside = text[at + 1 : match.start()]
-        if depth:
-            yield _Stored.UNKNOWN
-        elif ":" in inside:
-            yield _stored(inside)
-
-
-def _stored(inside: str) -> _Stored:
-    """Returns which part of a buffer a subscript is of, by what stands in its brackets."""
-    bare, found = "", inside
-    while bare != found:
-        bare, found = found, _NESTED.sub("x", found)
-    if _UNCLEAR.search(bare):
-        return _Stored.UNKNOWN
-    parts = [part.split(":") for part in bare.split(",") if ":" in part]
-    has_lower = any(lower.strip() for lower, *_ in parts)
-    has_upper = any(upper.strip() for _, upper, *_ in parts)
-    if has_lower and has_upper:
-        return _Stored.UNKNOWN
-    return _Stored.UP_TO if has_upper else _Stored.FROM
-
-
-def _may_cut(text: str) -> bool:
-    """Tells whether a slice with an upper bound, or `narrow`, may stand in a text."""
-    if "narrow" in text:
-        return True
-    opened: list[str] = []
-    for match in _BRACKET_OR_COLON.finditer(text):
-        sign = match[0]
-        if sign in _CLOSING:
-            if opened and opened[-1] == _CLOSING[sign]:
-                opened.pop()
-        elif sign != ":":
-            opened.append(sign)
-        elif opened and opened[-1] == "[" and _UPPER.match(text, match.end()):
-            return True
-    return False
-
 
 #: Names, each with lines of the file.
 Places: TypeAlias = "dict[str, set[int]]"
@@ -148,8 +57,13 @@ class Outline:
         return Block.at(facts, self.line, self.end_line, parsed)
 
     @cached_property
+    def nodes(self) -> Mapping[type[ast.AST], Sequence[Any]]:
+        """The nodes that tell something of it, by class."""
+        return gather(self.function, TELLING)
+
+    @cached_property
     def _told(self) -> _Told:
-        return _Told(self.function)
+        return _Told(self.nodes)
 
     @property
     def fills(self) -> Mapping[str, set[int]]:
@@ -196,6 +110,20 @@ def outlines_with(facts: ModuleFacts, word: str) -> Iterator[Outline]:
         yield from outlines_of(node, facts)
 
 
+def outlines_defining(facts: ModuleFacts, name: str) -> Iterator[Outline]:
+    """Yields the outlines of the module's functions and methods of this name."""
+    definition = re.compile(rf"def[\s\\]+{re.escape(name)}\b")
+    if definition.search(facts.module.text) is None:
+        return
+
+    def may_define(text: str) -> bool:
+        return definition.search(text) is not None
+
+    for node in facts.module.nodes(Scope.FUNCTION, (name,), may_define):
+        if isinstance(node, ast.AST):
+            yield from (one for one in outlines_of(node, facts) if one.name == name)
+
+
 def outlines_at(block: Block) -> Sequence[Outline]:
     """Returns the outlines of a block's functions; the rest of its module is not parsed."""
     first, last = block.first_line, block.last_line
@@ -226,16 +154,18 @@ def _functions(body: Iterable[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncF
                 yield from _functions(getattr(node, name, ()))
 
 
-#: What is met most and tells nothing by itself.
-_MUTE = frozenset(
-    {ast.Name, ast.Constant, ast.Attribute, ast.Subscript, ast.Expr, ast.If, ast.keyword, ast.BinOp}
+#: What tells of writes, of the sizes that they are cut to, and of tests between sizes.
+TELLING = (
+    *(ast.Call, ast.Assign, ast.AnnAssign, ast.NamedExpr, ast.arg),
+    *(ast.For, ast.AsyncFor, ast.comprehension),
+    *(ast.List, ast.Tuple, ast.Set, ast.Slice, ast.Compare, ast.If, ast.IfExp),
 )
 
 
 class _Told:
-    """What a walk over a function finds for its outline."""
+    """What the telling nodes of a function say for its outline."""
 
-    def __init__(self, function: ast.AST) -> None:
+    def __init__(self, nodes: Mapping[type[ast.AST], Sequence[Any]]) -> None:
         self.fills: Places = defaultdict(set)
         self.resets: Places = defaultdict(set)
         self.tails: Places = defaultdict(set)
@@ -244,22 +174,20 @@ class _Told:
         self._copies: set[int] = set()
         listed: list[ast.expr] = []
         bound: list[tuple[ast.expr, ast.expr]] = []
-        for node in all_below(function):
-            if node.__class__ in _MUTE:
-                continue
-            if isinstance(node, ast.Call):
-                self._note_call(node, listed)
-            elif isinstance(node, (ast.List, ast.Tuple)):
-                listed += node.elts
-            elif isinstance(node, (ast.Assign, ast.AnnAssign, ast.NamedExpr)) and node.value:
-                for target in node.targets if isinstance(node, ast.Assign) else [node.target]:
+        for call in nodes[ast.Call]:
+            self._note_call(call, listed)
+        for assign in chain(nodes[ast.Assign], nodes[ast.AnnAssign], nodes[ast.NamedExpr]):
+            if assign.value is not None:
+                for target in getattr(assign, "targets", None) or [assign.target]:
                     self._note_store(target)
-                    if isinstance(target, ast.Attribute) and _is_list(node.value):
+                    if isinstance(target, ast.Attribute) and _is_list(assign.value):
                         self.lists.add(target.attr)
-                    bound.append((target, node.value))
-            elif isinstance(node, (ast.For, ast.comprehension)):
-                bound.append((node.target, node.iter))
+                    bound.append((target, assign.value))
+        bound += [(loop.target, loop.iter) for loop in nodes[ast.For]]
+        bound += [(loop.target, loop.iter) for loop in nodes[ast.comprehension]]
         if self._copies:
+            for display in chain(nodes[ast.List], nodes[ast.Tuple]):
+                listed += display.elts
             for element in listed:
                 lines = {element.lineno, *self._copies}
                 _add(self.fills, _cut(element), lines)
@@ -269,12 +197,14 @@ class _Told:
 
     def _follow(self, bound: Sequence[tuple[ast.expr, ast.expr]]) -> None:
         """Adds what the names that are written stand for."""
-        stands_for: dict[str, set[str]] = defaultdict(set)
+        stands_for: dict[str, set[str]] = {
+            name: set() for places in (self.fills, self.resets, self.tails) for name in places
+        }
         for target, value in bound:
             _stand(target, value, stands_for)
         for places in (self.fills, self.resets, self.tails):
             for name, lines in list(places.items()):
-                _add(places, stands_for.get(name, ()), lines)
+                _add(places, stands_for[name], lines)
 
     def _note_call(self, call: ast.Call, listed: list[ast.expr]) -> None:
         word = getattr(call.func, "attr", getattr(call.func, "id", ""))
@@ -339,21 +269,34 @@ def _cut(node: ast.expr, bound: str = "upper") -> set[str]:
 
 def leaves(node: ast.AST) -> set[str]:
     """Returns the names by which an expression is reached: of the buffer and of what holds it."""
-    if isinstance(node, ast.Name):
-        return set() if node.id == "self" else {node.id}
-    if isinstance(node, ast.Attribute):
-        return {node.attr} | leaves(node.value)
-    if isinstance(node, ast.Constant):
-        return {node.value} if isinstance(node.value, str) else set()
-    if isinstance(node, ast.Subscript):
-        # The bounds of a slice are sizes, not buffers.
-        key = leaves(node.slice) if isinstance(node.slice, (ast.Constant, ast.Name)) else set()
-        return key | leaves(node.value)
-    return {name for child in ast.iter_child_nodes(node) for name in leaves(child)}
+    found: set[str] = set()
+    stack = [node]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, ast.Name):
+            if node.id != "self":
+                found.add(node.id)
+        elif isinstance(node, ast.Attribute):
+            found.add(node.attr)
+            stack.append(node.value)
+        elif isinstance(node, ast.Constant):
+            if isinstance(node.value, str):
+                found.add(node.value)
+        elif isinstance(node, ast.Subscript):
+            stack.append(node.value)
+            # The bounds of a slice are sizes, not buffers.
+            if isinstance(node.slice, (ast.Constant, ast.Name)):
+                stack.append(node.slice)
+        else:
+            stack += children(node)
+    return found
 
 
 def _stand(target: ast.AST, value: ast.expr, stands_for: dict[str, set[str]]) -> None:
-    mentioned = leaves(value)
-    for name in all_below(target):
-        if isinstance(name, ast.Name):
-            stands_for[name.id] |= mentioned
+    """Adds what a value mentions to those of a target's names that are asked for."""
+    below = (target,) if isinstance(target, ast.Name) else all_below(target)
+    names = [one.id for one in below if isinstance(one, ast.Name) and one.id in stands_for]
+    if names:
+        mentioned = leaves(value)
+        for name in names:
+            stands_for[name] |= mentioned

@@ -11,14 +11,13 @@ from fmcheck.lint.block import walk
 from fmcheck.lint.graph_inputs import Filling, Kind, When
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import fits
-from fmcheck.lint.outline import outlines_at, outlines_of, outlines_with
+from fmcheck.lint.outline import outlines_defining, outlines_of, outlines_with
 from fmcheck.lint.padding import BEFORE_REPLAY, Padding
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from fmcheck.finding import Span
-    from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
     from fmcheck.lint.graph_inputs import Write
     from fmcheck.lint.outline import Outline
@@ -36,16 +35,19 @@ class Sibling:
 
 
 class Functions:
-    """The functions of a block, each read only when it matters."""
+    """The functions of a block, each read only when it matters.
 
-    def __init__(self, block: Block) -> None:
-        self._block = block
-        self._here = outlines_at(block)
+    `here` are their outlines; those that neither fill nor reset may be left out.
+    """
+
+    def __init__(self, facts: ModuleFacts, here: Sequence[Outline]) -> None:
+        self._facts = facts
+        self._here = here
         self._read: dict[int, Filling] = {}
 
     def _with(self, word: str) -> Iterator[Outline]:
         """Yields the outlines of the module in statements that hold a word."""
-        return outlines_with(self._block.facts, word)
+        return outlines_with(self._facts, word)
 
     @cached_property
     def has_tensors(self) -> bool:
@@ -56,7 +58,7 @@ class Functions:
     def filling(self, outline: Outline) -> Filling:
         """Returns the function that an outline is about."""
         if outline.line not in self._read:
-            facts = self._block.facts
+            facts = self._facts
             self._read[outline.line] = Filling(outline.block(facts), partial(_defines, facts))
         return self._read[outline.line]
 
@@ -89,7 +91,7 @@ class Functions:
 
         A class that fills such a buffer too resets its own, unless it is called for it.
         """
-        here = range(self._block.first_line, self._block.last_line + 1)
+        here = {one.line for one in self._here}
         return any(
             leaf in outline.resets
             and leaf not in outline.fills
@@ -100,13 +102,13 @@ class Functions:
 
     def _filled_by_owner(self, outline: Outline) -> set[str]:
         """Returns what is filled in the class that an outline is of."""
-        facts = self._block.facts
-        statement = next(iter(facts.module.statements_at(outline.line, outline.line)))
-        return {leaf for one in outlines_of(statement, facts) for leaf in one.fills}
+        module = self._facts.module
+        statement = next(iter(module.statements_at(outline.line, outline.line)))
+        return {leaf for one in outlines_of(statement, self._facts) for leaf in one.fills}
 
 
 def _defines(facts: ModuleFacts, name: str) -> bool:
-    return any(one.name == name and not one.resets_any for one in outlines_with(facts, name))
+    return any(not one.resets_any for one in outlines_defining(facts, name))
 
 
 class Resets:
@@ -117,13 +119,14 @@ class Resets:
         self.functions = functions
 
     def reach(self, fill: Write) -> bool:
-        """Tells whether anything resets the buffer that `fill` fills."""
-        leaf = fill.region.leaf
-        return (
-            any(reset.region.may_be(fill.region) for reset in self._filling.resets)
-            or any(self._by_peers(fill))
-            or self.functions.is_reset_elsewhere(leaf, self._filling.calls)
+        """Tells whether anything in the block resets the buffer that `fill` fills."""
+        return any(reset.region.may_be(fill.region) for reset in self._filling.resets) or any(
+            self._by_peers(fill)
         )
+
+    def reach_from_elsewhere(self, fill: Write) -> bool:
+        """Tells whether anything in the rest of the module does."""
+        return self.functions.is_reset_elsewhere(fill.region.leaf, self._filling.calls)
 
     def _by_peers(self, fill: Write) -> Iterator[tuple[Filling, Write]]:
         """Yields the resets of a filled buffer in other functions, made for this one."""
@@ -137,19 +140,34 @@ class Resets:
 
     def siblings_of(self, fill: Write) -> Sequence[Sibling]:
         """Returns the resets of other buffers that show that a padded tail is read."""
-        found: dict[str, Sibling] = {}
+        found = {
+            leaf: span
+            for leaf, span in (*self._reset_by_peers.items(), *self._reset_here.items())
+            if leaf != fill.region.leaf
+        }
+        return sorted((Sibling(*one) for one in found.items()), key=lambda sibling: sibling.span)
+
+    @cached_property
+    def _reset_here(self) -> Mapping[str, Span]:
+        """The buffers that this function resets for the padding, and where it does so first."""
+        found: dict[str, Span] = {}
         for reset in self._filling.resets:
             leaf = reset.region.leaf
-            if leaf not in ("", fill.region.leaf) and self._shows_padding(reset):
-                span = self._filling.block.span(reset.site)
-                found.setdefault(leaf, Sibling(leaf, span))
-        for other in self._filling.fills:
-            leaf = other.region.leaf
-            if leaf == fill.region.leaf or leaf in found:
-                continue
-            for peer, reset in self._by_peers(other):
-                found.setdefault(leaf, Sibling(leaf, peer.block.span(reset.site)))
-        return sorted(found.values(), key=lambda sibling: sibling.span)
+            if leaf and leaf not in found and self._shows_padding(reset):
+                found[leaf] = self._filling.block.span(reset.site)
+        return found
+
+    @cached_property
+    def _reset_by_peers(self) -> Mapping[str, Span]:
+        """The buffers that this function fills and another one resets for it, and where."""
+        found: dict[str, Span] = {}
+        for fill in self._filling.fills:
+            leaf = fill.region.leaf
+            by_peer = None if leaf in found else next(self._by_peers(fill), None)
+            if by_peer is not None:
+                peer, reset = by_peer
+                found[leaf] = peer.block.span(reset.site)
+        return found
 
     def last_before(self, fill: Write) -> Write | None:
         """Returns the last reset for the padding before `fill`, below which `fill`'s may stand.

@@ -32,6 +32,7 @@ class Sizes:
         self.raw: set[str] = set()
         self.padded: set[str] = set()
         self._copied: set[str] = set()
+        self._texts: dict[CSTNode, str] = {}
         for size in copied:
             self._copied |= self._atoms(size)
 
@@ -57,7 +58,10 @@ class Sizes:
 
     def text(self, size: CSTNode) -> str:
         """Returns the text of an expression, without white space."""
-        return squeezed(self._block.code(size))
+        found = self._texts.get(size)
+        if found is None:
+            found = self._texts[size] = squeezed(self._block.code(size))
+        return found
 
     def is_raw(self, size: CSTNode | None) -> bool:
         """Tells whether `size` is a raw size, as far as is known."""

@@ -11,7 +11,7 @@ from collections import defaultdict
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.buffers import HELD
+from fmcheck.lint.front_words import HELD
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.words import has_word
 
