@@ -12,7 +12,15 @@ from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_words import CLASS, COPIES, LAUNCHES, ON_HOST, may_enter, stream_words
+from fmcheck.lint.stream_words import (
+    CLASS,
+    COPIES,
+    LAUNCHES,
+    ON_HOST,
+    WAITS,
+    may_enter,
+    stream_words,
+)
 from fmcheck.lint.stream_words import last_name as last_word
 from fmcheck.lint.streams import ANYTHING, CURRENT, Streams, functions
 
@@ -101,6 +109,32 @@ def offload(self, pages, device_module):
 """,
             at=((3, 24),),
         ),
+        Example(
+            """\
+import torch
+
+def save(self, parts, lens):
+    rows, count = torch.cat(parts), len(parts)
+    kept = torch.cat(lens)
+    with torch.cuda.stream(self.side):
+        self.out.copy_(rows)
+        self.lens.copy_(kept)
+    kept.record_stream(self.side)
+    with torch.cuda.stream(self.other):
+        self.counts[0] = count
+    torch.cuda.current_stream().wait_stream(self.other)
+""",
+            at=((7, 24),),
+        ),
+        Example(
+            """\
+def offload(self, pages, device_module):
+    with device_module.stream(stream=self.offload_stream):
+        if (rows := device_module.zeros(8, device=self.device)) is not None:
+            offload_kernel(pages.pin_memory(), rows)
+""",
+            at=((4, 28),),
+        ),
     )
     good = (
         Example(
@@ -166,6 +200,18 @@ def save(self, parts):
             contract='engine.name = "mine"\n'
             'streams.joins = [["forward_stream", "schedule_stream"]]\n',
         ),
+        Example(
+            """\
+import torch
+
+def save(self, parts):
+    rows = torch.cat(parts)
+    with torch.cuda.stream(self.side):
+        self.out.copy_(rows)
+        self.publish()
+    torch.cuda.current_stream().wait_event(self.published)
+"""
+        ),
     )
     judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
 
@@ -184,19 +230,18 @@ def save(self, parts):
         words = stream_words(node)
         if not words.contexts:
             return False
-        pinned = words.pinned
         made = {
-            target.id
+            inner.id
             for one in words.assigns
+            if any(_may_allocate(inner) for inner in all_below(one.value))
             for target in one.targets
-            if isinstance(target, ast.Name)
-            and isinstance(one.value, ast.Call)
-            and (target.id in pinned or last_word(one.value.func) in (*ALLOCATES, "to"))
+            for inner in all_below(target)
+            if isinstance(inner, ast.Name)
         }
-        joins = [*words.ordering_lines(), *words.lines("record_stream")]
+        # A wait that names what it is for may be for another stream.
+        joins = words.ordering_lines(WAITS)
         return any(
-            (isinstance(inner, ast.Name) and inner.id in made)
-            or (isinstance(inner, ast.keyword) and inner.arg == "pin_memory")
+            (isinstance(inner, ast.Name) and inner.id in made) or _may_pin(inner)
             for context in words.contexts
             if not any(line > (context.end_lineno or line) for line in joins)
             for statement in context.body
@@ -237,13 +282,25 @@ def save(self, parts):
                 )
 
 
+def _may_allocate(node: ast.AST) -> bool:
+    return _may_pin(node) or (
+        isinstance(node, ast.Call) and last_word(node.func) in (*ALLOCATES, "to")
+    )
+
+
+def _may_pin(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and (
+        last_word(node.func) == "pin_memory"
+        or any(one.arg == "pin_memory" for one in node.keywords)
+    )
+
+
 def _is_joined(context: Context, streams: Streams) -> bool:
     """Tells whether anything waits for the side stream after its body has begun."""
-    recorded = {one.event for one in streams.records if one.stream == context.stream}
     return any(
         wait.order >= context.order
         and wait.waiter != context.stream
-        and (wait.waiter == ANYTHING or wait.on in (context.stream, ANYTHING, *recorded))
+        and (wait.waiter == ANYTHING or streams.may_be_for(wait, context.stream))
         for wait in streams.waits
     )
 

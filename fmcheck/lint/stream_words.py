@@ -16,12 +16,14 @@ from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.words import has_word
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 #: Names of functions that order work for their caller, or wait for it.
 ORDERING = re.compile(
     r"(^|_)(sync|synchronize|wait|fence|barrier)(_|$)|(^|_)join_|_join(_|$)", re.IGNORECASE
 )
+#: Methods that wait for the stream or event that they name.
+WAITS = frozenset({"query", "synchronize", "wait", "wait_event", "wait_stream"})
 #: Names of classes.
 CLASS = re.compile(r"_?[A-Z]\w*[a-z]\w*$")
 #: Names of tensors on the host, and of what is computed there.
@@ -106,7 +108,7 @@ def looks_like_context(name: str) -> bool:
     return bool(_CONTEXT.search(name))
 
 
-_TELLING = frozenset({ast.Call, ast.With, ast.Assign, ast.AnnAssign, ast.AugAssign})
+_TELLING = frozenset({ast.Call, ast.With, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr})
 
 
 class StreamWords:
@@ -129,7 +131,7 @@ class StreamWords:
             elif isinstance(inner, ast.Assign):
                 self.assigns.append(inner)
                 self.stores += [one for one in inner.targets if isinstance(one, ast.Subscript)]
-            elif isinstance(inner, ast.AnnAssign) and inner.value is not None:
+            elif isinstance(inner, (ast.AnnAssign, ast.NamedExpr)) and inner.value is not None:
                 self.assigns.append(ast.Assign([inner.target], inner.value, lineno=inner.lineno))
             elif isinstance(inner, ast.AugAssign):
                 self.stores.append(inner.target)
@@ -150,12 +152,12 @@ class StreamWords:
         """Returns the lines of the calls of any of these names."""
         return [call.lineno for word in words for call in self.calls.get(word, ())]
 
-    def ordering_lines(self) -> Sequence[int]:
+    def ordering_lines(self, without: Collection[str] = ()) -> Sequence[int]:
         """Returns the lines of the calls that wait, or whose name says that they order."""
         return [
             call.lineno
             for word, calls in self.calls.items()
-            if word == "query" or ORDERING.search(word)
+            if word not in without and (word == "query" or ORDERING.search(word))
             for call in calls
         ]
 
@@ -268,5 +270,7 @@ def _pins(node: ast.AST) -> bool:
 
 def _enters_stream(item: ast.expr) -> bool:
     if isinstance(item, ast.Call):
-        return last_name(item.func) in ("stream", "StreamContext") and bool(item.args)
+        return last_name(item.func) in ("stream", "StreamContext") and bool(
+            item.args or item.keywords
+        )
     return looks_like_context(last_name(item))
