@@ -12,13 +12,14 @@ from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.source import ascii_of
+from fmcheck.lint.stream_texts import may_call_before_body, may_enter
 from fmcheck.lint.stream_words import (
     CLASS,
     COPIES,
     LAUNCHES,
     ON_HOST,
-    WAITS,
-    may_enter,
+    names,
     stream_words,
 )
 from fmcheck.lint.stream_words import last_name as last_word
@@ -34,10 +35,12 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.stream_words import StreamWords
     from fmcheck.lint.streams import Context
 
 #: Functions that allocate a tensor, whether or not they launch anything.
 ALLOCATES = LAUNCHES | {"empty", "empty_like", "new_empty", "new_zeros"}
+_MAY_ALLOCATE = ALLOCATES | {"to"}
 
 
 class MissingRecordStream(Rule):
@@ -82,6 +85,7 @@ class MissingRecordStream(Rule):
     severity = Severity.WARNING
     scope = Scope.FUNCTION
     needles = ((b"stream(", b"StreamContext", b"stream_ctx", b"stream_context"),)
+    anchors = needles[0]
     seen_in = (
         "https://github.com/InternLM/lmdeploy/pull/4792",
         "https://github.com/ModelTC/LightLLM/pull/1180",
@@ -221,9 +225,15 @@ def save(self, parts):
         self._ordered_by = {name for one in streams for name in one.ordered_by}
         self._joined = {name for one in streams for pair in one.joins for name in pair}
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+    def concerns(self, text: bytes) -> bool:
         """Asks for a stream that is entered."""
-        return may_enter(text)
+        return may_enter(ascii_of(text))
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for what is made ahead of a stream's body, or pinned."""
+        return (
+            may_enter(text) if "pin_memory" in text else may_call_before_body(text, _MAY_ALLOCATE)
+        )
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks without a body that uses what is made here, or pinned where it is used."""
@@ -231,19 +241,15 @@ def save(self, parts):
         if not words.contexts:
             return False
         made = {
-            inner.id
+            name
             for one in words.assigns
             if any(_may_allocate(inner) for inner in all_below(one.value))
-            for target in one.targets
-            for inner in all_below(target)
-            if isinstance(inner, ast.Name)
-        }
-        # A wait that names what it is for may be for another stream.
-        joins = words.ordering_lines(WAITS)
+            for name in names(*one.targets)
+        } - _kept(node, words)
         return any(
             (isinstance(inner, ast.Name) and inner.id in made) or _may_pin(inner)
             for context in words.contexts
-            if not any(line > (context.end_lineno or line) for line in joins)
+            if not any(line > (context.end_lineno or line) for line in words.joined_lines(context))
             for statement in context.body
             for inner in all_below(statement)
         )
@@ -282,10 +288,20 @@ def save(self, parts):
                 )
 
 
+def _kept(node: ast.AST, words: StreamWords) -> set[str]:
+    """Returns names of a function that `record_stream` is called on, or that others are made of."""
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return set()  # there may be several, each with names of its own
+    recorded = [getattr(call.func, "value", None) for call in words.calls.get("record_stream", ())]
+    found = {one.id for one in recorded if isinstance(one, ast.Name)}
+    for one in words.assigns:
+        if one.end_lineno is not None:  # no walrus and no declaration, which count for nothing here
+            found |= names(one.value) - names(*one.targets)
+    return found
+
+
 def _may_allocate(node: ast.AST) -> bool:
-    return _may_pin(node) or (
-        isinstance(node, ast.Call) and last_word(node.func) in (*ALLOCATES, "to")
-    )
+    return _may_pin(node) or (isinstance(node, ast.Call) and last_word(node.func) in _MAY_ALLOCATE)
 
 
 def _may_pin(node: ast.AST) -> bool:

@@ -162,7 +162,6 @@ NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
             b"stream_ctx",
             b"stream_context",
             b"wait_event",
-            b"wait_for_e",
         ),
     ),
     # FM402

@@ -96,6 +96,15 @@ def is_text(raw: bytes) -> bool:
     return True
 
 
+def ascii_of(raw: bytes) -> str:
+    """Returns source in which what is ASCII stands as in the file, and the rest as anything.
+
+    Lines end in `\\n`. For rules that look closer at a file that nobody may need decoded.
+    """
+    text = raw.decode("latin-1")
+    return text.replace("\r", "\n") if "\r" in text else text
+
+
 def line_starts(text: str) -> list[int]:
     """Returns the offsets at which the lines of a text start, whose lines end in `\\n`."""
     lengths = [len(line) + 1 for line in text.split("\n")]

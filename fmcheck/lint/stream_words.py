@@ -13,7 +13,6 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint.buffers import HELD
 from fmcheck.lint.nodes import walk as all_below
-from fmcheck.lint.words import has_word
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -82,22 +81,6 @@ _EVENT = re.compile(
 _CONTEXT = re.compile(r"stream_(ctx|context)$")
 
 
-_ENTERS = re.compile(r"stream[\s\\)]*\(")
-_RECORDS = re.compile(r"record(?:_event)?[\s\\)]*\(")
-
-
-def may_enter(text: str) -> bool:
-    """Tells whether source text may hold a stream's context."""
-    return "with" in text and (
-        "StreamContext" in text or "stream_c" in text or has_word(_ENTERS, text)
-    )
-
-
-def may_record(text: str) -> bool:
-    """Tells whether source text may record an event."""
-    return has_word(_RECORDS, text)
-
-
 def looks_like_event(code: str) -> bool:
     """Tells whether an expression is an event by its name: other things have `record()` too."""
     return bool(_EVENT.search(code))
@@ -160,6 +143,53 @@ class StreamWords:
             if word not in without and (word == "query" or ORDERING.search(word))
             for call in calls
         ]
+
+    def ordered_lines(self, context: ast.With) -> Sequence[int]:
+        """Returns the lines of what is sure to have the streams of a body wait for the current one.
+
+        Beside what orders any streams, only `wait_stream` of streams that are spelled alike.
+        """
+        entered = _paths(context)
+        return [
+            *self.ordering_lines(WAITS),
+            *(
+                call.lineno
+                for receiver, call in self._stream_waits()
+                if self._is_current(call.args[0]) and entered == {ast.dump(receiver)}
+            ),
+        ]
+
+    def joined_lines(self, context: ast.With) -> Sequence[int]:
+        """Returns the lines of what is sure to have the current stream, or all, wait for a body."""
+        entered = _paths(context)
+        return [
+            *self.ordering_lines(WAITS),
+            *(
+                call.lineno
+                for receiver, call in self._stream_waits()
+                if self._is_current(receiver) and entered == {ast.dump(call.args[0])}
+            ),
+        ]
+
+    def _stream_waits(self) -> Iterator[tuple[ast.expr, ast.Call]]:
+        for call in self.calls.get("wait_stream", ()):
+            if call.args and isinstance(call.func, ast.Attribute):
+                yield call.func.value, call
+
+    def _is_current(self, node: ast.expr) -> bool:
+        """Tells whether an expression is the stream that was current when the function began."""
+        if isinstance(node, ast.Name):
+            values = [one.value for one in self.assigns if node.id in names(*one.targets)]
+            if len(values) != 1:
+                return False
+            node = values[0]
+        return (
+            isinstance(node, ast.Call)
+            and last_name(node.func).endswith("current_stream")
+            and not any(
+                one.lineno <= node.lineno <= (one.end_lineno or one.lineno) for one in self.contexts
+            )
+        )
 
     def same_as(self, copy: ast.Call) -> set[str]:
         """Returns the last names that the target of a copy, or its result, may go by."""
@@ -231,6 +261,17 @@ def last_name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def _is_path(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def names(*nodes: ast.AST) -> set[str]:
+    """Returns the plain names in some nodes."""
+    return {inner.id for node in nodes for inner in all_below(node) if isinstance(inner, ast.Name)}
+
+
 def mentions(node: ast.AST) -> set[str]:
     """Returns the names and attributes below a node, `self` aside."""
     found = {last_name(inner) for inner in all_below(node)}
@@ -266,6 +307,20 @@ def _pins(node: ast.AST) -> bool:
     return last_name(node.func) == "pin_memory" or any(
         one.arg == "pin_memory" for one in node.keywords
     )
+
+
+def _paths(context: ast.With) -> set[str]:
+    """Returns the streams that a `with` enters, as dumps; none if one is no dotted name."""
+    found: set[str] = set()
+    for item in context.items:
+        entered: ast.expr = item.context_expr
+        if _enters_stream(entered):
+            if isinstance(entered, ast.Call):
+                entered = entered.args[0] if entered.args else entered.keywords[0].value
+            if not _is_path(entered):
+                return set()
+            found.add(ast.dump(entered))
+    return found
 
 
 def _enters_stream(item: ast.expr) -> bool:

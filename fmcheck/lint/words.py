@@ -14,8 +14,7 @@ def has_word(pattern: re.Pattern[str], text: str) -> bool:
     A pattern that starts with a letter is searched for ten times as fast as one with `\\b` before.
     """
     for match in pattern.finditer(text):
-        before = text[match.start() - 1 : match.start()]
-        if not (before.isalnum() or before == "_"):
+        if not is_of_word(text[match.start() - 1 : match.start()]):
             return True
     return False
 
@@ -26,14 +25,15 @@ def words_around(part: str, text: str) -> set[str]:
     start = text.find(part)
     while start >= 0:
         end = start + len(part)
-        while start > 0 and _is_of_word(text[start - 1]):
+        while start > 0 and is_of_word(text[start - 1]):
             start -= 1
-        while _is_of_word(text[end : end + 1]):
+        while is_of_word(text[end : end + 1]):
             end += 1
         found.add(text[start:end])
         start = text.find(part, end)
     return found
 
 
-def _is_of_word(sign: str) -> bool:
+def is_of_word(sign: str) -> bool:
+    """Tells whether a sign, or none at all, may stand in a word."""
     return sign.isalnum() or sign == "_"
