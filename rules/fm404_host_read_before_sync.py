@@ -199,6 +199,14 @@ def lengths(self):
         super().__init__(contracts)
         self._ordered_by = {name for one in contracts for name in one.streams.ordered_by}
 
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for the host as where a copy goes to."""
+        return (
+            'cpu"' in text
+            or "cpu'" in text
+            or ("copy_" in text and ("pin_memory" in text or ON_HOST.search(text) is not None))
+        )
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks without a copy to the host, or with nothing that may read it."""
         words = stream_words(node)

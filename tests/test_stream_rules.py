@@ -129,3 +129,41 @@ def test_wait_of_another_stream_orders_nothing(wait: str) -> None:
 
     assert found == lint_text(source.encode(), "a.py", [rules()["FM401"](())], whole=True)
     assert len(found) == ("self.side" not in wait)
+
+
+REUSED = """\
+import torch
+
+class Lengths:
+{filler}
+    def __init__(self, n):
+        self.host = torch.empty(n, pin_memory=True)
+
+    def keep(self):
+        {view}
+
+    def stage(self, values):
+        self.lens.copy_(self.host, non_blocking=True)
+        self.host_np.fill(1)
+"""
+FILLER = "".join(f"    field_{number} = {number}\n" for number in range(100))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        "self.host_np = self.host.numpy()",
+        "self.host_np: torch.Tensor = (\n            self.host.numpy()\n        )",
+        "self . host_np = \\\n            self.host.numpy()",
+        "self.host_np = self.other = self.host.numpy()",
+        "self.host_np: dict[\n            str, int\n        ] = self.host.numpy()",
+    ],
+)
+def test_view_that_another_method_keeps_is_the_same_buffer(view: str) -> None:
+    source = REUSED.format(filler=FILLER, view=view).encode()
+    rule = rules()["FM403"](())
+
+    found = lint_text(source, "a.py", [rule])
+
+    assert [one.code for one in found] == ["FM403"]
+    assert found == lint_text(source, "a.py", [rule], whole=True)
