@@ -132,10 +132,16 @@ class Planner:
         Judged("sglang 0.5.12", 4, 4),
     )
 
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears all but the module of a relay."""
+        return bool(self.relays.of_file(facts.path))
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for what makes something empty."""
+        return any(word in text for word in EMPTY)
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears all but the module of a relay, and in it what makes nothing empty."""
-        if not self.relays.of_file(facts.path):
-            return False
+        """Clears what makes nothing empty."""
         return any(
             (one.attr if isinstance(one, ast.Attribute) else one.id) in EMPTY
             for one in ast.walk(node)

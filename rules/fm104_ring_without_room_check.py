@@ -138,6 +138,14 @@ class Sampler:
         Judged("sglang 0.5.12", 1, 1),
     )
 
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears all but the module of a relay."""
+        return bool(self.relays.of_file(facts.path))
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for the relay's class, and for a remainder."""
+        return "%" in text and any(one.qualname in text for one in self.relays.of_file(facts.path))
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears all but relay classes that compute a remainder."""
         if not isinstance(node, ast.ClassDef) or not self._is_relay(node.name, facts.path):

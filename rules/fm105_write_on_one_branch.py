@@ -166,6 +166,14 @@ class FutureMap:
     )
     judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
 
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears all but the module of a relay."""
+        return bool(self.relays.of_file(facts.path))
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for the relay's class."""
+        return any(one.qualname in text for one in self.relays.of_file(facts.path))
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears all but relay classes that write rows under a test of a kind, or on both sides."""
         if not isinstance(node, ast.ClassDef) or not self._is_relay(node.name, facts.path):

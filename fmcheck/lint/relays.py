@@ -35,6 +35,7 @@ class Relays:
         self._holders = {_snake(relay.qualname.rpartition(".")[2]) for relay in self._relays}
         self._suffixes = {relay.class_: _suffix(relay) for relay in self._relays}
         self._files: dict[str, list[Relay]] = {}
+        self._anchors = [anchor.decode() for anchor in self.anchors()]
 
     def needles(self) -> tuple[bytes, ...]:
         """Returns the names of the relay classes: of the class, and of what holds one."""
@@ -68,6 +69,15 @@ class Relays:
             buffer.matches(attribute) and buffer.valid
             for relay in self._relays
             for buffer in relay.buffer
+        )
+
+    def may_be_named(self, text: str, path: str) -> bool:
+        """Tells whether source text may name a declared buffer, reached through what may hold it.
+
+        That is all that `may_index` may find in it.
+        """
+        return any(name in text for name in self._anchors) and (
+            bool(self.of_file(path)) or any(holder in text for holder in self._holders)
         )
 
     def may_index(self, node: ast.AST, path: str, *contexts: type[ast.expr_context]) -> bool:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Iterator
 
 
 def has_word(pattern: re.Pattern[str], text: str) -> bool:
@@ -17,6 +18,21 @@ def has_word(pattern: re.Pattern[str], text: str) -> bool:
         if not is_of_word(text[match.start() - 1 : match.start()]):
             return True
     return False
+
+
+def whole_words(word: str, text: str) -> Iterator[int]:
+    """Yields where a word stands in a text that is not a part of another one."""
+    at = text.find(word)
+    while at >= 0:
+        end = at + len(word)
+        if not is_of_word(text[end : end + 1]) and not (at and is_of_word(text[at - 1])):
+            yield at
+        at = text.find(word, end)
+
+
+def may_define(name: str, text: str) -> bool:
+    """Tells whether source text may define a function of this name."""
+    return any(text[:at].rstrip(" \t\f\n\\").endswith("def") for at in whole_words(name, text))
 
 
 def words_around(part: str, text: str) -> set[str]:
