@@ -10,6 +10,7 @@ from fmcheck.lint.block import walk
 from fmcheck.lint.buffers import squeezed
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.relay_rule import RelayRule
 from fmcheck.lint.rule import Example, Judged, Scope
 
@@ -152,7 +153,7 @@ class Sampler:
             return False
         return any(
             isinstance(one, (ast.BinOp, ast.AugAssign)) and isinstance(one.op, ast.Mod)
-            for one in ast.walk(node)
+            for one in all_below(node)
         )
 
     def _is_relay(self, name: str, path: str) -> bool:

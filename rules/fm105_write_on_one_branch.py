@@ -12,6 +12,7 @@ from fmcheck.lint.accesses import Access, Accesses
 from fmcheck.lint.block import walk
 from fmcheck.lint.flow import Flow
 from fmcheck.lint.lazy import cst
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.relay_rule import RelayRule
 from fmcheck.lint.rule import Example, Judged, Scope
 
@@ -181,7 +182,7 @@ class FutureMap:
         writes = self.relays.may_write
         return any(
             writes(one.body) and (writes(one.orelse) or _KIND.search(ast.unparse(one.test)))
-            for one in ast.walk(node)
+            for one in all_below(node)
             if isinstance(one, ast.If)
         )
 

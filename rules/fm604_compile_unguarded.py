@@ -254,7 +254,7 @@ def _users(name: str, block: Block) -> Iterator[Block]:
 
 def _guards(facts: ModuleFacts) -> bool:
     """Tells whether a function of the module is compiled with `disable=`."""
-    if "disable" not in facts.module.text:
+    if "disable" not in facts.module.text or not _GUARD.search(facts.module.text):
         return False
 
     def may_hold(text: str) -> bool:

@@ -90,7 +90,10 @@ class Module:
 
     def line_of(self, offset: int) -> int:
         """Returns the line of an offset, from 1."""
-        return bisect_right(self._line_starts, offset)
+        if "_line_starts" in vars(self):
+            return bisect_right(self._line_starts, offset)
+        # Asked for a few slices only, this is less than to look for every line.
+        return self.text.count("\n", 0, offset) + 1
 
     def text_of_lines(self, first: int, last: int) -> str:
         """Returns the text from a first to a last line, both of them in it."""

@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.declared import is_module
+from fmcheck.lint.nodes import walk as all_below
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -87,7 +88,7 @@ class Relays:
         like it is indexed in one of these `contexts`, or handed to a method or kernel that reads
         or writes rows.
         """
-        inner = list(ast.walk(node))
+        inner = list(all_below(node))
         named = [one for one in inner if isinstance(one, ast.Attribute) and self.declares(one.attr)]
         if not named or not (self.of_file(path) or self._is_held(inner)):
             return False
@@ -95,7 +96,7 @@ class Relays:
         for one in inner:
             if isinstance(one, ast.Subscript):
                 if isinstance(one.ctx, contexts) and not isinstance(one.slice, ast.Slice):
-                    base = ast.walk(one.value)
+                    base = all_below(one.value)
                     if any(self._may_be_buffer(part, path, aliases) for part in base):
                         return True
             elif isinstance(one, (ast.Attribute, ast.Name)):
@@ -119,7 +120,7 @@ class Relays:
     def may_write(self, nodes: Iterable[ast.AST]) -> bool:
         """Tells whether syntax trees may write rows of a declared buffer: to clear them cheaply."""
         for node in nodes:
-            for one in ast.walk(node):
+            for one in all_below(node):
                 if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store):
                     base = one.value
                     if not isinstance(base, ast.Attribute) or self.declares(base.attr):
@@ -180,7 +181,7 @@ def _aliases(nodes: Iterable[ast.AST], attributes: Collection[str]) -> set[str]:
 
 def _words(*nodes: ast.AST) -> set[str]:
     words = (
-        getattr(one, "attr", getattr(one, "id", "")) for node in nodes for one in ast.walk(node)
+        getattr(one, "attr", getattr(one, "id", "")) for node in nodes for one in all_below(node)
     )
     return {word for word in words if word}
 

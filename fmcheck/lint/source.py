@@ -107,9 +107,10 @@ def ascii_of(raw: bytes) -> str:
 
 def line_starts(text: str) -> list[int]:
     """Returns the offsets at which the lines of a text start, whose lines end in `\\n`."""
-    lengths = [len(line) + 1 for line in text.split("\n")]
-    lengths.pop()
-    return list(accumulate(lengths, initial=0))
+    starts = list(accumulate(map(len, io.StringIO(text, newline="\n")), initial=0))
+    if text and not text.endswith("\n"):
+        starts.pop()
+    return starts
 
 
 def split_lines(text: str) -> list[str]:
