@@ -79,8 +79,7 @@ class SideStreamWithoutWait(Rule):
         (
             b"stream(",
             b"StreamContext",
-            b"stream_ctx",
-            b"stream_context",
+            b"stream_c",
             b"wait_event",
         ),
     )

@@ -84,7 +84,7 @@ class MissingRecordStream(Rule):
     name = "missing-record-stream"
     severity = Severity.WARNING
     scope = Scope.FUNCTION
-    needles = ((b"stream(", b"StreamContext", b"stream_ctx", b"stream_context"),)
+    needles = ((b"stream(", b"StreamContext", b"stream_c"),)
     anchors = needles[0]
     seen_in = (
         "https://github.com/InternLM/lmdeploy/pull/4792",

@@ -159,8 +159,7 @@ NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
         (
             b"stream(",
             b"StreamContext",
-            b"stream_ctx",
-            b"stream_context",
+            b"stream_c",
             b"wait_event",
         ),
     ),
@@ -195,8 +194,7 @@ NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
         (
             b"stream(",
             b"StreamContext",
-            b"stream_ctx",
-            b"stream_context",
+            b"stream_c",
         ),
     ),
     # FM406

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
 
 #: Parts of many needles: where one is missing, none of those need be looked for. A search of all
 #: of a large tree for one string takes 25 ms.
-HINTS = (b"compile", b"copy", b"cuda", b"fill_", b"record", b"tream", b"uture", b"wait_", b"zero_")
+HINTS = (b"compile", b"copy", b"cuda", b"fill_", b"record", b"tream", b"uture", b"zero_")
 
 
 def _any_rule(rule: int) -> bool:
