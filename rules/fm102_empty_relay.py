@@ -10,6 +10,7 @@ from fmcheck.lint.block import walk
 from fmcheck.lint.declared import functions
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.relay_rule import RelayRule
 from fmcheck.lint.rule import Example, Judged, Scope
 
@@ -132,13 +133,19 @@ class Planner:
         Judged("sglang 0.5.12", 4, 4),
     )
 
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears all but the module of a relay."""
+        return bool(self.relays.of_file(facts.path))
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for what makes something empty."""
+        return any(word in text for word in EMPTY)
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears all but the module of a relay, and in it what makes nothing empty."""
-        if not self.relays.of_file(facts.path):
-            return False
+        """Clears what makes nothing empty."""
         return any(
             (one.attr if isinstance(one, ast.Attribute) else one.id) in EMPTY
-            for one in ast.walk(node)
+            for one in all_below(node)
             if isinstance(one, (ast.Attribute, ast.Name))
         )
 
@@ -189,7 +196,7 @@ def _is_empty(call: libcst.Call) -> bool:
 
 def _filled(facts: ModuleFacts) -> Iterator[str]:
     """Yields the attributes that the module fills whole, in any function."""
-    for node in ast.walk(facts.tree):
+    for node in all_below(facts.tree):
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
             held = node.func.value
             if node.func.attr in FILLED and isinstance(held, ast.Attribute):

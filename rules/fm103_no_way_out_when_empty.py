@@ -126,10 +126,12 @@ def seed(future_map, rows, tokens):
     )
     judged = (Judged("sglang 0.5.23", 1, 0), Judged("vllm 0.20.2", 0, 0))
 
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears all but the module of a relay."""
+        return bool(self.relays.of_file(facts.path))
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears all but the module of a relay, and in it what writes no rows."""
-        if not self.relays.of_file(facts.path):
-            return False
+        """Clears what writes no rows."""
         return self.relays.may_index(node, facts.path, ast.Store)
 
     def check(self, block: Block) -> Iterator[Finding]:

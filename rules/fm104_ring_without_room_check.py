@@ -10,6 +10,7 @@ from fmcheck.lint.block import walk
 from fmcheck.lint.buffers import squeezed
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.relay_rule import RelayRule
 from fmcheck.lint.rule import Example, Judged, Scope
 
@@ -138,13 +139,21 @@ class Sampler:
         Judged("sglang 0.5.12", 1, 1),
     )
 
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears all but the module of a relay."""
+        return bool(self.relays.of_file(facts.path))
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for the relay's class, and for a remainder."""
+        return "%" in text and any(one.qualname in text for one in self.relays.of_file(facts.path))
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears all but relay classes that compute a remainder."""
         if not isinstance(node, ast.ClassDef) or not self._is_relay(node.name, facts.path):
             return False
         return any(
             isinstance(one, (ast.BinOp, ast.AugAssign)) and isinstance(one.op, ast.Mod)
-            for one in ast.walk(node)
+            for one in all_below(node)
         )
 
     def _is_relay(self, name: str, path: str) -> bool:

@@ -12,6 +12,7 @@ from fmcheck.lint.accesses import Access, Accesses
 from fmcheck.lint.block import walk
 from fmcheck.lint.flow import Flow
 from fmcheck.lint.lazy import cst
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.relay_rule import RelayRule
 from fmcheck.lint.rule import Example, Judged, Scope
 
@@ -166,6 +167,14 @@ class FutureMap:
     )
     judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
 
+    def concerns_module(self, facts: ModuleFacts) -> bool:
+        """Clears all but the module of a relay."""
+        return bool(self.relays.of_file(facts.path))
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for the relay's class."""
+        return any(one.qualname in text for one in self.relays.of_file(facts.path))
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears all but relay classes that write rows under a test of a kind, or on both sides."""
         if not isinstance(node, ast.ClassDef) or not self._is_relay(node.name, facts.path):
@@ -173,7 +182,7 @@ class FutureMap:
         writes = self.relays.may_write
         return any(
             writes(one.body) and (writes(one.orelse) or _KIND.search(ast.unparse(one.test)))
-            for one in ast.walk(node)
+            for one in all_below(node)
             if isinstance(one, ast.If)
         )
 

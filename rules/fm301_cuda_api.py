@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import ast
+import re
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
 from fmcheck.lint.lazy import cst
+from fmcheck.lint.module import plain_part
 from fmcheck.lint.names import dotted, lies_in
 from fmcheck.lint.platform import Platform
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.words import has_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -34,6 +38,16 @@ API = frozenset(
     )
 )
 TYPES = ("Event", "Stream")
+#: Of `from torch.cuda import ...` and `import torch.cuda as ...`.
+_CUDA_IMPORTED = re.compile(
+    r"torch(?:[ \t]|\\\n)*\.(?:[ \t]|\\\n)*cuda\b(?:[\w. \t]|\\\n)*\b(?:as|import)\b"
+)
+#: What stands behind a module of which something else is imported, or that is renamed.
+_IMPORTED_ON = re.compile(
+    r"(?:(?:[ \t]|\\\n)*\.(?:[ \t]|\\\n)*\w+)*(?:[\s\\]|#[^\n]*)+(?:as|import)\b"
+)
+#: The module where something is reached through it, or imported from it.
+_CUDA = re.compile(r"cuda[\s\\)]*(?:\.|#|import\b)")
 #: Of CUDA's allocator and driver, with no equal that works everywhere: who asks them means CUDA.
 CUDA_ALONE = frozenset(
     f"torch.cuda.{name}"
@@ -291,7 +305,9 @@ class Worker:
         super().__init__(contracts)
         self._agnostic = [glob for one in contracts for glob in one.device.agnostic]
         self._cuda_only = [glob for one in contracts for glob in one.device.cuda_only]
-        self._device_modules = {name for one in contracts for name in one.device.device_modules}
+        self._device_modules = frozenset(
+            name for one in contracts for name in one.device.device_modules
+        )
         self._platform = Platform({name for one in contracts for name in one.device.guards})
         #: The module that was asked about last, and whether it does at its top.
         self._at_top: tuple[ModuleFacts | None, bool] = None, False
@@ -301,22 +317,24 @@ class Worker:
         return not lies_in(path, self._cuda_only)
 
     def concerns_module(self, facts: ModuleFacts) -> bool:
-        """Clears those too that are not agnostic and ask for no device module."""
+        """Clears those too that are not agnostic and say nothing of a device module."""
         if not self.concerns_path(facts.path):
             return False
-        return lies_in(facts.path, self._agnostic) or facts.reads(self._device_modules)
+        return self._names_module(facts.module.text) or lies_in(facts.path, self._agnostic)
+
+    def _names_module(self, text: str) -> bool:
+        return any(name in text for name in self._device_modules)
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for CUDA's API and, in a module of no certain kind, for the device module."""
-        imported = facts.may_import
+        if not (has_word(_CUDA, text) or any(name in text for name in _names_of_cuda(facts))):
+            return False
         return (
-            "cuda" in text
-            or any(name in text for name, of in imported if of.startswith("torch.cuda"))
-        ) and (
             lies_in(facts.path, self._agnostic)
-            or any(name in text for name in self._device_modules)
-            or any(name in text for name, of in imported if self._reaches_module([of]))
-            or self._reaches_at_top(facts)
+            or self._names_module(text)
+            or any(name in text for name in _other_names(facts, self._device_modules))
+            # What defines nothing shares the names of the module.
+            or (bool(plain_part(text)) and self._reaches_at_top(facts))
         )
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
@@ -352,14 +370,16 @@ class Worker:
                     yield node
 
     def _reaches_module(self, mentioned: Iterable[str]) -> bool:
-        return any(not self._device_modules.isdisjoint(name.split(".")) for name in mentioned)
+        return _reach(mentioned, self._device_modules)
 
     def _reaches_at_top(self, facts: ModuleFacts) -> bool:
         """Tells whether a module reaches the device module outside of all definitions."""
         if self._at_top[0] is not facts:
             reaches = any(
                 self._reaches_module(facts.mentioned(node))
-                for node in facts.module.statements_with(self._device_modules)
+                for node in facts.module.statements_with(
+                    self._device_modules, lambda text: self._names_module(plain_part(text))
+                )
                 if not isinstance(node, DEFINITIONS)
             )
             self._at_top = facts, reaches
@@ -372,11 +392,18 @@ class Worker:
         if not self._is_agnostic(block.facts, names, _is_within_definition(block)):
             return
         uses = [(node, api) for node, api in mentions if api in API]
+        is_agnostic = lies_in(block.path, self._agnostic)
+        if not uses or not (
+            is_agnostic
+            or self._reaches_module(dotted(node) or "" for node, _ in mentions)
+            or block.facts.reads(self._device_modules)
+        ):
+            return
         guarded = self._platform.guarded(block)
         annotations = _below(block, cst.Annotation)
         makers = set(self._makers(block))
         exempt = guarded | _replaced(block)
-        if not makers and not lies_in(block.path, self._agnostic):
+        if not makers and not is_agnostic:
             exempt |= annotations
         elif not makers - guarded:
             exempt |= _told_truly(block, guarded)
@@ -397,6 +424,31 @@ class Worker:
                 else f"reach `{name}` through `torch.get_device_module(device)`",
                 severity=Severity.WARNING if is_call else Severity.NOTE,
             )
+
+
+def _reach(names: Iterable[str], device_modules: frozenset[str]) -> bool:
+    return any(not device_modules.isdisjoint(name.split(".")) for name in names)
+
+
+@lru_cache(maxsize=1)
+def _names_of_cuda(facts: ModuleFacts) -> Sequence[str]:
+    """Returns the names that imports give to CUDA's module or to what is in it."""
+    if not (_CUDA_IMPORTED.search(facts.module.text) or facts.may_rename("cuda")):
+        return ()
+    return [name for name, of in facts.may_import if of.startswith("torch.cuda")]
+
+
+@lru_cache(maxsize=1)
+def _other_names(facts: ModuleFacts, device_modules: frozenset[str]) -> Sequence[str]:
+    """Returns the names by which imports reach a device module, where they are not its own."""
+    text = facts.module.text
+    for word in device_modules:
+        at = text.find(word)
+        while at >= 0:
+            if _IMPORTED_ON.match(text, at + len(word)):
+                return [name for name, of in facts.may_import if _reach([of], device_modules)]
+            at = text.find(word, at + 1)
+    return ()
 
 
 def _is_within_definition(block: Block) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
@@ -21,6 +22,14 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
+
+_CALLED = re.compile(r"cuda[\s\\)]*\(")
+_LITERAL = re.compile(r"[\"']cuda[\"']")
+#: What stands before a literal that is a device: brackets, a prefix, more quotes may follow.
+_GIVEN = re.compile(r"(?:device[\s\\]*=|to[\s\\)]*\()[\s\\(]*[A-Za-z]{0,2}[\"']{0,2}\Z")
+_AFTER_COMMENT = re.compile(r"#[^\n]*\n[\s\\(]*[A-Za-z]{0,2}[\"']{0,2}\Z")
+#: No more signs than this are between the two.
+_FAR = 1000
 
 
 class DeviceLiteral(Rule):
@@ -71,6 +80,25 @@ class Relay:
             at=((5, 45), (6, 43), (7, 22)),
             path="sglang/srt/managers/overlap_utils.py",
         ),
+        Example(
+            """\
+import torch
+
+def make(rows):
+    return torch.zeros(
+        4,
+        device=(  # the one that there is
+            "cuda"
+        ),
+    )
+
+def move(rows):
+    return rows.to \\
+        (r"cuda")
+""",
+            at=((7, 13), (13, 10)),
+            path="sglang/srt/managers/overlap_utils.py",
+        ),
     )
     good = (
         Example(
@@ -104,6 +132,14 @@ class Relay:
     def concerns_module(self, facts: ModuleFacts) -> bool:
         """Clears the same."""
         return self._is_agnostic(facts.path)
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for `cuda()`, or for the literal as a `device` or as the first argument of `to`."""
+        return _CALLED.search(text) is not None or any(
+            _GIVEN.search(text, max(match.start() - _FAR, 0), match.start())
+            or _AFTER_COMMENT.search(text, max(match.start() - _FAR, 0), match.start())
+            for match in _LITERAL.finditer(text)
+        )
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that put nothing on CUDA by name."""

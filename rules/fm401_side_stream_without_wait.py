@@ -12,7 +12,9 @@ from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_words import LAUNCHES, may_enter, stream_words
+from fmcheck.lint.source import ascii_of
+from fmcheck.lint.stream_texts import may_call_before_body, may_enter
+from fmcheck.lint.stream_words import LAUNCHES, stream_words
 from fmcheck.lint.stream_words import last_name as last_word
 from fmcheck.lint.streams import CURRENT, Streams, functions
 
@@ -31,6 +33,7 @@ if TYPE_CHECKING:
 
 #: Keywords by which a launch is told what to wait for.
 _WAIT_GIVEN = re.compile(r"wait_events?[\s\\]*=(?!=)")
+_LAUNCHES = LAUNCHES | {"to"}
 _WAIT_ARGUMENT = re.compile(r"^wait_events?$")
 
 
@@ -76,12 +79,11 @@ class SideStreamWithoutWait(Rule):
         (
             b"stream(",
             b"StreamContext",
-            b"stream_ctx",
-            b"stream_context",
+            b"stream_c",
             b"wait_event",
-            b"wait_for_e",
         ),
     )
+    anchors = needles[0]
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31341",
         "https://github.com/vllm-project/vllm/issues/47282",
@@ -249,9 +251,15 @@ def finish(self, loads, stores):
         super().__init__(contracts)
         self._ordered_by = {name for one in contracts for name in one.streams.ordered_by}
 
+    def concerns(self, text: bytes) -> bool:
+        """Asks for a stream that is entered, or a wait for an event."""
+        return b"wait_event" in text or may_enter(ascii_of(text))
+
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a stream that is entered, or a call that is told what to wait for."""
-        return may_enter(text) or _WAIT_GIVEN.search(text) is not None
+        """Asks for what is launched ahead of a stream's body, or for a wait for an event."""
+        if "wait_event" in text and ("record" in text or _WAIT_GIVEN.search(text)):
+            return True
+        return may_call_before_body(text, _LAUNCHES)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks in which no form can be, by names and lines."""
@@ -391,7 +399,7 @@ def _may_be_of_own_job(context: ast.With, words: StreamWords) -> bool:
 
 def _may_be_unordered(context: ast.With, words: StreamWords) -> bool:
     """Tells whether the body mentions what is launched after all that may order it."""
-    waits = words.ordering_lines()
+    waits = words.ordered_lines(context)
     launched = {
         target.id
         for one in words.assigns

@@ -8,7 +8,8 @@ from fmcheck.finding import Severity
 from fmcheck.lint.device_writes import device_writes
 from fmcheck.lint.names import fits
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_words import IN_PLACE, holder, may_record, stream_words
+from fmcheck.lint.stream_texts import may_record, may_write
+from fmcheck.lint.stream_words import IN_PLACE, holder, stream_words
 from fmcheck.lint.streams import Streams, functions
 
 if TYPE_CHECKING:
@@ -139,8 +140,9 @@ def stage(self, batch, is_first):
         ]
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a record."""
-        return may_record(text)
+        """Asks for a record between two writes."""
+        around = may_record(text)
+        return around is not None and all(may_write(part) for part in around)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks in which no write follows a record, or none precedes it."""

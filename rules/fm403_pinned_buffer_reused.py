@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
@@ -28,6 +29,13 @@ if TYPE_CHECKING:
     from fmcheck.lint.facts import ModuleFacts
     from fmcheck.lint.flow import Flow
     from fmcheck.lint.host_buffers import Touch
+
+
+#: An attribute that is bound to another one, or to a part of it.
+_KEEPS = re.compile(
+    r"(?:\bself\s*\.|[\])])(?:[\w. \t]|\\\n)*(?::(?:[^=\n]+|[ \t]*[\w. \t(]*[\[(][^=]*))?"
+    r"=[\s\\(]*self\b"
+)
 
 
 class PinnedBufferReused(Rule):
@@ -239,6 +247,11 @@ class Runner:
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for a pinned tensor, or for what a contract names, in the block itself."""
         return any(word in text for word in ("pin_memory", *self._guards, *self._uploads))
+
+    def looks_into(self, text: str) -> bool:
+        """Tells whether a method pins, copies or guards, or keeps a view of an attribute."""
+        words = ("pin_memory", "non_blocking", *self._guards, *self._uploads)
+        return any(word in text for word in words) or _KEEPS.search(text) is not None
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks in which no function may be at fault, by names and lines."""

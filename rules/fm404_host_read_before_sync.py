@@ -13,6 +13,7 @@ from fmcheck.lint.buffers import squeezed
 from fmcheck.lint.front_words import VIEWS
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
+from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.stream_words import CLASS, ON_HOST, mentions, stream_words
 from fmcheck.lint.stream_words import last_name as last_word
@@ -199,6 +200,14 @@ def lengths(self):
     def __init__(self, contracts: Sequence[Contract]) -> None:
         super().__init__(contracts)
         self._ordered_by = {name for one in contracts for name in one.streams.ordered_by}
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for the host as where a copy goes to."""
+        return (
+            'cpu"' in text
+            or "cpu'" in text
+            or ("copy_" in text and ("pin_memory" in text or ON_HOST.search(text) is not None))
+        )
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks without a copy to the host, or with nothing that may read it."""
@@ -396,7 +405,7 @@ def _is_left_alone(use: Use, streams: Streams) -> bool:
 def _may_go_to_host(call: ast.Call, words: StreamWords) -> bool:
     """Tells whether a copy may go to the host, by the names of its ends."""
     if last_word(call.func) == "to":
-        return any(isinstance(one, ast.Constant) and one.value == "cpu" for one in ast.walk(call))
+        return any(isinstance(one, ast.Constant) and one.value == "cpu" for one in all_below(call))
     if not call.args or any(ON_HOST.search(name) for name in mentions(call.args[0])):
         return False
     return words.pins or any(ON_HOST.search(name) for name in mentions(call.func))
@@ -404,7 +413,7 @@ def _may_go_to_host(call: ast.Call, words: StreamWords) -> bool:
 
 def _may_read(node: ast.AST, names: set[str], copy: ast.Call) -> Iterator[ast.expr]:
     """Yields the expressions below `node` that may read one of the named tensors."""
-    for inner in ast.walk(node):
+    for inner in all_below(node):
         tested: list[ast.expr] = []
         if isinstance(inner, ast.Call):
             word = last_word(inner.func)
@@ -417,5 +426,5 @@ def _may_read(node: ast.AST, names: set[str], copy: ast.Call) -> Iterator[ast.ex
         elif isinstance(inner, (ast.BoolOp, ast.Compare)):
             tested = [inner]
         for one in tested:
-            if not names.isdisjoint(mentions(one)) or copy in ast.walk(one):
+            if not names.isdisjoint(mentions(one)) or copy in all_below(one):
                 yield one

@@ -12,7 +12,16 @@ from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_words import CLASS, COPIES, LAUNCHES, ON_HOST, may_enter, stream_words
+from fmcheck.lint.source import ascii_of
+from fmcheck.lint.stream_texts import may_call_before_body, may_enter
+from fmcheck.lint.stream_words import (
+    CLASS,
+    COPIES,
+    LAUNCHES,
+    ON_HOST,
+    names,
+    stream_words,
+)
 from fmcheck.lint.stream_words import last_name as last_word
 from fmcheck.lint.streams import ANYTHING, CURRENT, Streams, functions
 
@@ -26,10 +35,12 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.lint.block import Block
     from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.stream_words import StreamWords
     from fmcheck.lint.streams import Context
 
 #: Functions that allocate a tensor, whether or not they launch anything.
 ALLOCATES = LAUNCHES | {"empty", "empty_like", "new_empty", "new_zeros"}
+_MAY_ALLOCATE = ALLOCATES | {"to"}
 
 
 class MissingRecordStream(Rule):
@@ -73,7 +84,8 @@ class MissingRecordStream(Rule):
     name = "missing-record-stream"
     severity = Severity.WARNING
     scope = Scope.FUNCTION
-    needles = ((b"stream(", b"StreamContext", b"stream_ctx", b"stream_context"),)
+    needles = ((b"stream(", b"StreamContext", b"stream_c"),)
+    anchors = needles[0]
     seen_in = (
         "https://github.com/InternLM/lmdeploy/pull/4792",
         "https://github.com/ModelTC/LightLLM/pull/1180",
@@ -100,6 +112,32 @@ def offload(self, pages, device_module):
         offload_kernel(torch.tensor(pages, pin_memory=True), self.pool)
 """,
             at=((3, 24),),
+        ),
+        Example(
+            """\
+import torch
+
+def save(self, parts, lens):
+    rows, count = torch.cat(parts), len(parts)
+    kept = torch.cat(lens)
+    with torch.cuda.stream(self.side):
+        self.out.copy_(rows)
+        self.lens.copy_(kept)
+    kept.record_stream(self.side)
+    with torch.cuda.stream(self.other):
+        self.counts[0] = count
+    torch.cuda.current_stream().wait_stream(self.other)
+""",
+            at=((7, 24),),
+        ),
+        Example(
+            """\
+def offload(self, pages, device_module):
+    with device_module.stream(stream=self.offload_stream):
+        if (rows := device_module.zeros(8, device=self.device)) is not None:
+            offload_kernel(pages.pin_memory(), rows)
+""",
+            at=((4, 28),),
         ),
     )
     good = (
@@ -166,6 +204,18 @@ def save(self, parts):
             contract='engine.name = "mine"\n'
             'streams.joins = [["forward_stream", "schedule_stream"]]\n',
         ),
+        Example(
+            """\
+import torch
+
+def save(self, parts):
+    rows = torch.cat(parts)
+    with torch.cuda.stream(self.side):
+        self.out.copy_(rows)
+        self.publish()
+    torch.cuda.current_stream().wait_event(self.published)
+"""
+        ),
     )
     judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
 
@@ -175,30 +225,31 @@ def save(self, parts):
         self._ordered_by = {name for one in streams for name in one.ordered_by}
         self._joined = {name for one in streams for pair in one.joins for name in pair}
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+    def concerns(self, text: bytes) -> bool:
         """Asks for a stream that is entered."""
-        return may_enter(text)
+        return may_enter(ascii_of(text))
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for what is made ahead of a stream's body, or pinned."""
+        return (
+            may_enter(text) if "pin_memory" in text else may_call_before_body(text, _MAY_ALLOCATE)
+        )
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks without a body that uses what is made here, or pinned where it is used."""
         words = stream_words(node)
         if not words.contexts:
             return False
-        pinned = words.pinned
         made = {
-            target.id
+            name
             for one in words.assigns
-            for target in one.targets
-            if isinstance(target, ast.Name)
-            and isinstance(one.value, ast.Call)
-            and (target.id in pinned or last_word(one.value.func) in (*ALLOCATES, "to"))
-        }
-        joins = [*words.ordering_lines(), *words.lines("record_stream")]
+            if any(_may_allocate(inner) for inner in all_below(one.value))
+            for name in names(*one.targets)
+        } - _kept(node, words)
         return any(
-            (isinstance(inner, ast.Name) and inner.id in made)
-            or (isinstance(inner, ast.keyword) and inner.arg == "pin_memory")
+            (isinstance(inner, ast.Name) and inner.id in made) or _may_pin(inner)
             for context in words.contexts
-            if not any(line > (context.end_lineno or line) for line in joins)
+            if not any(line > (context.end_lineno or line) for line in words.joined_lines(context))
             for statement in context.body
             for inner in all_below(statement)
         )
@@ -237,13 +288,35 @@ def save(self, parts):
                 )
 
 
+def _kept(node: ast.AST, words: StreamWords) -> set[str]:
+    """Returns names of a function that `record_stream` is called on, or that others are made of."""
+    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        return set()  # there may be several, each with names of its own
+    recorded = [getattr(call.func, "value", None) for call in words.calls.get("record_stream", ())]
+    found = {one.id for one in recorded if isinstance(one, ast.Name)}
+    for one in words.assigns:
+        if one.end_lineno is not None:  # no walrus and no declaration, which count for nothing here
+            found |= names(one.value) - names(*one.targets)
+    return found
+
+
+def _may_allocate(node: ast.AST) -> bool:
+    return _may_pin(node) or (isinstance(node, ast.Call) and last_word(node.func) in _MAY_ALLOCATE)
+
+
+def _may_pin(node: ast.AST) -> bool:
+    return isinstance(node, ast.Call) and (
+        last_word(node.func) == "pin_memory"
+        or any(one.arg == "pin_memory" for one in node.keywords)
+    )
+
+
 def _is_joined(context: Context, streams: Streams) -> bool:
     """Tells whether anything waits for the side stream after its body has begun."""
-    recorded = {one.event for one in streams.records if one.stream == context.stream}
     return any(
         wait.order >= context.order
         and wait.waiter != context.stream
-        and (wait.waiter == ANYTHING or wait.on in (context.stream, ANYTHING, *recorded))
+        and (wait.waiter == ANYTHING or streams.may_be_for(wait, context.stream))
         for wait in streams.waits
     )
 

@@ -10,7 +10,8 @@ from fmcheck.lint.block import walk
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, last_name
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_words import CLASS, holder, may_record, stream_words
+from fmcheck.lint.stream_texts import called, may_record
+from fmcheck.lint.stream_words import CLASS, holder, stream_words
 from fmcheck.lint.streams import Streams, functions
 
 if TYPE_CHECKING:
@@ -111,8 +112,11 @@ class Offload:
     judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a record."""
-        return may_record(text)
+        """Asks for a record, and for what may be handed the event."""
+        around = may_record(text)
+        return around is not None and any(
+            _QUEUES.match(word) or CLASS.match(word) for word in called(around[1])
+        )
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that hand on nothing by the name of what they record."""

@@ -170,6 +170,12 @@ class Scheduler:
             fence.fence.encode() in text for fence in self._fences
         )
 
+    def looks_into(self, text: str) -> bool:
+        """Tells whether a method waits, or sets a fence and writes what it is for."""
+        return any(word in text for word in WAITS) or any(
+            one.fence in text and any(name in text for name in one.writes) for one in self._fences
+        )
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears classes that fence each launch at once, and wait in both directions or none."""
         return any(self._late(node)) or any(self._one_way(stream_words(node)))

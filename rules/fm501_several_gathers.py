@@ -114,6 +114,10 @@ class FutureMap:
     )
     judged = (Judged("sglang 0.5.23", 2, 1), Judged("vllm 0.20.2", 0, 0))
 
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for a buffer of a contract, and for what holds it."""
+        return self.relays.may_be_named(text, facts.path)
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that take and write no rows of a buffer of a contract."""
         return self.relays.may_index(node, facts.path, ast.Load, ast.Store)

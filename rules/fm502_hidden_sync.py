@@ -9,6 +9,7 @@ from fmcheck.finding import Severity
 from fmcheck.lint.declared import DeclaredFunctions, functions
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.syncs import Syncs, may_sync
+from fmcheck.lint.words import may_define
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -186,6 +187,11 @@ class Runner:
     def concerns_module(self, facts: ModuleFacts) -> bool:
         """Clears the same."""
         return self.concerns_path(facts.path)
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for the definition of a function that runs every step."""
+        names = self._declared.of_file(facts.path)
+        return any(may_define(name, text) for name in names)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears functions that do not run every step, and those that only launch."""

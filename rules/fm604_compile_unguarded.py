@@ -254,19 +254,22 @@ def _users(name: str, block: Block) -> Iterator[Block]:
 
 def _guards(facts: ModuleFacts) -> bool:
     """Tells whether a function of the module is compiled with `disable=`."""
-    text = facts.module.text
-    return (
-        "disable" in text
-        and _GUARD.search(text) is not None
-        and any(
-            isinstance(inner, ast.keyword)
-            and inner.arg == "disable"
-            and not isinstance(inner.value, ast.Constant)
-            for node in facts.module.statements_with(["disable"])
-            for outer in walk(node)
-            if isinstance(outer, ast.Call) and "torch.compile" in facts.mentioned(outer.func)
-            for inner in outer.keywords
-        )
+    if "disable" not in facts.module.text or not _GUARD.search(facts.module.text):
+        return False
+
+    def may_hold(text: str) -> bool:
+        start = -1 if is_renamed else text.find("compile")
+        return (is_renamed or start >= 0) and _GUARD.search(text, max(start, 0)) is not None
+
+    is_renamed = facts.may_rename("compile")
+    return may_hold(facts.module.text) and any(
+        isinstance(inner, ast.keyword)
+        and inner.arg == "disable"
+        and not isinstance(inner.value, ast.Constant)
+        for node in facts.module.statements_with(["disable"], may_hold)
+        for outer in walk(node)
+        if isinstance(outer, ast.Call) and "torch.compile" in facts.mentioned(outer.func)
+        for inner in outer.keywords
     )
 
 

@@ -10,6 +10,7 @@ from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, fits
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.words import whole_words
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -114,6 +115,10 @@ class AdaptiveController:
         super().__init__(contracts)
         self._renamed = {part.old: part for one in contracts for part in one.renamed}
         self.needles = (tuple(name.encode() for name in self._renamed),)
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for an old name that is no part of another one."""
+        return any(True for name in self._renamed for _ in whole_words(name, text))
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that neither define nor call an old name."""

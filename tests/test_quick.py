@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from fmcheck.lint.sieve import Sieve
 from tests.shipped import shipped_rules
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
     from pathlib import Path
 
 CLEAN = b"import torch\n\n\ndef f(x):\n    return x + 1  # \xc3\xa4\n"
@@ -106,13 +108,37 @@ def test_it_leaves_registered_rules_to_the_whole_command(
 
 def test_a_sieve_holds_back_what_lacks_a_group() -> None:
     sieve = Sieve([[[b"a", b"b"], [b"c"]], [[b"c"]], []])
-    assert list(sieve.held(b"b c", range(3))) == [0, 1, 2]
-    assert list(sieve.held(b"c", range(3))) == [1, 2]
-    assert list(sieve.held(b"b", [0, 1])) == []
+    assert list(sieve.held(b"b c")) == [0, 1, 2]
+    assert list(sieve.held(b"c")) == [1, 2]
+    assert list(sieve.held(b"b", lambda rule: rule < 2)) == []
 
 
 def test_a_hint_of_a_needle_changes_nothing() -> None:
     sieve = Sieve([[[b"wait_stream"]], [[b"stream"]], [[b"upstream_of"]]])
-    assert list(sieve.held(b"wait_stream", range(3))) == [0, 1]
-    assert list(sieve.held(b"upstream_of", range(3))) == [1, 2]
-    assert list(sieve.held(b"wait_event", range(3))) == []
+    assert list(sieve.held(b"wait_stream")) == [0, 1]
+    assert list(sieve.held(b"upstream_of")) == [1, 2]
+    assert list(sieve.held(b"wait_event")) == []
+
+
+@pytest.mark.parametrize("rare", [(), (0, 2), range(6)])
+def test_gates_change_nothing(rare: Collection[int]) -> None:
+    asked = [
+        [[b"copy_", b"zero_"], [b"stream("]],
+        [[b"zero_", b"rows"], [b"copy_to", b"lens"]],
+        [[b"rows"]],
+        [[b"cuda", b"Stream"], [b"rows"], [b"wait_event"]],
+        [[]],
+        [],
+    ]
+    words = (b"copy_", b"copy_to", b"zero_", b"stream(", b"Stream", b"rows", b"lens", b"cuda")
+    sieve = Sieve(asked, rare)
+    for some in itertools.product((b"", b" "), repeat=len(words)):
+        text = b" ".join(word for word, one in zip(words, some, strict=True) if one)
+        expected = [
+            rule
+            for rule, groups in enumerate(asked)
+            if all(any(needle in text for needle in group) for group in groups)
+        ]
+        seen: dict[bytes, bool] = {}
+        assert list(sieve.held(text, seen=seen)) == expected
+        assert all((needle in text) is holds for needle, holds in seen.items())

@@ -10,7 +10,7 @@ import pytest
 from fmcheck.config import Located, Settings
 from fmcheck.lint.engine import lint_text
 from fmcheck.lint.facts import ModuleFacts
-from fmcheck.lint.module import Module
+from fmcheck.lint.module import Module, plain_part
 from fmcheck.lint.rule import Scope
 from fmcheck.lint.slices import Cuts
 from fmcheck.registry import contracts_for, rules
@@ -109,6 +109,7 @@ def test_imports_are_found_without_parsing(path):
         ("if x: import a\n", {"a": "a"}),
         ("import a; import b as c\n", {"a": "a", "c": "b"}),
         ("from a \\\n    import b\n", {"b": "a.b"}),
+        ("from a \\\n    .b import c\n", {"c": "a.b.c"}),
         ("from a import b\ndef f():\n    from c import b\n", {"b": "c.b"}),
         ("x = 1  # import a\n", {}),
     ],
@@ -178,3 +179,52 @@ def test_a_long_class_without_methods_before_a_nested_function_is_parsed_whole()
     found = [type(node) for node in module.nodes(Scope.FUNCTION, ())]
 
     assert found == [ast.Assign] * 100 + [ast.If]
+
+
+#: Odd ways to reach CUDA's API beside a device module, or where the module has one at its top.
+REACHED = (
+    "from torch.cuda import Event as Made\n\ndef f(d):\n    torch.get_device_module(d)\n"
+    "    return Made()\n",
+    "from torch import cuda as nv\n\ndef f(d):\n    torch.get_device_module(d)\n"
+    "    return nv.Event()\n",
+    "import torch.cuda as nv\n\ndef f(d):\n    torch.get_device_module(d)\n    return nv.Event()\n",
+    "from torch \\\n    .cuda import (\n    Event,\n)\n\ndef f(d):\n"
+    "    torch.get_device_module(d)\n    return Event()\n",
+    "import torch\n\ndef f(d):\n    torch.get_device_module(d)\n    return (torch.cuda  # here\n"
+    "        .Event())\n",
+    "import torch\nfrom torch import (\n    get_device_module  # of a device\n    as of,\n)\n\n"
+    "def f(d):\n    of(d)\n    return torch.cuda.Event()\n\ndef g(d):\n"
+    "    torch.get_device_module(d)\n",
+    "import torch\n\ndef f():\n    pass\n\nmodule = torch.get_device_module()\n"
+    "ready = torch.cuda.Event()\n",
+    "import torch\n\nclass A:\n    x = 1\n# here\n"
+    "if torch.get_device_module():\n    ready = torch.cuda.Event()\n",
+)
+
+
+@pytest.mark.parametrize("source", REACHED)
+def test_api_is_found_however_it_is_reached(source: str) -> None:
+    rule = rules()["FM301"](contracts_for(Located(Settings(), None)))
+
+    found = lint_text(source.encode(), "a.py", [rule])
+
+    assert {one.code for one in found} == {"FM301"}
+    assert found == lint_text(source.encode(), "a.py", [rule], whole=True)
+
+
+@pytest.mark.parametrize(
+    ("text", "plain"),
+    [
+        ("def f():\n    pass\n", ""),
+        (
+            "@a(\n    1\n)\nclass A(\n    B\n):\n    x = 1\n\n# end\nx = 1\ny = 2\n",
+            "x = 1\ny = 2\n",
+        ),
+        ("    def f(self):\n        pass\n", ""),
+        ("# first\nimport a\ndef f(): pass\n", "import a\ndef f(): pass\n"),
+        ("import a\n", "import a\n"),
+        ("defined = 1\n", "defined = 1\n"),
+    ],
+)
+def test_plain_part_of_a_slice_follows_what_it_defines(text: str, plain: str) -> None:
+    assert plain_part(text) == plain

@@ -81,3 +81,89 @@ def test_guard_of_vllm_covers_what_writes_reused_inputs() -> None:
     assert body in source
     assert guarded(source) == []
     assert guarded(moved) == [line]
+
+
+UNORDERED = """\
+import torch
+
+def save(self, parts):
+    rows = torch.cat(parts)
+    with torch.cuda.stream(self.side):
+        self.out.copy_(rows)
+"""
+
+
+@pytest.mark.parametrize(
+    "entered",
+    [
+        "with (\n        torch.no_grad(),\n        torch.cuda.stream(self.side),\n    ):",
+        "with torch.no_grad(), \\\n            torch.cuda.stream(self.side):",
+        "with note('('), torch.no_grad(  # :)\n    ), torch.cuda.stream(self.side):",
+        "with torch.no_grad(\n    ), torch.cuda.stream(\n        self.side\n    ):",
+        "with torch.cuda.stream(\n        # the copies'\n        stream=self.side\n    ):",
+        "with torch.cuda.StreamContext(self.side):",
+        "with self.side_stream_ctx:",
+    ],
+)
+@pytest.mark.parametrize("ends", ["\n", "\r\n", "\r"])
+def test_stream_is_entered_however_the_head_is_laid_out(entered: str, ends: str) -> None:
+    source = UNORDERED.replace("with torch.cuda.stream(self.side):", entered)
+
+    found = lint_text(source.replace("\n", ends).encode(), "a.py", [rules()["FM401"](())])
+
+    assert [one.code for one in found] == ["FM401"]
+
+
+@pytest.mark.parametrize(
+    "wait",
+    [
+        "self.other.wait_stream(torch.cuda.current_stream())",
+        "self.side.wait_stream(self.other)\n    self.other.wait_stream(self.side)",
+        "with torch.cuda.stream(self.other):\n        self.other.wait_event(self.ready)",
+    ],
+)
+def test_wait_of_another_stream_orders_nothing(wait: str) -> None:
+    source = UNORDERED.replace("    with", f"    {wait}\n    with", 1)
+
+    found = lint_text(source.encode(), "a.py", [rules()["FM401"](())])
+
+    assert found == lint_text(source.encode(), "a.py", [rules()["FM401"](())], whole=True)
+    assert len(found) == ("self.side" not in wait)
+
+
+REUSED = """\
+import torch
+
+class Lengths:
+{filler}
+    def __init__(self, n):
+        self.host = torch.empty(n, pin_memory=True)
+
+    def keep(self):
+        {view}
+
+    def stage(self, values):
+        self.lens.copy_(self.host, non_blocking=True)
+        self.host_np.fill(1)
+"""
+FILLER = "".join(f"    field_{number} = {number}\n" for number in range(100))
+
+
+@pytest.mark.parametrize(
+    "view",
+    [
+        "self.host_np = self.host.numpy()",
+        "self.host_np: torch.Tensor = (\n            self.host.numpy()\n        )",
+        "self . host_np = \\\n            self.host.numpy()",
+        "self.host_np = self.other = self.host.numpy()",
+        "self.host_np: dict[\n            str, int\n        ] = self.host.numpy()",
+    ],
+)
+def test_view_that_another_method_keeps_is_the_same_buffer(view: str) -> None:
+    source = REUSED.format(filler=FILLER, view=view).encode()
+    rule = rules()["FM403"](())
+
+    found = lint_text(source, "a.py", [rule])
+
+    assert [one.code for one in found] == ["FM403"]
+    assert found == lint_text(source, "a.py", [rule], whole=True)

@@ -51,12 +51,13 @@ class Cache:
 
     def __init__(self, folder: str | None, way: str) -> None:
         self._now = time.time_ns()
-        self._way = f"{stored.tool_stamp()} {way}"
-        name = f"files-{binascii.crc32(way.encode('utf-8', 'replace')):08x}"
-        self._path = os.path.join(folder, name) if folder else None
+        self._path: str | None = None
         self._entries: dict[str, tuple[stored.State, bytes, Any]] = {}
         self._is_new = False
-        if self._path:
+        if folder:
+            self._way = f"{stored.tool_stamp()} {way}"
+            name = f"files-{binascii.crc32(way.encode('utf-8', 'replace')):08x}"
+            self._path = os.path.join(folder, name)
             found = stored.load(self._path)
             if isinstance(found, tuple) and len(found) == 2 and found[0] == self._way:
                 self._entries = found[1]

@@ -86,8 +86,12 @@ def _concerned(
 
     `seen` takes in which needles do, of those that were looked for.
     """
-    named = [number for number, rule in enumerate(rules) if rule.concerns_path(path)]
-    for number in _sieve(tuple(rules)).held(text, named, seen):
+
+    def wants(number: int) -> bool:
+        return number not in rare or rules[number].concerns_path(path)
+
+    sieve, rare = _sieve(tuple(rules))
+    for number in sieve.held(text, wants, seen):
         rule = rules[number]
         try:
             if type(rule).concerns is Rule.concerns or rule.concerns(text):
@@ -97,8 +101,14 @@ def _concerned(
 
 
 @lru_cache(maxsize=8)
-def _sieve(rules: tuple[Rule, ...]) -> Sieve:
-    return Sieve([rule.needles for rule in rules])
+def _sieve(rules: tuple[Rule, ...]) -> tuple[Sieve, frozenset[int]]:
+    """Returns the sieve of some rules, and the numbers of those that ask for a file's path."""
+    rare = frozenset(
+        number
+        for number, rule in enumerate(rules)
+        if type(rule).concerns_path is not Rule.concerns_path
+    )
+    return Sieve([rule.needles for rule in rules], rare), rare
 
 
 def _lint_source(

@@ -63,15 +63,20 @@ class ModuleFacts:
         `from torch.cuda import Event as E` gives `{"E": "torch.cuda.Event"}`.
         """
         names: dict[str, str] = {}
-        for name, target in self.may_import:
-            if names.setdefault(name, target) != target:
-                # Two of one name: how deep they stand decides which of them holds.
-                return dict(imported_names(self._statements_by_depth()))
+        torn = {
+            name for name, target in self.may_import if names.setdefault(name, target) != target
+        }
+        if torn:
+            # Two of one name: how deep they stand decides which of them holds.
+            by_depth = imported_names(self._statements_by_depth(torn))
+            names.update((name, target) for name, target in by_depth if name in torn)
         return names
 
-    def _statements_by_depth(self) -> Iterator[ast.AST]:
-        """Yields statements that may hold an import, outer ones first, as `ast.walk` does."""
-        layer: list[ast.AST] = list(self.module.statements_with(("import",)))
+    def _statements_by_depth(self, names: Collection[str]) -> Iterator[ast.AST]:
+        """Yields statements that may import one of some names, outer ones first."""
+        layer: list[ast.AST] = list(
+            self.module.statements_with(names, lambda text: "import" in text)
+        )
         while layer:
             yield from layer
             layer = [

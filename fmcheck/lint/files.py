@@ -96,21 +96,26 @@ def _walk(top: Path, excludes: Excludes) -> Iterator[Path]:
                 kept.append(name)
                 ignored[path] = active
         folders[:] = kept
+        folder = Path(at)
         for name in sorted(names):
             if name.endswith(SUFFIXES) and not _left_out(
-                os.path.join(place, name), False, fixed, active
+                f"{place}{os.sep}{name}", False, fixed, active
             ):
-                yield Path(at, name)
+                yield folder / name
 
 
 def _left_out(
     path: str, is_folder: bool, fixed: Sequence[Patterns], ignored: Sequence[Patterns]
 ) -> bool:
     """Tells whether one entry is left out; of several `.gitignore` files the nearest counts."""
-    if any(one.verdict(path, is_folder) for one in fixed):
-        return True
-    verdicts = (one.verdict(path, is_folder) for one in ignored)
-    return bool(next((one for one in verdicts if one is not None), False))
+    for one in fixed:
+        if one.verdict(path, is_folder):
+            return True
+    for one in ignored:
+        verdict = one.verdict(path, is_folder)
+        if verdict is not None:
+            return verdict
+    return False
 
 
 def _gitignores_above(base: str) -> list[Patterns]:

@@ -44,13 +44,14 @@ def scan_imports(text: str, cuts: Cuts) -> list[ast.stmt] | None:
         if before and (before[-1].isalnum() or before[-1] == "_"):
             continue  # the end of another word
         if before.strip() and not _FROM.match(before):
-            if _STATEMENT_BEFORE.search(before) and "#" not in before:
+            is_continued = text.endswith("\\\n", 0, line)
+            if is_continued or (_STATEMENT_BEFORE.search(before) and "#" not in before):
                 return None
             continue
         number = bisect_right(cuts.strings, (match.start(),)) - 1
         if number >= 0 and match.start() < cuts.strings[number][1]:
             continue
-        if text[:line].endswith("\\\n"):
+        if text.endswith("\\\n", 0, line):
             return None
         statement = _statement(text, line, match.end())
         if statement is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import warnings
 from bisect import bisect_right
 from functools import cached_property
@@ -18,6 +19,10 @@ if TYPE_CHECKING:
 
 #: A shorter class is not cut into methods: it is parsed as soon, and for all rules at once.
 LONG = 1000
+#: The start of a line of code that is not indented, unless it only closes a bracket.
+_AT_MARGIN = re.compile(r"\n(?=[^ \t\n#)\]}])")
+_NO_MARGIN = " \t\n#)]}"
+_DEFINES = re.compile(r"(?:class|def|async)\b|@")
 
 
 def _any_text(text: str) -> bool:
@@ -85,7 +90,10 @@ class Module:
 
     def line_of(self, offset: int) -> int:
         """Returns the line of an offset, from 1."""
-        return bisect_right(self._line_starts, offset)
+        if "_line_starts" in vars(self):
+            return bisect_right(self._line_starts, offset)
+        # Asked for a few slices only, this is less than to look for every line.
+        return self.text.count("\n", 0, offset) + 1
 
     def text_of_lines(self, first: int, last: int) -> str:
         """Returns the text from a first to a last line, both of them in it."""
@@ -121,11 +129,17 @@ class Module:
                 if len(found) == 1 or self._near(node, words):
                     yield node
 
-    def statements_with(self, words: Collection[str]) -> Iterator[ast.stmt]:
-        """Yields top-level statements, those near one of `words` among them."""
+    def statements_with(
+        self, words: Collection[str], may_hold: Callable[[str], bool] = _any_text
+    ) -> Iterator[ast.stmt]:
+        """Yields top-level statements, those near one of `words` among them.
+
+        Slices that `may_hold` refuses by their text are left out.
+        """
         for one in self._slices_with(words):
-            found = self._try_parse(one) if self.newer else self._parse(one)
-            yield from found or ()
+            if may_hold(self._text_of(one)):
+                found = self._try_parse(one) if self.newer else self._parse(one)
+                yield from found or ()
 
     def statements_at(self, first: int, last: int) -> Iterator[ast.stmt]:
         """Yields the top-level statements that these lines are in."""
@@ -328,6 +342,16 @@ class Module:
     @cached_property
     def _slice_starts(self) -> Sequence[int]:
         return [one.start for one in self.slices]
+
+
+def plain_part(text: str) -> str:
+    """Returns a slice from its first statement on that defines nothing; "" for part of a class."""
+    if text[:1] not in _NO_MARGIN and not _DEFINES.match(text):
+        return text
+    for match in _AT_MARGIN.finditer(text):
+        if not _DEFINES.match(text, match.end()):
+            return text[match.end() :]
+    return ""
 
 
 def extent(node: ast.stmt) -> tuple[int, int]:

@@ -11,9 +11,12 @@ from typing import TYPE_CHECKING
 from fmcheck.lint.lazy import cst
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import libcst
+
+#: Where what a glob says stops being what it means.
+_WILD = re.compile(r"[*?\[]")
 
 
 def dotted(node: libcst.CSTNode) -> str | None:
@@ -42,10 +45,15 @@ def fits(name: str, globs: Iterable[str]) -> bool:
 
 def lies_in(path: str, globs: Iterable[str]) -> bool:
     """Tells whether a glob means this path; globs start at a package's root, paths may not."""
-    return _any_of(tuple(globs)).match(path.replace("\\", "/")) is not None
+    path = path.replace("\\", "/")
+    return any(
+        start in path and pattern.match(path) is not None
+        for start, pattern in _any_of(tuple(globs))
+    )
 
 
 @lru_cache(maxsize=32)
-def _any_of(globs: tuple[str, ...]) -> re.Pattern[str]:
-    patterns = [fnmatch.translate(f"*{os.path.normcase(glob)}") for glob in globs]
-    return re.compile("|".join(patterns) or r"(?!)")
+def _any_of(globs: tuple[str, ...]) -> Sequence[tuple[str, re.Pattern[str]]]:
+    """Returns of each glob what it starts with, as it is, and the whole of it."""
+    names = [os.path.normcase(glob) for glob in globs]
+    return [(_WILD.split(name)[0], re.compile(fnmatch.translate(f"*{name}"))) for name in names]

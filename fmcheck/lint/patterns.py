@@ -56,17 +56,17 @@ class Patterns:
         """
         if not path.startswith(self._prefix):
             return None
-        relative = path[len(self._prefix) :].replace(os.sep, "/")
-        name = relative.rpartition("/")[2]
+        name = path[path.rfind(os.sep) + 1 :]
         at = self._names.get(name, -1)
         if is_folder:
             at = max(at, self._names.get(f"{name}/", -1))
-            relative += "/"
-        for number, include, regex in self._others:
-            if number < at:
-                break
-            if regex.fullmatch(relative):
-                return include
+        if self._others:
+            relative = path[len(self._prefix) :].replace(os.sep, "/") + "/" * is_folder
+            for number, include, regex in self._others:
+                if number < at:
+                    break
+                if regex.fullmatch(relative):
+                    return include
         return True if at >= 0 else None
 
     def sparing(self, folder: str) -> Patterns:

@@ -30,7 +30,7 @@ class Policy:
     """
 
     located: Located
-    rules: Sequence[Rule]
+    rules: tuple[Rule, ...]
     codes: Codes
     per_file: Sequence[tuple[Patterns, frozenset[str]]]
     excludes: Excludes
@@ -59,10 +59,12 @@ class Job:
         return self.policy.codes_for(self.path)
 
     @property
-    def rules(self) -> Sequence[Rule]:
+    def rules(self) -> tuple[Rule, ...]:
         """The rules that this file is checked with."""
-        checked = self.codes.checked
-        return [rule for rule in self.policy.rules if rule.code in checked]
+        codes = self.codes
+        if codes is self.policy.codes:
+            return self.policy.rules
+        return tuple(rule for rule in self.policy.rules if rule.code in codes.checked)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,7 +122,7 @@ def _policy(request: Request, located: Located) -> Policy:
     baseline = located.folder / settings.baseline if settings.baseline else None
     return Policy(
         located=located,
-        rules=[rule(contracts) for code, rule in known.items() if code in checked],
+        rules=tuple(rule(contracts) for code, rule in known.items() if code in checked),
         codes=Codes(frozenset(known), checked),
         per_file=per_file,
         excludes=_excludes(request, located),

@@ -38,10 +38,7 @@ def quick(argv: Sequence[str]) -> int | None:
     from fmcheck.lint.sieve import Sieve
 
     sieve = Sieve(NEEDLES)
-    if any(
-        text and next(iter(sieve.held(text, range(len(NEEDLES)))), None) is not None
-        for text in texts
-    ):
+    if any(text and next(sieve.held(text), None) is not None for text in texts):
         return None
     if not {"--quiet", "-q"} & {*argv}:
         files = f"{len(paths)} file{'s' * (len(paths) > 1)}"

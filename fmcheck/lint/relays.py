@@ -6,6 +6,7 @@ import ast
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.declared import is_module
+from fmcheck.lint.nodes import walk as all_below
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Sequence
@@ -35,6 +36,7 @@ class Relays:
         self._holders = {_snake(relay.qualname.rpartition(".")[2]) for relay in self._relays}
         self._suffixes = {relay.class_: _suffix(relay) for relay in self._relays}
         self._files: dict[str, list[Relay]] = {}
+        self._anchors = [anchor.decode() for anchor in self.anchors()]
 
     def needles(self) -> tuple[bytes, ...]:
         """Returns the names of the relay classes: of the class, and of what holds one."""
@@ -70,6 +72,15 @@ class Relays:
             for buffer in relay.buffer
         )
 
+    def may_be_named(self, text: str, path: str) -> bool:
+        """Tells whether source text may name a declared buffer, reached through what may hold it.
+
+        That is all that `may_index` may find in it.
+        """
+        return any(name in text for name in self._anchors) and (
+            bool(self.of_file(path)) or any(holder in text for holder in self._holders)
+        )
+
     def may_index(self, node: ast.AST, path: str, *contexts: type[ast.expr_context]) -> bool:
         """Tells whether a syntax tree may access rows of a declared buffer: to clear it cheaply.
 
@@ -77,7 +88,7 @@ class Relays:
         like it is indexed in one of these `contexts`, or handed to a method or kernel that reads
         or writes rows.
         """
-        inner = list(ast.walk(node))
+        inner = list(all_below(node))
         named = [one for one in inner if isinstance(one, ast.Attribute) and self.declares(one.attr)]
         if not named or not (self.of_file(path) or self._is_held(inner)):
             return False
@@ -85,7 +96,7 @@ class Relays:
         for one in inner:
             if isinstance(one, ast.Subscript):
                 if isinstance(one.ctx, contexts) and not isinstance(one.slice, ast.Slice):
-                    base = ast.walk(one.value)
+                    base = all_below(one.value)
                     if any(self._may_be_buffer(part, path, aliases) for part in base):
                         return True
             elif isinstance(one, (ast.Attribute, ast.Name)):
@@ -109,7 +120,7 @@ class Relays:
     def may_write(self, nodes: Iterable[ast.AST]) -> bool:
         """Tells whether syntax trees may write rows of a declared buffer: to clear them cheaply."""
         for node in nodes:
-            for one in ast.walk(node):
+            for one in all_below(node):
                 if isinstance(one, ast.Subscript) and isinstance(one.ctx, ast.Store):
                     base = one.value
                     if not isinstance(base, ast.Attribute) or self.declares(base.attr):
@@ -170,7 +181,7 @@ def _aliases(nodes: Iterable[ast.AST], attributes: Collection[str]) -> set[str]:
 
 def _words(*nodes: ast.AST) -> set[str]:
     words = (
-        getattr(one, "attr", getattr(one, "id", "")) for node in nodes for one in ast.walk(node)
+        getattr(one, "attr", getattr(one, "id", "")) for node in nodes for one in all_below(node)
     )
     return {word for word in words if word}
 

@@ -159,10 +159,8 @@ NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
         (
             b"stream(",
             b"StreamContext",
-            b"stream_ctx",
-            b"stream_context",
+            b"stream_c",
             b"wait_event",
-            b"wait_for_e",
         ),
     ),
     # FM402
@@ -196,8 +194,7 @@ NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
         (
             b"stream(",
             b"StreamContext",
-            b"stream_ctx",
-            b"stream_context",
+            b"stream_c",
         ),
     ),
     # FM406

@@ -1,54 +1,80 @@
-"""The sieve: which rules the bytes of a file may concern, each needle looked for at most once."""
+"""The sieve: which rules the bytes of a file may concern, each needle looked for at most once.
+
+What is looked for in every file are gates: strings, as few as will do, of which each rule needs one
+or another. Which of them a file holds leaves a few rules, and only their needles are looked for.
+"""
 
 from __future__ import annotations
 
 TYPE_CHECKING = False  # as typing has it, without the import
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Sequence
 
 #: Parts of many needles: where one is missing, none of those need be looked for. A search of all
 #: of a large tree for one string takes 25 ms.
-HINTS = (b"copy", b"cuda", b"record", b"resolve_", b"stream", b"wait_")
-_UNKNOWN, _MISSING, _HELD = range(3)
+HINTS = (b"compile", b"copy", b"cuda", b"fill_", b"record", b"tream", b"uture", b"zero_")
+
+
+def _any_rule(rule: int) -> bool:
+    return True
 
 
 class Sieve:
-    """The needles of some rules, which are known by number: for each an AND of ORs."""
+    """The needles of some rules, which are known by number: for each an AND of ORs.
 
-    def __init__(self, asked: Sequence[Sequence[Sequence[bytes]]]) -> None:
-        numbers: dict[tuple[bytes, ...], int] = {}
+    `rare` are rules that are asked of few files: no gate is looked for in every file for them.
+    """
+
+    def __init__(
+        self, asked: Sequence[Sequence[Sequence[bytes]]], rare: Collection[int] = ()
+    ) -> None:
         self._asked = [
-            [numbers.setdefault(tuple(group), len(numbers)) for group in groups] for groups in asked
+            [[(needle, _hint(needle)) for needle in group] for group in groups] for groups in asked
         ]
-        self._groups = [[(needle, _hint(needle)) for needle in group] for group in numbers]
-        # What several rules ask for comes first: where it is missing, they are cleared at once.
-        uses = [0] * len(numbers)
-        for groups in self._asked:
-            for number in groups:
-                uses[number] += 1
-        for groups in self._asked:
-            groups.sort(key=lambda number: uses[number] == 1)
+        chosen: set[bytes] = set()
+        for number, groups in enumerate(self._asked):
+            sides = [{hint for _, hint in group} for group in groups]
+            if number in rare:
+                sides = [side for side in sides if side <= {*HINTS}]
+            if sides:
+                chosen |= min(sides, key=lambda side: (len(side - chosen - {*HINTS}), len(side)))
+        self._gates = sorted(chosen)
+        #: The rules that are left where a file holds these of the gates.
+        self._left: dict[tuple[bytes, ...], Sequence[int]] = {}
 
     def held(
-        self, text: bytes, rules: Iterable[int], seen: dict[bytes, bool] | None = None
+        self,
+        text: bytes,
+        wants: Callable[[int], bool] = _any_rule,
+        seen: dict[bytes, bool] | None = None,
     ) -> Iterator[int]:
-        """Yields those of the rules whose needles stand in a text.
+        """Yields those of the rules whose needles stand in a text, if they are wanted at all.
 
         `seen` takes in which needles do, of those that were looked for.
         """
-        known = [_UNKNOWN] * len(self._groups)
-        seen = {} if seen is None else seen
-        for rule in rules:
-            for number in self._asked[rule]:
-                if known[number] == _UNKNOWN:
-                    known[number] = _look(self._groups[number], text, seen)
-                if known[number] == _MISSING:
-                    break
-            else:
-                yield rule
+        open_gates = tuple([gate for gate in self._gates if gate in text])
+        left = self._left.get(open_gates)
+        if left is None:
+            left = self._left[open_gates] = self._behind(open_gates)
+        if left:
+            seen = {} if seen is None else seen
+            seen.update({gate: gate in open_gates for gate in self._gates})
+            for rule in left:
+                if wants(rule) and all(_stands(group, text, seen) for group in self._asked[rule]):
+                    yield rule
+
+    def _behind(self, open_gates: Collection[bytes]) -> Sequence[int]:
+        """Returns the rules of whose needles the gates say nothing against."""
+        closed = {*self._gates}.difference(open_gates)
+        return [
+            rule
+            for rule, groups in enumerate(self._asked)
+            if not any(all(hint in closed for _, hint in group) for group in groups)
+        ]
 
 
-def _look(group: Sequence[tuple[bytes, bytes]], text: bytes, seen: dict[bytes, bool]) -> int:
+def _stands(group: Sequence[tuple[bytes, bytes]], text: bytes, seen: dict[bytes, bool]) -> bool:
+    """Tells whether one of a group's needles stands in a text."""
     for needle, hint in group:
         holds = seen.get(needle)
         if holds is None:
@@ -57,8 +83,8 @@ def _look(group: Sequence[tuple[bytes, bytes]], text: bytes, seen: dict[bytes, b
                 may_hold = seen[hint] = hint in text
             holds = seen[needle] = may_hold and (needle is hint or needle in text)
         if holds:
-            return _HELD
-    return _MISSING
+            return True
+    return False
 
 
 def _hint(needle: bytes) -> bytes:

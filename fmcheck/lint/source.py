@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import codecs
+import contextlib
 import io
 import os
 import stat
@@ -26,6 +28,8 @@ class Text:
     @property
     def source(self) -> str:
         """The source with every line ended by `\\n`, as the parsers see it."""
+        if "\r" not in self.raw:
+            return self.raw
         return self.raw.replace("\r\n", "\n").replace("\r", "\n")
 
     def encode(self, raw: str) -> bytes:
@@ -50,13 +54,13 @@ def read_with_state(path: str | Path) -> tuple[bytes, State]:
         at = os.fstat(handle)
         if not stat.S_ISREG(at.st_mode):
             raise OSError("not a regular file")
-        left, parts = at.st_size + 1, []
-        while part := os.read(handle, max(left, 1 << 16)):
-            parts.append(part)
-            left -= len(part)
+        # Asked for one byte more than there are, a file gives all that there are.
+        text = os.read(handle, at.st_size + 1)
+        while len(text) != at.st_size and (more := os.read(handle, 1 << 16)):
+            text += more
     finally:
         os.close(handle)
-    return b"".join(parts), (at.st_mtime_ns, at.st_ctime_ns, at.st_size, at.st_ino)
+    return text, (at.st_mtime_ns, at.st_ctime_ns, at.st_size, at.st_ino)
 
 
 def decode(raw: bytes) -> Text:
@@ -65,6 +69,10 @@ def decode(raw: bytes) -> Text:
     Raises:
         SyntaxError, UnicodeDecodeError, LookupError: if the text is not in its own encoding.
     """
+    head = raw[: raw.find(b"\n", raw.find(b"\n") + 1) + 1 or len(raw)]
+    if b"coding" not in head and not head.startswith(codecs.BOM_UTF8):
+        with contextlib.suppress(UnicodeDecodeError):
+            return Text(raw.decode(), "utf-8")
     encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
     return Text(raw.decode(encoding), encoding)
 
@@ -88,11 +96,21 @@ def is_text(raw: bytes) -> bool:
     return True
 
 
+def ascii_of(raw: bytes) -> str:
+    """Returns source in which what is ASCII stands as in the file, and the rest as anything.
+
+    Lines end in `\\n`. For rules that look closer at a file that nobody may need decoded.
+    """
+    text = raw.decode("latin-1")
+    return text.replace("\r", "\n") if "\r" in text else text
+
+
 def line_starts(text: str) -> list[int]:
     """Returns the offsets at which the lines of a text start, whose lines end in `\\n`."""
-    lengths = [len(line) + 1 for line in text.split("\n")]
-    lengths.pop()
-    return list(accumulate(lengths, initial=0))
+    starts = list(accumulate(map(len, io.StringIO(text, newline="\n")), initial=0))
+    if text and not text.endswith("\n"):
+        starts.pop()
+    return starts
 
 
 def split_lines(text: str) -> list[str]:

@@ -13,15 +13,16 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint.front_words import HELD
 from fmcheck.lint.nodes import walk as all_below
-from fmcheck.lint.words import has_word
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
 #: Names of functions that order work for their caller, or wait for it.
 ORDERING = re.compile(
     r"(^|_)(sync|synchronize|wait|fence|barrier)(_|$)|(^|_)join_|_join(_|$)", re.IGNORECASE
 )
+#: Methods that wait for the stream or event that they name.
+WAITS = frozenset({"query", "synchronize", "wait", "wait_event", "wait_stream"})
 #: Names of classes.
 CLASS = re.compile(r"_?[A-Z]\w*[a-z]\w*$")
 #: Names of tensors on the host, and of what is computed there.
@@ -80,22 +81,6 @@ _EVENT = re.compile(
 _CONTEXT = re.compile(r"stream_(ctx|context)$")
 
 
-_ENTERS = re.compile(r"stream[\s\\)]*\(")
-_RECORDS = re.compile(r"record(?:_event)?[\s\\)]*\(")
-
-
-def may_enter(text: str) -> bool:
-    """Tells whether source text may hold a stream's context."""
-    return "with" in text and (
-        "StreamContext" in text or "stream_c" in text or has_word(_ENTERS, text)
-    )
-
-
-def may_record(text: str) -> bool:
-    """Tells whether source text may record an event."""
-    return has_word(_RECORDS, text)
-
-
 def looks_like_event(code: str) -> bool:
     """Tells whether an expression is an event by its name: other things have `record()` too."""
     return bool(_EVENT.search(code))
@@ -106,7 +91,7 @@ def looks_like_context(name: str) -> bool:
     return bool(_CONTEXT.search(name))
 
 
-_TELLING = frozenset({ast.Call, ast.With, ast.Assign, ast.AnnAssign, ast.AugAssign})
+_TELLING = frozenset({ast.Call, ast.With, ast.Assign, ast.AnnAssign, ast.AugAssign, ast.NamedExpr})
 
 
 class StreamWords:
@@ -129,7 +114,7 @@ class StreamWords:
             elif isinstance(inner, ast.Assign):
                 self.assigns.append(inner)
                 self.stores += [one for one in inner.targets if isinstance(one, ast.Subscript)]
-            elif isinstance(inner, ast.AnnAssign) and inner.value is not None:
+            elif isinstance(inner, (ast.AnnAssign, ast.NamedExpr)) and inner.value is not None:
                 self.assigns.append(ast.Assign([inner.target], inner.value, lineno=inner.lineno))
             elif isinstance(inner, ast.AugAssign):
                 self.stores.append(inner.target)
@@ -150,14 +135,61 @@ class StreamWords:
         """Returns the lines of the calls of any of these names."""
         return [call.lineno for word in words for call in self.calls.get(word, ())]
 
-    def ordering_lines(self) -> Sequence[int]:
+    def ordering_lines(self, without: Collection[str] = ()) -> Sequence[int]:
         """Returns the lines of the calls that wait, or whose name says that they order."""
         return [
             call.lineno
             for word, calls in self.calls.items()
-            if word == "query" or ORDERING.search(word)
+            if word not in without and (word == "query" or ORDERING.search(word))
             for call in calls
         ]
+
+    def ordered_lines(self, context: ast.With) -> Sequence[int]:
+        """Returns the lines of what is sure to have the streams of a body wait for the current one.
+
+        Beside what orders any streams, only `wait_stream` of streams that are spelled alike.
+        """
+        entered = _paths(context)
+        return [
+            *self.ordering_lines(WAITS),
+            *(
+                call.lineno
+                for receiver, call in self._stream_waits()
+                if self._is_current(call.args[0]) and entered == {ast.dump(receiver)}
+            ),
+        ]
+
+    def joined_lines(self, context: ast.With) -> Sequence[int]:
+        """Returns the lines of what is sure to have the current stream, or all, wait for a body."""
+        entered = _paths(context)
+        return [
+            *self.ordering_lines(WAITS),
+            *(
+                call.lineno
+                for receiver, call in self._stream_waits()
+                if self._is_current(receiver) and entered == {ast.dump(call.args[0])}
+            ),
+        ]
+
+    def _stream_waits(self) -> Iterator[tuple[ast.expr, ast.Call]]:
+        for call in self.calls.get("wait_stream", ()):
+            if call.args and isinstance(call.func, ast.Attribute):
+                yield call.func.value, call
+
+    def _is_current(self, node: ast.expr) -> bool:
+        """Tells whether an expression is the stream that was current when the function began."""
+        if isinstance(node, ast.Name):
+            values = [one.value for one in self.assigns if node.id in names(*one.targets)]
+            if len(values) != 1:
+                return False
+            node = values[0]
+        return (
+            isinstance(node, ast.Call)
+            and last_name(node.func).endswith("current_stream")
+            and not any(
+                one.lineno <= node.lineno <= (one.end_lineno or one.lineno) for one in self.contexts
+            )
+        )
 
     def same_as(self, copy: ast.Call) -> set[str]:
         """Returns the last names that the target of a copy, or its result, may go by."""
@@ -229,6 +261,17 @@ def last_name(node: ast.AST) -> str:
     return node.id if isinstance(node, ast.Name) else ""
 
 
+def _is_path(node: ast.expr) -> bool:
+    while isinstance(node, ast.Attribute):
+        node = node.value
+    return isinstance(node, ast.Name)
+
+
+def names(*nodes: ast.AST) -> set[str]:
+    """Returns the plain names in some nodes."""
+    return {inner.id for node in nodes for inner in all_below(node) if isinstance(inner, ast.Name)}
+
+
 def mentions(node: ast.AST) -> set[str]:
     """Returns the names and attributes below a node, `self` aside."""
     found = {last_name(inner) for inner in all_below(node)}
@@ -266,7 +309,23 @@ def _pins(node: ast.AST) -> bool:
     )
 
 
+def _paths(context: ast.With) -> set[str]:
+    """Returns the streams that a `with` enters, as dumps; none if one is no dotted name."""
+    found: set[str] = set()
+    for item in context.items:
+        entered: ast.expr = item.context_expr
+        if _enters_stream(entered):
+            if isinstance(entered, ast.Call):
+                entered = entered.args[0] if entered.args else entered.keywords[0].value
+            if not _is_path(entered):
+                return set()
+            found.add(ast.dump(entered))
+    return found
+
+
 def _enters_stream(item: ast.expr) -> bool:
     if isinstance(item, ast.Call):
-        return last_name(item.func) in ("stream", "StreamContext") and bool(item.args)
+        return last_name(item.func) in ("stream", "StreamContext") and bool(
+            item.args or item.keywords
+        )
     return looks_like_context(last_name(item))

@@ -206,8 +206,10 @@ class Streams:
 
     def orders(self, wait: Wait, waiter: str, on: str) -> bool:
         """Tells whether a wait may put later work of `waiter` behind earlier work of `on`."""
-        if wait.waiter not in (waiter, HOST, ANYTHING):
-            return False
+        return wait.waiter in (waiter, HOST, ANYTHING) and self.may_be_for(wait, on)
+
+    def may_be_for(self, wait: Wait, on: str) -> bool:
+        """Tells whether a wait may be for earlier work of `on`: an event may be from elsewhere."""
         if wait.on in (on, ANYTHING):
             return True
         recorded = {one.stream for one in self.records if one.event == wait.on}

@@ -35,7 +35,7 @@ def lint_as(job: Job, text: bytes) -> list[Finding]:
 
 def task_for(job: Job) -> Task:
     """Returns the task of a job."""
-    return Task(str(job.path), _way(tuple(job.rules), job.codes), partial(lint_as, job))
+    return Task(str(job.path), _way(job.rules, job.codes), partial(lint_as, job))
 
 
 @cache

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     import re
+    from collections.abc import Iterator
 
 
 def has_word(pattern: re.Pattern[str], text: str) -> bool:
@@ -14,10 +15,24 @@ def has_word(pattern: re.Pattern[str], text: str) -> bool:
     A pattern that starts with a letter is searched for ten times as fast as one with `\\b` before.
     """
     for match in pattern.finditer(text):
-        before = text[match.start() - 1 : match.start()]
-        if not (before.isalnum() or before == "_"):
+        if not is_of_word(text[match.start() - 1 : match.start()]):
             return True
     return False
+
+
+def whole_words(word: str, text: str) -> Iterator[int]:
+    """Yields where a word stands in a text that is not a part of another one."""
+    at = text.find(word)
+    while at >= 0:
+        end = at + len(word)
+        if not is_of_word(text[end : end + 1]) and not (at and is_of_word(text[at - 1])):
+            yield at
+        at = text.find(word, end)
+
+
+def may_define(name: str, text: str) -> bool:
+    """Tells whether source text may define a function of this name."""
+    return any(text[:at].rstrip(" \t\f\n\\").endswith("def") for at in whole_words(name, text))
 
 
 def words_around(part: str, text: str) -> set[str]:
@@ -26,14 +41,15 @@ def words_around(part: str, text: str) -> set[str]:
     start = text.find(part)
     while start >= 0:
         end = start + len(part)
-        while start > 0 and _is_of_word(text[start - 1]):
+        while start > 0 and is_of_word(text[start - 1]):
             start -= 1
-        while _is_of_word(text[end : end + 1]):
+        while is_of_word(text[end : end + 1]):
             end += 1
         found.add(text[start:end])
         start = text.find(part, end)
     return found
 
 
-def _is_of_word(sign: str) -> bool:
+def is_of_word(sign: str) -> bool:
+    """Tells whether a sign, or none at all, may stand in a word."""
     return sign.isalnum() or sign == "_"

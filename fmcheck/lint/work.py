@@ -47,15 +47,7 @@ class Work:
     def results(self, jobs: int | None, *, progress: bool = True) -> list[Any]:
         """Returns every task's packed findings, in the tasks' order, from `jobs` processes."""
         packed: list[Any] = [None] * len(self._tasks)
-        todo: list[int] = []
-        for number, task in enumerate(self._tasks):
-            state = stored.state_of(task.path)
-            known = self._caches[task.way].by_state(task.path, state)
-            if known is None or state is None:
-                todo.append(number)
-            else:
-                packed[number] = known[1]
-                self._note(task, state, known[0])
+        todo = [number for number in range(len(packed)) if not self._recall(number, packed)]
         workers = pool.processes(jobs, len(todo))
         done = pool.results(lambda at: self._lint(self._tasks[todo[at]]), len(todo), workers)
         for at, result in _with_progress(done, len(todo)) if progress else done:
@@ -63,6 +55,19 @@ class Work:
         for one in self._caches.values():
             one.save()
         return packed
+
+    def _recall(self, number: int, packed: list[Any]) -> bool:
+        """Puts what is stored of an unchanged file in its place; tells whether there was any."""
+        if self._is_forgetful:
+            return False
+        task = self._tasks[number]
+        state = stored.state_of(task.path)
+        known = self._caches[task.way].by_state(task.path, state)
+        if known is None or state is None:
+            return False
+        packed[number] = known[1]
+        self._note(task, state, known[0])
+        return True
 
     def _lint(self, task: Task) -> tuple[stored.State | None, bytes | None, Any]:
         """Returns a file's state, digest and packed findings: in a worker."""
