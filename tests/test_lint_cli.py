@@ -147,8 +147,8 @@ UNREADABLE = {
     "undeclared latin-1": b"# \xe9\ntorch.cuda.Event\n",
     "unknown encoding": b"# coding: klingon\ntorch.cuda.Event\n",
     "NUL byte": b"torch.cuda.Event\0\n",
-    "tabs and spaces": b"if device_module:\n\tcuda = 1\n        Event = 1\n",
-    "deep nesting": b"device_module = cuda = Event = " + b"(" * 5000 + b")" * 5000 + b"\n",
+    "tabs and spaces": b"device_module = torch\nif x:\n\ttorch.cuda.Event()\n        y = 1\n",
+    "deep nesting": b"device_module = torch\ntorch.cuda.Event(" + b"(" * 5000 + b")" * 5001 + b"\n",
 }
 
 
