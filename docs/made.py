@@ -26,6 +26,7 @@ BY_HAND = (
     ("Contracts", "contract.md"),
     ("Contracts, key by key", "keys.md"),
     ("Is it watching?", "prove.md"),
+    ("What it is shown to catch", "proof.md"),
     ("What it cannot see", "unseen.md"),
     ("False alarms", "false-alarms.md"),
 )
