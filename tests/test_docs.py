@@ -89,7 +89,14 @@ def test_the_guide_to_contracts_is_a_page(made):
 
 def test_no_made_page_is_kept_in_the_tree():
     kept = {path.name for path in (ROOT / "docs").rglob("*.md")}
-    assert kept == {"index.md", "contract.md", "prove.md", "unseen.md", "false-alarms.md"}
+    assert kept == {
+        "index.md",
+        "contract.md",
+        "proof.md",
+        "prove.md",
+        "unseen.md",
+        "false-alarms.md",
+    }
 
 
 def blocks(name, language):
@@ -108,7 +115,7 @@ def test_what_the_pages_show_of_a_contract_can_be_loaded():
 
 def test_what_the_pages_show_of_files_and_settings_can_be_loaded(tmp_path):
     known, settings = tmp_path / "known.toml", tmp_path / "pyproject.toml"
-    known.write_text(*blocks("prove.md", "toml"))
+    known.write_text(*blocks("proof.md", "prove.md", "toml"))
     assert [one.operator for one in load_known(known)] == ["drop-wait"]
     settings.write_text(*blocks("false-alarms.md", "toml"))
     assert [one.check for one in load_settings(settings).settings.suppress] == ["FR102"]
