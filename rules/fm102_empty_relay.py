@@ -135,7 +135,7 @@ class Planner:
 
     def concerns_module(self, facts: ModuleFacts) -> bool:
         """Clears all but the module of a relay."""
-        return bool(self.relays.of_file(facts.path))
+        return super().concerns_module(facts) and bool(self.relays.of_file(facts.path))
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for what makes something empty."""

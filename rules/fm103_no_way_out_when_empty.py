@@ -128,7 +128,7 @@ def seed(future_map, rows, tokens):
 
     def concerns_module(self, facts: ModuleFacts) -> bool:
         """Clears all but the module of a relay."""
-        return bool(self.relays.of_file(facts.path))
+        return super().concerns_module(facts) and bool(self.relays.of_file(facts.path))
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears what writes no rows."""

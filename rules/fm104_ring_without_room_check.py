@@ -141,7 +141,7 @@ class Sampler:
 
     def concerns_module(self, facts: ModuleFacts) -> bool:
         """Clears all but the module of a relay."""
-        return bool(self.relays.of_file(facts.path))
+        return super().concerns_module(facts) and bool(self.relays.of_file(facts.path))
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for the relay's class, and for a remainder."""

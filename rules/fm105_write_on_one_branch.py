@@ -169,7 +169,7 @@ class FutureMap:
 
     def concerns_module(self, facts: ModuleFacts) -> bool:
         """Clears all but the module of a relay."""
-        return bool(self.relays.of_file(facts.path))
+        return super().concerns_module(facts) and bool(self.relays.of_file(facts.path))
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for the relay's class."""

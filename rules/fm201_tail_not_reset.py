@@ -261,13 +261,9 @@ class Pool:
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
         self.needles = ((*CALLS, *(_literal(name) for name in self._row_indices)),)
 
-    def concerns_module(self, facts: ModuleFacts) -> bool:
-        """Asks for what may reset a buffer and for what may fill one."""
-        return may_reset_and_fill(facts.module.text)
-
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for what may reset a buffer and for what may fill one."""
-        return may_reset(text) and may_fill(text)
+        return may_reset_and_fill(text)
 
     def looks_into(self, text: str) -> bool:
         """Of a class, asks for the methods that reset or fill."""

@@ -11,7 +11,7 @@ from fmcheck.lint.names import dotted
 from fmcheck.lint.outline import outlines_at, outlines_of
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.sites import Sites, is_bounded
-from fmcheck.lint.write_words import may_fill, may_reset, may_reset_and_fill
+from fmcheck.lint.write_words import may_reset_and_fill
 
 if TYPE_CHECKING:
     import ast
@@ -100,13 +100,9 @@ def stage(pool, rows, batch, out):
         ),
     )
 
-    def concerns_module(self, facts: ModuleFacts) -> bool:
-        """Asks for what may reset a buffer and for what may fill one."""
-        return may_reset_and_fill(facts.module.text)
-
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for what may reset a buffer and for what may fill one."""
-        return may_reset(text) and may_fill(text)
+        return may_reset_and_fill(text)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears functions that reset nothing of what they fill."""

@@ -136,6 +136,8 @@ def _lint_module(module: Module, path: str, rules: Sequence[Rule], whole: bool) 
         try:
             if not rule.concerns_module(facts):
                 continue
+            if not (whole or rule.may_stand_in(module.text, facts)):
+                continue
         except SyntaxError:
             raise  # of the file
         except Exception as err:

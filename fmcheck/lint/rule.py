@@ -119,7 +119,7 @@ class Rule(ABC):
         return True
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Clears a stretch of whole statements, or a method, by its text alone, before any parsing.
+        """Clears a module, whole statements or a method by the text alone, before any parsing.
 
         What clears a text clears every part of it.
         """

@@ -54,9 +54,9 @@ def may_fill(text: str) -> bool:
     return ANYTHING in names or may_be_front(names, text)
 
 
-@lru_cache(maxsize=1)
+@lru_cache(maxsize=16)
 def may_reset_and_fill(text: str) -> bool:
-    """Tells whether source text may do both; two rules ask it of the same files."""
+    """Tells whether source text may do both; two rules ask it of the same texts."""
     return may_reset(text) and may_fill(text)
 
 
