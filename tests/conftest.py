@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import signal
 import subprocess
 from pathlib import Path
 
@@ -12,6 +14,11 @@ from fmcheck.cli import main
 pytest_plugins = ("pytester",)
 
 ROOT = Path(__file__).resolve().parent.parent
+
+# A shell that runs the tests in the background has all that they start ignore interrupts.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    with contextlib.suppress(ValueError):  # not the main thread
+        signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Tests that others run, in environments of their own.
 collect_ignore = ["data"]

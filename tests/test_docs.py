@@ -115,7 +115,7 @@ def test_what_the_pages_show_of_a_contract_can_be_loaded():
 
 def test_what_the_pages_show_of_files_and_settings_can_be_loaded(tmp_path):
     known, settings = tmp_path / "known.toml", tmp_path / "pyproject.toml"
-    known.write_text(*blocks("proof.md", "prove.md", "toml"))
+    known.write_text(*blocks("prove.md", "toml"))
     assert [one.operator for one in load_known(known)] == ["drop-wait"]
     settings.write_text(*blocks("false-alarms.md", "toml"))
     assert [one.check for one in load_settings(settings).settings.suppress] == ["FR102"]
