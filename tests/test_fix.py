@@ -11,6 +11,7 @@ import pytest
 from fmcheck.finding import Edit, Finding, Severity, Span
 from fmcheck.lint import tasks
 from fmcheck.lint.fix import fix_text, fixed_source
+from fmcheck.registry import rules
 from tests.sources import BROKEN, DEAD_ASSERT, STRAY_EVENT
 
 FIXED = DEAD_ASSERT.replace(".all())", '.all(), "check: (values >= 0).all()")')
@@ -164,6 +165,16 @@ def test_a_refused_fix_leaves_the_file_and_is_said(lint, tmp_path, monkeypatch):
         "fmcheck: a.py: left as it was: the fix of FM301 gives source that does not parse\n"
     )
     assert (tmp_path / "a.py").read_text() == "x = 1\n"
+
+
+def test_a_file_that_does_not_parse_is_left_and_no_fix_is_blamed(lint, tmp_path):
+    broken = "class Empty:\n" + rules()["FM201"].bad[0].code
+    (tmp_path / "a.py").write_text(broken)
+
+    _, _, err = lint("--select", "FM201", "--fix", "a.py")
+
+    assert "fmcheck: a.py: left as it was: it does not parse as it is\n" in err
+    assert (tmp_path / "a.py").read_text() == broken
 
 
 def test_a_fix_that_makes_a_new_finding_is_refused():

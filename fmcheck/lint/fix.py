@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Edit, Finding, Span
 
+#: Why a file is left alone that the linter, which parses parts, had no reason to parse as a whole.
+UNPARSED = "it does not parse as it is"
 #: One fix may make room for another. A chain longer than this is a fix that never ends.
 ROUNDS = 10
 
@@ -56,7 +58,9 @@ def fix_text(
         except UnicodeEncodeError:
             return Fixed(text, 0, f"the fix of {codes} cannot be written in {decoded.encoding}")
         if not _parses(source):
-            return Fixed(text, 0, f"the fix of {codes} gives source that does not parse")
+            is_ours = _parses(decoded.raw)
+            why = f"the fix of {codes} gives source that does not parse" if is_ours else UNPARSED
+            return Fixed(text, 0, why)
         before, left = left, lint(now)
         if new := _new(before, left):
             return Fixed(text, 0, f"the fix of {codes} makes a new finding, {new}")

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.contract import load_contract
 from fmcheck.lint.engine import FAILED, lint_text
-from fmcheck.lint.fix import fix_text
+from fmcheck.lint.fix import UNPARSED, fix_text
 from fmcheck.registry import contract_files, rules
 from tests.corpus import cache_folder
 from tests.fuzz.crash import where
@@ -288,7 +288,7 @@ def _badly_fixed(text: bytes, path: str, checked: Sequence[Rule]) -> str:
         fixed = fix_text(text, lambda now: lint_text(now, path, checked), lambda left, now: left)
     except Exception as err:
         return f"while fixing: {where(err)}"
-    return f"refused: {fixed.refused}" if fixed.refused else ""
+    return f"refused: {fixed.refused}" if fixed.refused not in ("", UNPARSED) else ""
 
 
 def differs(text: bytes, path: str = PATHS[0]) -> str:
