@@ -57,6 +57,7 @@ class EmptyRelay(RelayRule):
     name = "empty-relay"
     severity = Severity.WARNING
     scope = Scope.FUNCTION
+    in_own_module = True
     seen_in = ("https://github.com/sgl-project/sglang/pull/26108",)
 
     bad = (
@@ -132,10 +133,6 @@ class Planner:
         Judged("vllm 0.20.2", 0, 0),
         Judged("sglang 0.5.12", 4, 4),
     )
-
-    def concerns_module(self, facts: ModuleFacts) -> bool:
-        """Clears all but the module of a relay."""
-        return super().concerns_module(facts) and bool(self.relays.of_file(facts.path))
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for what makes something empty."""

@@ -61,6 +61,7 @@ class NoWayOutWhenEmpty(RelayRule):
     name = "no-way-out-when-empty"
     severity = Severity.NOTE
     scope = Scope.FUNCTION
+    in_own_module = True
     seen_in = ("https://github.com/sgl-project/sglang/pull/25862",)
     on_by_default = False
 
@@ -125,10 +126,6 @@ def seed(future_map, rows, tokens):
         ),
     )
     judged = (Judged("sglang 0.5.23", 1, 0), Judged("vllm 0.20.2", 0, 0))
-
-    def concerns_module(self, facts: ModuleFacts) -> bool:
-        """Clears all but the module of a relay."""
-        return super().concerns_module(facts) and bool(self.relays.of_file(facts.path))
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears what writes no rows."""

@@ -58,6 +58,7 @@ class RingWithoutRoomCheck(RelayRule):
     name = "ring-without-room-check"
     severity = Severity.WARNING
     scope = Scope.CLASS
+    in_own_module = True
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/25862",
         "https://github.com/sgl-project/sglang/pull/13713",
@@ -138,10 +139,6 @@ class Sampler:
         Judged("vllm 0.20.2", 0, 0),
         Judged("sglang 0.5.12", 1, 1),
     )
-
-    def concerns_module(self, facts: ModuleFacts) -> bool:
-        """Clears all but the module of a relay."""
-        return super().concerns_module(facts) and bool(self.relays.of_file(facts.path))
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for the relay's class, and for a remainder."""

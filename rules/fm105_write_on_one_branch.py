@@ -75,6 +75,7 @@ class WriteOnOneBranch(RelayRule):
     name = "write-on-one-branch"
     severity = Severity.WARNING
     scope = Scope.CLASS
+    in_own_module = True
     seen_in = ("https://github.com/sgl-project/sglang/pull/31513",)
 
     bad = (
@@ -166,10 +167,6 @@ class FutureMap:
         ),
     )
     judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
-
-    def concerns_module(self, facts: ModuleFacts) -> bool:
-        """Clears all but the module of a relay."""
-        return super().concerns_module(facts) and bool(self.relays.of_file(facts.path))
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for the relay's class."""
