@@ -60,15 +60,14 @@ class Lifetimes:
         if call.host:
             if call.name == "numpy" and not goes_to_host(call_text.subject(self._text())):
                 self._is_on_host(call.reads[0])  # memory of a device has no such view
-            if call.name not in _NO_READS and self._host_reads(call) and self._is_shown():
-                return _poisoned(call.reads[0])
         elif not call.is_async_copy:
             for tensor in call.writes:
                 self._writes(call, tensor)
             if call.name == "copy_":
                 self._blocks(call)
-            for tensor in call.reads:
-                if self._operator_reads(call, tensor) and self._is_shown():
+        if not (call.is_async_copy or (call.host and call.name in _NO_READS)):
+            for tensor in call.reads[:1] if call.host else call.reads:
+                if self._host_reads(call, tensor) and self._is_shown():
                     return _poisoned(tensor)
         return None
 
@@ -161,39 +160,30 @@ class Lifetimes:
 
     # --- FR404 ---
 
-    def _host_reads(self, call: Call) -> bool:
-        """Judges a read; tells whether it came too early."""
-        tensor = call.reads[0]
-        block = self.blocks.of(tensor)
-        self._forget_done(block)
-        for copy in block.fills:
-            if not copy.use.meets(*span(tensor)):
-                continue
-            # The host waits for the current stream where it reads memory of the device.
-            waits = not copy.known and self.fences.ordered(copy.use.epoch, call.lane)
-            if not waits:
-                self._early_read(call, copy.use)
-                return True
-        return False
-
-    def _operator_reads(self, call: Call, tensor: torch.Tensor) -> bool:
-        """Judges an operator's read of host memory, which does not wait for the device.
-
-        Only of memory that its copy calls the host's: what was made without a device may be the
-        device's all the same, where a default device is set.
-        """
+    def _host_reads(self, call: Call, tensor: torch.Tensor) -> bool:
+        """Judges a read, by the host's own hand or an operator; tells whether it came too early."""
         block = self.blocks.of(tensor)
         if not block.fills:
             return False
         self._forget_done(block)
         for copy in block.fills:
-            if copy.named and copy.use.meets(*span(tensor)):
-                # A copy reads when its stream gets there.
-                waits = call.name in _COPIES and self.fences.ordered(copy.use.epoch, call.lane)
-                if not waits:
-                    self._early_read(call, copy.use)
-                    return True
+            if copy.use.meets(*span(tensor)) and not self._is_in_order(call, copy):
+                self._early_read(call, copy.use)
+                return True
         return False
+
+    def _is_in_order(self, call: Call, copy: Copy) -> bool:
+        """Tells whether a read comes behind a copy without a wait of the host, or may do so.
+
+        An operator is judged only on memory that its copy calls the host's: what was made without a
+        device may be the device's all the same, where a default device is set.
+        """
+        if not (call.host or copy.named):
+            return True
+        # The host waits for the current stream where it reads memory of the device, and a copy
+        # reads when its stream gets there.
+        waits = not copy.known or call.name in _COPIES
+        return waits and self.fences.ordered(copy.use.epoch, call.lane)
 
     def _is_shown(self) -> bool:
         """Tells whether the target of a copy keeps poison up to the copy's event."""
