@@ -6,6 +6,8 @@ import keyword
 import re
 from typing import TYPE_CHECKING
 
+from fmcheck.lint.words import whole_words
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -167,26 +169,19 @@ def _has_long_target(text: str) -> bool:
 
 def _bound(name: str, text: str) -> Iterator[str]:
     """Yields what may be bound to a name, in an assignment on its line or a loop."""
-    at = text.find(name)
-    while at >= 0:
+    for at in whole_words(name, text):
+        if text[at - 1 : at] == ".":
+            continue  # an attribute
         end = at + len(name)
-        if _is_plain(text, at, end):
-            stop = text.find("\n", end)
-            while stop > 0 and text[stop - 1] == "\\":
-                stop = text.find("\n", stop + 1)
-            rest = text[end : stop if stop >= 0 else len(text)]
-            assigned = _ASSIGN.search(rest)
-            if assigned is not None:
-                yield from _kinds(_value(text, end + assigned.end(), "\n"))
-            if _IN.search(rest) is not None:
-                yield ANYTHING
-        at = text.find(name, end)
-
-
-def _is_plain(text: str, start: int, end: int) -> bool:
-    """Tells whether a whole word stands at these offsets, and no attribute."""
-    before, after = text[start - 1 : start], text[end : end + 1]
-    return not (before.isalnum() or before in ("_", ".") or after.isalnum() or after == "_")
+        stop = text.find("\n", end)
+        while stop > 0 and text[stop - 1] == "\\":
+            stop = text.find("\n", stop + 1)
+        rest = text[end : stop if stop >= 0 else len(text)]
+        assigned = _ASSIGN.search(rest)
+        if assigned is not None:
+            yield from _kinds(_value(text, end + assigned.end(), "\n"))
+        if _IN.search(rest) is not None:
+            yield ANYTHING
 
 
 def _value(text: str, start: int, sign: str) -> str | None:

@@ -6,7 +6,7 @@ import ast
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Iterable, Iterator, Sequence
 
 #: Trees deeper than this may end libcst, and its process with it.
 MOST_DEPTH = 1000
@@ -71,26 +71,16 @@ def walk(root: ast.AST) -> Iterator[ast.AST]:
 def gather(root: ast.AST, kinds: Iterable[type[ast.AST]]) -> dict[type[ast.AST], list[Any]]:
     """Returns the nodes of these classes below `root`, itself included, by class, in no order."""
     found: dict[type[ast.AST], list[Any]] = {kind: [] for kind in kinds}
-    stack: list[ast.AST | None] = [root]
-    pop, push, known, wanted = stack.pop, stack.append, _FIELDS, found.get
-    while stack:
-        node = pop()
-        if node is None:
-            continue
-        kind = node.__class__
-        listed = wanted(kind)
+    for node in walk(root):
+        listed = found.get(node.__class__)
         if listed is not None:
             listed.append(node)
-        fields = known.get(kind)
-        if fields is None:
-            fields = _fields(kind)
-        for name in fields:
-            value = getattr(node, name, None)
-            if value.__class__ is list:
-                stack += value
-            else:
-                push(value)
     return found
+
+
+def indices(node: ast.Subscript) -> Sequence[ast.expr]:
+    """Returns what stands between a subscript's commas."""
+    return node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
 
 
 def children(node: ast.AST) -> Iterator[ast.AST]:

@@ -14,7 +14,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fmcheck.lint.block import Block
-from fmcheck.lint.nodes import children, gather
+from fmcheck.lint.nodes import children, gather, indices
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Scope
 
@@ -237,8 +237,7 @@ class _Told:
     def _note_store(self, target: ast.expr) -> None:
         """Notes `buffer[:n] = ...`, `buffer[n:] = ...` and `buffer[:] = ...`."""
         if isinstance(target, ast.Subscript):
-            inner = target.slice.elts if isinstance(target.slice, ast.Tuple) else [target.slice]
-            slices = [one for one in inner if isinstance(one, ast.Slice)]
+            slices = [one for one in indices(target) if isinstance(one, ast.Slice)]
             uppers = [one for one in slices if one.upper]
             if uppers:
                 _add(self.fills, leaves(target.value), {target.lineno})

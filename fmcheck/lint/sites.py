@@ -12,7 +12,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.front_words import HELD, VIEWS
-from fmcheck.lint.nodes import walk
+from fmcheck.lint.nodes import indices, walk
 from fmcheck.lint.outline import RESET_WORDS, leaves
 
 if TYPE_CHECKING:
@@ -149,7 +149,7 @@ class Sites:
 
     def _may_be_cut(self, site: ast.expr, seen: frozenset[str], *, is_head: bool) -> bool:
         if isinstance(site, ast.Subscript):
-            inner = site.slice.elts if isinstance(site.slice, ast.Tuple) else [site.slice]
+            inner = indices(site)
             for one in inner:
                 if isinstance(one, ast.Slice) and (one.upper or not _is_zero(one.lower)):
                     starts = _is_zero(one.lower)
@@ -262,8 +262,7 @@ def base(site: ast.expr) -> ast.expr:
 def stop(site: ast.expr) -> ast.expr | None:
     """Returns what a site is cut to where it is written; None where a name stands for it."""
     if isinstance(site, ast.Subscript):
-        inner = site.slice.elts if isinstance(site.slice, ast.Tuple) else [site.slice]
-        uppers = [one.upper for one in inner if isinstance(one, ast.Slice) and one.upper]
+        uppers = [one.upper for one in indices(site) if isinstance(one, ast.Slice) and one.upper]
         if len(uppers) == 1:
             return uppers[0]
     return None
@@ -271,17 +270,15 @@ def stop(site: ast.expr) -> ast.expr | None:
 
 def is_bounded(site: ast.expr) -> bool:
     """Tells whether a site is cut to less than all of a buffer where it is written."""
-    inner = site.slice if isinstance(site, ast.Subscript) else None
-    return any(
+    return isinstance(site, ast.Subscript) and any(
         isinstance(one, ast.Slice) and (one.upper is not None or not _is_zero(one.lower))
-        for one in (inner.elts if isinstance(inner, ast.Tuple) else [inner])
+        for one in indices(site)
     )
 
 
 def _is_cut(node: ast.Subscript) -> bool:
     """Tells whether a subscript takes rows, and not the tensor that a key stands for."""
-    inner = node.slice.elts if isinstance(node.slice, ast.Tuple) else [node.slice]
-    return any(isinstance(one, ast.Slice) for one in inner)
+    return any(isinstance(one, ast.Slice) for one in indices(node))
 
 
 def _is_zero(node: ast.expr | None) -> bool:

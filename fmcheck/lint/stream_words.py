@@ -15,7 +15,7 @@ from fmcheck.lint.front_words import HELD
 from fmcheck.lint.nodes import walk as all_below
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
 #: Names of functions that order work for their caller, or wait for it.
 ORDERING = re.compile(
@@ -149,32 +149,31 @@ class StreamWords:
 
         Beside what orders any streams, only `wait_stream` of streams that are spelled alike.
         """
-        entered = _paths(context)
-        return [
-            *self.ordering_lines(WAITS),
-            *(
-                call.lineno
-                for receiver, call in self._stream_waits()
-                if self._is_current(call.args[0]) and entered == {ast.dump(receiver)}
-            ),
-        ]
+        return self._surely(context, [(on, by, line) for by, on, line in self._stream_waits()])
 
     def joined_lines(self, context: ast.With) -> Sequence[int]:
         """Returns the lines of what is sure to have the current stream, or all, wait for a body."""
+        return self._surely(context, self._stream_waits())
+
+    def _surely(
+        self, context: ast.With, waits: Iterable[tuple[ast.expr, ast.expr, int]]
+    ) -> Sequence[int]:
+        """Returns the lines of waits between the current stream, the first, and a body's."""
         entered = _paths(context)
         return [
             *self.ordering_lines(WAITS),
             *(
-                call.lineno
-                for receiver, call in self._stream_waits()
-                if self._is_current(receiver) and entered == {ast.dump(call.args[0])}
+                line
+                for current, other, line in waits
+                if self._is_current(current) and entered == {ast.dump(other)}
             ),
         ]
 
-    def _stream_waits(self) -> Iterator[tuple[ast.expr, ast.Call]]:
+    def _stream_waits(self) -> Iterator[tuple[ast.expr, ast.expr, int]]:
+        """Yields who waits, for whom, and where."""
         for call in self.calls.get("wait_stream", ()):
             if call.args and isinstance(call.func, ast.Attribute):
-                yield call.func.value, call
+                yield call.func.value, call.args[0], call.lineno
 
     def _is_current(self, node: ast.expr) -> bool:
         """Tells whether an expression is the stream that was current when the function began."""

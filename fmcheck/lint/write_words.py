@@ -20,7 +20,7 @@ from fmcheck.lint.front_words import (
     opened,
     stripped,
 )
-from fmcheck.lint.words import has_word
+from fmcheck.lint.words import has_word, is_of_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -107,7 +107,7 @@ def _written(text: str) -> Iterator[str]:
 
 def _is_argument(text: str, start: int) -> bool:
     """Tells whether a name with `=` after it, at an offset, may be that of an argument."""
-    if text[start - 1 : start].isalnum() or text[start - 1 : start] == "_":
+    if is_of_word(text[start - 1 : start]):
         return False
     end = stripped(text, start)
     return text[end - 1 : end] in ("(", ",", "") or is_commented(text, end)
