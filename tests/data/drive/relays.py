@@ -107,6 +107,19 @@ def spec_batch(places):
     return batch(places, spec_algorithm=EAGLE, is_spec_v2=True, spec_info=draft_of(places))
 
 
+def mixed_batch(rows):
+    """A prompt of 8 tokens, and after it the running requests in `rows`."""
+    return batch(
+        rows,
+        mix_running_indices=rows,
+        mix_running_indices_cpu=rows,
+        seq_lens=torch.tensor([8, 3, 4, 5]),
+        seq_lens_cpu=torch.tensor([8, 3, 4, 5]),
+        out_cache_loc=torch.tensor([1, 2, 3, 4]),
+        prefix_lens=[0, 2, 3, 4],
+    )
+
+
 def extras(count, step=0):
     return {
         "topk_p": torch.full((count, 2), 0.25 + step),

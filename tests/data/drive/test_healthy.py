@@ -171,15 +171,7 @@ def test_a_mixed_batch_peeks_at_the_lengths():
     if not hasattr(made.map, "resolve_mixed_spec_tails"):
         pytest.skip("this release has no such peek")
     made.publish(ROWS, TOKENS)
-    batch = relays.batch(
-        ROWS,
-        mix_running_indices=ROWS,
-        mix_running_indices_cpu=ROWS,
-        seq_lens=torch.tensor([8, 3, 4, 5]),
-        seq_lens_cpu=torch.tensor([8, 3, 4, 5]),
-        out_cache_loc=torch.tensor([1, 2, 3, 4]),
-        prefix_lens=[0, 2, 3, 4],
-    )
+    batch = relays.mixed_batch(ROWS)
     made.map.resolve_mixed_spec_tails(batch)
     assert batch.seq_lens.tolist() == [8, 4, 5, 6]
     assert made.lengths(ROWS).tolist() == TOKENS.tolist()

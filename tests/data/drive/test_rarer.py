@@ -36,18 +36,6 @@ class Streams:
         return relays.device.stream(self.schedule)
 
 
-def mixed_batch():
-    return relays.batch(
-        ROWS,
-        mix_running_indices=ROWS,
-        mix_running_indices_cpu=ROWS,
-        seq_lens=torch.tensor([8, 0, 0, 0]),
-        seq_lens_cpu=torch.tensor([8, 0, 0, 0]),
-        out_cache_loc=torch.tensor([1, 0, 0, 0]),
-        prefix_lens=[0, 0, 0, 0],
-    )
-
-
 @pytest.mark.parametrize("pulls", [False, True])
 def test_a_mixed_batch_peeks_behind_the_publish(pulls):
     made = made_with(has="resolve_mixed_spec_tails")
@@ -59,7 +47,7 @@ def test_a_mixed_batch_peeks_behind_the_publish(pulls):
         with streams.launched():
             made.publish(ROWS, TOKENS + step)
         with streams.planning():
-            mixed = mixed_batch()
+            mixed = relays.mixed_batch(ROWS)
             made.map.resolve_mixed_spec_tails(mixed)
             assert mixed.seq_lens_cpu.tolist() == [8, *(length + 1 for length in lengths)]
             assert mixed.prefix_lens == [0, *lengths]
