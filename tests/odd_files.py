@@ -47,7 +47,7 @@ def odd_files(*, big: bool = False) -> list[Odd]:
         Odd("nested_lists.py", BAIT + EVENT + b"[" * 5000 + b"\n", ("FM001",)),
         Odd("long_sum.py", BAIT + b"torch.cuda.Event(" + b"1 + " * 20_000 + b"1)\n", ("FM001",)),
         Odd("deep_sum.py", BAIT + b"torch.cuda.Event(" + b"1 + " * 2_000 + b"1)\n", ("FM001",)),
-        Odd("many_nots.py", BAIT + EVENT + b"x = " + b"not " * 5000 + b"y\n", ("FM001",)),
+        Odd("many_nots.py", BAIT + EVENT + b"x = " + b"not " * 20_000 + b"y\n", ("FM001",)),
         Odd("deep_blocks.py", BAIT + EVENT + deep_blocks(150), ("FM001",)),
         Odd("bad_escape.py", BAIT + EVENT + b'x = "\\d"\n', ("FM301",)),
         Odd("newer_type.py", BAIT + EVENT + b"type X[T] = list[T]\n", ("FM301",)),

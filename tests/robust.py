@@ -8,6 +8,7 @@ and no file named twice as unreadable.
 
 from __future__ import annotations
 
+import argparse
 import json
 import os
 import shutil
@@ -32,8 +33,10 @@ ENVIRON = {**os.environ, "PYTHONPATH": os.getcwd()}
 
 def main() -> int:
     """Prints a line for each run; 1 if one of them did what it must not."""
+    parser = argparse.ArgumentParser("python -m tests.robust", description=str(__doc__))
+    parser.add_argument("folders", metavar="FOLDER", nargs="*", type=_folder)
     paths = sysconfig.get_paths()
-    folders = [Path(one) for one in sys.argv[1:] or (paths["purelib"], paths["stdlib"])]
+    folders = parser.parse_args().folders or [Path(paths["purelib"]), Path(paths["stdlib"])]
     faults: list[str] = []
     with tempfile.TemporaryDirectory() as scratch:
         for number, folder in enumerate(folders):
@@ -79,6 +82,12 @@ def _findings(done: subprocess.CompletedProcess[bytes], faults: list[str]) -> li
     )
     faults += [f"{path} is told of twice" for path, count in whole.items() if count > 1]
     return findings
+
+
+def _folder(name: str) -> Path:
+    if not Path(name).is_dir():
+        raise argparse.ArgumentTypeError(f"{name} is no folder")
+    return Path(name)
 
 
 def _tree(folder: Path, cache: Path) -> list[str]:
