@@ -145,7 +145,7 @@ class Processor:
         return any(
             isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Attribute)
             for one in inner
-            if isinstance(one, ast.For)
+            if isinstance(one, (ast.For, ast.AsyncFor))
             for part in ast.walk(one)
         )
 

@@ -314,7 +314,11 @@ class Runner:
             for keyword in call.keywords
             if keyword.arg == "out"
         ]
-        loops = [one for one in all_below(function) if isinstance(one, (ast.For, ast.While))]
+        loops = [
+            one
+            for one in all_below(function)
+            if isinstance(one, (ast.For, ast.AsyncFor, ast.While))
+        ]
         is_step = fits(function.name, self._fillers)
         return any(
             written in words.aliases({copied}, pinned.views)

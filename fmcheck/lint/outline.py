@@ -183,7 +183,7 @@ class _Told:
                     if isinstance(target, ast.Attribute) and _is_list(assign.value):
                         self.lists.add(target.attr)
                     bound.append((target, assign.value))
-        bound += [(loop.target, loop.iter) for loop in nodes[ast.For]]
+        bound += [(loop.target, loop.iter) for loop in chain(nodes[ast.For], nodes[ast.AsyncFor])]
         bound += [(loop.target, loop.iter) for loop in nodes[ast.comprehension]]
         if self._copies:
             for display in chain(nodes[ast.List], nodes[ast.Tuple]):

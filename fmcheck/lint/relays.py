@@ -167,7 +167,7 @@ def _aliases(nodes: Iterable[ast.AST], attributes: Collection[str]) -> set[str]:
             assigned.append((_words(*node.targets), _words(node.value)))
         elif isinstance(node, (ast.AnnAssign, ast.NamedExpr)) and node.value is not None:
             assigned.append((_words(node.target), _words(node.value)))
-        elif isinstance(node, (ast.For, ast.comprehension)):
+        elif isinstance(node, (ast.For, ast.AsyncFor, ast.comprehension)):
             assigned.append((_words(node.target), _words(node.iter)))
     found = set(attributes)
     known = 0
