@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
@@ -23,6 +24,11 @@ if TYPE_CHECKING:
 
 #: In-place arithmetic; `copy_` and its like refill static buffers, which are meant to be shared.
 ADVANCES = frozenset({"add_", "sub_", "mul_", "div_"})
+#: What may stand between the parts of a dotted name, and between a `=` and a name.
+_GAP, _OPENED = r"(?:[\s\\)]|#.*\n)*", r"(?:[\s\\(]|#.*\n)*"
+_OWN = rf"self{_GAP}\.{_GAP}(\w+)"
+_ADVANCED = re.compile(rf"{_OWN}{_GAP}\.{_GAP}(?:{'|'.join(sorted(ADVANCES))})(?!\w)")
+_GIVEN = re.compile(rf"={_OPENED}{_OWN}")
 
 
 class HandedOverThenMutated(Rule):
@@ -112,6 +118,11 @@ class Mutated:
         Judged("sglang 0.5.23", 0, 0),
         Judged("vllm 0.20.2", 0, 0),
     )
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for an attribute of `self` that is advanced, and follows a `=` elsewhere."""
+        advanced = {*_ADVANCED.findall(text)}
+        return bool(advanced) and not advanced.isdisjoint(_GIVEN.findall(text))
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears all but classes that advance and give away one and the same attribute."""

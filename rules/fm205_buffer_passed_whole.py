@@ -11,6 +11,7 @@ from fmcheck.lint.graph_inputs import Filling, Kind
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.outline import outlines
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.write_words import may_write_part
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -100,6 +101,10 @@ class Backend:
 """
         ),
     )
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for a write to a slice of a local name."""
+        return may_write_part(text)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks without a local name of a buffer that is written by a slice."""

@@ -13,6 +13,8 @@ from fmcheck.lint.lazy import cst
 from fmcheck.lint.nodes import walk
 from fmcheck.lint.outline import outlines
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.words import defined
+from fmcheck.lint.write_words import may_fill
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -102,6 +104,10 @@ class Runner:
         ),
     )
 
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for a function of such a name, and for what may fill a buffer's front."""
+        return any(map(_GRAPH.search, defined(text))) and may_fill(text)
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears what hands no slice on in a function of such a name."""
         return any(
@@ -109,7 +115,8 @@ class Runner:
             and isinstance(inner.targets[0], (ast.Attribute, ast.Subscript))
             and isinstance(inner.value, ast.Subscript)
             for function in walk(node)
-            if isinstance(function, ast.FunctionDef) and _GRAPH.search(function.name)
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and _GRAPH.search(function.name)
             for inner in walk(function)
         )
 

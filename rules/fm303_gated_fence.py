@@ -124,6 +124,10 @@ def barrier(stream, done):
         ),
     )
 
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for the name of a fence and for one of a predicate."""
+        return any(word in text for word in FENCES) and any(word in text for word in PREDICATES)
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks without a fence, or without a name of a platform."""
         names = {

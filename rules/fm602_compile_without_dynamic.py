@@ -54,6 +54,7 @@ class CompileWithoutDynamic(Rule):
     severity = Severity.WARNING
     scope = Scope.FUNCTION
     needles = ((b"compile",), (b"torch",))
+    anchors = needles[0]
     seen_in = ("https://github.com/vllm-project/vllm/pull/10406",)
     judged = (
         Judged("sglang 0.5.23", 23, 13),
@@ -95,6 +96,10 @@ def nothing():
 """
         ),
     )
+
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for a decorator."""
+        return "@" in text
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that compile nothing."""

@@ -10,8 +10,9 @@ from fmcheck.finding import Severity
 from fmcheck.lint.graph_inputs import Filling, Kind
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, last_name
-from fmcheck.lint.nodes import walk
+from fmcheck.lint.nodes import gather, walk
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.words import defined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -48,6 +49,11 @@ MAKERS = frozenset(
         "zeros_like",
     }
 )
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+#: What stands in the text of every assignment of a made tensor to an attribute, in brackets or not.
+_GAP = r"(?:[\s\\)]|#.*\n)*"
+_MAKES = re.compile(rf"\.(?:[\s\\]|#.*\n)*(?:{'|'.join(sorted(MAKERS))}){_GAP}\(")
+_ASSIGNS = re.compile(rf"\.(?:[\s\\]|#.*\n)*\w+{_GAP}=(?!=)")
 _GRAPH = re.compile(r"graph|replay|capture", re.IGNORECASE)
 #: Names of methods that run before there is a graph, or make a new one.
 _BEFORE = re.compile(
@@ -169,21 +175,41 @@ class Pool:
         ),
     )
 
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for an attribute that is assigned, for what makes a tensor, and for a graph."""
+        return (
+            _MAKES.search(text) is not None
+            and _ASSIGNS.search(text) is not None
+            and (_GRAPH.search(text) is not None or _REPLAYS.search(text) is not None)
+        )
+
+    def looks_into(self, text: str) -> bool:
+        """Of a class, asks for the methods that may bind a made tensor outside of their start."""
+        return (
+            not all(map(_BEFORE.search, defined(text)))
+            and _MAKES.search(text) is not None
+            and _ASSIGNS.search(text) is not None
+        )
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears all but classes that may replay, and bind a made tensor outside of their start."""
+        """Clears all but classes that bind a made tensor outside of their start and read it.
+
+        Of methods without their class, it clears those that bind none.
+        """
+        methods = [one for one in getattr(node, "body", ()) if isinstance(one, _FUNCTIONS)]
+        if isinstance(node, ast.Module):
+            return any(True for one in methods for _ in _bound(one))
         if not isinstance(node, ast.ClassDef):
             return False
-        methods = [one for one in node.body if isinstance(one, ast.FunctionDef)]
-        bases = {getattr(one, "attr", getattr(one, "id", "")) for one in node.bases}
-        words = {node.name, *bases, *(one.name for one in methods)}
-        words |= {arg.arg for one in methods for arg in (*one.args.args, *one.args.kwonlyargs)}
-        return any(_GRAPH.search(word) or _REPLAYS.search(word) for word in words) and any(
-            isinstance(inner, ast.Assign)
-            and isinstance(inner.targets[0], ast.Attribute)
-            and isinstance(inner.value, ast.Call)
-            and getattr(inner.value.func, "attr", "") in MAKERS
-            for one in methods
-            if not _BEFORE.search(one.name)
+        bases = [getattr(one, "attr", getattr(one, "id", "")) for one in node.bases]
+        names = [node.name, *bases, *(one.name for one in methods)]
+        replays = any(map(_GRAPH.search, names))
+        bound = {name for one in methods if replays or _may_be_told(one) for name in _bound(one)}
+        return any(
+            isinstance(inner, ast.Attribute)
+            and inner.attr in bound
+            and isinstance(inner.ctx, ast.Load)
+            for one in (methods if bound else ())
             for inner in walk(one)
         )
 
@@ -234,6 +260,20 @@ class Pool:
             f"`{leaf}` is a new tensor here, and a captured graph goes on reading the old one",
             help=f"copy into it: `{leaf}[:...].copy_(...)`",
         )
+
+
+def _bound(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
+    """Yields the attributes to which a method assigns a made tensor, but for one of the start."""
+    assigns = gather(method, (ast.Assign,))[ast.Assign]
+    for inner in assigns if not _BEFORE.search(method.name) else ():
+        if isinstance(inner.value, ast.Call) and getattr(inner.value.func, "attr", "") in MAKERS:
+            yield from (one.attr for one in inner.targets if isinstance(one, ast.Attribute))
+
+
+def _may_be_told(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
+    """Tells what `_is_told` does, of a function that is not yet a tree."""
+    args = (*method.args.args, *method.args.kwonlyargs)
+    return any(map(_REPLAYS.search, (method.name, *(arg.arg for arg in args))))
 
 
 def _made(method: Filling) -> set[CSTNode]:

@@ -11,6 +11,7 @@ from fmcheck.lint.declared import functions
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.words import defined, words_around
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,6 +23,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.facts import ModuleFacts
 
 MAKERS = frozenset({"torch.empty", "torch.empty_like", "torch.zeros", "torch.zeros_like"})
+BUFFERS = ("buf", "scratch", "staging", "workspace")
 _BUFFER = re.compile(r"(^|_)(buf|buffer|buffers|scratch|staging|workspace)($|_\d|\d)")
 _RUNS = re.compile(r"_?forward(_|$)|\w*(_forward|_indexer|_exchange|_all_to_all|_a2a)$")
 
@@ -61,7 +63,7 @@ class BufferMadeInStep(Rule):
     scope = Scope.FUNCTION
     needles = (
         (b"empty", b"zeros"),
-        (b"buf", b"scratch", b"staging", b"workspace"),
+        tuple(part.encode() for part in BUFFERS),
         (b"forward", b"_indexer", b"_exchange", b"_all_to_all", b"_a2a"),
     )
     anchors = needles[0]
@@ -109,6 +111,12 @@ class Attention:
         ),
     )
 
+    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
+        """Asks for a function of such a name, and for the name of a buffer."""
+        return any(map(_RUNS.match, defined(text))) and any(
+            _BUFFER.search(word) for part in BUFFERS for word in words_around(part, text)
+        )
+
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears functions of other names, and those that make no buffer."""
         return any(
@@ -118,7 +126,8 @@ class Attention:
             and isinstance(inner.value, ast.Call)
             and not MAKERS.isdisjoint(facts.mentioned(inner.value.func))
             for function in ast.walk(node)
-            if isinstance(function, ast.FunctionDef) and _RUNS.match(function.name)
+            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
+            and _RUNS.match(function.name)
             for inner in ast.walk(function)
         )
 

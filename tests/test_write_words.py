@@ -8,7 +8,7 @@ import pytest
 
 from fmcheck.config import find_settings
 from fmcheck.lint.engine import lint_text
-from fmcheck.lint.write_words import may_fill, may_reset
+from fmcheck.lint.write_words import may_fill, may_reset, may_write_part
 from fmcheck.registry import contracts_for, rules
 from tests import truth
 
@@ -128,3 +128,99 @@ def test_what_may_reset_is_kept(text: str) -> None:
 @pytest.mark.parametrize("text", ["buf[:n] = 0", "prefill_(1)", "buf[0] = 0", "buf.zeros_like()"])
 def test_what_resets_nothing_is_cleared_by_its_text(text: str) -> None:
     assert not may_reset(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "buf[:n] = 0",
+        "buf [ n : ] . zero_()",
+        "(buf[:n]\n  # the front\n  .copy_(rows))",
+        "(buf)[:n] = rows",
+        "(\n  # the front\n  buf\n)[:n].fill_(0)",
+        f"buf[{'rows, ' * 100}:n] = 0",
+    ],
+)
+def test_a_write_to_a_part_is_kept_however_it_is_written(text: str) -> None:
+    assert may_write_part(text)
+
+
+@pytest.mark.parametrize(
+    "text", ["buf[n] = 0", "self.buf[:n] = 0", "buf[:n] == 0", "buf[:n].copy(rows)", "buf.zero_()"]
+)
+def test_what_writes_no_part_of_a_name_is_cleared_by_its_text(text: str) -> None:
+    assert not may_write_part(text)
+
+
+#: Odd spellings of what opt-in rules look for.
+SPELT = {
+    "FM107": """\
+class Batch:
+    def hand_over(self, other):
+        other.make(lengths=(
+            # as they are
+            self . lengths))
+
+    def advance(self):
+        (self.lengths  # in place
+            .add_(1))
+""",
+    "FM205": """\
+class Backend:
+    def replay(self, batch, bs):
+        buf = self.track_buf
+        (buf [:bs]
+            # the front
+            .copy_(batch.rows))
+        return buf
+""",
+    "FM206": """\
+class Runner:
+    def \\
+            replay(self, batch, n):
+        self.rows[:n].copy_(batch.rows)
+        self.slots[:n].copy_(batch.slots)
+        batch.rows = self.rows[:n]
+        batch.slots = self.slots[: self.padded]
+""",
+    "FM303": """\
+class Runner:
+    def run(self, stream):
+        if _is_cuda:
+            stream . wait_stream (self.stream)
+""",
+    "FM602": """\
+from torch import compile as faster
+
+@ faster
+def gather(buf, rows):
+    return buf[rows]
+""",
+    "FM603": """\
+class Runner(GraphRunner):
+    async def fill(self, batch, n):
+        def init():
+            pass
+        (self.rows) = torch . zeros (n)
+        self.rows[:n].copy_(batch.rows)
+""",
+    "FM605": """\
+from torch import empty as make
+
+class Layer:
+    async def forward(self, x):
+        staging_0 = make(8)
+        return exchange(x, staging_0)
+""",
+}
+
+
+@pytest.mark.parametrize("code", SPELT)
+def test_an_odd_spelling_hides_nothing(code: str) -> None:
+    rule = rules()[code](contracts_for(find_settings(truth.DATA)))
+    text = SPELT[code].encode()
+
+    found = lint_text(text, "runner.py", [rule])
+
+    assert found == lint_text(text, "runner.py", [rule], whole=True)
+    assert [one.code for one in found] == [code]

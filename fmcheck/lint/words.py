@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    import re
     from collections.abc import Iterator
+
+_DEFINED = re.compile(r"def[\s\\]+(\w+)")
 
 
 def has_word(pattern: re.Pattern[str], text: str) -> bool:
@@ -33,6 +35,12 @@ def whole_words(word: str, text: str) -> Iterator[int]:
 def may_define(name: str, text: str) -> bool:
     """Tells whether source text may define a function of this name."""
     return any(text[:at].rstrip(" \t\f\n\\").endswith("def") for at in whole_words(name, text))
+
+
+def defined(text: str) -> Iterator[str]:
+    """Yields the names of the functions that source text may define."""
+    for match in _DEFINED.finditer(text):
+        yield match[1]
 
 
 def words_around(part: str, text: str) -> set[str]:

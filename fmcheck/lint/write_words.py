@@ -17,6 +17,7 @@ from fmcheck.lint.front_words import (
     is_commented,
     may_be_front,
     may_cut,
+    may_end_name,
     opened,
     stripped,
 )
@@ -32,6 +33,8 @@ _ZERO = re.compile(r"zero_[\s\\)]*\(")
 _FILL = re.compile(r"fill_?[\s\\)]*\(")
 _OUT = re.compile(r"out[\s\\]*=(?!=)")
 _STORE = re.compile(r"\][\s\\)]*=(?!=)")
+#: What ends in a bracket and is written, with comments between.
+_PART = re.compile(r"\](?:[\s\\)]|#.*\n)*(?:=(?!=)|\.[\s\\]*(?:copy|fill|zero)_(?!\w))")
 
 
 def may_reset(text: str) -> bool:
@@ -58,6 +61,15 @@ def may_fill(text: str) -> bool:
 def may_reset_and_fill(text: str) -> bool:
     """Tells whether source text may do both; two rules ask it of the same texts."""
     return may_reset(text) and may_fill(text)
+
+
+def may_write_part(text: str) -> bool:
+    """Tells whether source text may write a slice of what a local name stands for."""
+    for match in _PART.finditer(text):
+        start = opened(text, match.start())
+        if start is None or (":" in text[start : match.start()] and may_end_name(text, start)):
+            return True
+    return False
 
 
 class _Stored(enum.Enum):
