@@ -96,7 +96,7 @@ class CudaApi(Rule):
     name = "cuda-api"
     severity = Severity.WARNING
     scope = Scope.FUNCTION
-    needles = ((b"cuda",), (b"Event", b"Stream", b"stream", b"synchronize"))
+    needles = ((b"cuda",), (b"tream", b"Event", b"synchronize"))
     anchors = needles[1]
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/25962",

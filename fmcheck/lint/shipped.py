@@ -140,9 +140,8 @@ NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
     (
         (b"cuda",),
         (
+            b"tream",
             b"Event",
-            b"Stream",
-            b"stream",
             b"synchronize",
         ),
     ),

@@ -5,7 +5,6 @@ It clears files and blocks before anything else. So it errs to one side, as `str
 
 from __future__ import annotations
 
-import itertools
 import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -17,8 +16,8 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
 _OPENS = re.compile(r"[\s\\)]*\(")
-#: Words and signs, but those that may stand between a function and the bracket of its call.
-_TOKEN = re.compile(r"\w+|[^\w\s\\)]")
+#: What may stand between a function and the bracket of its call, with white space.
+_BEFORE_CALL = " \n\\)"
 #: A longer text is most of a class, which has all sorts of calls.
 _LONG = 10_000
 _WITH = re.compile(r"[ \t\f]*(?:async\b[\s\\]*)?with\b")
@@ -61,7 +60,8 @@ def _called_before_body(text: str) -> frozenset[str] | None:
     if end > _LONG:
         return None
     before = text[:end]
-    return frozenset(called(before) if "device" in before else called(before) - {"to"})
+    found = frozenset(called(before))
+    return found if "device" in before else found - {"to"}
 
 
 def _may_be_in_head(text: str, at: int) -> bool:
@@ -109,7 +109,16 @@ def may_write(text: str) -> bool:
     return False
 
 
-def called(text: str) -> set[str]:
-    """Returns the last names of what may be called in source text."""
-    tokens = _TOKEN.findall(text)
-    return {word for word, sign in itertools.pairwise(tokens) if sign == "("}
+def called(text: str) -> Iterator[str]:
+    """Yields the last names of what may be called in source text."""
+    at = text.find("(")
+    while at >= 0:
+        end = at
+        while end and (text[end - 1] in _BEFORE_CALL or text[end - 1].isspace()):
+            end -= 1
+        start = end
+        while start and is_of_word(text[start - 1]):
+            start -= 1
+        if start < end:
+            yield text[start:end]
+        at = text.find("(", at + 1)
