@@ -20,6 +20,7 @@ _TAKING_MORE = ("ci", "prove")
 #: Commands with a module of their own, which adds them to the parser.
 _MODULES = {
     "lint": "fmcheck.cli_lint",
+    "contract": "fmcheck.cli_contract",
     "doctor": "fmcheck.doctor",
     "report": "fmcheck.cli_report",
     "ci": "fmcheck.cli_ci",

@@ -8,7 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Edit, Severity, Span
-from fmcheck.lint.names import fits
+from fmcheck.lint.names import fits, literal
 from fmcheck.lint.nodes import MOST_DEPTH, depth
 from fmcheck.lint.outline import outlines_at, outlines_of
 from fmcheck.lint.resets import Functions, Resets, candidates
@@ -259,7 +259,7 @@ class Pool:
         self._row_indices = [glob for one in inputs for glob in one.row_indices]
         self._discarded = [glob for one in inputs for glob in one.tail_is_discarded]
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
-        self.needles = ((*CALLS, *(_literal(name) for name in self._row_indices)),)
+        self.needles = ((*CALLS, *(literal(name).encode() for name in self._row_indices)),)
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for what may reset a buffer and for what may fill one."""
@@ -368,11 +368,6 @@ def _is_statement(line: str) -> bool:
     except (SyntaxError, ValueError):
         return False
     return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
-
-
-def _literal(glob: str) -> bytes:
-    """Returns the longest part of a glob that a name must have literally."""
-    return max(re.split(r"[*?]|\[.*?\]", glob), key=len).encode()
 
 
 def _listed(names: Sequence[str]) -> str:

@@ -17,6 +17,8 @@ if TYPE_CHECKING:
 
 #: Where what a glob says stops being what it means.
 _WILD = re.compile(r"[*?\[]")
+#: Parts of a glob that stand for others.
+_MARKS = re.compile(r"[*?]|\[.*?\]")
 
 
 def dotted(node: libcst.CSTNode) -> str | None:
@@ -41,6 +43,11 @@ def last_name(node: libcst.CSTNode) -> str:
 def fits(name: str, globs: Iterable[str]) -> bool:
     """Tells whether one of the globs means `name`."""
     return any(fnmatch.fnmatchcase(name, glob) for glob in globs)
+
+
+def literal(glob: str) -> str:
+    """Returns the longest part of a glob that a name must have literally, "" if there is none."""
+    return max(_MARKS.split(glob), key=len)
 
 
 def lies_in(path: str, globs: Iterable[str]) -> bool:

@@ -1,0 +1,183 @@
+"""Unmet: what a contract names and source text does not have, without running or importing it."""
+
+from __future__ import annotations
+
+import ast
+import os
+import re
+from fnmatch import fnmatchcase
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fmcheck.contract_names import files, references, words
+from fmcheck.errors import nearest
+from fmcheck.lint.names import lies_in, literal
+from fmcheck.lint.source import decode, read
+from fmcheck.lint.words import whole_words, words_around
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Sequence
+    from pathlib import Path
+
+    from fmcheck.contract import Contract
+
+#: How near a name has to be to be offered, and to be taken for what one of several is a slip of.
+_NEAR, _SAME = 0.75, 0.9
+_IDENTIFIER = re.compile(r"[^\W\d]\w*")
+_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+class Source:
+    """The text of some files. A file that cannot be read or decoded has none."""
+
+    def __init__(self, paths: Sequence[Path]) -> None:
+        self.paths = [os.path.abspath(path).replace(os.sep, "/") for path in paths]
+        self._texts: dict[str, str] = {}
+
+    def text(self, path: str) -> str:
+        """Returns the text of one of the paths."""
+        if path not in self._texts:
+            try:
+                self._texts[path] = decode(read(path)).source
+            except (OSError, SyntaxError, UnicodeDecodeError, LookupError):
+                self._texts[path] = ""
+        return self._texts[path]
+
+    def lacks(self, names: Collection[str]) -> set[str]:
+        """Returns the names, or globs, that are no word of any text."""
+        left = set(names)
+        for path in self.paths if left else ():
+            left -= {name for name in left if _stands(name, self.text(path))}
+        return left
+
+    @cached_property
+    def identifiers(self) -> set[str]:
+        """All words that may be names."""
+        return {word for path in self.paths for word in _IDENTIFIER.findall(self.text(path))}
+
+    def module(self, name: str) -> str | None:
+        """Returns the path of a module, None if there is none."""
+        part = "/" + name.replace(".", "/")
+        ends = (f"{part}.py", f"{part}/__init__.py", f"{part}.pyi")
+        return next((path for path in self.paths if path.endswith(ends)), None)
+
+
+def unmet(contract: Contract, version: str | None, source: Source) -> Iterator[tuple[str, str]]:
+    """Yields each key that names what is not there, and a sentence about it."""
+    for key, alternatives in references(contract, version):
+        yield from _missing_functions(key, alternatives, source)
+    for key, globs in files(contract):
+        for glob in globs:
+            if not any(lies_in(path, (glob,)) for path in source.paths):
+                yield key, f"`{glob}` matches no file{_nearest_path(glob, globs, source)}"
+    asked = list(words(contract, version))
+    declared = {name for one in asked for name in one.names}
+    lacked = source.lacks(declared)
+    for one in asked:
+        missing = [name for name in one.names if name in lacked]
+        is_met = one.alternatives and len(missing) < len(one.names)
+        for name in missing:
+            known = _nearest(name, source.identifiers - declared, _SAME if is_met else _NEAR)
+            if known or not is_met:
+                yield one.key, f"`{name}` stands nowhere{known}"
+
+
+def _missing_functions(
+    key: str, alternatives: Sequence[str], source: Source
+) -> Iterator[tuple[str, str]]:
+    """Yields what is said of alternatives none of which is there, or that are slips of one.
+
+    Where another one is there, a name that is missing may be that of another release.
+    """
+    missing = [one for one in alternatives if not _defines(one, source)]
+    is_met = len(missing) < len(alternatives)
+    own = {one.partition(":")[2] for one in alternatives}
+    for one in missing:
+        module, _, name = one.partition(":")
+        path = source.module(module)
+        if path is not None:
+            known = nearest(name, {*_defined(source.text(path))} - own, _SAME if is_met else _NEAR)
+            if known or not is_met:
+                yield key, f"there is no `{one}`{known}"
+        elif not is_met:
+            known = nearest(module, _module_names(source, module.count(".") + 1), _NEAR)
+            yield key, f"there is no module `{module}` (named for `{name}`){known}"
+
+
+def _defines(reference: str, source: Source) -> bool:
+    """Tells whether the source may have what `module:name` or `module:Class.method` is."""
+    module, _, name = reference.partition(":")
+    path = source.module(module)
+    if path is None:
+        return False
+    defined = {*_defined(source.text(path))}
+    owner, dot, _ = name.rpartition(".")
+    # What a class inherits, or a module takes from another one by `*`, is defined elsewhere.
+    return name in defined or "*" in defined or bool(dot and f"{owner}.*" in defined)
+
+
+def _defined(text: str) -> Iterator[str]:
+    """Yields what a module's source binds: names, `Class.method`; `Class.*` of one with bases."""
+    try:
+        body = ast.parse(text).body
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        yield "*"
+        return
+    yield from _bound(body, "")
+
+
+def _bound(body: Sequence[ast.AST], prefix: str) -> Iterator[str]:
+    for node in body:
+        if isinstance(node, _FUNCTIONS):
+            yield prefix + node.name
+        elif isinstance(node, ast.ClassDef):
+            yield prefix + node.name
+            if node.bases:
+                yield f"{prefix}{node.name}.*"
+            yield from _bound(node.body, f"{prefix}{node.name}.")
+        elif isinstance(node, (ast.Import, ast.ImportFrom)):
+            yield from (prefix + (one.asname or one.name) for one in node.names)
+        elif isinstance(node, ast.Assign):
+            yield from (prefix + one.id for one in node.targets if isinstance(one, ast.Name))
+        else:
+            for name in ("body", "orelse", "finalbody", "handlers"):
+                yield from _bound(getattr(node, name, ()), prefix)
+
+
+def _stands(name: str, text: str) -> bool:
+    """Tells whether a name, or one that a glob means, is a word of a text."""
+    known = literal(name)
+    if known == name:
+        return next(whole_words(name, text), None) is not None
+    found = words_around(known, text) if known else _IDENTIFIER.findall(text)
+    return any(fnmatchcase(word, name) for word in found)
+
+
+def _nearest(name: str, known: Collection[str], cutoff: float) -> str:
+    """Does what `nearest` does, of many names: only of those that share two signs in a row."""
+    parts = {name[at : at + 2] for at in range(len(name) - 1)}
+    most = len(name) * (2 - cutoff) / cutoff
+    return nearest(
+        name,
+        [one for one in known if len(one) <= most and any(part in one for part in parts)],
+        cutoff,
+    )
+
+
+def _module_names(source: Source, parts: int) -> Iterator[str]:
+    """Yields the names of modules from so many folders up, for nobody says where packages start."""
+    for path in source.paths:
+        whole = path.removesuffix("/__init__.py").removesuffix(".py")
+        yield ".".join(whole.split("/")[-parts:])
+
+
+def _nearest_path(glob: str, globs: Sequence[str], source: Source) -> str:
+    """Returns the nearest of the files and folders of the same package that no glob means yet."""
+    top = f"/{glob.partition('/')[0]}/"
+    found: set[str] = set()
+    for path in source.paths:
+        _, is_there, rest = path.partition(top)
+        if is_there:
+            file = top[1:] + rest
+            found |= {file, f"{file.rpartition('/')[0]}/*.py"}
+    return nearest(glob, found.difference(globs), _SAME)

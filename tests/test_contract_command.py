@@ -1,0 +1,275 @@
+"""`fmcheck contract`: what a contract names is looked for in source that is never imported."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from fmcheck.cli import main
+from tests.corpus import wheel_source
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+RELAY = """
+    import torch
+    from toy.pool import Pool as Rows
+
+    class Relay(torch.nn.Module):
+        def __init__(self):
+            self.tokens_buf = torch.zeros(8)
+            self.topk_p_buf = None
+
+    if torch.cuda.is_available():
+        def gather(rows):
+            return rows
+"""
+LOOP = """
+    raise SystemExit("nothing here is run")
+
+    class Runner:
+        def fill(self, raw):
+            self.buffers["rows"][:raw] = 1
+            self.buffers["seq_lens"][:raw] = 1
+
+        def replay(self):
+            with self.staging():
+                self.copy_back()
+
+    class Loop:
+        def step(self):
+            self.launch()
+            self.keep_back()
+            self.late = [one for one in self.late if not one.finished()]
+"""
+CONTRACT = """
+    [engine]
+    name = "toy"
+
+    [[relay]]
+    class = "toy.relay:Relay"
+    peeks = ["gather", "of_an_old_release"]
+
+    [[relay.buffer]]
+    name = "tokens_buf"
+
+    [[relay.buffer]]
+    name = "topk_*_buf"
+    lazy = true
+
+    [[relay.buffer]]
+    name = "of_an_old_release_buf"
+    releases = "<2"
+
+    [[owners]]
+    functions = ["toy.relay:Rows", "toy.gone:alloc"]
+    does = "hands out"
+    rows = "return"
+
+    [[owners]]
+    functions = ["toy.relay:Relay.inherited"]
+    does = "takes back"
+    rows = "rows"
+
+    [[steps]]
+    functions = ["toy.loop:Loop.step"]
+
+    [launches]
+    per_step = ["toy.loop:Loop.step", "toy.relay:gather"]
+
+    [graph_inputs]
+    row_indices = ["rows"]
+    holds = { seq_lens = 1 }
+
+    [[graph_inputs.fill]]
+    class = "toy.loop:Runner"
+    methods = ["fill", "populate"]
+    settled_by = ["replay"]
+    inputs = "self.buffers"
+    axis.rows = { raw = "raw", padded = "self.most", capacity = "self.most" }
+
+    [device]
+    agnostic = ["toy/relay.py", "toy/*.py"]
+
+    [late_results]
+    functions = ["toy.loop:Loop.step"]
+    checks = ["finished"]
+
+    [[streams.guard]]
+    name = "staging"
+    covers = ["copy_back"]
+
+    [[streams.fence]]
+    fence = "keep_back"
+    launch = "launch"
+    writes = ["step"]
+
+    [[renamed]]
+    old = "on_done"
+    new = "step"
+    receivers = ["self", "worker"]
+"""
+
+
+@pytest.fixture(autouse=True)
+def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = tmp_path / "src" / "toy"
+    folder.mkdir(parents=True)
+    for name, source in {"__init__": "", "relay": RELAY, "loop": LOOP}.items():
+        (folder / f"{name}.py").write_text(textwrap.dedent(source))
+    (tmp_path / "toy.toml").write_text(CONTRACT)
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    def run(*argv: str) -> tuple[int, str, str]:
+        status = main(["contract", *argv])
+        out, err = capsys.readouterr()
+        return status, out, err
+
+    return run
+
+
+def test_a_contract_that_fits_is_told_so(said: Callable[..., tuple[int, str, str]]) -> None:
+    expected = "contract `toy` against 3 files: all is there\n"
+    assert said("toy.toml", "src", "--release", "2.1") == (0, expected, "")
+
+
+def test_what_is_for_other_releases_counts_where_none_is_named(
+    said: Callable[..., tuple[int, str, str]],
+) -> None:
+    status, out, _ = said("toy.toml", "src")
+    assert status == 1
+    assert out == (
+        "relay.buffer.name: `of_an_old_release_buf` stands nowhere\n"
+        "contract `toy` against 3 files: 1 of the names that it declares is not there\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "told"),
+    [
+        (
+            "toy.relay:Relay",
+            "toy.relays:Relay",
+            "relay.class: there is no module `toy.relays` (named for `Relay`); "
+            "did you mean `toy.relay`?",
+        ),
+        ("toy.relay:Relay", "toy.relay:Rely", "there is no `toy.relay:Rely`; did you mean `Relay`"),
+        (
+            '[[steps]]\n    functions = ["toy.loop:Loop.step',
+            '[[steps]]\n    functions = ["toy.loop:Loop.stepp',
+            "steps.functions: there is no `toy.loop:Loop.stepp`; did you mean `Loop.step`?",
+        ),
+        (
+            '"toy.relay:gather"',
+            '"toy.relay:gathr"',
+            "launches.per_step: there is no `toy.relay:gathr`; did you mean `gather`?",
+        ),
+        ('"topk_*_buf"', '"topkk_*_buf"', "relay.buffer.name: `topkk_*_buf` stands nowhere"),
+        (
+            'row_indices = ["rows"',
+            'row_indices = ["row_s"',
+            "graph_inputs.row_indices: `row_s` stands nowhere",
+        ),
+        (
+            "{ seq_lens = 1",
+            "{ seq_len = 1",
+            "graph_inputs.holds: `seq_len` stands nowhere; did you mean `seq_lens`?",
+        ),
+        (
+            '"replay"',
+            '"replya"',
+            "graph_inputs.fill.settled_by: `replya` stands nowhere; did you mean `replay`?",
+        ),
+        (
+            '["toy/relay.py"',
+            '["toy/rellay.py"',
+            "device.agnostic: `toy/rellay.py` matches no file; did you mean `toy/relay.py`?",
+        ),
+        (
+            '["finished"',
+            '["finnished"',
+            "late_results.checks: `finnished` stands nowhere; did you mean `finished`?",
+        ),
+        ('name = "staging"', 'name = "stagin"', "streams.guard.name: `stagin` stands nowhere"),
+        ('["copy_back"]', '["copy_bakc"]', "did you mean `copy_back`?"),
+        ('"keep_back"', '"keep_bakc"', "did you mean `keep_back`?"),
+        ('launch = "launch"', 'launch = "lanuch"', "did you mean `launch`?"),
+        ('new = "step"', 'new = "stepp"', "renamed.new: `stepp` stands nowhere"),
+        ('["fill", "pop', '["fil1", "pop', "graph_inputs.fill.methods: `fil1` stands nowhere"),
+        # One of several is there, and this is a slip of what no other one means.
+        ('["fill", "populate"]', '["fill", "replays"]', "did you mean `replay`?"),
+    ],
+)
+def test_what_is_not_there_is_told(
+    said: Callable[..., tuple[int, str, str]], old: str, new: str, told: str
+) -> None:
+    assert old in CONTRACT
+    changed = CONTRACT.replace(old, new)
+    if "settled_by" in told or "replays" in new:
+        changed = changed.replace('settled_by = ["replay"]', 'settled_by = ["replya"]')
+    Path("toy.toml").write_text(changed)
+
+    status, out, err = said("toy.toml", "src", "--release", "2")
+
+    assert (status, err) == (1, "")
+    assert told in out
+
+
+def test_a_file_that_does_not_parse_clears_what_may_be_in_it(
+    said: Callable[..., tuple[int, str, str]],
+) -> None:
+    Path("src/toy/loop.py").write_text(textwrap.dedent(LOOP) + "\nprint 'of Python 2'\n")
+    assert said("toy.toml", "src", "--release", "2")[0] == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "err"),
+    [
+        (
+            ["sglan", "src"],
+            "contract `sglan`: expected a path ending in .toml or one of `sglang`, `vllm`; "
+            "did you mean `sglang`?",
+        ),
+        (["tooy.toml", "src"], "tooy.toml: no such file"),
+        (["toy.toml", "scr"], "scr: no such file or folder; did you mean `src`?"),
+        (["toy.toml", "empty"], "empty: no Python file there"),
+        (
+            ["toy.toml", "src", "--release", "newest"],
+            "--release: expected a version, as 0.5.23, got `newest`",
+        ),
+        (["toy.toml", "src", "--relase", "2"], "--relase: no such option"),
+    ],
+)
+def test_bad_input_is_one_error(
+    said: Callable[..., tuple[int, str, str]], argv: list[str], err: str
+) -> None:
+    Path("empty").mkdir()
+    status, out, told = said(*argv)
+    assert (status, out) == (2, "")
+    assert told.startswith(f"fmcheck: {err}")
+    assert told.count("\n") == 1
+
+
+#: What the shipped contracts name of other releases, under keys that have no `releases`.
+OF_OTHERS = {
+    "sglang 0.5.23": {"sglang/jit_kernel/*.py", "out_cache_loc_swa"},
+    "vllm 0.20.2": set(),
+}
+
+
+@pytest.mark.parametrize("release", OF_OTHERS)
+def test_shipped_contracts_name_what_is_there(
+    said: Callable[..., tuple[int, str, str]], release: str
+) -> None:
+    name, version = release.split()
+
+    _, out, err = said(name, str(wheel_source(name, version)), "--release", version)
+
+    told = {line.split("`")[1] for line in out.splitlines()[:-1]}
+    assert (told, err) == (OF_OTHERS[release], "")
