@@ -8,6 +8,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Edit, Severity, Span
+from fmcheck.lint.buffers import ANY
 from fmcheck.lint.names import fits, literal
 from fmcheck.lint.nodes import MOST_DEPTH, depth
 from fmcheck.lint.outline import outlines_at, outlines_of
@@ -38,7 +39,8 @@ class TailNotReset(Rule):
     Looks for a static buffer that is filled up to the raw size, `buf[:raw_bs].copy_(...)`, and
     never reset, in a function that resets buffers beside it because the batch is padded. It follows
     local names, lists of slices that one grouped copy fills, dict keys, and resets in other
-    methods.
+    methods. A reset that marks padded rows as empty (a negative number, a length of zero) shows
+    that nobody reads them: it counts for the contract's `graph_inputs.row_indices` alone.
 
     ## Why is this bad
     A captured graph runs at its captured size. When the batch is smaller, the rows from the raw
@@ -251,6 +253,28 @@ class Pool:
         self.seq_lens[:rows].copy_(values)
 """
         ),
+        Example(
+            """\
+def stage(x, expert_ids, tokens, hidden, ids):
+    x[:tokens].copy_(hidden)
+    expert_ids[:tokens].copy_(ids)
+    if tokens < x.shape[0]:
+        expert_ids[tokens:].fill_(-1)
+
+class Decoder:
+    def replay(self, batch, n):
+        self.output_lengths.fill_(0)
+        self.outputs[:n].copy_(batch.outputs)
+        self.output_lengths[:n].copy_(batch.lengths)
+
+def with_unconditional(buffers, b, mu, t):
+    buffers.mu[:b].copy_(mu)
+    if buffers.zeroed != b:
+        buffers.mu[b : 2 * b].zero_()
+    buffers.t[: 2 * b].copy_(t)
+    buffers.x[:b].copy_(buffers.noise)
+"""
+        ),
     )
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
@@ -307,8 +331,10 @@ class Pool:
     def _left(self, filling: Filling, resets: Resets) -> Iterator[tuple[Write, Sequence[Sibling]]]:
         """Yields the fills that the block leaves stale, with what is reset beside each."""
         for fill in filling.fills:
-            if not fits(fill.region.leaf, self._may_stay):
-                siblings = resets.siblings_of(fill)
+            leaf = fill.region.leaf
+            if not fits(leaf, self._may_stay):
+                is_index = fits(leaf.partition(ANY)[0], self._row_indices)
+                siblings = resets.siblings_of(fill, voided=is_index)
                 if siblings and not resets.reach(fill):
                     yield fill, siblings
 

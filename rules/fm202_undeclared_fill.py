@@ -11,7 +11,7 @@ from fmcheck.lint.buffers import ANY, Names
 from fmcheck.lint.declared import functions
 from fmcheck.lint.front_words import HELD
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted, fits, last_name
+from fmcheck.lint.names import dotted, fits, last_name, number
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.words import has_word, words_around
@@ -219,7 +219,7 @@ class Runner:
                 yield from self._clamped(call, leaf, block)
             elif call.args:
                 given = call.args[0].value
-                value, declared = _literal(given), stems.get(_stem(leaf, stems))
+                value, declared = number(given), stems.get(_stem(leaf, stems))
                 if value is None and declared == block.code(given):
                     filled.add(leaf)
                 elif value is not None:
@@ -242,7 +242,7 @@ class Runner:
 
     def _clamped(self, call: libcst.Call, leaf: str, block: Block) -> Iterator[Finding]:
         least = [
-            _literal(arg.value)
+            number(arg.value)
             for position, arg in enumerate(call.args)
             if (arg.keyword.value == "min" if arg.keyword else position == 0)
         ]
@@ -286,13 +286,6 @@ def _is_made(value: ast.expr) -> bool:
 
 def _is_asked(method: libcst.Attribute) -> bool:
     return method.attr.value in ASKED
-
-
-def _literal(node: CSTNode) -> int | None:
-    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
-        inner = _literal(node.expression)
-        return None if inner is None else -inner
-    return int(node.value, 0) if isinstance(node, cst.Integer) else None
 
 
 def _stem(leaf: str, stems: Iterable[str]) -> str:

@@ -6,11 +6,12 @@ from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
 from fmcheck.lint.device_writes import device_writes
+from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import fits
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.stream_texts import may_record, may_write
 from fmcheck.lint.stream_words import IN_PLACE, holder, stream_words
-from fmcheck.lint.streams import Streams, functions
+from fmcheck.lint.streams import ANYTHING, HOST, Streams, functions
 
 if TYPE_CHECKING:
     import ast
@@ -83,6 +84,23 @@ def stage(self, batch, n):
         ),
     )
     good = (
+        Example(
+            """\
+def measure(buffer, run, start_event, end_event):
+    start_event.record()
+    buffer.zero_()
+    run()
+    end_event.record()
+    buffer.zero_()
+    return start_event.elapsed_time(end_event)
+
+def reuse(self, batch):
+    self.inputs.copy_(batch.inputs)
+    self.ready_event.record()
+    self.ready_event.synchronize()
+    self.inputs.zero_()
+"""
+        ),
         Example(
             """\
 class Relay:
@@ -168,7 +186,10 @@ def stage(self, batch, is_first):
             if not streams.records:
                 continue
             writes = list(device_writes(streams))
+            timed = _timed(streams)
             for record in streams.records:
+                if record.event in timed:
+                    continue
                 late = self._late_write(record, writes, streams)
                 if late is not None:
                     yield block.finding(
@@ -185,6 +206,11 @@ def stage(self, batch, is_first):
     ) -> DeviceWrite | None:
         mine = [one for one in writes if one.stream == record.stream]
         last = max(one.order for one in streams.records)
+        done = [
+            one
+            for one in streams.waits
+            if one.waiter == HOST and one.on in (ANYTHING, record.event, record.stream)
+        ]
         before = [
             one
             for one in mine
@@ -192,6 +218,8 @@ def stage(self, batch, is_first):
         ]
         for late in mine:
             is_last = late.order > last and streams.flow.may_follow(record.node, late.node)
+            if any(record.order < one.order < late.order for one in done):
+                break  # The host has waited for the record: it has served.
             if is_last and any(self._are_one(early, late) for early in before):
                 return late
         return None
@@ -206,3 +234,15 @@ def stage(self, batch, is_first):
     def _is_relay(self, path: str) -> bool:
         leaf = path.rpartition(".")[2]
         return fits(leaf, self._relays)
+
+
+def _timed(streams: Streams) -> set[str]:
+    """Returns the events that are there to measure time: they order nothing."""
+    return {
+        streams.text(one)
+        for node in streams.order
+        if isinstance(node, cst.Call)
+        and isinstance(node.func, cst.Attribute)
+        and node.func.attr.value == "elapsed_time"
+        for one in (node.func.value, *(arg.value for arg in node.args))
+    }

@@ -22,6 +22,7 @@ from fmcheck.lint.streams import ANYTHING, HOST, Streams, functions, goes_to_hos
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    import libcst
     from libcst import CSTNode
 
     from fmcheck.contract import Contract
@@ -148,6 +149,14 @@ def pool(self, hidden):
         ),
     )
     good = (
+        Example(
+            """\
+def splits(sent, received):
+    sent_host = sent.to(torch.device("cpu"), non_blocking=True)
+    received_host = received.to(torch.device("cpu"), non_blocking=False)
+    return sent_host.tolist(), received_host.tolist()
+"""
+        ),
         Example(
             """\
 def total(seq_lens, ready):
@@ -378,11 +387,19 @@ def _is_awaited(copy: Copy, use: Use, streams: Streams) -> bool:
         if (
             isinstance(node, cst.Call)
             and isinstance(node.func, cst.Attribute)
-            and node.func.attr.value in SYNCS
+            and (node.func.attr.value in SYNCS or _blocks(node))
             and not copied & streams.holders(node.func.value)
         ):
             return True
     return False
+
+
+def _blocks(call: libcst.Call) -> bool:
+    """Tells whether this is `.to("cpu")` that returns when all before it on the stream is done."""
+    if last_name(call.func) != "to" or not goes_to_host(call):
+        return False
+    flags = [arg.value for arg in call.args if arg.keyword and arg.keyword.value == "non_blocking"]
+    return all(isinstance(one, cst.Name) and one.value == "False" for one in flags)
 
 
 def _names_of(copy: Copy, streams: Streams) -> set[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
@@ -10,6 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 from fmcheck.lint.block import walk
 from fmcheck.lint.buffers import ANY, Names, Region
 from fmcheck.lint.lazy import cst
+from fmcheck.lint.names import number
 from fmcheck.lint.outline import RESET_WORDS
 from fmcheck.lint.sizes import Sizes
 
@@ -24,6 +26,10 @@ if TYPE_CHECKING:
 
 #: Methods of a tensor that set all of it to one value; `fill` is numpy's.
 RESETS = frozenset({"zero_", "fill_", "fill"})
+#: Parts of the names of functions that reset nothing: they make a tensor, or look at one.
+_NO_RESET = re.compile(r"zeros|non_?zero|is_?zero")
+#: Parts of a name that say that it is of lengths.
+_LENGTH = frozenset({"len", "lens", "length", "lengths", "seqlen", "seqlens"})
 
 
 class Kind(enum.Enum):
@@ -52,7 +58,8 @@ class Write:
 
     `site` is what is written to, as the write names it. `tests` are the conditions that it stands
     under and whether each held; `order` counts the writes of the function; `in_place` tells a
-    tensor's own method from an assignment.
+    tensor's own method from an assignment. `voids` tells that the value marks rows as empty: a
+    negative number, or zero for a length.
     """
 
     region: Region
@@ -61,6 +68,7 @@ class Write:
     order: int
     tests: Tests
     in_place: bool
+    voids: bool = False
 
 
 class Filling:
@@ -254,18 +262,20 @@ class Filling:
         regions: Iterable[Region] | None = None,
         *,
         in_place: bool = True,
+        value: int | None = None,
     ) -> None:
-        """Notes a write to `regions`, by default to those that `site` names."""
+        """Notes a write of `value` to `regions`, by default to those that `site` names."""
         for region in self._names.regions(site) if regions is None else regions:
             order = len(self.writes)
-            self.writes.append(Write(region, kind, site, order, self._tests, in_place))
+            voids = value is not None and (value < 0 or (not value and _is_length(region.leaf)))
+            self.writes.append(Write(region, kind, site, order, self._tests, in_place, voids))
 
     def _assignment(self, target: CSTNode, value: CSTNode) -> None:
         if isinstance(target, cst.Attribute):
             self._write(target, Kind.REBOUND, in_place=False)
         elif isinstance(target, cst.Subscript):
             kind = Kind.CONSTANT if _is_constant(value) else Kind.COPY
-            self._write(target, kind, in_place=False)
+            self._write(target, kind, in_place=False, value=number(value))
 
     def _call(self, call: libcst.Call) -> None:
         func = call.func
@@ -276,7 +286,8 @@ class Filling:
             if arg.keyword is not None and arg.keyword.value == "out":
                 self._write(arg.value, Kind.COPY)
         if receiver is not None and word in RESETS:
-            self._write(receiver, Kind.CONSTANT)
+            value = number(call.args[0].value) if call.args else 0
+            self._write(receiver, Kind.CONSTANT, value=value)
         elif receiver is not None and word == "copy_":
             self._write(receiver, Kind.COPY)
         elif "copy" in word and call.args:
@@ -295,7 +306,8 @@ class Filling:
         """Notes a call of a function that is not seen here and that, by its name, resets."""
         if receiver is None or self.block.code(receiver) in ("self", "cls", "super()"):
             self.calls.add(word)
-        if not any(part in word for part in RESET_WORDS) or self._defines(word):
+        name = _NO_RESET.sub("", word)
+        if not any(part in name for part in RESET_WORDS) or self._defines(word):
             return
         handed: list[CSTNode] = [arg.value for arg in call.args]
         if receiver is not None and self.block.code(receiver) != "super()":
@@ -307,6 +319,10 @@ class Filling:
                 regions = self._names.regions(element)
                 held = [region.element(call) for region in regions]
                 self._write(call, Kind.CONSTANT, [*regions, *held])
+
+
+def _is_length(leaf: str) -> bool:
+    return not _LENGTH.isdisjoint(leaf.split("_"))
 
 
 def _is_constant(node: CSTNode) -> bool:

@@ -40,6 +40,14 @@ def last_name(node: libcst.CSTNode) -> str:
     return dotted(node) or ""
 
 
+def number(node: libcst.CSTNode) -> int | None:
+    """Returns what an integer literal is, with its sign; None for anything else."""
+    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
+        inner = number(node.expression)
+        return None if inner is None else -inner
+    return int(node.value, 0) if isinstance(node, cst.Integer) else None
+
+
 def fits(name: str, globs: Iterable[str]) -> bool:
     """Tells whether one of the globs means `name`."""
     return any(fnmatch.fnmatchcase(name, glob) for glob in globs)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from fmcheck.finding import Span
+    from fmcheck.lint.buffers import Region
     from fmcheck.lint.facts import ModuleFacts
     from fmcheck.lint.graph_inputs import Write
     from fmcheck.lint.outline import Outline
@@ -32,6 +33,14 @@ class Sibling:
 
     leaf: str
     span: Span
+
+
+@dataclass(frozen=True, slots=True)
+class _Reset:
+    """Where a buffer is reset, and whether the value marks rows as empty."""
+
+    span: Span
+    voids: bool
 
 
 class Functions:
@@ -138,35 +147,39 @@ class Resets:
                     if reset.region.leaf == leaf or reset.region.may_be(fill.region):
                         yield peer, reset
 
-    def siblings_of(self, fill: Write) -> Sequence[Sibling]:
-        """Returns the resets of other buffers that show that a padded tail is read."""
+    def siblings_of(self, fill: Write, *, voided: bool) -> Sequence[Sibling]:
+        """Returns the resets of other buffers that show that a padded tail is read.
+
+        Those that mark padded rows as empty show the reverse, unless it is read even so (`voided`).
+        """
         found = {
-            leaf: span
-            for leaf, span in (*self._reset_by_peers.items(), *self._reset_here.items())
+            leaf: reset
+            for leaf, reset in (*self._reset_by_peers.items(), *self._reset_here.items())
             if leaf != fill.region.leaf
         }
-        return sorted((Sibling(*one) for one in found.items()), key=lambda sibling: sibling.span)
+        shown = (Sibling(leaf, one.span) for leaf, one in found.items() if voided or not one.voids)
+        return sorted(shown, key=lambda sibling: sibling.span)
 
     @cached_property
-    def _reset_here(self) -> Mapping[str, Span]:
+    def _reset_here(self) -> Mapping[str, _Reset]:
         """The buffers that this function resets for the padding, and where it does so first."""
-        found: dict[str, Span] = {}
+        found: dict[str, _Reset] = {}
         for reset in self._filling.resets:
             leaf = reset.region.leaf
             if leaf and leaf not in found and self._shows_padding(reset):
-                found[leaf] = self._filling.block.span(reset.site)
+                found[leaf] = _Reset(self._filling.block.span(reset.site), reset.voids)
         return found
 
     @cached_property
-    def _reset_by_peers(self) -> Mapping[str, Span]:
+    def _reset_by_peers(self) -> Mapping[str, _Reset]:
         """The buffers that this function fills and another one resets for it, and where."""
-        found: dict[str, Span] = {}
+        found: dict[str, _Reset] = {}
         for fill in self._filling.fills:
             leaf = fill.region.leaf
             by_peer = None if leaf in found else next(self._by_peers(fill), None)
             if by_peer is not None:
                 peer, reset = by_peer
-                found[leaf] = peer.block.span(reset.site)
+                found[leaf] = _Reset(peer.block.span(reset.site), reset.voids)
         return found
 
     def last_before(self, fill: Write) -> Write | None:
@@ -201,7 +214,7 @@ class Resets:
 
     def _shows_padding(self, reset: Write) -> bool:
         """Tells whether a reset of this function is there because of the padding."""
-        if not _is_reset(reset):
+        if not _is_reset(reset) or self._is_second(reset.region):
             return False
         when = self._filling.when(reset)
         return when is When.PADDED or (
@@ -210,6 +223,17 @@ class Resets:
                 reset.region.may_be(fill.region) and fill.order > reset.order
                 for fill in self._filling.fills
             )
+        )
+
+    def _is_second(self, region: Region) -> bool:
+        """Tells `[n : 2 * n]`, where a second copy of the batch stands, from a padded tail."""
+        start, stop = region.start, region.stop
+        if start is None or not isinstance(stop, cst.BinaryOperation):
+            return False
+        code = self._filling.block.code
+        return isinstance(stop.operator, cst.Multiply) and any(
+            isinstance(one, cst.Integer) and code(other) == code(start)
+            for one, other in ((stop.left, stop.right), (stop.right, stop.left))
         )
 
 
