@@ -226,6 +226,27 @@ def offload(self, blocks):
             """\
 import torch
 
+def split(self, parts, side):
+    sides = [torch.cuda.current_stream(), side]
+    total = torch.zeros(8)
+    for i, part in enumerate(parts):
+        with torch.cuda.stream(sides[i]):
+            self.add(total, part)
+
+def split_away(self, parts, first, second):
+    sides = [first, second]
+    rows = torch.cat(parts)
+    first.wait_stream(torch.cuda.current_stream())
+    second.wait_stream(torch.cuda.current_stream())
+    for i in range(2):
+        with torch.cuda.stream(sides[i]):
+            self.add(rows)
+"""
+        ),
+        Example(
+            """\
+import torch
+
 def upload(self, lines):
     table = torch.zeros(len(lines), pin_memory=True)
     with torch.cuda.stream(self.side):

@@ -13,6 +13,7 @@ from fmcheck.lint.buffers import literal_elements, squeezed
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
 from fmcheck.lint.stream_words import holder
+from fmcheck.lint.streams import is_non_blocking
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
@@ -137,7 +138,7 @@ def makes_pinned(value: CSTNode, block: Block) -> bool:
 
 
 def _written(node: CSTNode) -> Iterator[CSTNode]:
-    """Yields what a statement or call writes in place."""
+    """Yields what the host writes in place by a statement or call."""
     if isinstance(node, cst.Assign):
         for target in node.targets:
             if isinstance(target.target, cst.Subscript):
@@ -145,7 +146,9 @@ def _written(node: CSTNode) -> Iterator[CSTNode]:
     elif isinstance(node, cst.AugAssign):
         yield node.target
     elif isinstance(node, cst.Call):
-        if isinstance(node.func, cst.Attribute) and node.func.attr.value in WRITES:
+        # An asynchronous copy into it comes from a device: its stream puts it in order.
+        is_write = isinstance(node.func, cst.Attribute) and node.func.attr.value in WRITES
+        if is_write and not is_non_blocking(node):
             yield node.func.value
         for arg in node.args:
             if arg.keyword is not None and arg.keyword.value == "out":

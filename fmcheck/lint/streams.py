@@ -11,7 +11,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.block import walk
-from fmcheck.lint.buffers import ANY, Names, squeezed
+from fmcheck.lint.buffers import ANY, Names, literal_elements, squeezed
 from fmcheck.lint.flow import Flow
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, last_name
@@ -36,6 +36,8 @@ if TYPE_CHECKING:
 CURRENT = "<current>"
 #: The host thread, which waits in `synchronize` and asks in `query`.
 HOST = "<host>"
+#: How names end that stand for a device as a whole.
+_DEVICES = ("accelerator", "device_interface", "device_module", "platform")
 #: Any stream, or whatever ran before.
 ANYTHING = "<anything>"
 
@@ -198,7 +200,7 @@ class Streams:
                 return True
             if name not in seen:
                 seen.add(name)
-                either = [one for value in self.names.values(name) for one in _either(value)]
+                either = [one for value in self._values(name) for one in _either(value)]
                 if any(_is_current(one) for one in either):
                     return True
                 names += [one.value for one in either if isinstance(one, cst.Name)]
@@ -206,7 +208,26 @@ class Streams:
 
     def orders(self, wait: Wait, waiter: str, on: str) -> bool:
         """Tells whether a wait may put later work of `waiter` behind earlier work of `on`."""
-        return wait.waiter in (waiter, HOST, ANYTHING) and self.may_be_for(wait, on)
+        is_its = wait.waiter in (waiter, HOST, ANYTHING) or self._may_be_one(wait.waiter, waiter)
+        return is_its and self.may_be_for(wait, on)
+
+    def _values(self, name: str) -> Sequence[CSTNode]:
+        """Returns what is bound to a local name, or what a local list holds of which this is one.
+
+        Names and entries, `sides[i]`, are known by their text.
+        """
+        base, is_entry, _ = name.partition("[")
+        values = self.names.values(base)
+        if not is_entry:
+            return values
+        return [element for value in values for element in literal_elements(value) or ()]
+
+    def _may_be_one(self, one: str, other: str) -> bool:
+        """Tells whether a stream may be another one: by what a list holds, or as another entry."""
+        if "[" not in other:
+            return False
+        held = {self.text(value) for value in self._values(other)}
+        return one in held or one.startswith(other.partition("[")[0] + "[")
 
     def may_be_for(self, wait: Wait, on: str) -> bool:
         """Tells whether a wait may be for earlier work of `on`: an event may be from elsewhere."""
@@ -372,4 +393,4 @@ def _is_module(node: CSTNode, block: Block) -> bool:
     if isinstance(node, cst.Call):
         return last_name(node.func).endswith("device_module")
     name = block.facts.resolve(dotted(node) or "")
-    return name.startswith("torch.") or name.endswith(("device_module", "platform"))
+    return name.startswith("torch.") or name.endswith(_DEVICES)
