@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -226,6 +227,29 @@ def test_a_file_that_does_not_parse_clears_what_may_be_in_it(
 ) -> None:
     Path("src/toy/loop.py").write_text(textwrap.dedent(LOOP) + "\nprint 'of Python 2'\n")
     assert said("toy.toml", "src", "--release", "2")[0] == 0
+
+
+@pytest.mark.parametrize("line", ["from toy.pool import *", "def __getattr__(name): ..."])
+def test_what_a_module_may_take_from_elsewhere_is_taken_to_be_there(
+    said: Callable[..., tuple[int, str, str]], line: str
+) -> None:
+    steps = '[[steps]]\n    functions = ["toy.'
+    changed = CONTRACT.replace(f"{steps}loop:Loop.step", f"{steps}relay:scatter")
+    Path("toy.toml").write_text(changed)
+    assert "toy.relay:scatter" in said("toy.toml", "src", "--release", "2")[1]
+
+    with Path("src/toy/relay.py").open("a") as file:
+        file.write(f"\n{line}\n")
+    assert said("toy.toml", "src", "--release", "2")[0] == 0
+
+
+def test_odd_source_is_read_in_silence(said: Callable[..., tuple[int, str, str]]) -> None:
+    Path("src/toy/latin.py").write_bytes("# \xe4\n".encode("latin-1"))
+    with Path("src/toy/relay.py").open("a") as file:
+        file.write('\npattern = "\\d"\n')
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert said("toy.toml", "src", "--release", "2")[::2] == (0, "")
 
 
 @pytest.mark.parametrize(

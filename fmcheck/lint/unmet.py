@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.contract_names import files, references, words
 from fmcheck.errors import nearest
+from fmcheck.lint.module import parse
 from fmcheck.lint.names import lies_in, literal
 from fmcheck.lint.source import decode, read
 from fmcheck.lint.words import whole_words, words_around
@@ -117,10 +118,13 @@ def _defines(reference: str, source: Source) -> bool:
 
 
 def _defined(text: str) -> Iterator[str]:
-    """Yields what a module's source binds: names, `Class.method`; `Class.*` of one with bases."""
+    """Yields what a module's source binds: names, `Class.method`; `Class.*` of one with bases.
+
+    "*" is anything: of a module that does not parse, or takes over all of another one.
+    """
     try:
-        body = ast.parse(text).body
-    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        body = parse(text).body
+    except SyntaxError:
         yield "*"
         return
     yield from _bound(body, "")
@@ -129,7 +133,8 @@ def _defined(text: str) -> Iterator[str]:
 def _bound(body: Sequence[ast.AST], prefix: str) -> Iterator[str]:
     for node in body:
         if isinstance(node, _FUNCTIONS):
-            yield prefix + node.name
+            # A module's own `__getattr__` may give anything (PEP 562).
+            yield "*" if prefix + node.name == "__getattr__" else prefix + node.name
         elif isinstance(node, ast.ClassDef):
             yield prefix + node.name
             if node.bases:
