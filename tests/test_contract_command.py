@@ -19,7 +19,7 @@ RELAY = """
     import torch
     from toy.pool import Pool as Rows
 
-    class Relay(torch.nn.Module):
+    class Relay(Base):
         def __init__(self):
             self.tokens_buf = torch.zeros(8)
             self.topk_p_buf = None
@@ -30,6 +30,10 @@ RELAY = """
 """
 LOOP = """
     raise SystemExit("nothing here is run")
+
+    class Base:
+        def inherited(self):
+            pass
 
     class Runner:
         def fill(self, raw):
@@ -170,6 +174,11 @@ def test_what_is_for_other_releases_counts_where_none_is_named(
             '"toy.relay:gather"',
             '"toy.relay:gathr"',
             "launches.per_step: there is no `toy.relay:gathr`; did you mean `gather`?",
+        ),
+        (
+            "toy.relay:Relay.inherited",
+            "toy.relay:Relay.inherits",
+            "owners.functions: there is no `toy.relay:Relay.inherits`",
         ),
         ('"topk_*_buf"', '"topkk_*_buf"', "relay.buffer.name: `topkk_*_buf` stands nowhere"),
         (

@@ -14,7 +14,7 @@ from fmcheck.errors import nearest
 from fmcheck.lint.module import parse
 from fmcheck.lint.names import lies_in, literal
 from fmcheck.lint.source import decode, read
-from fmcheck.lint.words import whole_words, words_around
+from fmcheck.lint.words import may_define, whole_words, words_around
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Sequence
@@ -50,6 +50,10 @@ class Source:
         for path in self.paths if left else ():
             left -= {name for name in left if _stands(name, self.text(path))}
         return left
+
+    def defines(self, name: str) -> bool:
+        """Tells whether a function or method of this name may be defined in any text."""
+        return any(may_define(name, self.text(path)) for path in self.paths)
 
     @cached_property
     def identifiers(self) -> set[str]:
@@ -112,9 +116,10 @@ def _defines(reference: str, source: Source) -> bool:
     if path is None:
         return False
     defined = {*_defined(source.text(path))}
-    owner, dot, _ = name.rpartition(".")
+    owner, _, method = name.rpartition(".")
     # What a class inherits, or a module takes from another one by `*`, is defined elsewhere.
-    return name in defined or "*" in defined or bool(dot and f"{owner}.*" in defined)
+    is_inherited = f"{owner}.*" in defined and source.defines(method)
+    return name in defined or "*" in defined or is_inherited
 
 
 def _defined(text: str) -> Iterator[str]:
