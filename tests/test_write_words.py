@@ -7,7 +7,9 @@ import textwrap
 import pytest
 
 from fmcheck.config import find_settings
+from fmcheck.contract import parse_contract
 from fmcheck.lint.engine import lint_text
+from fmcheck.lint.words import words_around
 from fmcheck.lint.write_words import may_fill, may_reset, may_write_part
 from fmcheck.registry import contracts_for, rules
 from tests import truth
@@ -150,6 +152,28 @@ def test_a_write_to_a_part_is_kept_however_it_is_written(text: str) -> None:
 )
 def test_what_writes_no_part_of_a_name_is_cleared_by_its_text(text: str) -> None:
     assert not may_write_part(text)
+
+
+def test_the_words_around_nothing_are_all_words() -> None:
+    assert words_around("", "a.b_1 = [c2]\n") == {"a", "b_1", "c2"}
+
+
+def test_a_contract_may_name_anything() -> None:
+    contract = parse_contract(
+        """
+        [engine]
+        name = "any"
+        [graph_inputs]
+        holds = { "*" = 0, "?" = 0, "[ab]" = 0 }
+        """,
+        "any.toml",
+    )
+    rule = rules()["FM202"]((contract,))
+    text = b"def f(self):\n    self.a.fill_(1)\n    self.seq_lens.fill_(0)\n"
+
+    found = lint_text(text, "x.py", [rule])
+
+    assert found == lint_text(text, "x.py", [rule], whole=True)
 
 
 #: Odd spellings of what opt-in rules look for.

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+_WORD = re.compile(r"\w+")
 _DEFINED = re.compile(r"def[\s\\]+(\w+)")
 
 
@@ -44,7 +45,9 @@ def defined(text: str) -> Iterator[str]:
 
 
 def words_around(part: str, text: str) -> set[str]:
-    """Returns the words of a text that hold a part, which is one word or less."""
+    """Returns the words of a text that hold a part, which is one word or less, or nothing."""
+    if not part:
+        return {*_WORD.findall(text)}
     found: set[str] = set()
     start = text.find(part)
     while start >= 0:
