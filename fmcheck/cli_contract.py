@@ -78,18 +78,15 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _contract(name: str) -> Contract:
     from fmcheck.contract import load_contract
-    from fmcheck.registry import contract_files
+    from fmcheck.registry import contract_choice, contract_files, contract_path
 
-    known = contract_files()
-    if name in known:
-        return load_contract(known[name])
-    if not name.endswith(".toml"):
+    files = contract_files()
+    path = contract_path(name, files, Path())
+    if path is None:
         raise UsageError(
-            f"contract `{name}`",
-            f"expected a path ending in .toml or one of {', '.join(f'`{one}`' for one in known)}"
-            + nearest(name, known),
+            f"contract `{name}`", f"expected {contract_choice(files)}{nearest(name, files)}"
         )
-    return load_contract(Path(name))
+    return load_contract(path)
 
 
 def _release(given: str | None) -> str | None:

@@ -92,19 +92,30 @@ def contracts_for(located: Located) -> tuple[Contract, ...]:
     """
     files = contract_files()
     wanted = located.settings.contracts or tuple(files)
-    return tuple(load_contract(_contract_path(name, files, located)) for name in wanted)
+    return tuple(load_contract(_path_in_settings(name, files, located)) for name in wanted)
 
 
-def _contract_path(name: str, files: Mapping[str, Path], located: Located) -> Path:
+def contract_path(name: str, files: Mapping[str, Path], folder: Path) -> Path | None:
+    """Returns the file that a contract's name, or a path from a folder, is of; None if neither."""
     if name in files:
         return files[name]
-    if name.endswith(".toml"):
-        return located.folder / name
-    raise UsageError(
-        str(located.origin or "settings"),
-        f"key `contracts`: expected a path ending in .toml or one of "
-        f"{', '.join(f'`{known}`' for known in files)}, got `{name}`{nearest(name, files)}",
-    )
+    return folder / name if name.endswith(".toml") else None
+
+
+def contract_choice(files: Mapping[str, Path]) -> str:
+    """Returns what may stand where a contract is asked for."""
+    return f"a path ending in .toml or one of {', '.join(f'`{known}`' for known in files)}"
+
+
+def _path_in_settings(name: str, files: Mapping[str, Path], located: Located) -> Path:
+    path = contract_path(name, files, located.folder)
+    if path is None:
+        raise UsageError(
+            str(located.origin or "settings"),
+            f"key `contracts`: expected {contract_choice(files)}, got `{name}`"
+            f"{nearest(name, files)}",
+        )
+    return path
 
 
 def _built_in_rules() -> Iterable[type[Rule]]:

@@ -11,6 +11,7 @@ from fmcheck.lint.block import walk
 from fmcheck.lint.flow import Flow
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint.words import GAP
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -24,11 +25,9 @@ if TYPE_CHECKING:
 
 #: In-place arithmetic; `copy_` and its like refill static buffers, which are meant to be shared.
 ADVANCES = frozenset({"add_", "sub_", "mul_", "div_"})
-#: What may stand between the parts of a dotted name, and between a `=` and a name.
-_GAP, _OPENED = r"(?:[\s\\)]|#.*\n)*", r"(?:[\s\\(]|#.*\n)*"
-_OWN = rf"self{_GAP}\.{_GAP}(\w+)"
-_ADVANCED = re.compile(rf"{_OWN}{_GAP}\.{_GAP}(?:{'|'.join(sorted(ADVANCES))})(?!\w)")
-_GIVEN = re.compile(rf"={_OPENED}{_OWN}")
+_OWN = rf"self{GAP}\.{GAP}(\w+)"
+_ADVANCED = re.compile(rf"{_OWN}{GAP}\.{GAP}(?:{'|'.join(sorted(ADVANCES))})(?!\w)")
+_GIVEN = re.compile(rf"=(?:[\s\\(]|#.*\n)*{_OWN}")
 
 
 class HandedOverThenMutated(Rule):

@@ -11,7 +11,7 @@ from fmcheck.lint.buffers import ANY, Names
 from fmcheck.lint.declared import functions
 from fmcheck.lint.front_words import HELD
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted, fits, last_name, number
+from fmcheck.lint.names import dotted, fits, last_name, literal, number
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.words import has_word, words_around
@@ -141,7 +141,7 @@ class Runner:
         self._declared = [pair for one in contracts for pair in one.graph_inputs.holds.items()]
         self._names = [name for name, _ in self._declared]
         # Of a glob, what it asks for literally.
-        self._told = [SUFFIX, *(max(name.split("*"), key=len) for name in self._names)]
+        self._told = [SUFFIX, *map(literal, self._names)]
         self.anchors = tuple(name.encode() for name in ASKED)
         # A declared value, the class's own or a contract's.
         self.needles = (tuple(word.encode() for word in self._told), self.anchors)

@@ -10,7 +10,7 @@ from fmcheck.finding import Severity
 from fmcheck.lint.buffers import Names, Region
 from fmcheck.lint.graph_inputs import Filling, Kind
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.nodes import walk
+from fmcheck.lint.nodes import FUNCTIONS, walk
 from fmcheck.lint.outline import outlines
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.words import defined
@@ -115,8 +115,7 @@ class Runner:
             and isinstance(inner.targets[0], (ast.Attribute, ast.Subscript))
             and isinstance(inner.value, ast.Subscript)
             for function in walk(node)
-            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
-            and _GRAPH.search(function.name)
+            if isinstance(function, FUNCTIONS) and _GRAPH.search(function.name)
             for inner in walk(function)
         )
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fmcheck.finding import Severity
 from fmcheck.lint.declared import functions
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted, fits, last_name
+from fmcheck.lint.names import dotted, fits, last_name, literal
 from fmcheck.lint.nodes import walk
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
@@ -110,8 +110,7 @@ def read(cache, slot_mapping, rows, values):
         super().__init__(contracts)
         declared = [pair for one in contracts for pair in one.graph_inputs.holds.items()]
         self._names = [name for name, value in declared if value < 0]
-        # Of a glob, what it asks for literally.
-        self.anchors = tuple(max(name.split("*"), key=len).encode() for name in self._names)
+        self.anchors = tuple(literal(name).encode() for name in self._names)
         self.needles = (self.anchors,)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:

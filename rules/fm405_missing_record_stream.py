@@ -10,6 +10,7 @@ from fmcheck.lint.block import walk
 from fmcheck.lint.host_buffers import makes_pinned
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import last_name
+from fmcheck.lint.nodes import FUNCTIONS
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.source import ascii_of
@@ -290,7 +291,7 @@ def save(self, parts):
 
 def _kept(node: ast.AST, words: StreamWords) -> set[str]:
     """Returns names of a function that `record_stream` is called on, or that others are made of."""
-    if not isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if not isinstance(node, FUNCTIONS):
         return set()  # there may be several, each with names of its own
     recorded = [getattr(call.func, "value", None) for call in words.calls.get("record_stream", ())]
     found = {one.id for one in recorded if isinstance(one, ast.Name)}

@@ -10,6 +10,7 @@ from fmcheck.lint.block import walk
 from fmcheck.lint.flow import Flow
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, last_name
+from fmcheck.lint.nodes import FUNCTIONS
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.stream_words import StreamWords, outermost_functions, stream_words
@@ -269,7 +270,7 @@ class Scheduler:
 
 def _may_be_late(function: ast.AST, fence: Fence) -> bool:
     """Tells whether a function sets a fence, and not with each launch among the next statements."""
-    if not isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if not isinstance(function, FUNCTIONS):
         return False
     words = stream_words(function)
     if fence.fence not in words.calls or not any(name in words.calls for name in fence.writes):

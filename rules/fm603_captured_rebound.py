@@ -10,9 +10,9 @@ from fmcheck.finding import Severity
 from fmcheck.lint.graph_inputs import Filling, Kind
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted, last_name
-from fmcheck.lint.nodes import gather, walk
+from fmcheck.lint.nodes import FUNCTIONS, gather, walk
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.words import defined
+from fmcheck.lint.words import GAP, defined
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -49,11 +49,9 @@ MAKERS = frozenset(
         "zeros_like",
     }
 )
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 #: What stands in the text of every assignment of a made tensor to an attribute, in brackets or not.
-_GAP = r"(?:[\s\\)]|#.*\n)*"
-_MAKES = re.compile(rf"\.(?:[\s\\]|#.*\n)*(?:{'|'.join(sorted(MAKERS))}){_GAP}\(")
-_ASSIGNS = re.compile(rf"\.(?:[\s\\]|#.*\n)*\w+{_GAP}=(?!=)")
+_MAKES = re.compile(rf"\.(?:[\s\\]|#.*\n)*(?:{'|'.join(sorted(MAKERS))}){GAP}\(")
+_ASSIGNS = re.compile(rf"\.(?:[\s\\]|#.*\n)*\w+{GAP}=(?!=)")
 _GRAPH = re.compile(r"graph|replay|capture", re.IGNORECASE)
 #: Names of methods that run before there is a graph, or make a new one.
 _BEFORE = re.compile(
@@ -177,26 +175,18 @@ class Pool:
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for an attribute that is assigned, for what makes a tensor, and for a graph."""
-        return (
-            _MAKES.search(text) is not None
-            and _ASSIGNS.search(text) is not None
-            and (_GRAPH.search(text) is not None or _REPLAYS.search(text) is not None)
-        )
+        return _may_bind(text) and bool(_GRAPH.search(text) or _REPLAYS.search(text))
 
     def looks_into(self, text: str) -> bool:
         """Of a class, asks for the methods that may bind a made tensor outside of their start."""
-        return (
-            not all(map(_BEFORE.search, defined(text)))
-            and _MAKES.search(text) is not None
-            and _ASSIGNS.search(text) is not None
-        )
+        return not all(map(_BEFORE.search, defined(text))) and _may_bind(text)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears all but classes that bind a made tensor outside of their start and read it.
 
         Of methods without their class, it clears those that bind none.
         """
-        methods = [one for one in getattr(node, "body", ()) if isinstance(one, _FUNCTIONS)]
+        methods = [one for one in getattr(node, "body", ()) if isinstance(one, FUNCTIONS)]
         if isinstance(node, ast.Module):
             return any(True for one in methods for _ in _bound(one))
         if not isinstance(node, ast.ClassDef):
@@ -260,6 +250,11 @@ class Pool:
             f"`{leaf}` is a new tensor here, and a captured graph goes on reading the old one",
             help=f"copy into it: `{leaf}[:...].copy_(...)`",
         )
+
+
+def _may_bind(text: str) -> bool:
+    """Tells whether source text may assign a made tensor to an attribute."""
+    return _MAKES.search(text) is not None and _ASSIGNS.search(text) is not None
 
 
 def _bound(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:

@@ -11,7 +11,7 @@ from fmcheck.lint.block import Block
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.module import extent
 from fmcheck.lint.names import dotted, lies_in
-from fmcheck.lint.nodes import walk
+from fmcheck.lint.nodes import FUNCTIONS, walk
 from fmcheck.lint.platform import Platform
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 
@@ -203,7 +203,7 @@ def gather(buf, rows):
         return any(
             "torch.compile" in facts.mentioned(decorator)
             for inner in walk(node)
-            if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef))
+            if isinstance(inner, FUNCTIONS)
             for decorator in inner.decorator_list
         )
 

@@ -10,6 +10,7 @@ from fmcheck.finding import Severity
 from fmcheck.lint.declared import functions
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted
+from fmcheck.lint.nodes import FUNCTIONS
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.words import defined, words_around
 
@@ -126,8 +127,7 @@ class Attention:
             and isinstance(inner.value, ast.Call)
             and not MAKERS.isdisjoint(facts.mentioned(inner.value.func))
             for function in ast.walk(node)
-            if isinstance(function, (ast.FunctionDef, ast.AsyncFunctionDef))
-            and _RUNS.match(function.name)
+            if isinstance(function, FUNCTIONS) and _RUNS.match(function.name)
             for inner in ast.walk(function)
         )
 

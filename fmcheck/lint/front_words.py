@@ -98,17 +98,13 @@ def ending_at(text: str, end: int) -> str:
     return ending_at(text, start - 1) if word[0] in HELD else OTHER
 
 
-def _follows_dot(text: str, start: int) -> bool:
-    return text.endswith(".", 0, stripped(text, start))
-
-
 def may_end_name(text: str, end: int) -> bool:
     """Tells whether a local name, and no attribute, may end at an offset."""
     end = stripped(text, end)
     if is_commented(text, end) or text[end - 1 : end] == ")":
         return True
     word = _LAST_WORD.search(text[max(end - _LONGEST, 0) : end])
-    return word is not None and not _follows_dot(text, end - len(word[0]))
+    return word is not None and not text.endswith(".", 0, stripped(text, end - len(word[0])))
 
 
 def _subscript(text: str, start: int, inside: str) -> str:

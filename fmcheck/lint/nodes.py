@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+#: What defines a function.
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 #: Trees deeper than this may end libcst, and its process with it.
 MOST_DEPTH = 1000
 #: Fields that hold no node, or one that says nothing but its class.

@@ -9,14 +9,15 @@ from __future__ import annotations
 import ast
 import re
 from collections import defaultdict
-from functools import cached_property
+from functools import cached_property, partial
 from itertools import chain
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fmcheck.lint.block import Block
-from fmcheck.lint.nodes import children, gather, indices
+from fmcheck.lint.nodes import FUNCTIONS, children, gather, indices
 from fmcheck.lint.nodes import walk as all_below
 from fmcheck.lint.rule import Scope
+from fmcheck.lint.words import may_define
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -112,14 +113,9 @@ def outlines_with(facts: ModuleFacts, word: str) -> Iterator[Outline]:
 
 def outlines_defining(facts: ModuleFacts, name: str) -> Iterator[Outline]:
     """Yields the outlines of the module's functions and methods of this name."""
-    definition = re.compile(rf"def[\s\\]+{re.escape(name)}\b")
-    if definition.search(facts.module.text) is None:
+    if not may_define(name, facts.module.text):
         return
-
-    def may_define(text: str) -> bool:
-        return definition.search(text) is not None
-
-    for node in facts.module.nodes(Scope.FUNCTION, (name,), may_define):
+    for node in facts.module.nodes(Scope.FUNCTION, (name,), partial(may_define, name)):
         if isinstance(node, ast.AST):
             yield from (one for one in outlines_of(node, facts) if one.name == name)
 
@@ -147,7 +143,7 @@ def outlines_of(node: ast.AST, facts: ModuleFacts) -> Sequence[Outline]:
 
 def _functions(body: Iterable[ast.AST]) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     for node in body:
-        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+        if isinstance(node, FUNCTIONS):
             yield node
         else:
             for name in ("body", "orelse", "finalbody", "handlers"):

@@ -29,16 +29,12 @@ IN_PLACE = frozenset({"copy_", "zero_", "fill_"})
 
 @dataclass(frozen=True, slots=True)
 class Sibling:
-    """Another buffer of the same fill, and where it is reset for the padding."""
+    """Another buffer of the same fill, and where it is reset for the padding.
+
+    `voids` tells that the value marks padded rows as empty.
+    """
 
     leaf: str
-    span: Span
-
-
-@dataclass(frozen=True, slots=True)
-class _Reset:
-    """Where a buffer is reset, and whether the value marks rows as empty."""
-
     span: Span
     voids: bool
 
@@ -152,34 +148,34 @@ class Resets:
 
         Those that mark padded rows as empty show the reverse, unless it is read even so (`voided`).
         """
-        found = {
-            leaf: reset
-            for leaf, reset in (*self._reset_by_peers.items(), *self._reset_here.items())
-            if leaf != fill.region.leaf
-        }
-        shown = (Sibling(leaf, one.span) for leaf, one in found.items() if voided or not one.voids)
+        found = {**self._reset_by_peers, **self._reset_here}
+        shown = (
+            one
+            for leaf, one in found.items()
+            if leaf != fill.region.leaf and (voided or not one.voids)
+        )
         return sorted(shown, key=lambda sibling: sibling.span)
 
     @cached_property
-    def _reset_here(self) -> Mapping[str, _Reset]:
+    def _reset_here(self) -> Mapping[str, Sibling]:
         """The buffers that this function resets for the padding, and where it does so first."""
-        found: dict[str, _Reset] = {}
+        found: dict[str, Sibling] = {}
         for reset in self._filling.resets:
             leaf = reset.region.leaf
             if leaf and leaf not in found and self._shows_padding(reset):
-                found[leaf] = _Reset(self._filling.block.span(reset.site), reset.voids)
+                found[leaf] = Sibling(leaf, self._filling.block.span(reset.site), reset.voids)
         return found
 
     @cached_property
-    def _reset_by_peers(self) -> Mapping[str, _Reset]:
+    def _reset_by_peers(self) -> Mapping[str, Sibling]:
         """The buffers that this function fills and another one resets for it, and where."""
-        found: dict[str, _Reset] = {}
+        found: dict[str, Sibling] = {}
         for fill in self._filling.fills:
             leaf = fill.region.leaf
             by_peer = None if leaf in found else next(self._by_peers(fill), None)
             if by_peer is not None:
                 peer, reset = by_peer
-                found[leaf] = _Reset(peer.block.span(reset.site), reset.voids)
+                found[leaf] = Sibling(leaf, peer.block.span(reset.site), reset.voids)
         return found
 
     def last_before(self, fill: Write) -> Write | None:

@@ -12,6 +12,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.front_words import HELD
+from fmcheck.lint.nodes import FUNCTIONS
 from fmcheck.lint.nodes import walk as all_below
 
 if TYPE_CHECKING:
@@ -244,7 +245,7 @@ def stream_words(node: ast.AST) -> StreamWords:
 
 def outermost_functions(node: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
     """Yields the functions and methods of a block; not those within functions."""
-    if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef)):
+    if isinstance(node, FUNCTIONS):
         yield node
         return
     for name in ("body", "orelse", "finalbody", "handlers"):

@@ -13,6 +13,7 @@ from fmcheck.contract_names import files, references, words
 from fmcheck.errors import nearest
 from fmcheck.lint.module import parse
 from fmcheck.lint.names import lies_in, literal
+from fmcheck.lint.nodes import FUNCTIONS
 from fmcheck.lint.source import decode, read
 from fmcheck.lint.words import may_define, whole_words, words_around
 
@@ -25,7 +26,6 @@ if TYPE_CHECKING:
 #: How near a name has to be to be offered, and to be taken for what one of several is a slip of.
 _NEAR, _SAME = 0.75, 0.9
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
-_FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
 
 
 class Source:
@@ -34,6 +34,7 @@ class Source:
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = [os.path.abspath(path).replace(os.sep, "/") for path in paths]
         self._texts: dict[str, str] = {}
+        self._bound: dict[str, set[str]] = {}
 
     def text(self, path: str) -> str:
         """Returns the text of one of the paths."""
@@ -50,6 +51,18 @@ class Source:
         for path in self.paths if left else ():
             left -= {name for name in left if _stands(name, self.text(path))}
         return left
+
+    def bound(self, path: str) -> set[str]:
+        """Returns what a module binds: names, `Class.method`; `Class.*` of one with bases.
+
+        "*" is anything: of a module that does not parse, or takes over all of another one.
+        """
+        if path not in self._bound:
+            try:
+                self._bound[path] = {*_bound(parse(self.text(path)).body, "")}
+            except SyntaxError:
+                self._bound[path] = {"*"}
+        return self._bound[path]
 
     def defines(self, name: str) -> bool:
         """Tells whether a function or method of this name may be defined in any text."""
@@ -78,11 +91,12 @@ def unmet(contract: Contract, version: str | None, source: Source) -> Iterator[t
     asked = list(words(contract, version))
     declared = {name for one in asked for name in one.names}
     lacked = source.lacks(declared)
+    free = source.identifiers - declared if lacked else set()
     for one in asked:
         missing = [name for name in one.names if name in lacked]
         is_met = one.alternatives and len(missing) < len(one.names)
         for name in missing:
-            known = _nearest(name, source.identifiers - declared, _SAME if is_met else _NEAR)
+            known = _nearest(name, free, _SAME if is_met else _NEAR)
             if known or not is_met:
                 yield one.key, f"`{name}` stands nowhere{known}"
 
@@ -101,7 +115,7 @@ def _missing_functions(
         module, _, name = one.partition(":")
         path = source.module(module)
         if path is not None:
-            known = nearest(name, {*_defined(source.text(path))} - own, _SAME if is_met else _NEAR)
+            known = nearest(name, source.bound(path) - own, _SAME if is_met else _NEAR)
             if known or not is_met:
                 yield key, f"there is no `{one}`{known}"
         elif not is_met:
@@ -115,29 +129,16 @@ def _defines(reference: str, source: Source) -> bool:
     path = source.module(module)
     if path is None:
         return False
-    defined = {*_defined(source.text(path))}
+    defined = source.bound(path)
     owner, _, method = name.rpartition(".")
     # What a class inherits, or a module takes from another one by `*`, is defined elsewhere.
     is_inherited = f"{owner}.*" in defined and source.defines(method)
     return name in defined or "*" in defined or is_inherited
 
 
-def _defined(text: str) -> Iterator[str]:
-    """Yields what a module's source binds: names, `Class.method`; `Class.*` of one with bases.
-
-    "*" is anything: of a module that does not parse, or takes over all of another one.
-    """
-    try:
-        body = parse(text).body
-    except SyntaxError:
-        yield "*"
-        return
-    yield from _bound(body, "")
-
-
 def _bound(body: Sequence[ast.AST], prefix: str) -> Iterator[str]:
     for node in body:
-        if isinstance(node, _FUNCTIONS):
+        if isinstance(node, FUNCTIONS):
             # A module's own `__getattr__` may give anything (PEP 562).
             yield "*" if prefix + node.name == "__getattr__" else prefix + node.name
         elif isinstance(node, ast.ClassDef):
@@ -159,8 +160,7 @@ def _stands(name: str, text: str) -> bool:
     known = literal(name)
     if known == name:
         return next(whole_words(name, text), None) is not None
-    found = words_around(known, text) if known else _IDENTIFIER.findall(text)
-    return any(fnmatchcase(word, name) for word in found)
+    return any(fnmatchcase(word, name) for word in words_around(known, text))
 
 
 def _nearest(name: str, known: Collection[str], cutoff: float) -> str:

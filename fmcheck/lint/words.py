@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+#: What may stand between the parts of an expression: white space, a bracket's end, comments.
+GAP = r"(?:[\s\\)]|#.*\n)*"
 _WORD = re.compile(r"\w+")
 _DEFINED = re.compile(r"def[\s\\]+(\w+)")
 

@@ -21,7 +21,7 @@ from fmcheck.lint.front_words import (
     opened,
     stripped,
 )
-from fmcheck.lint.words import has_word, is_of_word
+from fmcheck.lint.words import GAP, has_word, is_of_word
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -34,7 +34,7 @@ _FILL = re.compile(r"fill_?[\s\\)]*\(")
 _OUT = re.compile(r"out[\s\\]*=(?!=)")
 _STORE = re.compile(r"\][\s\\)]*=(?!=)")
 #: What ends in a bracket and is written, with comments between.
-_PART = re.compile(r"\](?:[\s\\)]|#.*\n)*(?:=(?!=)|\.[\s\\]*(?:copy|fill|zero)_(?!\w))")
+_PART = re.compile(rf"\]{GAP}(?:=(?!=)|\.[\s\\]*(?:copy|fill|zero)_(?!\w))")
 
 
 def may_reset(text: str) -> bool:
