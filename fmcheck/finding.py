@@ -251,7 +251,9 @@ class Coverage:
     `problems` are complete sentences, each of which fails the session; `notes` fail nothing and
     tell what went on out of sight. `warnings` counts the violations that fail nothing, `suppressed`
     those that the settings' suppressions took, each time anew; `matched` and `unmatched` hold the
-    suppressions, as text, that took something and those that took nothing.
+    suppressions, as text, that took something and those that took nothing. `untracked` holds what
+    stopped being followed: a plural noun, the reason, and how many. `incomplete` holds a sentence
+    for each check that failed itself, and says nothing reliable from then on.
     """
 
     counts: Counts = Counts()
@@ -265,6 +267,8 @@ class Coverage:
     suppressed: int = 0
     matched: tuple[str, ...] = ()
     unmatched: tuple[str, ...] = ()
+    untracked: tuple[tuple[str, str, int], ...] = ()
+    incomplete: tuple[str, ...] = ()
 
     def __add__(self, other: Coverage) -> Coverage:
         return Coverage(
@@ -281,7 +285,16 @@ class Coverage:
             unmatched=tuple(
                 one for one in _union(self.unmatched, other.unmatched) if one not in matched
             ),
+            untracked=_summed(self.untracked, other.untracked),
+            incomplete=_union(self.incomplete, other.incomplete),
         )
+
+
+def _summed(*parts: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, int], ...]:
+    counts: dict[tuple[str, str], int] = {}
+    for what, reason, count in (entry for part in parts for entry in part):
+        counts[what, reason] = counts.get((what, reason), 0) + count
+    return tuple((*key, count) for key, count in counts.items())
 
 
 def _union(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:

@@ -50,7 +50,13 @@ def closing_line(coverage: Coverage, processes: int = 0, accepted: int = 0) -> s
 
 def gaps(coverage: Coverage) -> list[str]:
     """Returns a sentence for each part of the contract that was not put to the test."""
-    return [*coverage.notes, *_unreached(coverage), *unmatched(coverage)]
+    return [
+        *coverage.incomplete,
+        *coverage.notes,
+        *(f"not followed: {count:,} {what}: {why}" for what, why, count in coverage.untracked),
+        *_unreached(coverage),
+        *unmatched(coverage),
+    ]
 
 
 def endings(processes: Iterable[Process]) -> list[str]:

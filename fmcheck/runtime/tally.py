@@ -53,6 +53,15 @@ class _Count:
         tally.numbers[self._place] = number
 
 
+@dataclass(slots=True)
+class BrokenCheck:
+    """A check whose own code failed: the first error, as text with its traceback, and a count."""
+
+    error: str
+    traceback: str
+    count: int = 1
+
+
 class _Names(set[str]):
     """Names; a new one is a milestone."""
 
@@ -71,12 +80,13 @@ class Tally:
     `fresh` holds the violations since it was last emptied, `all` those of the whole session.
     `test` names what is running now, `touched` the relay classes whose buffers were used, and
     `unwrapped` the opaque functions of the contracts that were never found. `notes` are sentences
-    on what went on out of sight, each with a count. `pending` are called before violations or
-    counts are handed out: each takes in what is kept on a device. `dead` are sentences on detectors
-    that did not see the fault they were shown, by device in `proved`. `kinds` are the
-    kinds of devices that relay buffers are on. `compare_on_device` judges tails there on a CPU too,
-    as a test of that code. `numbers` are the counts, in the order of `Counts`; each is an attribute
-    as well.
+    on what went on out of sight, each with a count. `untracked` counts what stopped being followed,
+    by what it was and why; `broken` holds the errors of our own code, by check. `pending` are
+    called before violations or counts are handed out: each takes in what is kept on a device.
+    `dead` are sentences on detectors that did not see the fault they were shown, by device in
+    `proved`. `kinds` are the kinds of devices that relay buffers are on. `compare_on_device` judges
+    tails there on a CPU too, as a test of that code. `numbers` are the counts, in the order of
+    `Counts`; each is an attribute as well.
     """
 
     active: bool = True
@@ -90,6 +100,8 @@ class Tally:
     sites: Sites = field(default_factory=Sites)
     moments: Moments = field(default_factory=Moments)
     notes: dict[str, int] = field(default_factory=dict)
+    untracked: dict[tuple[str, str], int] = field(default_factory=dict)
+    broken: dict[str, BrokenCheck] = field(default_factory=dict)
     unwrapped: list[str] = field(default_factory=list)
     pending: list[Callable[[], None]] = field(default_factory=list)
     proved: set[str] = field(default_factory=set)
@@ -155,6 +167,17 @@ class Tally:
         """Keeps a sentence on coverage; the same one again only raises its count."""
         self.notes[sentence] = self.notes.get(sentence, 0) + 1
         if self.keeper is not None and self.notes[sentence] == 1:
+            self.keeper.milestone()
+
+    def untrack(self, what: str, reason: str, count: int = 1) -> None:
+        """Counts something that is not followed from now on.
+
+        `what` is a plural noun (`tensors`, `views`, `accesses`), `reason` completes "not followed
+        because of": both are shown in the closing section, with the count.
+        """
+        key = (what, reason)
+        self.untracked[key] = self.untracked.get(key, 0) + count
+        if self.keeper is not None and self.untracked[key] == count:
             self.keeper.milestone()
 
     def collect(self) -> None:

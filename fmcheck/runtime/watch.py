@@ -204,6 +204,12 @@ class Watch:
             suppressed=suppressions.taken,
             matched=suppressions.matched,
             unmatched=suppressions.unmatched,
+            untracked=tuple((*key, count) for key, count in self.tally.untracked.items()),
+            incomplete=tuple(
+                f"{check} is incomplete: fmcheck itself failed there {broken.count} times, "
+                f"first with {broken.error}"
+                for check, broken in self.tally.broken.items()
+            ),
         )
 
     def _take_relay(self, relay: RelayHold, module: ModuleType) -> Iterator[Undo]:
