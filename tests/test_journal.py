@@ -8,7 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from types import SimpleNamespace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
@@ -20,7 +20,9 @@ from fmcheck.journal.gather import gather
 from fmcheck.journal.read import Library, Pages
 from fmcheck.journal.writer import Journal
 from fmcheck.reach.devices import Answering
-from fmcheck.runtime.tally import Tally
+from fmcheck.reach.presence import Presence
+from fmcheck.runtime.tally import BrokenCheck, Tally
+from fmcheck.runtime.watch import Watch
 from tests.reach.kills import kill_writers, violation
 
 if TYPE_CHECKING:
@@ -103,6 +105,56 @@ def test_reading_on_reads_only_what_is_new(board: Journal) -> None:
     board.violation(violation(1), advice=False)
     assert pages.read(whole=False)
     assert len(pages.told) == 1
+
+
+# --- what was not followed ---
+
+
+def keep(tally: Tally, journal: Journal) -> None:
+    """Has a tally write into a journal, as a presence does for a whole session."""
+    watch = Watch(())
+    watch.tally = tally
+    session: Any = SimpleNamespace(_watch=watch)
+    tally.keep(Presence(session, journal), journal.counts)
+
+
+def test_what_is_not_followed_comes_back_with_its_latest_count(board: Journal) -> None:
+    tally = Tally()
+    keep(tally, board)
+    tally.untrack("tensors", "written by index")
+    tally.untrack("tensors", "written by index", 6)
+    tally.untrack("views", "strided")
+    assert pages_of(board).coverage.untracked == (
+        ("tensors", "written by index", 7),
+        ("views", "strided", 1),
+    )
+
+
+def test_what_is_not_followed_is_summed_over_processes(board: Journal, child: Journal) -> None:
+    for journal, count in ((board, 2), (child, 3)):
+        keep(tally := Tally(), journal)
+        tally.untrack("tensors", "written by index", count)
+    assert gather([board.folder]).coverage.untracked == (("tensors", "written by index", 5),)
+
+
+def test_a_check_that_failed_itself_comes_back_with_its_latest_sentence(board: Journal) -> None:
+    tally = Tally()
+    keep(tally, board)
+    tally.broken["FR201"] = BrokenCheck("KeyError: 1", "")
+    tally.note("something else happened")
+    tally.broken["FR201"].count = 3
+    tally.note("and something more")
+    (sentence,) = pages_of(board).coverage.incomplete
+    assert sentence.startswith("FR201 is incomplete: ")
+    assert "3 times" in sentence
+
+
+def test_a_fork_counts_what_it_does_not_follow_itself(board: Journal) -> None:
+    tally = Tally()
+    tally.untrack("tensors", "written by index", 4)
+    tally.begin_anew()
+    tally.untrack("tensors", "written by index")
+    assert tally.untracked == {("tensors", "written by index"): 1}
 
 
 # --- whose test ---

@@ -422,6 +422,46 @@ def test_a_run_writes_what_it_was_asked_for(project: Project, tmp_path, workers)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
 
 
+UNTRACKED = """
+    import pytest, toy_engine
+    from fmcheck.runtime import session
+    from fmcheck.runtime.tally import BrokenCheck
+
+    @pytest.mark.parametrize("number", [1, 2])
+    def test_it(number):
+        tally = session._active._watch.tally
+        tally.untrack("tensors", "a reason of its own", number)
+        tally.broken["FR201"] = BrokenCheck("KeyError: 1", "")
+        assert toy_engine.healthy().tolist() == [5, 5]
+"""
+
+
+@pytest.mark.parametrize("workers", [(), ("-n", "2")])
+def test_what_is_not_followed_is_in_every_report(project: Project, workers):
+    names = ("a.json", "a.html")
+    result = project.run(UNTRACKED, *(f"--fmcheck-report={one}" for one in names), *workers)
+
+    result.assert_outcomes(passed=2)
+    followed = "not followed: 3 tensors: a reason of its own"
+    failed = "FR201 is incomplete: fmcheck itself failed there with KeyError: 1"
+    result.stdout.fnmatch_lines([f"fmcheck: {failed}", f"fmcheck: {followed}"])
+    page = (project.pytester.path / "a.html").read_text()
+    assert followed in page
+    assert failed in page
+    coverage = json.loads((project.pytester.path / "a.json").read_text())["coverage"]
+    assert coverage["untracked"] == [["tensors", "a reason of its own", 3]]
+    assert coverage["incomplete"] == [failed]
+    (project.pytester.path / "copy.json").write_bytes(
+        (project.pytester.path / "a.json").read_bytes()
+    )
+    merged = ("a.json", "copy.json", "-o", "b.json")
+    fmcheck = (sys.executable, "-m", "fmcheck", "report")
+    assert project.pytester.run(*fmcheck, "merge", *merged).ret == 0
+    project.pytester.run(*fmcheck, "show", "b.json").stdout.fnmatch_lines(
+        [f"fmcheck: {followed.replace('3', '6')}"]
+    )
+
+
 def test_a_report_that_cannot_be_written_in_the_end_fails_the_run(project: Project):
     result = project.run("def test_it():\n    open('out', 'w')\n", "--fmcheck-report=out/run.json")
 

@@ -92,6 +92,24 @@ class Fact(msgspec.Struct, frozen=True, tag="fact"):
     text: str
 
 
+class Untracked(msgspec.Struct, frozen=True, tag="untracked"):
+    """How many of something were not followed up to now, as in `Coverage.untracked`.
+
+    The last line of one `what` and `reason` counts.
+    """
+
+    what: str
+    reason: str
+    count: int
+
+
+class Incomplete(msgspec.Struct, frozen=True, tag="incomplete"):
+    """A check that failed itself, in a sentence. The last line of one check counts."""
+
+    check: str
+    sentence: str
+
+
 class Told(msgspec.Struct, frozen=True, tag="violation"):
     """A violation, in the phase that its board was in; its slot of the ring counts it on."""
 
@@ -139,7 +157,9 @@ class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
     notes: tuple[str, ...] = ()
 
 
-Line = Head | Session | Board | Role | Fact | Told | Begun | Ended | Reaped | Goodbye
+Line = (
+    Head | Session | Board | Role | Fact | Untracked | Incomplete | Told | Begun | Ended | Reaped
+) | Goodbye
 
 
 class Start(msgspec.Struct, frozen=True):

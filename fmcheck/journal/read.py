@@ -18,12 +18,14 @@ from fmcheck.journal.layout import (
     Fact,
     Goodbye,
     Head,
+    Incomplete,
     Line,
     Reaped,
     Role,
     Session,
     Start,
     Told,
+    Untracked,
 )
 
 if TYPE_CHECKING:
@@ -48,8 +50,9 @@ class Pages:
     """One process's journal, read as far as it has been written.
 
     `board` names the journal of the pytest process whose tests it works for. `told` are its
-    violations in order, `facts` its sentences and names by their kind. Only a pytest process has a
-    `session`, and the `phases` of the tests that it ran.
+    violations in order, `facts` its sentences and names by their kind; `untracked` counts what it
+    did not follow, by what it was and why, and `incomplete` holds a sentence for each check that
+    failed itself. Only a pytest process has a `session`, and the `phases` of the tests that it ran.
     """
 
     folder: str
@@ -60,6 +63,8 @@ class Pages:
     board: str = ""
     told: list[Told] = field(default_factory=list)
     facts: dict[str, list[str]] = field(default_factory=dict)
+    untracked: dict[tuple[str, str], int] = field(default_factory=dict)
+    incomplete: dict[str, str] = field(default_factory=dict)
     phases: dict[int, Phase] = field(default_factory=dict)
     reaped: list[Reaped] = field(default_factory=list)
     goodbye: Goodbye | None = None
@@ -102,6 +107,10 @@ class Pages:
                 self.phases[line.phase].ended = line.clock
         elif isinstance(line, Fact):
             self.facts.setdefault(line.kind, []).append(line.text)
+        elif isinstance(line, Untracked):
+            self.untracked[line.what, line.reason] = line.count
+        elif isinstance(line, Incomplete):
+            self.incomplete[line.check] = line.sentence
         elif isinstance(line, Head):
             self.head, self.role, self.board = line, line.role, line.board
         elif isinstance(line, Board):
@@ -150,6 +159,8 @@ class Pages:
             warnings=len(advice),
             suppressed=self.word(layout.SUPPRESSED),
             matched=named.get("matched", ()),
+            untracked=tuple((*key, count) for key, count in self.untracked.items()),
+            incomplete=tuple(self.incomplete.values()),
         )
 
     @property

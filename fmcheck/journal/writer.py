@@ -21,10 +21,12 @@ from fmcheck.journal.layout import (
     Fact,
     Goodbye,
     Head,
+    Incomplete,
     Line,
     Reaped,
     Role,
     Told,
+    Untracked,
     now,
 )
 from fmcheck.reach.role import host_name, role_here
@@ -64,6 +66,7 @@ class Journal:
         self._phase = 0
         self._phases = 0
         self._facts: set[tuple[str, str]] = set()
+        self._latest: dict[tuple[str, str], Untracked | Incomplete] = {}
         self._role = role or role_here()
         self._is_named = bool(role)
         self.words[0] = layout.MAGIC
@@ -137,6 +140,21 @@ class Journal:
             if (kind, text) not in self._facts:
                 self._facts.add((kind, text))
                 self.write(Fact(kind, text))
+
+    def untracked(self, counted: Iterable[tuple[str, str, int]]) -> None:
+        """Writes the counts of what is not followed that have changed."""
+        for what, reason, count in counted:
+            self._replace((what, reason), Untracked(what, reason, count))
+
+    def incomplete(self, sentences: Iterable[tuple[str, str]]) -> None:
+        """Writes the sentences on checks that failed themselves, each with its check, if new."""
+        for check, sentence in sentences:
+            self._replace((check, ""), Incomplete(check, sentence))
+
+    def _replace(self, key: tuple[str, str], line: Untracked | Incomplete) -> None:
+        if self._latest.get(key) != line:
+            self._latest[key] = line
+            self.write(line)
 
     def name_again(self) -> None:
         """Writes the name that the process was given since, if it was."""

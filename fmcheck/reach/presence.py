@@ -99,6 +99,8 @@ class Presence:
                 journal.fact("dead", tally.dead)
                 journal.fact("notes", tally.notes)
                 journal.fact("matched", coverage.matched)
+                journal.untracked(coverage.untracked)
+                journal.incomplete(zip(tally.broken, coverage.incomplete, strict=True))
                 self._see_to_devices()
                 journal.name_again()
             finally:

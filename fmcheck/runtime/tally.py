@@ -136,6 +136,7 @@ class Tally:
         self.lock = type(self.lock)() if self.halts else threading.RLock()
         self.numbers = array("Q", [0] * len(self.numbers))
         self.suppressions.taken = 0
+        self.untracked.clear()
         self.fresh.clear()
         self.all.clear()
 
@@ -176,8 +177,10 @@ class Tally:
         because of": both are shown in the closing section, with the count.
         """
         key = (what, reason)
-        self.untracked[key] = self.untracked.get(key, 0) + count
-        if self.keeper is not None and self.untracked[key] == count:
+        before = self.untracked.get(key, 0)
+        self.untracked[key] = before + count
+        # Kept each time that the count doubles: a process that is killed loses less than half.
+        if self.keeper is not None and before.bit_length() < self.untracked[key].bit_length():
             self.keeper.milestone()
 
     def collect(self) -> None:

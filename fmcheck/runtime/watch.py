@@ -206,8 +206,9 @@ class Watch:
             unmatched=suppressions.unmatched,
             untracked=tuple((*key, count) for key, count in self.tally.untracked.items()),
             incomplete=tuple(
-                f"{check} is incomplete: fmcheck itself failed there {broken.count} times, "
-                f"first with {broken.error}"
+                f"{check} is incomplete: fmcheck itself failed there "
+                f"{f'{broken.count:,} times, first with' if broken.count > 1 else 'with'} "
+                f"{broken.error}"
                 for check, broken in self.tally.broken.items()
             ),
         )
