@@ -32,6 +32,9 @@ if TYPE_CHECKING:
 MODES = ("fail", "warn", "halt", "off")
 _VARIABLE = "FMCHECK_MODE"
 _WORKER_KEY = "fmcheck"
+#: The exit status of a run that passed and checked nothing of a contract: pytest itself has 0 to 6.
+UNCHECKED = 20
+_ALLOW_UNCHECKED = "--fmcheck-allow-unchecked"
 _MARK = (
     "fmcheck(expect=..., allow=..., mode=...): what fmcheck finds in this test. `expect`: checks "
     "that must be found, or the test fails. `allow`: checks that do not fail it. Both take codes "
@@ -93,6 +96,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         dest="fmcheck_trace",
         help="a timeline of what happened on the streams, with what was found: a Chrome trace, "
         "which https://ui.perfetto.dev opens",
+    )
+    group.addoption(
+        _ALLOW_UNCHECKED,
+        dest="fmcheck_allow_unchecked",
+        action="store_true",
+        default=False,
+        help=f"do not exit with status {UNCHECKED} if the tests pass and nothing that a contract "
+        "declares was checked (setting: allow-unchecked = true)",
     )
     parser.addini("fmcheck_streams", "how fmcheck follows streams, unless --fmcheck-streams says")
     parser.addini("fmcheck_seed", "the seed of random streams, unless --fmcheck-seed says")
@@ -170,12 +181,15 @@ def _mode(config: pytest.Config) -> str:
 
 
 def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
-    from fmcheck.config import find_settings, load_settings
+    from fmcheck.config import allowing_unchecked, find_settings, load_settings
     from fmcheck.reach.outreach import Outreach
     from fmcheck.runtime.session import Session
 
-    named = getattr(config.known_args_namespace, "fmcheck_config", None)
+    known = config.known_args_namespace
+    named = getattr(known, "fmcheck_config", None)
     located = load_settings(Path(named)) if named else find_settings(config.rootpath)
+    if getattr(known, "fmcheck_allow_unchecked", False):
+        located = allowing_unchecked(located)
     watch = Session(
         located,
         mode,
@@ -183,7 +197,7 @@ def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
         streams=_streams(config),
         trace=_trace(config),
     )
-    asked = getattr(config.known_args_namespace, "fmcheck_journal", None) or ""
+    asked = getattr(known, "fmcheck_journal", None) or ""
     return watch, Outreach(watch, located, config.rootpath, asked)
 
 
@@ -248,6 +262,7 @@ class _Session:
         self.advice: dict[object, Violation] = {}
         self.of_workers: Coverage = Coverage()
         self.reported: set[tuple[str, str, str]] = set()
+        self.has_run = False
 
     # --- one test ---
 
@@ -300,6 +315,7 @@ class _Session:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Notes which tests were meant to fail, and which phases an xdist worker came to report."""
+        self.has_run = True
         self.outcomes.reported(report)
         node = getattr(report, "node", None)
         if node is not None:
@@ -357,12 +373,24 @@ class _Session:
             return
         found = self.outside and not self._only_warned()
         run = self._run()
-        if (found or run.problems) and session.exitstatus in (
-            pytest.ExitCode.OK,
-            pytest.ExitCode.NO_TESTS_COLLECTED,
-        ):
-            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+        if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
+            if found:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            elif self._unchecked(run):
+                session.exitstatus = UNCHECKED
+            elif run.problems:
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
         self._write_reports(session, run)
+
+    def _unchecked(self, run: Run) -> list[str]:
+        """Returns a sentence on each contract that should have been checked and was not.
+
+        What only collects or shows, or has no test to run, checks nothing by right.
+        """
+        from fmcheck.report.closing import unchecked
+
+        missed = [use for use in run.coverage.unchecked if not use.allowed]
+        return [unchecked(use, _ALLOW_UNCHECKED) for use in missed] if self.has_run else []
 
     def _only_warned(self) -> bool:
         """Warns of what was found outside of any test, in mode warn; False if that is an error."""
@@ -405,7 +433,8 @@ class _Session:
         if self.advice:
             terminalreporter.line("told of, and failing nothing:", yellow=True)
             terminalreporter.line(self._render(self.advice.values()))
-        for problem in (*run.problems, *(f"report {one}" for one in self.unwritten)):
+        unwritten = (f"report {one}" for one in self.unwritten)
+        for problem in (*run.problems, *self._unchecked(run), *unwritten):
             terminalreporter.line(f"fmcheck error: {problem}", red=True)
         for line, kind in table(run, self.config.rootpath):
             terminalreporter.line(line, red=kind == FAILS, bold=not kind)

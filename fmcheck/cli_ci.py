@@ -53,8 +53,8 @@ set. Under GITHUB_ACTIONS=true findings are printed as annotations.
 exit status, the worse of both halves:
   0    nothing found, and all tests passed
   1    lint warnings or errors, violations, or failed tests
-  2    not everything could be checked: bad input, a file that could not be read, no tests, or a
-       pytest that did not come to its end
+  2    not everything could be checked: bad input, a file that could not be read, no tests, a
+       pytest that did not finish, or tests that checked nothing of a contract
   130  interrupted
 
 example:

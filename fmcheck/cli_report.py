@@ -177,4 +177,5 @@ def _schema(_: argparse.Namespace) -> int:
 
 
 def _status(run: Run) -> int:
-    return FOUND if run.violations or run.problems else CLEAN
+    failed = run.violations or run.problems or run.coverage.fails_unchecked
+    return FOUND if failed else CLEAN

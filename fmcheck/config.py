@@ -46,7 +46,8 @@ class Settings(
     `baseline` is the path of a baseline, from there too; "" for none.
 
     At run time, `fail-on` names checks that fail a run although by default they are only told of,
-    and `suppress` the violations that are known of.
+    and `suppress` the violations that are known of. With `allow-unchecked`, a run may check nothing
+    of what its contracts declare.
     """
 
     contracts: tuple[str, ...] = ()
@@ -54,6 +55,7 @@ class Settings(
     ignore: tuple[str, ...] = ()
     fail_on: tuple[str, ...] = ()
     suppress: tuple[Suppression, ...] = ()
+    allow_unchecked: bool = False
     per_file_ignores: dict[str, tuple[str, ...]] = {}
     exclude: tuple[str, ...] | None = None
     extend_exclude: tuple[str, ...] = ()
@@ -107,6 +109,12 @@ def load_settings(path: Path) -> Located:
         text = f'this is a contract: expected a settings file, with `contracts = ["{path.name}"]`'
         raise UsageError(str(path), text)
     return Located(_settings(table, path, ""), path)
+
+
+def allowing_unchecked(located: Located) -> Located:
+    """Returns the settings with `allow-unchecked` on."""
+    settings = msgspec.structs.replace(located.settings, allow_unchecked=True)
+    return msgspec.structs.replace(located, settings=settings)
 
 
 def pack(located: Located) -> str:

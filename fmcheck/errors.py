@@ -45,10 +45,16 @@ def nearest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
 
     `cutoff` is how near it has to be, from 0 to 1.
     """
+    near = closest(name, known, cutoff)
+    return f"; did you mean `{near}`?" if near else ""
+
+
+def closest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
+    """Returns the known name nearest to `name`, "" if none is near."""
     matches = difflib.get_close_matches(name, list(known), n=5, cutoff=cutoff)
     # Two letters that changed places are nearer than others: a slip of the fingers.
     matches.sort(key=lambda match: not _is_swapped(match, name))
-    return f"; did you mean `{matches[0]}`?" if matches else ""
+    return matches[0] if matches else ""
 
 
 def _is_swapped(one: str, other: str) -> bool:

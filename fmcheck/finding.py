@@ -243,6 +243,41 @@ class Counts:
 
 
 @dataclass(frozen=True, slots=True)
+class ContractUse:
+    """How far a run came to use one contract that says something of running code.
+
+    `name` is the engine's, `source` what the settings call the contract by; a `shipped` one came
+    with a package and was not written for this project. `packages` are those that it names modules
+    of; `imported` tells that one of them was imported, `checked` that something the contract
+    declares was put to the test. `missing` holds sentences on what was not found or not used.
+    `allowed` tells that the run may check nothing of it.
+    """
+
+    name: str
+    source: str = ""
+    shipped: bool = False
+    packages: tuple[str, ...] = ()
+    imported: bool = False
+    checked: bool = False
+    missing: tuple[str, ...] = ()
+    allowed: bool = False
+
+    @property
+    def applied(self) -> bool:
+        """Tells whether the contract is about this run: one for another engine is not."""
+        return self.imported or not self.shipped
+
+    def __add__(self, other: ContractUse) -> ContractUse:
+        return replace(
+            self,
+            imported=self.imported or other.imported,
+            checked=self.checked or other.checked,
+            missing=_union(self.missing, other.missing),
+            allowed=self.allowed and other.allowed,
+        )
+
+
+@dataclass(frozen=True, slots=True)
 class Coverage:
     """What the watch of one or more processes reached, and why it could not reach more.
 
@@ -253,7 +288,8 @@ class Coverage:
     those that the settings' suppressions took, each time anew; `matched` and `unmatched` hold the
     suppressions, as text, that took something and those that took nothing. `untracked` holds what
     stopped being followed: a plural noun, the reason, and how many. `incomplete` holds a sentence
-    for each check that failed itself, and says nothing reliable from then on.
+    for each check that failed itself, and says nothing reliable from then on. `uses` tells of
+    each contract how far it came to be used.
     """
 
     counts: Counts = Counts()
@@ -269,6 +305,17 @@ class Coverage:
     unmatched: tuple[str, ...] = ()
     untracked: tuple[tuple[str, str, int], ...] = ()
     incomplete: tuple[str, ...] = ()
+    uses: tuple[ContractUse, ...] = ()
+
+    @property
+    def unchecked(self) -> tuple[ContractUse, ...]:
+        """The contracts that this run is about, and of which it checked nothing."""
+        return tuple(use for use in self.uses if use.applied and not use.checked)
+
+    @property
+    def fails_unchecked(self) -> bool:
+        """Tells whether one of those fails the run."""
+        return any(not use.allowed for use in self.unchecked)
 
     def __add__(self, other: Coverage) -> Coverage:
         return Coverage(
@@ -287,6 +334,7 @@ class Coverage:
             ),
             untracked=_summed(self.untracked, other.untracked),
             incomplete=_union(self.incomplete, other.incomplete),
+            uses=_used(self.uses, other.uses),
         )
 
 
@@ -295,6 +343,13 @@ def _summed(*parts: tuple[tuple[str, str, int], ...]) -> tuple[tuple[str, str, i
     for what, reason, count in (entry for part in parts for entry in part):
         counts[what, reason] = counts.get((what, reason), 0) + count
     return tuple((*key, count) for key, count in counts.items())
+
+
+def _used(*parts: tuple[ContractUse, ...]) -> tuple[ContractUse, ...]:
+    uses: dict[str, ContractUse] = {}
+    for use in (use for part in parts for use in part):
+        uses[use.name] = uses[use.name] + use if use.name in uses else use
+    return tuple(uses.values())
 
 
 def _union(first: tuple[str, ...], second: tuple[str, ...]) -> tuple[str, ...]:

@@ -11,6 +11,7 @@ import pytest
 
 from fmcheck.contract import parse_contract
 from fmcheck.errors import nearest
+from fmcheck.runtime.uses import Asked
 from fmcheck.runtime.watch import Watch
 
 if TYPE_CHECKING:
@@ -105,9 +106,11 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         del sys.modules[name]
 
 
-def notes_of(text: str, runs: bool = True) -> tuple[tuple[str, ...], tuple[str, ...]]:
+def notes_of(
+    text: str, runs: bool = True, asked: Asked | None = None
+) -> tuple[tuple[str, ...], tuple[str, ...]]:
     """Returns notes and problems of a run of the engine under a contract."""
-    watch = Watch([parse_contract(text, "toy.toml")])
+    watch = Watch([parse_contract(text, "toy.toml")], asked=asked)
     watch.start()
     try:
         if runs:
@@ -127,8 +130,8 @@ def test_nothing_is_said_of_an_engine_that_was_never_imported() -> None:
     assert notes_of(CONTRACT.replace("toy_unmet", "toy_elsewhere"), runs=False) == ((), ())
 
 
-@pytest.mark.parametrize(
-    ("old", "new", "note"),
+SLIPS = pytest.mark.parametrize(
+    ("old", "new", "sentence"),
     [
         (
             "toy_unmet.relay:Relay",
@@ -180,18 +183,34 @@ def test_nothing_is_said_of_an_engine_that_was_never_imported() -> None:
             "key `graph_inputs.fill.holds`: no graph input that was filled is called `seq_len`; "
             "did you mean `seq_lens`?",
         ),
-        (
-            '["run"]',
-            '["fill"]',
-            "fill `toy_unmet.loop:Runner`: no tail was judged in 1 call: nothing of "
-            "`settled_by` (`replay`) was called before the fill returned",
-        ),
     ],
 )
-def test_a_slip_is_told_of_and_fails_nothing(old: str, new: str, note: str) -> None:
-    notes, problems = notes_of(CONTRACT.replace(old, new))
 
-    assert [one for one in notes if note in one and one.startswith("contract `toy`")]
+
+@SLIPS
+def test_a_slip_in_the_users_own_contract_fails_the_run(old: str, new: str, sentence: str) -> None:
+    _, problems = notes_of(CONTRACT.replace(old, new))
+
+    assert [one for one in problems if sentence in one and one.startswith("contract `toy`")]
+
+
+@SLIPS
+def test_what_a_fork_lacks_of_a_shipped_contract_is_a_note(
+    old: str, new: str, sentence: str
+) -> None:
+    notes, problems = notes_of(CONTRACT.replace(old, new), asked=Asked({}, {"toy"}))
+
+    assert [one for one in notes if sentence in one and one.startswith("contract `toy`")]
+    assert problems == ()
+
+
+def test_a_fill_that_returns_before_it_is_settled_is_a_note() -> None:
+    notes, problems = notes_of(CONTRACT.replace('["run"]', '["fill"]'))
+
+    assert notes == (
+        "contract `toy`, fill `toy_unmet.loop:Runner`: no tail was judged in 1 call: nothing of "
+        "`settled_by` (`replay`) was called before the fill returned",
+    )
     assert problems == ()
 
 

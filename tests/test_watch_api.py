@@ -113,7 +113,7 @@ def test_a_second_watch_is_refused_and_the_first_goes_on(contract: str) -> None:
         fm = FutureMap()
         fm.buf[ROWS] = 5
     assert watched.coverage().counts.writes == 1
-    with fmcheck.watch([contract]):
+    with fmcheck.watch([contract], allow_unchecked=True):
         pass
 
 
@@ -139,7 +139,7 @@ def test_settings_suppress_and_the_report_says_how_many(contract: str, tmp_path:
 
 def test_sync_asks_each_device_side_finder(contract: str) -> None:
     asked = []
-    with fmcheck.watch([contract]) as watched:
+    with fmcheck.watch([contract], allow_unchecked=True) as watched:
         watched._watch.tally.pending.append(lambda: asked.append(1))
         fmcheck.sync()
         assert asked == [1]

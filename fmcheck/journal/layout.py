@@ -12,7 +12,7 @@ import time
 
 import msgspec
 
-from fmcheck.finding import Violation  # noqa: TC001  (msgspec reads the annotation)
+from fmcheck.finding import ContractUse, Violation  # noqa: TC001  (msgspec reads them)
 
 #: `fmcheck` and the version of the layout, as one word.
 MAGIC = int.from_bytes(b"fmcheck\x01", "little")
@@ -110,6 +110,12 @@ class Incomplete(msgspec.Struct, frozen=True, tag="incomplete"):
     sentence: str
 
 
+class Use(msgspec.Struct, frozen=True, tag="use"):
+    """How far a contract was used up to now. The last line of one contract counts."""
+
+    use: ContractUse
+
+
 class Told(msgspec.Struct, frozen=True, tag="violation"):
     """A violation, in the phase that its board was in; its slot of the ring counts it on."""
 
@@ -157,9 +163,8 @@ class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
     notes: tuple[str, ...] = ()
 
 
-Line = (
-    Head | Session | Board | Role | Fact | Untracked | Incomplete | Told | Begun | Ended | Reaped
-) | Goodbye
+_Facts = Fact | Untracked | Incomplete | Use
+Line = Head | Session | Board | Role | _Facts | Told | Begun | Ended | Reaped | Goodbye
 
 
 class Start(msgspec.Struct, frozen=True):

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fmcheck.finding import Counts, Coverage
+from fmcheck.finding import ContractUse, Counts, Coverage
 from fmcheck.journal import layout
 from fmcheck.journal.layout import (
     Begun,
@@ -26,6 +26,7 @@ from fmcheck.journal.layout import (
     Start,
     Told,
     Untracked,
+    Use,
 )
 
 if TYPE_CHECKING:
@@ -50,9 +51,10 @@ class Pages:
     """One process's journal, read as far as it has been written.
 
     `board` names the journal of the pytest process whose tests it works for. `told` are its
-    violations in order, `facts` its sentences and names by their kind; `untracked` counts what it
-    did not follow, by what it was and why, and `incomplete` holds a sentence for each check that
-    failed itself. Only a pytest process has a `session`, and the `phases` of the tests that it ran.
+    violations in order, `facts` its sentences and names by their kind. `untracked` counts what it
+    did not follow, by what it was and why; `incomplete` holds a sentence for each check that failed
+    itself, and `uses` how far each contract was used. Only a pytest process has a `session`, and
+    the `phases` of the tests that it ran.
     """
 
     folder: str
@@ -65,6 +67,7 @@ class Pages:
     facts: dict[str, list[str]] = field(default_factory=dict)
     untracked: dict[tuple[str, str], int] = field(default_factory=dict)
     incomplete: dict[str, str] = field(default_factory=dict)
+    uses: dict[str, ContractUse] = field(default_factory=dict)
     phases: dict[int, Phase] = field(default_factory=dict)
     reaped: list[Reaped] = field(default_factory=list)
     goodbye: Goodbye | None = None
@@ -111,6 +114,8 @@ class Pages:
             self.untracked[line.what, line.reason] = line.count
         elif isinstance(line, Incomplete):
             self.incomplete[line.check] = line.sentence
+        elif isinstance(line, Use):
+            self.uses[line.use.name] = line.use
         elif isinstance(line, Head):
             self.head, self.role, self.board = line, line.role, line.board
         elif isinstance(line, Board):
@@ -161,6 +166,7 @@ class Pages:
             matched=named.get("matched", ()),
             untracked=tuple((*key, count) for key, count in self.untracked.items()),
             incomplete=tuple(self.incomplete.values()),
+            uses=tuple(self.uses.values()),
         )
 
     @property

@@ -27,6 +27,7 @@ from fmcheck.journal.layout import (
     Role,
     Told,
     Untracked,
+    Use,
     now,
 )
 from fmcheck.reach.role import host_name, role_here
@@ -34,7 +35,7 @@ from fmcheck.reach.role import host_name, role_here
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fmcheck.finding import Violation
+    from fmcheck.finding import ContractUse, Violation
 
 _encode = msgspec.json.Encoder().encode
 
@@ -66,7 +67,7 @@ class Journal:
         self._phase = 0
         self._phases = 0
         self._facts: set[tuple[str, str]] = set()
-        self._latest: dict[tuple[str, str], Untracked | Incomplete] = {}
+        self._latest: dict[tuple[str, str], Untracked | Incomplete | Use] = {}
         self._role = role or role_here()
         self._is_named = bool(role)
         self.words[0] = layout.MAGIC
@@ -149,9 +150,14 @@ class Journal:
     def incomplete(self, sentences: Iterable[tuple[str, str]]) -> None:
         """Writes the sentences on checks that failed themselves, each with its check, if new."""
         for check, sentence in sentences:
-            self._replace((check, ""), Incomplete(check, sentence))
+            self._replace(("incomplete", check), Incomplete(check, sentence))
 
-    def _replace(self, key: tuple[str, str], line: Untracked | Incomplete) -> None:
+    def uses(self, uses: Iterable[ContractUse]) -> None:
+        """Writes how far contracts were used, where that has changed."""
+        for use in uses:
+            self._replace(("use", use.name), Use(use))
+
+    def _replace(self, key: tuple[str, str], line: Untracked | Incomplete | Use) -> None:
         if self._latest.get(key) != line:
             self._latest[key] = line
             self.write(line)

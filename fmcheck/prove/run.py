@@ -181,7 +181,7 @@ class _Run:
             told = tuple((found - self.healthy[file]).elements())
             if chosen == () or (told and self.asked.quick):
                 return Result(lint=told)
-            raw = self.tests.run(scratch, timeout, chosen)
+            raw = self.tests.run(scratch, timeout, chosen, has_fault=True)
         finally:
             scratch.write(file, file.read_bytes())
         try:

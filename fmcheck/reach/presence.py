@@ -60,7 +60,10 @@ class Presence:
         with contextlib.suppress(ViolationError):  # of mode halt, when nothing can be halted
             self.session.sync()
         self.milestone()
-        self.journal.goodbye(code, self._watch.notes())
+        coverage = self._watch.coverage()
+        self.journal.fact("problems", coverage.problems)
+        self.journal.uses(coverage.uses)
+        self.journal.goodbye(code, coverage.notes)
         if _here is self:
             _here = None
 
@@ -99,6 +102,7 @@ class Presence:
                 journal.fact("dead", tally.dead)
                 journal.fact("notes", tally.notes)
                 journal.fact("matched", coverage.matched)
+                journal.uses(coverage.uses)
                 journal.untracked(coverage.untracked)
                 journal.incomplete(zip(tally.broken, coverage.incomplete, strict=True))
                 self._see_to_devices()

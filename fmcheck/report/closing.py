@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from fmcheck.finding import Coverage
-    from fmcheck.record import Process
+    from fmcheck.finding import ContractUse, Coverage
+    from fmcheck.record import Process, Run
 
 #: Further processes that ended alike are counted.
 _MOST_NAMES = 4
@@ -46,6 +46,47 @@ def closing_line(coverage: Coverage, processes: int = 0, accepted: int = 0) -> s
         found += f", {coverage.suppressed:,} suppressed"
     where = f" in {_count(processes, 'process', 'processes')}" if processes else ""
     return f"fmcheck: {checked} checked{where}{extra}; {found}"
+
+
+def unchecked(use: ContractUse, allow: str) -> str:
+    """Returns a sentence on a contract of which nothing was checked; `allow` is what permits it."""
+    first, *more = use.missing or (_never_imported(use),)
+    rest = f" (and {_count(len(more), 'more reason')})" if more else ""
+    why = f"{first}{rest}"
+    return (
+        f"nothing that contract `{use.name}` declares was checked: {why}"
+        f"{'' if why.endswith('?') else ';'} "
+        f"run `fmcheck contract {use.source} SRC` to check its names"
+        + (f", or allow it with `{allow}`" if allow else "")
+    )
+
+
+def left_unchecked(coverage: Coverage) -> bool:
+    """Tells whether nothing of a contract was checked, or no contract applied."""
+    uses = coverage.uses
+    return bool(coverage.unchecked or (uses and not any(use.checked for use in uses)))
+
+
+def not_watched(run: Run) -> list[str]:
+    """Returns a sentence for each part of what was asked for that fails the run unwatched."""
+    failing = (use for use in run.coverage.unchecked if not use.allowed)
+    return [*run.problems, *(unchecked(use, "") for use in failing)]
+
+
+def not_applied(coverage: Coverage) -> list[str]:
+    """Returns a sentence on the shipped contracts for engines that were not imported."""
+    names = ", ".join(f"`{use.name}`" for use in coverage.uses if not use.applied)
+    if not names or any(use.applied for use in coverage.uses):
+        return []
+    what = "no relay" if coverage.counts.tails else "nothing"
+    return [f"no contract applied: {what} was checked (not imported: {names})"]
+
+
+def _never_imported(use: ContractUse) -> str:
+    if use.imported:
+        return "nothing that it declares was used"
+    names = " or ".join(f"`{name}`" for name in use.packages)
+    return f"{names} was never imported"
 
 
 def gaps(coverage: Coverage) -> list[str]:
@@ -86,9 +127,14 @@ def unmatched(coverage: Coverage) -> list[str]:
 
 
 def _unreached(coverage: Coverage) -> list[str]:
-    if not coverage.imported:
-        return [_nothing(coverage)]
-    return [
+    if coverage.uses:
+        told = not_applied(coverage)
+        told += [unchecked(use, "") for use in coverage.unchecked if use.allowed]
+    else:  # an older record, which has no uses
+        told = [] if coverage.imported else [_nothing(coverage)]
+    if coverage.uses and not any(use.checked for use in coverage.uses):
+        return told
+    return told + [
         f"declared relay {relay} was imported, but no buffer of it was ever written or gathered: "
         "nothing was checked"
         for relay in coverage.imported

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.report.by_check import by_check, sorted_kinds
 from fmcheck.report.checks import meaning
-from fmcheck.report.closing import endings, gaps
+from fmcheck.report.closing import endings, gaps, not_watched
 from fmcheck.report.excerpts import Excerpt, Sources
 from fmcheck.report.picture import HEADS, picture
 from fmcheck.report.timeline import as_text, shortened, timeline
@@ -84,6 +84,7 @@ def render(run: Run) -> str:
         .get_template("run.html")
         .render(
             run=run,
+            problems=not_watched(run),
             status=_status(run),
             lines=by_check(run),
             short=lambda path: short_path(path, root),
@@ -208,6 +209,8 @@ def _status(run: Run) -> tuple[str, str]:
     if run.problems:
         return "fails", "Not everything was watched"
     counts = run.coverage.counts
+    if run.coverage.fails_unchecked:
+        return "fails", "Nothing was checked"
     if not counts.writes + counts.gathers + counts.peeks + counts.tails:
         return "told", "Nothing was checked"
     return "clean", "No violation found"

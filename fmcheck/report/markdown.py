@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck.report.by_check import ACCEPTED, TOLD, by_check, by_site
-from fmcheck.report.closing import closing_line, endings, gaps
+from fmcheck.report.closing import closing_line, endings, gaps, left_unchecked, not_watched
 from fmcheck.report.text import summary as lint_summary
 from fmcheck.report.violation import headline, short_path
 from fmcheck.report.violation import render as render_violation
@@ -54,6 +54,8 @@ def render(
     `link` gives the address of a line of a file, "" for none.
     """
     verdict = {0: "clean", 1: "findings"}.get(status, "not everything could be checked")
+    if status == 0 and tested is not None and tested.run and left_unchecked(tested.run.coverage):
+        verdict = "no findings, and not everything was checked"
     parts = [f"## fmcheck: {verdict}", "\n".join(_overview(linted, tested))]
     if tested is not None and tested.run is not None:
         parts += _violations(tested.run, link)
@@ -83,7 +85,7 @@ def _overview(linted: LintHalf | None, tested: PytestHalf | None) -> Iterator[st
 
 def _violations(run: Run, link: Callable[[str, int], str]) -> Iterator[str]:
     root = Path(run.root)
-    for problem in run.problems:
+    for problem in not_watched(run):
         yield f"**Not watched:** {_cell(problem)}"
     lines = by_check(run)
     if lines:

@@ -51,7 +51,7 @@ def violations_run(run: Run) -> dict[str, Any]:
         run.version,
         [rule_info(code, *infos[code]) for code in codes],
         [writer.result(kind, found) for kind, found in shown],
-        complete=not run.problems,
+        complete=not (run.problems or run.coverage.fails_unchecked),
     )
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck.report.by_check import FAILS, sorted_kinds
-from fmcheck.report.closing import closing_line, endings, gaps
+from fmcheck.report.closing import closing_line, endings, gaps, not_watched
 from fmcheck.report.colour import plain
 from fmcheck.report.table import table
 from fmcheck.report.violation import render as render_violation
@@ -27,7 +27,7 @@ def render(run: Run, paint: Paint = plain, *, brief: bool = False) -> str:
     """Returns the whole of it; with `brief`, no violation is told in full."""
     root = Path(run.root)
     parts = [] if brief else list(_violations(run, root, paint))
-    summary = [f"{paint('not watched', 'error')}: {one}" for one in run.problems]
+    summary = [f"{paint('not watched', 'error')}: {one}" for one in not_watched(run)]
     summary += [
         paint(text, "error" if kind == FAILS else "strong" if not kind else "margin")
         for text, kind in table(run, root)

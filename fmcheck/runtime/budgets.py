@@ -214,6 +214,7 @@ class BudgetHold(CallHold):
                 return function(*args, **kwargs)
             if signature is not None and not self._applies(reference, signature, args, kwargs):
                 return function(*args, **kwargs)
+            self.tally.checked.add(self.contract.engine.name)
             window = Window(name, self.part, self.declared)
             self.ledger.open(window)
             try:

@@ -97,6 +97,12 @@ class FillHold:
             self.problem(f"there is no method {wanted}{nearest(self.fill.methods[0], members)}")
         for name in methods:
             yield hold.patch(found, name, self._watched(getattr(found, name)))
+        if self.fill.settled_by and not any(
+            ":" in name or callable(getattr(found, name, None)) for name in self.fill.settled_by
+        ):
+            settlers = " or ".join(f"`{name}`" for name in self.fill.settled_by)
+            near = nearest(self.fill.settled_by[0], dir(found))
+            self.problem(f"settled_by: there is no method {settlers}{near}")
         for name in self.fill.settled_by:
             if ":" not in name and callable(getattr(found, name, None)):
                 yield hold.patch(found, name, self._settling(getattr(found, name)))

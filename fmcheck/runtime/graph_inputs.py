@@ -20,6 +20,7 @@ if TYPE_CHECKING:
 class Hold(Protocol):
     """What waits for modules, takes hold of them, and keeps what went wrong."""
 
+    contract: Contract
     problems: list[str]
 
     def takes(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:

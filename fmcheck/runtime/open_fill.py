@@ -274,6 +274,7 @@ class OpenFill:
     def _judge(self, one: _Laid, padded: int) -> None:
         self._padded = True
         self.hold.tally.tails += 1
+        self.hold.tally.checked.add(self.hold.contract.engine.name)
         found = one.tail.judge(min((padded - one.raw) * one.per_row, one.tail.length))
         if found is not None:
             self._tell(one.what, found)

@@ -30,6 +30,9 @@ if TYPE_CHECKING:
 #: What a violation does: fail what is running, warn, raise at the offending line, nothing at all.
 MODES = ("fail", "warn", "halt", "off")
 
+#: How a caller of `watch` lets a block check nothing.
+_ALLOW = "allow_unchecked=True"
+
 _active: Session | None = None
 
 
@@ -48,8 +51,9 @@ class Session:
         streams: StreamOptions | None = None,
         trace: Path | None = None,
     ) -> None:
-        from fmcheck.registry import contracts_for
+        from fmcheck.registry import contract_files, contracts_for
         from fmcheck.runtime.suppressions import suppressions_of
+        from fmcheck.runtime.uses import Asked, shown_source
 
         if mode not in MODES:
             raise UsageError(
@@ -61,14 +65,27 @@ class Session:
         self.gives_way = False
         self.streams = streams or StreamOptions()
         self.trace = trace
+        contracts = contracts_for(located) if mode != "off" else ()
+        files = contract_files()
+        names = located.settings.contracts or tuple(files)
+        called = [(one.engine.name, name) for one, name in zip(contracts, names, strict=False)]
+        asked = Asked(
+            sources={
+                engine: name if name in files else shown_source(str(located.folder / name))
+                for engine, name in called
+            },
+            shipped={engine for engine, name in called if name in files},
+            allow_unchecked=located.settings.allow_unchecked,
+        )
         self._watch = Watch(
-            contracts_for(located) if mode != "off" else (),
+            contracts,
             suppressions_of(located),
             halt=mode == "halt",
             fail_on=located.settings.fail_on,
             streams=self.streams.mode,
             seed=self.streams.seed,
             traces=trace is not None,
+            asked=asked,
         )
 
     # --- on and off ---
@@ -187,10 +204,16 @@ class Session:
             raise ViolationError(self._report((*failing, *advice), coverage))
         if failing or advice:
             self._warn(self._report((*failing, *advice), coverage))
-        if coverage.problems and self.mode != "warn":
-            raise CoverageError("; ".join(coverage.problems))
-        for problem in coverage.problems:
-            self._warn(f"fmcheck: {problem}")
+        missed = [*coverage.problems, *self._unchecked(coverage)]
+        if missed and self.mode != "warn":
+            raise CoverageError("; ".join(missed))
+        for sentence in missed:
+            self._warn(f"fmcheck: {sentence}")
+
+    def _unchecked(self, coverage: Coverage) -> list[str]:
+        from fmcheck.report.closing import unchecked
+
+        return [unchecked(use, _ALLOW) for use in coverage.unchecked if not use.allowed]
 
     def _tell_beside(self, err: BaseException) -> None:
         """Leaves the block its own error, and adds what was found to it."""
@@ -226,6 +249,7 @@ def watch(
     streams: str = "tracked",
     seed: int | None = None,
     trace: str | Path | None = None,
+    allow_unchecked: bool = False,
 ) -> Session:
     """Returns a session to be used as a context manager.
 
@@ -235,19 +259,21 @@ def watch(
     well, `off` does not watch. `config` names a settings file in place of the nearest
     pyproject.toml. `streams` says how streams are followed: `tracked`, `delayed`, `random`, which
     takes a `seed`, or `off`. `trace` is a file for the timeline of what happened on them, which
-    Perfetto opens.
+    Perfetto opens. With `allow_unchecked`, the block may check nothing of what a contract declares.
 
     Raises:
         UsageError: if a mode, a contract or the settings do not fit.
         ViolationError: at the end of the block, with the whole report. An error of the block's own
             is left as it is, with a note on what was found.
         CoverageError: at the end of a block without violations, if part of what was to be watched
-            was not: a declared buffer never appeared, a suppression has expired.
+            was not: a declared buffer never appeared, a suppression has expired, or nothing of what
+            a contract declares was checked. A contract that fmcheck ships is passed over where its
+            engine was not imported.
         DetectorError: at the end of the block, if a detector is dead in this process.
     """
     import msgspec
 
-    from fmcheck.config import find_settings, load_settings
+    from fmcheck.config import allowing_unchecked, find_settings, load_settings
 
     located = load_settings(Path(config)) if config is not None else find_settings(Path.cwd())
     if contracts is not None:
@@ -257,6 +283,8 @@ def watch(
         )
         settings = msgspec.structs.replace(located.settings, contracts=named)
         located = msgspec.structs.replace(located, settings=settings)
+    if allow_unchecked:
+        located = allowing_unchecked(located)
     who = "fmcheck.watch"
     options = stream_options([(f"{who}: streams", streams)], [(f"{who}: seed", seed)])
     return Session(located, mode, who, options, None if trace is None else Path(trace))

@@ -78,9 +78,10 @@ class Tally:
     """Counts and violations of a session, behind one lock.
 
     `fresh` holds the violations since it was last emptied, `all` those of the whole session.
-    `test` names what is running now, `touched` the relay classes whose buffers were used, and
-    `unwrapped` the opaque functions of the contracts that were never found. `notes` are sentences
-    on what went on out of sight, each with a count. `untracked` counts what stopped being followed,
+    `test` names what is running now, `touched` the relay classes whose buffers were used,
+    `checked` the engines of whose contracts something else was put to the test, and `unwrapped`
+    the opaque functions of the contracts that were never found. `notes` are sentences on what went
+    on out of sight, each with a count. `untracked` counts what stopped being followed,
     by what it was and why; `broken` holds the errors of our own code, by check. `pending` are
     called before violations or counts are handed out: each takes in what is kept on a device.
     `dead` are sentences on detectors that did not see the fault they were shown, by device in
@@ -92,6 +93,7 @@ class Tally:
     active: bool = True
     test: str = ""
     touched: _Names = field(default_factory=_Names)
+    checked: _Names = field(default_factory=_Names)
     numbers: array[int] | memoryview = field(
         default_factory=lambda: array("Q", [0] * len(fields(Counts)))
     )
@@ -124,7 +126,7 @@ class Tally:
         for place, number in enumerate(self.numbers):
             numbers[place] = number
         self.numbers = numbers
-        self.touched.told = keeper.milestone
+        self.touched.told = self.checked.told = keeper.milestone
 
     def begin_anew(self) -> None:
         """Leaves what was found and counted to the process that this one was forked from.
@@ -132,7 +134,7 @@ class Tally:
         The lock may have been held there by a thread that is not here. Nobody keeps anything yet.
         """
         self.keeper = None
-        self.touched.told = _Names.told
+        self.touched.told = self.checked.told = _Names.told
         self.lock = type(self.lock)() if self.halts else threading.RLock()
         self.numbers = array("Q", [0] * len(self.numbers))
         self.suppressions.taken = 0

@@ -1,8 +1,9 @@
 """Unmet: what a contract names and the engine that ran does not have, as sentences.
 
-They fail nothing: a fork may lack it by right. Only what is surely not there is told of: a module
-that its imported package lacks, a function that its imported module lacks, a name that none of
-those that were met has, while one that nothing declares is as good as the same.
+In a contract of the user's own they fail the run; in one that fmcheck ships they are notes, for a
+fork may lack it by right. Only what is surely not found is reported: a module that its imported
+package lacks, a function that its imported module lacks, a name that none of those that were met
+has, while one that nothing declares is nearly the same.
 """
 
 from __future__ import annotations
@@ -27,10 +28,15 @@ if TYPE_CHECKING:
 _MOST_NAMES = 3
 
 
-def unmet(contract: Contract) -> Iterator[str]:
-    """Yields a sentence for each module and function that no alternative was found for."""
+def unmet(contract: Contract, opaque: bool = False) -> Iterator[str]:
+    """Yields a sentence for each module and function that no alternative was found for.
+
+    Of `opaque` functions a release may lack all, so that those are named only if asked for.
+    """
     by_module: dict[str, list[str]] = {}
-    for key, alternatives in references(contract, installed_version(contract)):
+    named = list(references(contract, installed_version(contract)))
+    named += [("opaque.functions", one.functions) for one in contract.opaque if opaque]
+    for key, alternatives in named:
         if not alternatives or not all(_is_missing(one, key in QUIET) for one in alternatives):
             continue
         for one in alternatives:

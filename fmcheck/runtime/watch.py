@@ -9,7 +9,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fmcheck.errors import UsageError
-from fmcheck.finding import ADVISORY, Counts, Coverage
+from fmcheck.finding import ADVISORY, ContractUse, Counts, Coverage
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -18,11 +18,13 @@ if TYPE_CHECKING:
     from fmcheck.contract import Contract
     from fmcheck.finding import Violation
     from fmcheck.runtime.calls import CallHold
+    from fmcheck.runtime.fills import FillHold
     from fmcheck.runtime.graph_inputs import Hold
     from fmcheck.runtime.hold import OpaqueHold, RelayHold, Undo
     from fmcheck.runtime.suppressions import Suppressions
     from fmcheck.runtime.tally import Tally
     from fmcheck.runtime.timeline import Timeline
+    from fmcheck.runtime.uses import Asked
 
 _NEEDED = ("numpy", "wrapt")
 
@@ -33,7 +35,7 @@ class Watch:
     Nothing is patched before a module that a contract names is imported. With `halt`, a violation
     is raised where it is found. `fail_on` names advisory checks that are to count as the others do.
     `streams` is how streams are followed, `seed` what they are perturbed by in mode `random`; with
-    `traces`, what happens on them is kept for a timeline.
+    `traces`, what happens on them is kept for a timeline. `asked` says whose the contracts are.
     """
 
     def __init__(
@@ -45,6 +47,7 @@ class Watch:
         streams: str = "off",
         seed: int = 0,
         traces: bool = False,
+        asked: Asked | None = None,
     ) -> None:
         _require(_NEEDED)
         from fmcheck.runtime.budgets import budget_holds
@@ -55,7 +58,9 @@ class Watch:
         from fmcheck.runtime.lends import LendHold
         from fmcheck.runtime.owners import Pools
         from fmcheck.runtime.tally import Tally
+        from fmcheck.runtime.uses import ALL_OWN
 
+        self.asked = asked or ALL_OWN
         self.contracts = tuple(contracts)
         self.tally: Tally = Tally()
         if halt:
@@ -138,11 +143,18 @@ class Watch:
     @property
     def modules(self) -> tuple[str, ...]:
         """The modules that a watch waits for, torch's own aside."""
-        named = [relay.relay.module for relay in self._relays]
-        named += [opaque.module for opaque in self._opaques]
-        named += [module for calls in self._calls for module in calls.modules]
-        named += [module for other in self._others for module, _ in other.takes()]
-        return tuple(name for name in dict.fromkeys(named) if name.partition(".")[0] != "torch")
+        named = (name for contract in self.contracts for name in self._modules_of(contract))
+        return tuple(dict.fromkeys(named))
+
+    def _modules_of(self, contract: Contract) -> Iterator[str]:
+        """Yields the modules that a contract names for run time, torch's own aside."""
+        named = [relay.relay.module for relay in self._relays if relay.contract is contract]
+        named += [one.module for one in self._opaques if one.contract is contract]
+        for calls in self._calls:
+            named += calls.modules if calls.contract is contract else ()
+        for other in self._others:
+            named += [module for module, _ in other.takes()] if other.contract is contract else ()
+        yield from (name for name in named if name.partition(".")[0] != "torch")
 
     @property
     def held(self) -> tuple[str, ...]:
@@ -159,19 +171,49 @@ class Watch:
     def coverage(self) -> Coverage:
         """Returns what was reached so far, with every problem that can be told by now."""
         self.tally.collect()
-        return replace(self.reached(), notes=self.notes())
+        reached = self.reached()
+        slips = self._slips()
+        notes = (*self._notes(), *self._never_settled(), *slips[False])
+        problems = (*reached.problems, *slips[True])
+        uses = tuple(self._explained(use, problems) for use in reached.uses)
+        return replace(reached, notes=notes, problems=problems, uses=uses)
 
-    def notes(self) -> tuple[str, ...]:
-        """Returns sentences on what went on out of sight, and on what was never met."""
-        from fmcheck.runtime.fills import FillHold
+    def _explained(self, use: ContractUse, problems: Iterable[str]) -> ContractUse:
+        """Returns the use of a contract with the reasons why nothing of it was checked."""
+        from fmcheck.runtime.hold import installed_version
+        from fmcheck.runtime.uses import reasons
+
+        if use.checked or not use.applied:
+            return use
+        contract = next(one for one in self.contracts if one.engine.name == use.name)
+        wheres = f"contract `{use.name}`:", f"contract `{use.name}`,"
+        about = [one for one in (*problems, *self._never_settled()) if one.startswith(wheres)]
+        relays = [one for one in self._relays if one.contract is contract]
+        found = reasons(use, contract, installed_version(contract), about, relays)
+        return replace(use, missing=tuple(found))
+
+    def _slips(self) -> dict[bool, list[str]]:
+        """Returns sentences on what the contracts name and the engine lacks: problems under True.
+
+        In a contract that came with a package they are notes: a fork may lack it by right.
+        """
         from fmcheck.runtime.unmet import unmet, unmet_inputs
 
-        fills = [other for other in self._others if isinstance(other, FillHold)]
-        never = [sentence for one in fills if (sentence := one.never_settled())]
-        slips = [sentence for relay in self._relays for sentence in relay.slips()]
+        told: dict[bool, list[str]] = {True: [], False: []}
         for contract in self.contracts:
-            slips += [*unmet(contract), *unmet_inputs(contract, fills)]
-        return (*self._notes(), *never, *slips)
+            is_own = contract.engine.name not in self.asked.shipped
+            relays = [one for one in self._relays if one.contract is contract]
+            told[is_own] += [sentence for relay in relays for sentence in relay.slips()]
+            told[is_own] += [*unmet(contract, is_own), *unmet_inputs(contract, self._fills())]
+        return told
+
+    def _never_settled(self) -> list[str]:
+        return [sentence for one in self._fills() if (sentence := one.never_settled())]
+
+    def _fills(self) -> list[FillHold]:
+        from fmcheck.runtime.fills import FillHold
+
+        return [other for other in self._others if isinstance(other, FillHold)]
 
     def _notes(self) -> Iterator[str]:
         for sentence, count in self.tally.notes.items():
@@ -211,7 +253,23 @@ class Watch:
                 f"{broken.error}"
                 for check, broken in self.tally.broken.items()
             ),
+            uses=tuple(self._uses()),
         )
+
+    def _uses(self) -> Iterator[ContractUse]:
+        from fmcheck.runtime.uses import use_of
+
+        for contract in self.contracts:
+            relays = {relay.class_ for relay in contract.relay}
+            checked = contract.engine.name in self.tally.checked
+            use = use_of(
+                contract,
+                self.asked,
+                self._modules_of(contract),
+                checked or not relays.isdisjoint(self.tally.touched),
+            )
+            if use is not None:
+                yield use
 
     def _take_relay(self, relay: RelayHold, module: ModuleType) -> Iterator[Undo]:
         yield from relay.take(module)
