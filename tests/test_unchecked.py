@@ -20,7 +20,7 @@ from fmcheck.report.markdown import render as render_markdown
 from fmcheck.runtime.uses import Asked
 from fmcheck.runtime.watch import Watch
 from tests.made_up import healthy_run
-from tests.test_plugin import HEALTHY, Project, project
+from tests.test_plugin import HEALTHY, UNCHECKED, Project, project
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
