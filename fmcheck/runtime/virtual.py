@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.fences import Fences, Lane, Record
     from fmcheck.runtime.hold import Undo
+    from fmcheck.runtime.tally import Tally
 
 _fences: Fences | None = None
 _numbers = itertools.count(1)
@@ -156,6 +157,11 @@ def told_to(fences: Fences) -> Iterator[None]:
         _current.entered = entered
         if lane is not None:
             default["_fmcheck_lane"] = lane
+
+
+def follows_other(tally: Tally) -> bool:
+    """Tells whether the streams are followed for another tally, as in a probe of a session."""
+    return _fences is not None and _fences.tally is not tally
 
 
 def current_lane() -> Lane:
