@@ -12,7 +12,6 @@ has no memory of its own, as sparse, nested, fake and wrapped tensors, is passed
 from __future__ import annotations
 
 import functools
-import operator
 import sys
 import threading
 from dataclasses import dataclass, field
@@ -20,13 +19,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch._C import _len_torch_dispatch_stack as modes_on
-from torch._C import _len_torch_function_stack as function_modes_on
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.runtime import virtual
 from fmcheck.runtime.containment import broke, contained, made_once
 from fmcheck.runtime.hold import patch
+from fmcheck.runtime.torch_modes import (
+    called,
+    has_memory,
+    is_traced,
+    others_listen,
+    put_beneath,
+    take_out,
+)
 from fmcheck.runtime.unfollowed import is_here
 
 if TYPE_CHECKING:
@@ -193,19 +198,19 @@ class Ops:
             (plan.is_view and not plan.waits and not plan.unknown)
             or here.quiet
             or here.reading
-            or (modes_on() and _is_traced())
+            or is_traced()
             or is_here()
             or not self.tally.active
         ):
-            return func(*args, **kwargs)
+            return called(func, args, kwargs)
         call = None
         try:
             call = self._call(plan, args, kwargs)
         except Exception as err:
             broke(self.tally, CHECK, err)
         if call is None:
-            return func(*args, **kwargs)
-        return self._made(call, lambda: func(*args, **kwargs))
+            return called(func, args, kwargs)
+        return self._made(call, lambda: called(func, args, kwargs))
 
     def _call(self, plan: Plan, args: Any, kwargs: Any) -> Call | None:
         """Returns an operator's call as listeners are told of it, None if they are not."""
@@ -312,7 +317,7 @@ class Ops:
             is_plain = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
             if here.quiet or here.reading or not is_plain or not self.tally.active:
                 return method(tensor, *args, **kwargs)
-            if not has_memory(tensor) or _is_busy(here):
+            if not has_memory(tensor) or others_listen():
                 return method(tensor, *args, **kwargs)
             if sys._getframe(1).f_code.co_filename.startswith(_OWN):
                 return method(tensor, *args, **kwargs)
@@ -347,11 +352,6 @@ class _Here(threading.local):
         self.reading = False
 
 
-def _is_busy(here: _Here) -> bool:
-    """Tells whether somebody else's modes are at work, who would see what our listeners do."""
-    return function_modes_on() > 0 or modes_on() > (here.mode is not None)
-
-
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees each operator of a thread."""
 
@@ -373,101 +373,10 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        try:
-            return self.ops.run(func, args, kwargs or {})
-        except RuntimeError:
-            tensors = _numbers_made_tensors(func, args)
-            if tensors is None:
-                raise
-        return func(*tensors, **(kwargs or {}))
+        return self.ops.run(func, args, kwargs or {})
 
 
-def put_beneath(mode: TorchDispatchMode) -> None:
-    """Lets a mode see this thread's operators after all modes that are on, and later ones.
-
-    Who leaves a mode takes off the uppermost, whichever that is: it must never be ours.
-    """
-    above = _modes_of_users()
-    for _ in above:
-        torch._C._pop_torch_dispatch_stack(None)
-    for one in (mode, *above):
-        torch._C._push_on_torch_dispatch_stack(one)
-
-
-def take_out(mode: TorchDispatchMode) -> None:
-    """Takes a mode off again, if it is on in this thread."""
-    on = _modes_of_users()
-    if not any(one is mode for one in on):
-        return
-    for _ in on:
-        torch._C._pop_torch_dispatch_stack(None)
-    for one in on:
-        if one is not mode:
-            torch._C._push_on_torch_dispatch_stack(one)
-
-
-def _modes_of_users() -> list[Any]:
-    """Returns the modes of this thread but torch's own, which it keeps apart, lowest first."""
-    stack = _get_current_dispatch_mode_stack()
-    return [one for one in stack if getattr(one, "_mode_key", None) is None]
-
-
-def _is_traced() -> bool:
-    """Tells whether one of torch's own modes is beneath: a fake one does nothing for real."""
-    return len(_modes_of_users()) < modes_on()
-
-
-def _numbers_made_tensors(func: Any, args: Any) -> list[Any] | None:
-    """Returns an operator's arguments with tensors for numbers that it refuses, None if it is well.
-
-    torch hands a mode a number for a tensor that stands for one, as in the constants of a traced
-    graph, and then takes it back for some operators only.
-    """
-    schema = getattr(func, "_schema", None)
-    if schema is None:
-        return None
-    if torch._C._should_allow_numbers_as_tensors(schema.name.partition("::")[2]):
-        return None
-    made, has_numbers = list(args), False
-    for position, (argument, value) in enumerate(zip(schema.arguments, args, strict=False)):
-        kind = _NUMBERS.get(type(value))
-        if kind is not None and str(argument.type) in ("Tensor", "Optional[Tensor]"):
-            made[position] = torch.scalar_tensor(value, dtype=kind, device="cpu")
-            has_numbers = True
-    return made if has_numbers else None
-
-
-_NUMBERS = {
-    bool: torch.bool,
-    int: torch.int64,
-    float: torch.float64,
-    complex: torch.complex128,
-}
 _NO_MEMORY = "a sparse, nested or wrapped tensor has no plain memory that accesses could be told by"
-
-
-def _plain_keys() -> int:
-    """Returns the bits of the dispatch keys that tensors of plain memory may have."""
-    names = ["ADInplaceOrView", "Conjugate", "Negative"]
-    for device in ("CPU", "CUDA", "HIP", "XPU", "HPU", "MPS", "MTIA", "PrivateUse1", "Meta"):
-        names += [device, f"Quantized{device}", f"Autograd{device}", f"Autocast{device}"]
-    keys = (getattr(torch._C.DispatchKey, name, None) for name in names)
-    bits = (torch._C.DispatchKeySet(key).raw_repr() for key in keys if key is not None)
-    return functools.reduce(operator.or_, bits)
-
-
-_PLAIN_KEYS = _plain_keys()
-
-
-def has_memory(tensor: torch.Tensor) -> bool:
-    """Tells whether a tensor is memory and nothing else, by the keys that torch dispatches it by.
-
-    A sparse, nested, fake, functional or wrapped one, and one of a class that dispatches itself,
-    has a key that says so.
-    """
-    return not torch._C._dispatch_keys(tensor).raw_repr() & ~_PLAIN_KEYS
-
-
 # By torch's own word, what these bring or how much of it hangs on values: of a device the host has
 # to wait for it. Of an index that holds for masks alone; of some others torch says nothing, as of
 # the last step of `torch.tensor`, which has uploaded its values.
