@@ -443,14 +443,15 @@ def test_what_is_not_followed_is_in_every_report(project: Project, workers):
 
     result.assert_outcomes(passed=2)
     followed = "not followed: 3 tensors: a reason of its own"
-    failed = "FR201 is incomplete: fmcheck itself failed there with KeyError: 1"
-    result.stdout.fnmatch_lines([f"fmcheck: {failed}", f"fmcheck: {followed}"])
+    failed = "FR201 is incomplete: fmcheck's own code failed there once, first with KeyError: 1"
+    result.stdout.fnmatch_lines([f"fmcheck: {failed}*", f"fmcheck: {followed}"])
     page = (project.pytester.path / "a.html").read_text()
     assert followed in page
-    assert failed in page
+    assert failed.replace("'", "&#39;") in page
     coverage = json.loads((project.pytester.path / "a.json").read_text())["coverage"]
     assert coverage["untracked"] == [["tensors", "a reason of its own", 3]]
-    assert coverage["incomplete"] == [failed]
+    (sentence,) = coverage["incomplete"]
+    assert sentence.startswith(failed)
     (project.pytester.path / "copy.json").write_bytes(
         (project.pytester.path / "a.json").read_bytes()
     )

@@ -221,6 +221,8 @@ class Watch:
 
     def reached(self) -> Coverage:
         """Returns the same, in a moment: without what is still kept on a device, or never met."""
+        from fmcheck.runtime.containment import sentences
+
         suppressions = self.tally.suppressions
         problems = [*self._problems, *self.tally.dead, *suppressions.problems]
         warnings = sum(self.is_advice(violation) for violation in self.tally.all.values())
@@ -247,12 +249,7 @@ class Watch:
             matched=suppressions.matched,
             unmatched=suppressions.unmatched,
             untracked=tuple((*key, count) for key, count in self.tally.untracked.items()),
-            incomplete=tuple(
-                f"{check} is incomplete: fmcheck itself failed there "
-                f"{f'{broken.count:,} times, first with' if broken.count > 1 else 'with'} "
-                f"{broken.error}"
-                for check, broken in self.tally.broken.items()
-            ),
+            incomplete=sentences(self.tally),
             uses=tuple(self._uses()),
         )
 
