@@ -7,7 +7,9 @@ from __future__ import annotations
 
 import functools
 import inspect
+import os
 import sys
+import threading
 import weakref
 from dataclasses import dataclass, field
 from importlib import metadata
@@ -15,7 +17,8 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import Buffer, Contract, Opaque, Relay, applies
 from fmcheck.errors import SLIP, nearest
-from fmcheck.runtime import paths
+from fmcheck.runtime import instances, paths
+from fmcheck.runtime.containment import contained
 from fmcheck.runtime.scope import Scope, scoped
 
 if TYPE_CHECKING:
@@ -26,6 +29,9 @@ if TYPE_CHECKING:
     from fmcheck.runtime.tally import Tally
 
     Undo = Callable[[], None]
+
+#: What is incomplete where our own code failed at an instance.
+_CHECK = "the watch of relay instances"
 
 
 @dataclass(eq=False)
@@ -46,6 +52,11 @@ class RelayHold:
     problems: list[str] = field(default_factory=list)
     _known: dict[str, Buffer | None] = field(default_factory=dict)
     _owners_of: dict[int, Owners] = field(default_factory=dict)
+    _taken: list[type] = field(default_factory=list)
+    _replacements: list[Any] = field(default_factory=list)
+    _undo: list[Undo] = field(default_factory=list)
+    _initialising: set[tuple[int, int]] = field(default_factory=set)
+    _restoring: set[tuple[int, int]] = field(default_factory=set)
 
     @property
     def name(self) -> str:
@@ -65,27 +76,154 @@ class RelayHold:
             )
             return
         self.class_ = found
-        yield patch(found, "__setattr__", self._watch_setattr(found.__setattr__))
-        yield patch(found, "__init__", self._watch_init(found.__init__))  # type: ignore[misc]
+        yield self._let_go
+        self._take_class(found)
+
+    def _take_class(self, class_: type) -> None:
+        """Instruments a class, its subclasses and the instances that there are of them."""
+        self._taken.append(class_)
+        self._undo.append(patch(class_, "__setattr__", self._watch_setattr(class_.__setattr__)))
+        self._undo.append(patch(class_, "__init__", self._watch_init(class_.__init__, True)))  # type: ignore[misc]
+        restore = getattr(class_, "__setstate__", instances.set_state)
+        self._undo.append(patch(class_, "__setstate__", self._watch_setstate(restore)))
+        self._undo.append(patch(class_, "__init_subclass__", self._watch_subclasses(class_)))
         for names, kind in (
             (self.relay.peeks, Scope.PEEK),
             (self.relay.consumes_at_return, Scope.AT_RETURN),
         ):
             for name in names:
-                method = found.__dict__.get(name)
+                method = class_.__dict__.get(name)
                 if callable(method):
-                    yield patch(found, name, scoped(method, kind))
+                    self._undo.append(patch(class_, name, scoped(method, kind)))
+        for one in instances.with_subclasses(class_)[1:]:
+            self._take_subclass(one)
+        for instance in instances.instances_of(class_):
+            self._take_instance(instance)
+
+    def _take_subclass(self, class_: type) -> None:
+        """Instruments what a subclass defines itself: it need not call what it overrides."""
+        own = class_.__dict__
+        if "__setattr__" in own:
+            self._undo.append(patch(class_, "__setattr__", self._watch_setattr(class_.__setattr__)))
+        if "__init__" in own:
+            self._undo.append(patch(class_, "__init__", self._watch_init(class_.__init__, False)))  # type: ignore[misc]
+        if "__setstate__" in own:
+            watched = self._watch_setstate(own["__setstate__"])
+            self._undo.append(patch(class_, "__setstate__", watched))
+
+    def _take_instance(self, instance: Any) -> None:
+        """Instruments an instance that was created before the watch: its rows keep their values."""
+        self.instances += 1
+        own = instance, *instances.names_of(instance)
+        for name, value, put in list(instances.held_by(instance)):
+            buffer = self.relay.buffer_for(name, self.version)
+            if buffer is None or not hasattr(value, "untyped_storage"):
+                continue
+            for kind in instances.others_that_hold(value, own):
+                self.tally.untrack(
+                    "references",
+                    f"a `{kind}` has held buffer `{self.relay.qualname}.{name}` since before the "
+                    "watch",
+                )
+            adopted = self._adopt(instance, name, buffer, value, is_fresh=False)
+            if adopted is not value:
+                put(adopted)
+                self._undo.append(functools.partial(_put_back, instance, name, adopted, value, put))
+
+    def _let_go(self) -> None:
+        while self._undo:
+            self._undo.pop()()
+
+    # --- what became of the class ---
+
+    def look(self) -> None:
+        """Looks whether the name of the class means another one by now."""
+        if self.class_ is None or not self.tally.active:
+            return
+        now = attribute(sys.modules.get(self.relay.module), self.relay.qualname)
+        if now is None or any(now is one for one in (*self._taken, *self._replacements)):
+            return
+        if isinstance(now, type) and issubclass(now, self.class_):
+            return
+        self._replacements.append(now)
+        if isinstance(now, type) and _file_of(now) == _file_of(self.class_):
+            self._problem(
+                "the class was replaced after it was instrumented (by importlib.reload?): "
+                "instances of the new one were not watched until then"
+            )
+            self._take_class(now)
+            return
+        named = now if isinstance(now, type) else type(now)
+        where = f" in {self.tally.test}" if self.tally.test else ""
+        self.tally.untrack(
+            "classes",
+            f"`{self.name}` was replaced by `{named.__module__}:{named.__qualname__}`{where}",
+        )
+
+    def look_for_twins(self) -> None:
+        """Looks for the class in modules that are the declared one by another name."""
+        for name, module in list(sys.modules.items()):
+            if not self._is_twin(name, module):
+                continue
+            found = attribute(module, self.relay.qualname)
+            if not isinstance(found, type) or any(found is one for one in self._taken):
+                continue
+            if found.__module__ != name:
+                continue  # imported from elsewhere
+            self.tally.untrack(
+                "classes",
+                f"`{name}:{self.relay.qualname}` is `{self.name}` by another module name, and was "
+                "not watched before it was found",
+            )
+            self.version = installed_version(self.contract)
+            self.class_ = self.class_ or found
+            self._take_class(found)
+
+    def _is_twin(self, name: str, module: ModuleType) -> bool:
+        declared = self.relay.module
+        if name == declared or name.rpartition(".")[2] != declared.rpartition(".")[2]:
+            return False
+        original: str | None = getattr(sys.modules.get(declared), "__file__", None)
+        file: str | None = getattr(module, "__file__", None)
+        if original is not None and file is not None:
+            return os.path.realpath(original) == os.path.realpath(file)
+        # Not imported by its own name: one that ends alike is taken to be it.
+        return declared.endswith(f".{name}") or name.endswith(f".{declared}")
+
+    def look_for_strays(self) -> None:
+        """Looks for instances with a buffer that came past all that is instrumented."""
+        for class_ in self._taken:
+            for instance in instances.instances_of(class_):
+                self._report_strays(instance)
+
+    def _report_strays(self, instance: Any) -> None:
+        for name, value, put in instances.held_by(instance):
+            buffer = self.relay.buffer_for(name, self.version)
+            if buffer is None or type(value).__name__ != "Tensor":
+                continue
+            if not hasattr(value, "untyped_storage"):
+                continue
+            adopted = self._adopt(instance, name, buffer, value, is_fresh=False)
+            if adopted is value:
+                continue
+            put(adopted)
+            self.tally.untrack(
+                "buffers",
+                f"`{self.relay.qualname}.{name}` was set past `__init__`, `__setattr__` and "
+                "`__setstate__`",
+            )
 
     def close(self) -> None:
         """Looks at the end of a session for what went by unseen."""
+        self.look()
         if self.class_ is None:
             self._look_for_an_import_unseen()
             return
         now = attribute(sys.modules.get(self.relay.module), self.relay.qualname)
-        if isinstance(now, type) and now is not self.class_:
+        if isinstance(now, type) and not any(issubclass(now, one) for one in self._taken):
             self._problem(
-                "the class was replaced after it was taken hold of (by importlib.reload?), so that "
-                "instances of the new one were not watched"
+                "the class was replaced after it was instrumented, so that instances of the new "
+                f"one, `{now.__module__}:{now.__qualname__}`, were not watched"
             )
         if not self.instances:
             return
@@ -132,46 +270,106 @@ class RelayHold:
 
         return __setattr__
 
-    def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
+    def _watch_init(self, original: Callable[..., None], declared: bool) -> Callable[..., None]:
+        """Returns an `__init__` after which the instance is watched; `declared` is the contract's.
+
+        A subclass's own may or may not call that of its base: the outermost one counts.
+        """
+
         @functools.wraps(original)
         def __init__(instance: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            from fmcheck.runtime import devices
-
-            if self.tally.active and self.relay.pool:
-                self._find_pool(instance, original, args, kwargs)
-            original(instance, *args, **kwargs)
-            if self.tally.active:
-                self.instances += 1
-                self._adopt_the_rest(instance)
-                names = self.contract.device.device_modules
-                devices.compare_kept_modules(instance, names, self.tally)
-                if self.tally.keeper is not None:
-                    self.tally.keeper.milestone()
+            if declared and self.tally.active and self.relay.pool:
+                with contained(self.tally, _CHECK):
+                    self._find_pool(instance, original, args, kwargs)
+            key = (threading.get_ident(), id(instance))
+            is_inner = key in self._initialising
+            self._initialising.add(key)
+            try:
+                original(instance, *args, **kwargs)
+            finally:
+                if not is_inner:
+                    self._initialising.discard(key)
+            if self.tally.active and not is_inner:
+                with contained(self.tally, _CHECK):
+                    self._initialised(instance)
 
         return __init__
 
-    def _adopt_the_rest(self, instance: Any) -> None:
+    def _initialised(self, instance: Any) -> None:
+        from fmcheck.runtime import devices
+
+        self.instances += 1
+        self._adopt_the_rest(instance)
+        names = self.contract.device.device_modules
+        devices.compare_kept_modules(instance, names, self.tally)
+        if self.tally.keeper is not None:
+            self.tally.keeper.milestone()
+
+    def _watch_setstate(self, original: Callable[..., None]) -> Callable[..., None]:
+        """Returns a `__setstate__` after which a copy, or what was unpickled, is watched."""
+
+        @functools.wraps(original)
+        def __setstate__(instance: Any, state: Any) -> None:  # noqa: N807
+            key = (threading.get_ident(), id(instance))
+            self._restoring.add(key)
+            try:
+                original(instance, state)
+            finally:
+                self._restoring.discard(key)
+            if self.tally.active:
+                with contained(self.tally, _CHECK):
+                    self.instances += 1
+                    self._adopt_the_rest(instance, is_fresh=False)
+
+        return __setstate__
+
+    def _watch_subclasses(self, class_: type) -> classmethod[Any, Any, None]:
+        """Returns an `__init_subclass__` that instruments what a new subclass overrides."""
+        own: Any = class_.__dict__.get("__init_subclass__")
+
+        def __init_subclass__(made: type, /, **kwargs: Any) -> None:  # noqa: N807
+            if own is not None:
+                own.__get__(None, made)(**kwargs)
+            else:
+                super(class_, made).__init_subclass__(**kwargs)  # type: ignore[arg-type]
+            if self.tally.active:
+                with contained(self.tally, _CHECK):
+                    self._take_subclass(made)
+
+        return classmethod(__init_subclass__)
+
+    def _adopt_the_rest(self, instance: Any, is_fresh: bool | None = True) -> None:
         """Takes hold of buffers that were set past `__setattr__`, as frozen data classes do."""
-        for name, value in list(getattr(instance, "__dict__", {}).items()):
+        for name, value, put in instances.held_by(instance):
             buffer = self.relay.buffer_for(name, self.version)
             if buffer is None or not hasattr(value, "untyped_storage"):
                 continue
-            adopted = self._adopt(instance, name, buffer, value, past_setattr=True)
+            adopted = self._adopt(instance, name, buffer, value, is_fresh)
             if adopted is not value:
-                instance.__dict__[name] = adopted
+                put(adopted)
 
     def _adopt(
-        self, instance: Any, name: str, buffer: Buffer, value: Any, past_setattr: bool = False
+        self,
+        instance: Any,
+        name: str,
+        buffer: Buffer,
+        value: Any,
+        is_fresh: bool | None = None,
     ) -> Any:
-        """Returns the alias that is to stand in the tensor's place."""
+        """Returns the alias that is to stand in the tensor's place.
+
+        A fresh one has no values yet; None finds out by what the attribute held before.
+        """
         from fmcheck.runtime import adoption
 
         self.made.add(buffer.name)
         try:
-            before = None if past_setattr else getattr(instance, name, None)
-            fresh = not hasattr(before, "untyped_storage")
+            if is_fresh is None:
+                key = (threading.get_ident(), id(instance))
+                before = getattr(instance, name, None)
+                is_fresh = not hasattr(before, "untyped_storage") and key not in self._restoring
             return adoption.adopt(
-                value, name, buffer, self.relay, self.tally, fresh, self._owners(instance)
+                value, name, buffer, self.relay, self.tally, is_fresh, self._owners(instance)
             )
         except Exception as err:
             self._problem(f"buffer `{name}`: could not be taken hold of: {err!r}")
@@ -289,6 +487,17 @@ def attribute(module: ModuleType | None, dotted: str) -> Any:
     for part in dotted.split("."):
         found = getattr(found, part, None)
     return found
+
+
+def _put_back(instance: Any, name: str, ours: Any, value: Any, put: Callable[[Any], None]) -> None:
+    """Gives an instance its own tensor again, unless it has let go of ours."""
+    if any(one == name and held is ours for one, held, _ in instances.held_by(instance)):
+        put(value)
+
+
+def _file_of(class_: type) -> str:
+    module = sys.modules.get(class_.__module__)
+    return os.path.realpath(getattr(module, "__file__", None) or "")
 
 
 def _classes(module: ModuleType) -> list[str]:

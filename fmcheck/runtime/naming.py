@@ -21,14 +21,15 @@ def holder_of(held: Any) -> str:
         if isinstance(holder, dict):
             names = holder
         found = [name for name, value in list(names.items()) if value is held]
-        found += [name for name in _slots(type(holder)) if getattr(holder, name, None) is held]
+        found += [name for name in slots_of(type(holder)) if getattr(holder, name, None) is held]
         for name in found:
             if isinstance(name, str) and name not in _PASSING and name[0] != "_":
                 return name
     return ""
 
 
-def _slots(class_: type) -> list[str]:
+def slots_of(class_: type) -> list[str]:
+    """Returns the names of the slots of a class and its bases, those of Python's own aside."""
     return [
         name
         for base in class_.__mro__

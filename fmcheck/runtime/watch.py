@@ -96,6 +96,7 @@ class Watch:
         self._problems: list[str] = []
         self._streams, self._seed, self.traces = streams, seed, traces
         self.timeline: Timeline | None = None
+        self._modules_seen = 0
 
     def start(self) -> None:
         """Waits for the modules that the contracts name; takes those that are loaded at once."""
@@ -121,13 +122,29 @@ class Watch:
 
     def stop(self) -> None:
         """Puts back all that was patched. Relay tensors that live on check nothing more."""
+        self._look_last()
         self.tally.active = False
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
 
+    def _look_last(self) -> None:
+        """Looks for relay classes and instances that came past the watch, while it is on."""
+        if not self.tally.active:
+            return
+        for relay in self._relays:
+            relay.look()
+            relay.look_for_twins()
+            relay.look_for_strays()
+
     def enter(self, test: str) -> None:
-        """Says what is running now."""
+        """Says what is running now, and looks what became of the classes."""
+        for relay in self._relays:
+            relay.look()
+        if len(sys.modules) != self._modules_seen:
+            self._modules_seen = len(sys.modules)
+            for relay in self._relays:
+                relay.look_for_twins()
         self.tally.test = test
 
     def drain(self) -> tuple[Violation, ...]:
@@ -171,6 +188,7 @@ class Watch:
     def coverage(self) -> Coverage:
         """Returns what was reached so far, with every problem that can be told by now."""
         self.tally.collect()
+        self._look_last()
         reached = self.reached()
         slips = self._slips()
         notes = (*self._notes(), *self._never_settled(), *slips[False])

@@ -1,0 +1,287 @@
+"""Relay instances and classes that came before the watch, or past what it instruments."""
+
+from __future__ import annotations
+
+import copy
+import gc
+import importlib
+import pickle
+import sys
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fmcheck.runtime.relay_tensor import RelayTensor
+from tests.test_hold import RELAY_ONLY, ROWS, Bench, bench, codes
+
+if TYPE_CHECKING:
+    from fmcheck.runtime.watch import Watch
+
+__all__ = ["bench"]
+
+
+def before_the_watch(bench: Bench, source: str, name: str = "FutureMap") -> tuple[Any, Any, Watch]:
+    """Returns an engine, an instance with written rows that is older than the watch, and that."""
+    bench.write(source)
+    engine: Any = importlib.import_module(bench.name)
+    instance = getattr(engine, name)()
+    instance.tokens_buf[ROWS] = 5
+    return engine, instance, bench.watch(RELAY_ONLY)
+
+
+def untracked(watch: Watch) -> list[tuple[str, str]]:
+    return [(what, reason) for what, reason, _ in watch.coverage().untracked]
+
+
+PLAIN = """
+    import torch
+    class FutureMap:
+        def __init__(self):
+            self.tokens_buf = torch.zeros(8, dtype=torch.int64)
+"""
+OLDER = {
+    "plain": PLAIN,
+    "slots": PLAIN.replace("def __init__", '__slots__ = ("tokens_buf",)\n        def __init__'),
+    "frozen data class": """
+        import dataclasses, torch
+        @dataclasses.dataclass(frozen=True)
+        class FutureMap:
+            tokens_buf: torch.Tensor = dataclasses.field(
+                default_factory=lambda: torch.zeros(8, dtype=torch.int64)
+            )
+    """,
+    "module with a registered buffer": """
+        import torch
+        class FutureMap(torch.nn.Module):
+            def __init__(self):
+                super().__init__()
+                self.register_buffer("tokens_buf", torch.zeros(8, dtype=torch.int64))
+    """,
+    "subclass": PLAIN.replace("FutureMap", "Base") + "    class FutureMap(Base):\n        pass\n",
+}
+
+
+@pytest.mark.parametrize("kind", OLDER)
+def test_a_relay_that_is_older_than_the_watch_is_watched(bench: Bench, kind: str) -> None:
+    _, relay, watch = before_the_watch(bench, OLDER[kind])
+
+    assert type(relay.tokens_buf) is RelayTensor
+    assert relay.tokens_buf[ROWS].tolist() == [5, 5]
+    assert codes(watch) == []
+    assert relay.tokens_buf[ROWS].tolist() == [5, 5]
+    assert codes(watch) == ["FR102"]
+    assert watch.coverage().unchecked == ()
+    assert untracked(watch) == []
+
+
+def test_a_relay_created_while_its_module_is_imported_is_watched(bench: Bench) -> None:
+    engine, watch = bench.engine(RELAY_ONLY, PLAIN + "    RELAY = FutureMap()\n")
+
+    assert type(engine.RELAY.tokens_buf) is RelayTensor
+    for _ in range(2):
+        engine.RELAY.tokens_buf[ROWS]
+    assert codes(watch) == ["FR102"]
+
+
+def test_an_older_relay_has_its_own_tensor_again_after_the_watch(bench: Bench) -> None:
+    _, relay, watch = before_the_watch(bench, PLAIN)
+    watch.stop()
+
+    assert type(relay.tokens_buf) is torch.Tensor
+    assert relay.tokens_buf.tolist() == [0, 5, 5, 0, 0, 0, 0, 0]
+
+
+def test_who_else_holds_an_older_buffer_is_reported(bench: Bench) -> None:
+    bench.write(PLAIN)
+    engine: Any = importlib.import_module(bench.name)
+    relay = engine.FutureMap()
+    kept = [relay.tokens_buf]
+    watch = bench.watch(RELAY_ONLY)
+
+    reason = "a `list` has held buffer `FutureMap.tokens_buf` since before the watch"
+    assert untracked(watch) == [("references", reason)]
+    assert type(kept[0]) is torch.Tensor
+
+
+MADE = {
+    "a copy": copy.deepcopy,
+    "a shallow copy": copy.copy,
+    "what was unpickled": lambda relay: pickle.loads(pickle.dumps(relay)),
+}
+
+
+@pytest.mark.parametrize("slots", [False, True])
+@pytest.mark.parametrize("how", MADE)
+def test_a_copy_of_a_relay_is_watched_with_its_values(bench: Bench, how: str, slots: bool) -> None:
+    engine, watch = bench.engine(RELAY_ONLY, OLDER["slots" if slots else "plain"])
+    relay = engine.FutureMap()
+    relay.tokens_buf[ROWS] = 5
+
+    made = MADE[how](relay)
+
+    assert type(made.tokens_buf) is RelayTensor
+    assert made.tokens_buf[ROWS].tolist() == [5, 5]
+    assert codes(watch) == []
+    made.tokens_buf[ROWS]
+    assert codes(watch) == ["FR102"]
+
+
+def test_an_instance_that_came_past_everything_is_counted_and_named(bench: Bench) -> None:
+    engine, watch = bench.engine(RELAY_ONLY, PLAIN)
+    relay = engine.FutureMap.__new__(engine.FutureMap)
+    vars(relay).update(tokens_buf=torch.zeros(8, dtype=torch.int64))
+
+    reason = "`FutureMap.tokens_buf` was set past `__init__`, `__setattr__` and `__setstate__`"
+    assert untracked(watch) == [("buffers", reason)]
+    assert watch.coverage().untracked == (("buffers", reason, 1),)
+    assert type(relay.tokens_buf) is RelayTensor
+
+
+SUBCLASS = """
+    class Sub(FutureMap):
+        def __init__(self):
+            self.tokens_buf = torch.zeros(8, dtype=torch.int64)
+        def __setattr__(self, name, value):
+            self.__dict__[name] = value
+"""
+
+
+@pytest.mark.parametrize("when", ["before the watch", "by the engine", "later"])
+def test_a_subclass_that_calls_nothing_of_its_base_is_watched(bench: Bench, when: str) -> None:
+    source = PLAIN + (SUBCLASS if when != "later" else "")
+    if when == "before the watch":
+        bench.write(source)
+        engine: Any = importlib.import_module(bench.name)
+        watch = bench.watch(RELAY_ONLY)
+    else:
+        engine, watch = bench.engine(RELAY_ONLY, source)
+    if when == "later":
+        exec("import torch\n" + SUBCLASS.replace("\n    ", "\n"), vars(engine))
+
+    engine.Sub().tokens_buf[ROWS]
+
+    assert codes(watch) == ["FR101"]
+    watch.stop()
+    assert not hasattr(vars(engine.Sub)["__init__"], "__wrapped__")
+
+
+def test_an_init_subclass_of_the_engine_still_runs(bench: Bench) -> None:
+    source = PLAIN + (
+        "        made = []\n"
+        "        def __init_subclass__(cls, tag='', **kwargs):\n"
+        "            super().__init_subclass__(**kwargs)\n"
+        "            cls.made.append((cls.__name__, tag))\n"
+    )
+    engine, watch = bench.engine(RELAY_ONLY, source)
+    exec("class Sub(FutureMap, tag='mine'): pass", vars(engine))
+    assert engine.FutureMap.made == [("Sub", "mine")]
+    watch.stop()
+    exec("class Later(FutureMap): pass", vars(engine))
+    assert engine.FutureMap.made[1:] == [("Later", "")]
+
+
+# --- classes ---
+
+
+def test_the_same_file_under_another_module_name_is_watched_and_named(bench: Bench) -> None:
+    package = bench.folder / f"{bench.name}_package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    bench.write(PLAIN)
+    (bench.folder / f"{bench.name}.py").rename(package / "maps.py")
+    declared = f"{package.name}.maps"
+    watch = bench.watch(RELAY_ONLY.replace("MODULE", declared))
+    sys.path.insert(0, str(package))
+    try:
+        engine: Any = importlib.import_module("maps")
+    finally:
+        sys.path.remove(str(package))
+        del sys.modules["maps"]
+    sys.modules["maps"] = engine
+    try:
+        watch.enter("a test")
+        engine.FutureMap().tokens_buf[ROWS]
+        assert codes(watch) == ["FR101"]
+        ((what, reason),) = untracked(watch)
+        assert what == "classes"
+        assert reason.startswith(f"`maps:FutureMap` is `{declared}:FutureMap` by another module")
+    finally:
+        del sys.modules["maps"]
+
+
+def test_a_class_that_a_test_replaces_is_counted_and_named(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, watch = bench.engine(RELAY_ONLY, PLAIN)
+
+    class Fake:
+        pass
+
+    with monkeypatch.context() as context:
+        context.setattr(engine, "FutureMap", Fake)
+        watch.tally.test = "test_it.py::test_it"
+        watch.enter("")
+    ((what, reason),) = untracked(watch)
+    assert what == "classes"
+    assert reason.startswith(f"`{bench.name}:FutureMap` was replaced by `{__name__}:")
+    assert reason.endswith("Fake` in test_it.py::test_it")
+    assert watch.coverage().problems == ()
+
+
+def test_a_class_that_stays_replaced_is_a_problem(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, watch = bench.engine(RELAY_ONLY, PLAIN)
+    monkeypatch.setattr(engine, "FutureMap", type("Other", (), {}))
+
+    (problem,) = watch.coverage().problems
+
+    assert "the class was replaced" in problem
+    assert f"`{__name__}:Other`, were not watched" in problem
+
+
+def test_a_subclass_in_the_place_of_the_class_is_no_problem(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, watch = bench.engine(RELAY_ONLY, PLAIN)
+    monkeypatch.setattr(engine, "FutureMap", type("Sub", (engine.FutureMap,), {}))
+
+    engine.FutureMap().tokens_buf[ROWS]
+
+    assert codes(watch) == ["FR101"]
+    assert (watch.coverage().problems, untracked(watch)) == ((), [])
+
+
+def test_a_reloaded_class_is_watched_from_then_on(bench: Bench) -> None:
+    engine, watch = bench.engine(RELAY_ONLY, PLAIN)
+    importlib.reload(engine)
+    watch.enter("a test")
+
+    engine.FutureMap().tokens_buf[ROWS]
+
+    assert codes(watch) == ["FR101"]
+    watch.stop()
+    assert "__setattr__" not in vars(engine.FutureMap)
+
+
+def test_an_error_of_our_own_code_is_not_the_engines(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine, watch = bench.engine(RELAY_ONLY, PLAIN)
+
+    def fails(*_: object) -> None:
+        raise KeyError("ours")
+
+    for relay in watch._relays:
+        monkeypatch.setattr(relay, "_initialised", fails)
+        monkeypatch.setattr(relay, "_take_subclass", fails)
+        monkeypatch.setattr(relay, "_adopt_the_rest", fails)
+
+    relay = engine.FutureMap()
+    exec("class Sub(FutureMap): pass", vars(engine))
+    assert copy.deepcopy(relay).tokens_buf.tolist() == relay.tokens_buf.tolist()
+    (sentence,) = watch.coverage().incomplete
+    assert sentence.startswith("the watch of relay instances is incomplete: fmcheck's own code")
+    assert "KeyError" in sentence
+    gc.collect()
