@@ -144,12 +144,13 @@ def _fixture(request: pytest.FixtureRequest) -> Watched:
 
 
 def _start(config: pytest.Config) -> None:
-    if _SESSION in config.stash:
+    if _SESSION in config.stash or config.pluginmanager.has_plugin("fmcheck-off"):
         return
-    mode = _mode(config)
+    mode, where = _mode(config)
     try:
         reports = _reports(config, mode)
         if mode in ("", "off"):
+            config.pluginmanager.register(_Off(config, where), "fmcheck-off")
             return
         watch, reach = _watch(config, mode)
         watch.start()
@@ -160,8 +161,8 @@ def _start(config: pytest.Config) -> None:
     config.pluginmanager.register(session, "fmcheck-session")
 
 
-def _mode(config: pytest.Config) -> str:
-    """Returns the mode that the flag, the environment, the ini file or `-p fmcheck` asks for."""
+def _mode(config: pytest.Config) -> tuple[str, str]:
+    """Returns the mode, and which of flag, environment, ini file and `-p fmcheck` asks for it."""
     known = config.known_args_namespace
     asked = (
         ("--fmcheck", getattr(known, "fmcheck_mode", None)),
@@ -175,9 +176,14 @@ def _mode(config: pytest.Config) -> str:
                     f"fmcheck: {where}: expected one of {', '.join(MODES)}, got `{mode}`"
                     f"{nearest(mode, MODES)}"
                 )
-            return str(mode)
-    by_name = {"fmcheck", "fmcheck.plugin"}.intersection(known.plugins or ())
-    return "fail" if by_name else ""
+            return str(mode), where
+    return ("fail", "-p fmcheck") if _by_name(config) else ("", "")
+
+
+def _by_name(config: pytest.Config) -> bool:
+    """Tells whether `-p fmcheck` asks for the watch."""
+    plugins = config.known_args_namespace.plugins or ()
+    return not {"fmcheck", "fmcheck.plugin"}.isdisjoint(plugins)
 
 
 def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
@@ -238,6 +244,43 @@ def _streams(config: pytest.Config) -> StreamOptions:
             for name in ("streams", "seed")
         )
     )
+
+
+class _Off:
+    """The hooks of a run that is not watched: one that was to be says so.
+
+    A test that expects a finding fails where that is off by accident, as by a variable beside
+    `-p fmcheck`. It is skipped where the command line says so, or nobody asked for a watch.
+    """
+
+    def __init__(self, config: pytest.Config, where: str) -> None:
+        self._config = config
+        self._by_accident = _by_name(config) and where != "--fmcheck"
+        self._said = f"fmcheck: off ({where}=off): nothing is watched"
+        self._is_quiet = not self._by_accident and where != "--fmcheck"
+
+    def pytest_report_header(self) -> list[str]:
+        """Says that nothing is watched, and why."""
+        return [] if self._is_quiet else [self._said]
+
+    def pytest_terminal_summary(self, terminalreporter: Any) -> None:
+        """Says it again, where the results are."""
+        if not (self._is_quiet or hasattr(self._config, "workerinput")):
+            terminalreporter.section("fmcheck")
+            terminalreporter.line(self._said, yellow=True)
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_setup(self, item: pytest.Item) -> None:
+        """Keeps a test from passing that expects what nobody looks for."""
+        asked = [mark.kwargs.get("expect") for mark in item.iter_markers("fmcheck")]
+        wanted = next(filter(None, asked), None)
+        if not wanted:
+            return
+        codes = wanted if isinstance(wanted, str) else ", ".join(map(str, wanted))
+        text = f"expects {codes}, and fmcheck is off: run with `-p fmcheck`"
+        if not self._by_accident:
+            pytest.skip(text)
+        pytest.fail(f"{text} (or skip such tests with --fmcheck=off); {self._said}", pytrace=False)
 
 
 class _Session:

@@ -119,7 +119,7 @@ def test_a_block_takes_what_it_expects_and_leaves_the_rest(watched, found):
     with watched.expect("FR102"):
         watched.engine += [found, other]
 
-    assert watched.violations == (found, other)
+    assert (watched.expected, watched.violations) == ((found,), (other,))
     assert watched.book.judge().failing == (other,)
 
 
@@ -127,6 +127,16 @@ def test_a_block_does_not_take_what_was_found_before_it(watched, found):
     watched.engine.append(found)
     with pytest.raises(FailedError), watched.expect("FR102"):
         pass
+
+
+def test_a_block_accepts_nothing_that_was_found_before_it(watched, found):
+    watched.engine.append(found)
+    with watched.expect("FR102"):
+        watched.sync()
+        watched.engine.append(replace(found, buffer="another"))
+
+    assert watched.violations == (found,)
+    assert watched.book.judge().failing == (found,)
 
 
 def test_a_second_block_wants_it_again(watched, found):
@@ -213,7 +223,8 @@ TESTS = """
         assert (fmcheck.counts.writes, fmcheck.counts.gathers) == (1, 1)
         with fmcheck.expect("FR102"):
             toy_engine.stale()
-        assert [one.code for one in fmcheck.violations] == ["FR102"]
+        assert fmcheck.violations == ()
+        assert [one.code for one in fmcheck.expected] == ["FR102"]
 
     def test_outside_of_block(fmcheck):
         with fmcheck.expect("FR102"):
@@ -318,8 +329,40 @@ def test_without_a_watch_the_mark_is_known_and_the_fixture_skips(project):
         "--strict-markers",
         "-rs",
     )
-    result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*fmcheck is off: run with `-p fmcheck`"])
+    result.assert_outcomes(skipped=2)
+    result.stdout.fnmatch_lines(
+        [
+            "fmcheck: off (--fmcheck=off): nothing is watched",
+            "fmcheck: off (--fmcheck=off): nothing is watched",
+            "SKIPPED*expects FR102, and fmcheck is off: run with `-p fmcheck`",
+            "SKIPPED*fmcheck is off: run with `-p fmcheck`",
+        ]
+    )
+
+
+def test_off_by_the_environment_no_expecting_test_passes(project, monkeypatch):
+    monkeypatch.setenv("FMCHECK_MODE", "off")
+    result = project.run(
+        """
+        import pytest
+
+        def test_other():
+            pass
+
+        @pytest.mark.fmcheck(expect=["FR102", "FR101"])
+        def test_mark():
+            pass
+        """
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "fmcheck: off (FMCHECK_MODE=off): nothing is watched",
+            "expects FR102, FR101, and fmcheck is off: run with `-p fmcheck` (or *",
+            "fmcheck: off (FMCHECK_MODE=off): nothing is watched",
+        ]
+    )
+    assert result.ret == 1
 
 
 @pytest.mark.parametrize(

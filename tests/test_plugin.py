@@ -169,7 +169,10 @@ def test_flag_beats_environment_beats_ini_beats_p(
     arguments += ["-o", f"fmcheck_mode={ini}"] if ini else []
     result = project.run(STALE, *arguments, load=load)
     result.assert_outcomes(failed=int(failed), passed=int(not failed))
-    assert ("fmcheck:" in result.stdout.str()) is failed
+    assert ("contracts: toy" in result.stdout.str()) is failed
+    assert ("nothing is watched" in result.stdout.str()) is (
+        "off" in (flag or ini or "") and not failed
+    )
 
 
 def register(project: Project) -> None:

@@ -19,6 +19,9 @@ from fmcheck.contract import Contract, parse_contract
 from fmcheck.finding import CHECKS
 from tests.corpus import wheel_source
 from tests.readme import made
+from tests.test_plugin import Project, project
+
+__all__ = ["project"]
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +96,15 @@ def test_the_watch_of_a_block_of_code_runs(readme, root, tmp_path):
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path, env=environ)
 
     assert done.returncode == 0, done.stderr
+
+
+def test_the_example_of_a_test_that_expects_passes(readme, project: Project):
+    (block,) = [block for block in blocks(readme, "python") if "fmcheck.expect" in block]
+    example = block[block.index("def test_retry") :].replace("        ...", "        stale()")
+    result = project.run(f"from toy_engine import stale\n\n\n{example}")
+
+    result.assert_outcomes(passed=1)
+    assert result.ret == 0
 
 
 def test_the_first_finding_is_what_the_linter_says(readme, monkeypatch, capsys):

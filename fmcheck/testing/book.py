@@ -30,6 +30,7 @@ class Book:
         self.asked = asked
         self.before = before
         self._found: list[Violation] = []
+        self._expected: set[int] = set()
         self._pending: list[Violation] = []
         self._accepted: list[Violation] = []
 
@@ -37,6 +38,16 @@ class Book:
     def found(self) -> tuple[Violation, ...]:
         """All that was found in the test so far, the same violation once, advice included."""
         return one_each(self._found)
+
+    @property
+    def expected(self) -> tuple[Violation, ...]:
+        """What was found in blocks that expect it."""
+        return one_each(self._found[place] for place in sorted(self._expected))
+
+    @property
+    def unexpected(self) -> tuple[Violation, ...]:
+        """All that was found and not in a block that expects it."""
+        return one_each(one for place, one in enumerate(self._found) if place not in self._expected)
 
     def add(self, found: Iterable[Violation], advice: Iterable[Violation] = ()) -> None:
         """Takes in what was found since it was last asked; advice never fails a test."""
@@ -50,6 +61,20 @@ class Book:
         taken = [one for one in self._pending if fits(one, codes)]
         self._pending = [one for one in self._pending if not fits(one, codes)]
         self._accepted += taken
+
+    def open_block(self) -> tuple[int, int]:
+        """Returns where a block begins that expects something, for `close_block`."""
+        return len(self._found), len(self._pending)
+
+    def close_block(self, codes: Iterable[str], begun: tuple[int, int]) -> None:
+        """Accepts what these codes name of what was found in a block, and nothing before it."""
+        codes, (found, pending) = tuple(codes), begun
+        self._expected |= {
+            place for place, one in enumerate(self._found[found:], found) if fits(one, codes)
+        }
+        earlier, self._pending = self._pending[:pending], self._pending[pending:]
+        self.accept(codes)
+        self._pending = earlier + self._pending
 
     def judge(self) -> Judged:
         """Returns what was found and is not judged yet, by what the test asks for."""

@@ -38,9 +38,18 @@ class Watched:
 
     @property
     def violations(self) -> tuple[Violation, ...]:
-        """What was found in this test so far, what it expects or allows and advice included."""
+        """What was found in this test so far, but for what a block of `expect` was to find.
+
+        What the test's marks expect or allow is in it, and advice.
+        """
         self.sync()
-        return self._book.found
+        return self._book.unexpected
+
+    @property
+    def expected(self) -> tuple[Violation, ...]:
+        """What was found in this test's blocks of `expect`, as they were to."""
+        self.sync()
+        return self._book.expected
 
     @property
     def counts(self) -> Counts:
@@ -65,7 +74,7 @@ class Watched:
         if not wanted:
             raise UsageError("fmcheck.expect", "expected at least one check, as FR102")
         self.sync()
-        before, counts = self._times(wanted), self.counts
+        before, counts, begun = self._times(wanted), self.counts, self._book.open_block()
         try:
             yield
         except ViolationError:
@@ -74,7 +83,7 @@ class Watched:
                 raise
         self.sync()
         now = self._times(wanted)
-        self._book.accept(wanted)
+        self._book.close_block(wanted, begun)
         unmet = [code for code in wanted if now[code] == before[code]]
         if unmet:
             self._fail(unmet_text(unmet, self.counts - counts))
