@@ -10,6 +10,7 @@ if __name__ != "fmcheck.plugin":
     raise ImportError("this file is the module fmcheck.plugin; load it with `pytest -p fmcheck`")
 
 import os
+import time
 import warnings
 from dataclasses import replace
 from pathlib import Path
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Coverage, Violation
     from fmcheck.reach.outreach import Outreach
-    from fmcheck.record import Run
+    from fmcheck.record import Process, Run
     from fmcheck.runtime.session import Session
     from fmcheck.stream_options import StreamOptions
     from fmcheck.testing.watched import Watched
@@ -356,6 +357,18 @@ class _Session:
             kept.clear()
         return result
 
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(
+        self, item: pytest.Item, call: pytest.CallInfo[None]
+    ) -> Generator[None, Any, Any]:
+        """Puts the code of what was found first into the line of pytest's summary."""
+        report = yield
+        short = getattr(call.excinfo and call.excinfo.value, "short", "")
+        crash = getattr(report.longrepr, "reprcrash", None)
+        if short and crash is not None:
+            crash.message = short
+        return report
+
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Notes which tests were meant to fail, and which phases an xdist worker came to report."""
         self.has_run = True
@@ -448,6 +461,7 @@ class _Session:
     def _write_reports(self, session: pytest.Session, run: Run) -> None:
         from fmcheck.report_files import write_run
 
+        run = replace(run, processes=tuple(self._ended(one, session) for one in run.processes))
         for path in self.reports:
             try:
                 write_run(run, path)
@@ -456,12 +470,18 @@ class _Session:
                 if session.exitstatus == pytest.ExitCode.OK:
                     session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
+    def _ended(self, process: Process, session: pytest.Session) -> Process:
+        """Returns a process as it is once the run is over: this one is about to exit."""
+        if process.pid != os.getpid() or process.ending != "running":
+            return process
+        return replace(process, ending=f"exit {int(session.exitstatus)}", ended=time.time())
+
     def pytest_terminal_summary(self, terminalreporter: Any) -> None:
         """Says how much was checked, always."""
         if hasattr(self.config, "workerinput"):
             return
         from fmcheck.report.by_check import FAILS
-        from fmcheck.report.closing import closing_line, endings, gaps
+        from fmcheck.report.closing import closing_line_of, endings, gaps
         from fmcheck.report.table import table
 
         run = self._run()
@@ -484,7 +504,7 @@ class _Session:
         told = (*endings(run.processes), *self.reach.missed(), *gaps(run.coverage))
         for gap in (*told, *self.reach.kept(run)):
             terminalreporter.line(f"fmcheck: {gap}", yellow=True)
-        terminalreporter.line(closing_line(run.coverage, run.checked_in, run.only_accepted))
+        terminalreporter.line(closing_line_of(run))
         for path in () if self.unwritten else self.reports:
             shown = os.path.relpath(path, self.config.invocation_params.dir)
             terminalreporter.line(f"fmcheck: report {shown}")

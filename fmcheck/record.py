@@ -67,6 +67,11 @@ class Run:
         return 0 if alone else len(checked)
 
     @property
+    def tests_failed(self) -> int:
+        """How many tests met violations that they neither expect nor allow."""
+        return len({one.test for one in self.violations if one.test})
+
+    @property
     def only_accepted(self) -> int:
         """How many violations were met by tests alone that expect or allow them."""
         failing = {one.key for one in self.violations}

@@ -392,7 +392,16 @@ def test_a_parametrised_test_is_named_in_full_and_each_fails(project: Project) -
     )
     result.assert_outcomes(failed=2)
     result.stdout.fnmatch_lines(["  test        test_engine.py::test_it[[]2[]]"])
-    result.stdout.fnmatch_lines(["*; 1 violation"])
+    result.stdout.fnmatch_lines(["*; 1 violation in 2 tests"])
+
+
+def test_pytests_summary_begins_with_the_code(
+    project: Project, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    monkeypatch.delenv("CI", raising=False)
+    result = project.run(STALE)
+    result.stdout.fnmatch_lines(["FAILED test_engine.py::test_it - FR102 double-read in Future*"])
 
 
 @pytest.mark.parametrize("test", [HEALTHY, "def test_it():\n    pass\n"])

@@ -508,6 +508,7 @@ def test_a_violation_tells_of_steps_streams_and_neighbours() -> None:
     assert told == [
         (0, "sink", "0", ""),
         (1, "empty", "-1", ""),
+        (2, "consumed", "-1", "a"),
         (3, "live", "5", "a"),
         (4, "empty", "-1", ""),
     ]

@@ -412,6 +412,8 @@ def test_a_run_writes_what_it_was_asked_for(project: Project, tmp_path, workers)
         ("FR102", "test_engine.py::test_it")
     ]
     assert run.coverage.counts.gathers == 3
+    (own,) = (one for one in run.processes if one.role == "pytest")
+    assert (own.ending, own.ended is not None) == ("exit 1", True)
     assert "gw0" in {one.role for one in run.processes} if workers else len(run.processes) == 1
     journal, merged = project.pytester.path / "journal", tmp_path / "merged.json"
     assert main(["report", "merge", str(journal), "-o", str(merged)]) == 1

@@ -14,11 +14,12 @@ if TYPE_CHECKING:
 _MOST_NAMES = 4
 
 
-def closing_line(coverage: Coverage, processes: int = 0, accepted: int = 0) -> str:
+def closing_line(coverage: Coverage, processes: int = 0, accepted: int = 0, tests: int = 0) -> str:
     """Returns what was checked: never only that all is well.
 
     `processes` is in how many it was, 0 for none but this one. `accepted` are the violations that a
-    test expects or allows; `coverage` counts them with others.
+    test expects or allows; `coverage` counts them with others. `tests` are those that violations
+    failed: one violation may fail several.
     """
     counts = coverage.counts
     checked = ", ".join(
@@ -38,6 +39,8 @@ def closing_line(coverage: Coverage, processes: int = 0, accepted: int = 0) -> s
     if counts.unseen_writes:
         extra += f", {_count(counts.unseen_writes, 'row')} written out of our sight"
     found = _count(coverage.violations, "violation")
+    if tests > 1:
+        found += f" in {tests:,} tests"
     if accepted:
         found += f", {accepted:,} of them expected or allowed"
     if coverage.warnings:
@@ -46,6 +49,11 @@ def closing_line(coverage: Coverage, processes: int = 0, accepted: int = 0) -> s
         found += f", {coverage.suppressed:,} suppressed"
     where = f" in {_count(processes, 'process', 'processes')}" if processes else ""
     return f"fmcheck: {checked} checked{where}{extra}; {found}"
+
+
+def closing_line_of(run: Run) -> str:
+    """Returns the closing line of a whole run."""
+    return closing_line(run.coverage, run.checked_in, run.only_accepted, run.tests_failed)
 
 
 def unchecked(use: ContractUse, allow: str) -> str:

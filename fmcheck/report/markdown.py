@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck.report.by_check import ACCEPTED, TOLD, by_check, by_site
-from fmcheck.report.closing import closing_line, endings, gaps, left_unchecked, not_watched
+from fmcheck.report.closing import closing_line_of, endings, gaps, left_unchecked, not_watched
 from fmcheck.report.text import summary as lint_summary
 from fmcheck.report.violation import headline, short_path
 from fmcheck.report.violation import render as render_violation
@@ -78,7 +78,7 @@ def _overview(linted: LintHalf | None, tested: PytestHalf | None) -> Iterator[st
         yield f"| tests | pytest ended with {tested.status} and wrote no record |"
     else:
         run = tested.run
-        told = closing_line(run.coverage, run.checked_in, run.only_accepted)
+        told = closing_line_of(run)
         yield f"| watch | {_cell(told.removeprefix('fmcheck: '))} |"
         yield f"| pytest | exit status {tested.status} |"
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck.report.by_check import FAILS, sorted_kinds
-from fmcheck.report.closing import closing_line, endings, gaps, not_watched
+from fmcheck.report.closing import closing_line_of, endings, gaps, not_watched
 from fmcheck.report.colour import plain
 from fmcheck.report.table import table
 from fmcheck.report.violation import render as render_violation
@@ -39,7 +39,7 @@ def render(run: Run, paint: Paint = plain, *, brief: bool = False) -> str:
 
 def closing(run: Run) -> str:
     """Returns the closing line: how much was checked, in how many processes."""
-    return closing_line(run.coverage, run.checked_in, run.only_accepted)
+    return closing_line_of(run)
 
 
 def _violations(run: Run, root: Path, paint: Paint) -> Iterator[str]:

@@ -111,10 +111,8 @@ def _previous_owner(buffer: RelayBuffer, code: str, row: int) -> str:
 
 
 def neighbours(buffer: RelayBuffer, row: int) -> Iterator[Neighbour]:
-    """Yields the rows beside a row, as they are now."""
+    """Yields a row and those beside it, as they are now."""
     for beside in range(max(0, row - BESIDE), min(len(buffer.ledger), row + BESIDE + 1)):
-        if beside == row:
-            continue
         bits = np.ascontiguousarray(buffer.whole.memory.read(slice(beside, beside + 1)))
         first = next(_texts(buffer, bits.reshape(-1)[:1]), "")
         state = "sink" if beside in buffer.sink_rows else str(State(buffer.ledger.state[beside]))

@@ -15,7 +15,7 @@ from fmcheck.testing.mark import Asked, asked
 from fmcheck.testing.watched import Watched, unmet_text
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
     from pathlib import Path
 
     from fmcheck.finding import Counts, Violation
@@ -30,8 +30,11 @@ class ViolationFailed(pytest.fail.Exception, ViolationError):  # type: ignore[na
     # As pytest's own outcomes do it: the short summary then begins with what was found.
     __module__ = "builtins"
 
-    def __init__(self, text: str) -> None:
-        pytest.fail.Exception.__init__(self, text, pytrace=False)
+    def __init__(self, found: Sequence[Violation], root: Path) -> None:
+        pytest.fail.Exception.__init__(self, render_all(found, root), pytrace=False)
+        more = f" and {len(found) - 1} more" if len(found) > 1 else ""
+        #: For pytest's summary, which cuts a line off at its end: the code comes first.
+        self.short = headline(found[0]).removeprefix("FMCHECK: ") + more
 
 
 class Outcomes:
@@ -77,13 +80,13 @@ class Outcomes:
         found = self._judged(item)
         if not found:
             return
-        text = render_all(found, self._root)
         if (item.stash[_BOOK].asked.mode or self._mode) == "warn":
             path, line, _ = item.location
-            warnings.warn_explicit(FmcheckWarning(f"\n{text}"), None, path, (line or 0) + 1)
+            text = f"\n{render_all(found, self._root)}"
+            warnings.warn_explicit(FmcheckWarning(text), None, path, (line or 0) + 1)
         else:
             kept_aside(item).clear()  # a skip, which pytest would put in this failure's place
-            raise ViolationFailed(text)
+            raise ViolationFailed(found, self._root)
 
     def failed(self, item: pytest.Item, when: str, err: BaseException) -> bool:
         """A phase failed by itself: adds what was found to that.
