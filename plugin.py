@@ -467,7 +467,7 @@ class _Session:
                 write_run(run, path)
             except UsageError as err:
                 self.unwritten.append(str(err))
-                if session.exitstatus == pytest.ExitCode.OK:
+                if session.exitstatus in (pytest.ExitCode.OK, UNCHECKED):
                     session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _ended(self, process: Process, session: pytest.Session) -> Process:

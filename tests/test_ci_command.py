@@ -215,7 +215,8 @@ def test_the_summary_tells_both_halves(tmp_path):
 
     for line in (
         "| lint | 7 files checked with 3 rules: 1 warning, 2 more in the baseline |",
-        "| watch | 2 buffers, 120 writes, 240 gathers, 3 peeks checked; 2 violations, 1 warning |",
+        "| watch | 2 buffers, 120 writes, 240 gathers, 3 peeks checked; "
+        "2 violations in 2 tests, 1 warning |",
         "| pytest | exit status 1 |",
         "| **FR102** double-read | 1 | 2 | 2 | FutureMap.tokens_buf at <code>engine.py:6</code> |",
         "<details><summary>FR401 stream-race in FutureMap.lens_buf rows 11, 12</summary>",

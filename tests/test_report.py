@@ -143,6 +143,18 @@ def test_what_was_declared_is_named_where_nothing_of_it_was_imported(
     assert (coverage + Coverage(imported=("e:F",), touched=("e:F",))).declared == coverage.declared
 
 
+def test_what_is_not_followed_is_counted_in_the_singular_and_the_plural() -> None:
+    coverage = Coverage(
+        untracked=(("classes", "replaced", 1), ("tensors", "written by index", 1234)),
+        imported=("e:F",),
+        touched=("e:F",),
+    )
+    assert gaps(coverage) == [
+        "not followed: 1,234 tensors: written by index",
+        "not followed: 1 class: replaced",
+    ]
+
+
 def test_a_suppression_that_one_worker_met_is_not_told_as_unmatched() -> None:
     one = Coverage(matched=("a",), unmatched=("b",))
     other = Coverage(unmatched=("a", "b"))

@@ -241,7 +241,8 @@ def test_show_tells_all_and_exits_as_the_linter(command, run, tmp_path):
     assert "expected or allowed by its test:" in out
     assert "\x1b" not in out
     assert out.splitlines()[-1] == (
-        "fmcheck: 2 buffers, 120 writes, 240 gathers, 3 peeks checked; 2 violations, 1 warning"
+        "fmcheck: 2 buffers, 120 writes, 240 gathers, 3 peeks checked; "
+        "2 violations in 2 tests, 1 warning"
     )
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from fmcheck.finding import ContractUse, Coverage
     from fmcheck.record import Process, Run
@@ -37,7 +37,7 @@ def closing_line(coverage: Coverage, processes: int = 0, accepted: int = 0, test
     if counts.unchecked:
         extra += f", {_count(counts.unchecked, 'call')} not checked: in graph capture"
     if counts.unseen_writes:
-        extra += f", {_count(counts.unseen_writes, 'row')} written out of our sight"
+        extra += f", {_count(counts.unseen_writes, 'row')} written by untracked code"
     found = _count(coverage.violations, "violation")
     if tests > 1:
         found += f" in {tests:,} tests"
@@ -102,10 +102,20 @@ def gaps(coverage: Coverage) -> list[str]:
     return [
         *coverage.incomplete,
         *coverage.notes,
-        *(f"not followed: {count:,} {what}: {why}" for what, why, count in coverage.untracked),
+        *_untracked(coverage),
         *_unreached(coverage),
         *unmatched(coverage),
     ]
+
+
+def _untracked(coverage: Coverage) -> Iterator[str]:
+    """Yields what stopped being followed, the most of it first."""
+    for what, why, count in sorted(coverage.untracked, key=lambda entry: -entry[2]):
+        yield f"not followed: {count:,} {_singular(what) if count == 1 else what}: {why}"
+
+
+def _singular(noun: str) -> str:
+    return noun.removesuffix("es" if noun.endswith(("sses", "xes", "ches")) else "s")
 
 
 def endings(processes: Iterable[Process]) -> list[str]:
