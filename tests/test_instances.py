@@ -14,11 +14,13 @@ import torch
 
 from fmcheck.runtime.relay_tensor import RelayTensor
 from tests.test_hold import RELAY_ONLY, ROWS, Bench, bench, codes
+from tests.test_plugin import Project, project
 
 if TYPE_CHECKING:
     from fmcheck.runtime.watch import Watch
 
-__all__ = ["bench"]
+__all__ = ["bench", "project"]
+pytest_plugins = ("pytester",)
 
 
 def before_the_watch(bench: Bench, source: str, name: str = "FutureMap") -> tuple[Any, Any, Watch]:
@@ -285,3 +287,33 @@ def test_an_error_of_our_own_code_is_not_the_engines(
     assert sentence.startswith("the watch of relay instances is incomplete: fmcheck's own code")
     assert "KeyError" in sentence
     gc.collect()
+
+
+# --- a child ---
+
+CHILD = """
+    import toy_engine
+
+    def read_twice(relay):
+        for _ in range(2):
+            relay.gather(toy_engine.ROWS)
+"""
+SPAWNS = """
+    import multiprocessing, toy_child, toy_engine
+
+    def test_it():
+        relay = toy_engine.FutureMap()
+        relay.stash(toy_engine.ROWS, 5)
+        context = multiprocessing.get_context("spawn")
+        child = context.Process(target=toy_child.read_twice, args=(relay,))
+        child.start()
+        child.join()
+        assert child.exitcode == 0
+"""
+
+
+def test_a_relay_that_is_pickled_into_a_spawned_child_is_watched_there(project: Project) -> None:
+    project.write("toy_child.py", CHILD)
+    result = project.run(SPAWNS)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["FMCHECK: FR102*", "*found in process * (SpawnProcess-1)*"])
