@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from fmcheck.runtime.beneath import Beneath
     from fmcheck.runtime.guard import GuardedBuffer
-    from fmcheck.runtime.memory import Memory
+    from fmcheck.runtime.memory import Memory, Veil
     from fmcheck.runtime.owners import Owners
     from fmcheck.runtime.poison import Poison
     from fmcheck.runtime.races import RelayLanes
@@ -29,14 +28,12 @@ if TYPE_CHECKING:
 class Window:
     """What a tensor shows of a relay buffer: all of it, or what a view reaches.
 
-    `rows` has the row of each element, `dims` are the dimensions along which it changes. `beneath`
-    is None where it would have to be kept on a device, or where elements are of another width.
+    `rows` has the row of each element, `dims` are the dimensions along which it changes.
     """
 
     rows: npt.NDArray[np.int64]
     memory: Memory
     whole: bool
-    beneath: Beneath | None = None
     dims: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,31 +71,41 @@ class PutOff:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a judge saw of a gather: the elements as bits, in the shape of what it picked.
+    """What a judge saw of a gather: whether each row held a value, and none of poison."""
 
-    `all_live` tells that each row held a value that was awaited and is none of poison; `accused`
-    that something was reported.
+    all_live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What a write did: whether it went into what stood there, and whether it wrote one number.
+
+    A constant is a number in the engine's source; a tensor of values is never one.
     """
 
-    bits: npt.NDArray[Any]
-    all_live: bool = False
-    accused: bool = False
+    updates: bool = False
+    constant: bool = False
+
+
+#: A write of values.
+VALUES = Write()
 
 
 #: A gather that nobody has judged, or of no rows.
-UNSEEN = Seen(np.empty(0, np.int8))
+UNSEEN = Seen()
 
 
 class RelayBuffer:
     """One watched buffer. All that happens to it goes through here, under the session's lock.
 
-    `base` is the tensor that was taken hold of, `copy` what lies beneath its poison; nothing here
-    looks into them. `lanes` are there once a session follows the device's streams. Without `owners`
-    no row is ever handed out; `overwrite` is the contract's word on writing over unread values.
+    `base` is the tensor that was taken hold of, `veil` what is poisoned of it where the memory is
+    left alone; nothing here looks into them. `lanes` are there once a session follows the device's
+    streams. Without `owners` no row is ever handed out; `overwrite` is the contract's word on
+    writing over unread values.
     """
 
     base: Any
-    copy: Any = None
+    veil: Veil | None = None
     #: This buffer, if its ledger lies beside it on a device.
     guard: GuardedBuffer | None = None
 
@@ -160,10 +167,11 @@ class RelayBuffer:
                     EVERYTHING if window.whole else np.unique(window.rows), site, by_host
                 )
 
-    def stash(self, window: Window, expression: Any, site: int, updates: bool = False) -> None:
-        """A write, after it was made: the rows are live, those that hold only poison are not.
+    def stash(self, window: Window, expression: Any, site: int, how: Write = VALUES) -> None:
+        """A write, after it was made: the rows are live, and their values judged.
 
-        One that `updates` what stood there (`add_`) loses nothing.
+        One that updates what stood there (`add_`) loses nothing. Rows that a constant has filled
+        with poison are not live: that is how an engine takes values out.
         """
         if not self.tally.active:
             return
@@ -176,53 +184,41 @@ class RelayBuffer:
             moment = self.tally.moments.now(site, self.device)
             if self.lanes is not None:
                 self.lanes.wrote(rows, moment)
-            retired = self._rows_of_poison(window, expression, rows)
+            window.memory.uncover(expression)
+            bits = window.memory.read(expression) if self._judges_values else None
+            invalid = self._judge_values(window, rows, bits, how, moment)
+            retired = self._rows_of_poison(rows, bits, how)
             if retired is not None:
                 self.ledger.invalidate(retired, moment)
                 rows = np.setdiff1d(rows % len(self.ledger), retired)
-            if self._guards_writes and not updates:
+            if self._guards_writes and not how.updates:
                 self._judge_write(window, expression, rows, moment)
             self.ledger.stash(rows, moment)
+            if invalid is not None:
+                self.ledger.report(invalid)
             for waiting in self._put_off:
                 waiting.leave_out(rows % len(self.ledger))
 
-    def gather(self, window: Window, expression: Any, site: int) -> npt.NDArray[Any] | None:
-        """A gather, after it was made: the verdict, then poison in place of what was gathered.
-
-        Returns what it would have brought unwatched, as bits, where that is something else.
-        """
+    def gather(self, window: Window, expression: Any, site: int) -> None:
+        """A gather, after it was made: the verdict, then poison over what was gathered."""
         if not self.tally.active:
-            return None
+            return
         with self.tally.lock:
             rows = window.touched(expression)
             moment = self.tally.moments.now(site, self.device)
             seen = self._judge(window, expression, rows, moment)
-            beneath = self._seen_beneath(window, expression, rows, seen)
             self._retire(window, expression, rows, moment, seen)
-            return beneath
 
     def judge(self, window: Window, expression: Any, site: int) -> None:
-        """A gather that is about to be made: the verdict, and what it would find unwatched."""
+        """A gather that is about to be made: the verdict alone."""
         if not self.tally.active:
             return
         with self.tally.lock:
             moment = self.tally.moments.now(site, self.device)
-            rows = window.touched(expression)
-            seen = self._judge(window, expression, rows, moment)
-            beneath = self._seen_beneath(window, expression, rows, seen)
-            if beneath is not None:
-                window.memory.write(expression, beneath)
-
-    def _seen_beneath(
-        self, window: Window, expression: Any, rows: npt.NDArray[Any], seen: Seen
-    ) -> npt.NDArray[Any] | None:
-        if not seen.accused or window.beneath is None:
-            return None
-        live = _beside(self.ledger.is_live(rows), seen.bits)
-        return window.beneath.of(expression, seen.bits, live)
+            self._judge(window, expression, window.touched(expression), moment)
 
     def retire(self, window: Window, expression: Any, site: int) -> None:
-        """A gather that was judged has been made: poison in place of what was gathered."""
+        """A gather that was judged has been made: poison over what was gathered."""
         if not self.tally.active:
             return
         with self.tally.lock:
@@ -287,7 +283,7 @@ class RelayBuffer:
             self._put_off.append(waiting)
             scope.put_off(lambda: self._retire_now(waiting))
             return
-        self._poison_over(window, expression, seen)
+        self._poison_over(window, expression)
         self.ledger.consume(rows, moment, seen.all_live)
 
     def _retire_now(self, waiting: PutOff) -> None:
@@ -296,42 +292,78 @@ class RelayBuffer:
             self._retire_but_for_written(waiting)
 
     def _retire_but_for_written(self, waiting: PutOff) -> None:
-        kept = self.whole.memory.read(waiting.written)
+        kept = self.whole.memory.keep(waiting.written)
         self._poison_over(waiting.window, waiting.expression)
-        self.whole.memory.write(waiting.written, kept)
+        self.whole.memory.put_back(waiting.written, kept)
         self.ledger.consume(waiting.rows, waiting.moment)
 
-    def _poison_over(self, window: Window, expression: Any, seen: Seen = UNSEEN) -> None:
+    def _poison_over(self, window: Window, expression: Any) -> None:
         if self.poison.bits is None:
             return
-        if seen.all_live and window.beneath is not None:
-            window.beneath.keep_values(expression, seen.bits)
-        elif window.beneath is not None:
-            bits = window.memory.read(expression)
-            live = self.ledger.is_live(window.touched(expression))
-            window.beneath.keep(expression, bits, _beside(live, bits))
         kept = [part.copy() for part in self._sink_parts]
-        window.memory.write(expression, self.poison.bits)
+        window.memory.cover(expression, self.poison.bits)
         for part, values in zip(self._sink_parts, kept, strict=True):
             part[...] = values
 
+    def _judge_values(
+        self,
+        window: Window,
+        rows: npt.NDArray[Any],
+        bits: npt.NDArray[Any] | None,
+        how: Write,
+        moment: int,
+    ) -> npt.NDArray[Any] | None:
+        """Reports values just written that the contract calls invalid; returns their rows."""
+        if self.poison.bound is None or bits is None or self.poison.clears(bits):
+            return None
+        bad = self.poison.is_invalid(bits)
+        if how.constant or self.poison.is_float:
+            bad &= ~self.poison.is_poison(bits)
+        places = np.broadcast_to(_beside(rows, bits), bits.shape)[bad] % len(self.ledger)
+        found = bits[bad]
+        judged = self._owes_a_value(rows, places, how)
+        places, first = np.unique(places[judged], return_index=True)
+        if not places.size:
+            return None
+        story.report(self, "FR105", places, found[judged][first], moment, verb="write")
+        return places
+
+    def _owes_a_value(
+        self, rows: npt.NDArray[Any], places: npt.NDArray[Any], how: Write
+    ) -> npt.NDArray[np.bool_]:
+        """Tells which of the places a write owes a valid value to.
+
+        A constant over the whole buffer, or over rows that were gathered, marks that there is no
+        value; an update of what holds none cannot make one.
+        """
+        owes = ~np.isin(places, self._sink)
+        if how.updates:
+            return owes & self.ledger.is_live(places)
+        if not how.constant:
+            return owes
+        if np.unique(rows % len(self.ledger)).size == len(self.ledger):
+            return np.zeros(places.shape, bool)
+        return owes & ~self.ledger.is_consumed(places)
+
     def _rows_of_poison(
-        self, window: Window, expression: Any, rows: npt.NDArray[Any]
+        self, rows: npt.NDArray[Any], bits: npt.NDArray[Any] | None, how: Write
     ) -> npt.NDArray[Any] | None:
         """Returns which of the rows just written hold nothing but poison, None if none does.
 
-        Where a valid value may have the poison's bits, a write of it is taken for a value.
+        Where a valid value may have the poison's bits, a write of it is taken for a value, and so
+        is a whole number that was computed: that is judged as a value.
         """
-        if not self.poison.certain:
+        if not self.poison.certain or bits is None or not self.poison.is_in(bits):
             return None
-        bits = window.memory.read(expression)
-        if not self.poison.is_in(bits):
+        if not how.constant and not self.poison.is_float:
             return None
-        if window.beneath is not None:
-            window.beneath.written(expression, bits)
         whole = np.unique(rows % len(self.ledger))
         retired = whole[_rows_all(self.poison.is_poison(self.whole.memory.read(whole)))]
         return retired if retired.size else None
+
+    @property
+    def _judges_values(self) -> bool:
+        return self.poison.certain or self.poison.bound is not None
 
     def _judge_write(
         self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int
@@ -348,7 +380,7 @@ class RelayBuffer:
         lost = lost[self.owners.held(lost) & self._is_covered(window, expression)[lost]]
         if lost.size:
             bits = self.whole.memory.read(lost).reshape(len(lost), -1)
-            story.report(self, "FR103", lost, bits[:, 0], moment)
+            story.report(self, "FR103", lost, bits[:, 0], moment, verb="write")
 
     def _is_covered(self, window: Window, expression: Any) -> npt.NDArray[np.bool_]:
         """Tells of each row whether an index expression reaches all of its elements."""
@@ -371,14 +403,16 @@ class RelayBuffer:
         bits = window.memory.read(expression)
         all_live = self.ledger.all_live(rows)
         if all_live and self.poison.clears(bits):
-            return Seen(bits, all_live=True)
+            return Seen(all_live=True)
         live = self.ledger.is_live(rows)
         bad = self.poison.suspects(bits, _beside(live, bits))
+        # What was reported when it was written is not reported again.
+        bad = bad & ~_beside(self.ledger.is_reported(rows), bits)
         if bad.any():
             self._accuse(bits, np.broadcast_to(_beside(rows, bits), bits.shape), bad, moment)
         if not all_live:
             self._note_unseen(rows[~live], rows, bits, bad, moment)
-        return Seen(bits, accused=bool(bad.any()))
+        return UNSEEN
 
     def _note_unseen(
         self,
@@ -435,10 +469,9 @@ def window_of(
     row_stride: int,
     memory: Memory,
     whole: bool,
-    beneath: Beneath | None = None,
 ) -> Window:
     """Returns the window of a tensor that lies at `offset` elements into a relay buffer."""
-    return Window(row_map(shape, strides, offset, row_stride), memory, whole, beneath)
+    return Window(row_map(shape, strides, offset, row_stride), memory, whole)
 
 
 def _beside(rows: npt.NDArray[Any], bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
