@@ -180,15 +180,16 @@ def test_what_runs_in_a_capture_is_passed_over(
     assert engine.found() == ()
 
 
-def test_a_capture_s_own_stream_leaves_the_watch_in_balance(engine: Engine) -> None:
+def test_a_capture_s_own_stream_leaves_the_thread_watched_once(engine: Engine) -> None:
+    watched = _get_current_dispatch_mode_stack()
     context = engine.device.stream(engine.forward)
     with unfollowed():
         context.__enter__()
     context.__exit__(None, None, None)
-    assert engine.streams.ops._here.depth == 0
+    assert _get_current_dispatch_mode_stack() == watched
     with engine.device.stream(engine.forward):
-        assert engine.streams.ops._here.depth == 1
-    assert engine.streams.ops._here.depth == 0
+        assert _get_current_dispatch_mode_stack() == watched
+    assert _get_current_dispatch_mode_stack() == watched
 
 
 def test_a_context_that_fmcheck_enters_has_no_thread_watched(engine: Engine) -> None:

@@ -289,8 +289,24 @@ def test_a_mode_of_the_engine_s_own_may_be_entered_and_left_around_streams(fence
     with outer:
         with torch.cpu.stream(torch.cpu.Stream()), inner:
             torch.ones(2) + 1
-        assert _get_current_dispatch_mode_stack() == [outer]
+        assert _get_current_dispatch_mode_stack()[-1] is outer
+    assert outer not in _get_current_dispatch_mode_stack()
     assert outer.count >= inner.count > 0
+
+
+def test_a_mode_may_be_left_inside_of_a_stream_that_was_entered_in_it(fences: Fences) -> None:
+    from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+    class Passing(TorchDispatchMode):
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            return func(*args, **(kwargs or {}))
+
+    mode, stream = Passing(), torch.cpu.stream(torch.cpu.Stream())
+    mode.__enter__()
+    stream.__enter__()
+    mode.__exit__(None, None, None)
+    assert mode not in _get_current_dispatch_mode_stack()
+    stream.__exit__(None, None, None)
 
 
 def test_compiled_code_stays_compiled_in_a_stream(fences: Fences) -> None:

@@ -18,6 +18,7 @@ from fmcheck.contract import Budget, Contract
 from fmcheck.finding import CHECKS, Access, Violation
 from fmcheck.runtime import paths
 from fmcheck.runtime.calls import CallHold
+from fmcheck.runtime.containment import broke, contained
 from fmcheck.runtime.moment import current_stream
 
 if TYPE_CHECKING:
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
     from fmcheck.runtime.syncs import StepMode
     from fmcheck.runtime.tally import Tally
 
+#: What the closing section calls these checks.
+CHECK = "budgets of steps (FR501, FR502)"
 _SHOWN = 8
 _UNDECLARED = "the contract gives this function no budget, and `fail-on` asks for its syncs"
 
@@ -74,10 +77,11 @@ class Ledger:
         if not _thread.windows:
             from fmcheck.runtime.homes import Homes
             from fmcheck.runtime.syncs import StepMode
+            from fmcheck.runtime.torch_modes import put_beneath
 
             homes = Homes(self._contract, self.tally.kinds)
             _thread.mode = StepMode(self, homes, self.tally.sites)
-            _thread.mode.__enter__()  # type: ignore[no-untyped-call]
+            put_beneath(_thread.mode)
             _thread.ledger = self
         _thread.windows.append(window)
         if window.budget.launches is not None and _thread.mode is not None:
@@ -89,7 +93,9 @@ class Ledger:
         if window.budget.launches is not None and _thread.mode is not None:
             _thread.mode.counting -= 1
         if not _thread.windows and _thread.mode is not None:
-            _thread.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            from fmcheck.runtime.torch_modes import take_out
+
+            take_out(_thread.mode)
             _thread.mode = _thread.ledger = None
         most = window.budget.launches
         if most is not None and len(window.sites) > most:
@@ -215,11 +221,13 @@ class BudgetHold(CallHold):
             if signature is not None and not self._applies(reference, signature, args, kwargs):
                 return function(*args, **kwargs)
             window = Window(name, self.part, self.declared)
-            self.ledger.open(window)
+            with contained(self.tally, CHECK):
+                self.ledger.open(window)
             try:
                 return function(*args, **kwargs)
             finally:
-                self.ledger.close(window)
+                with contained(self.tally, CHECK):
+                    self.ledger.close(window)
 
         return call
 
@@ -232,7 +240,9 @@ class BudgetHold(CallHold):
             return bool(paths.look_up(self.part.when, bound.arguments))
         except (TypeError, LookupError) as err:
             self._problem(f"`{reference}`: `when` could not be followed: {err}")
-            return False
+        except Exception as err:
+            broke(self.tally, CHECK, err)
+        return False
 
 
 @dataclass(eq=False)
@@ -259,7 +269,8 @@ def fused(function: Callable[..., Any], name: str) -> Callable[..., Any]:
         if mode is None or ledger is None or torch.compiler.is_compiling():
             return function(*args, **kwargs)
         if mode.counting:
-            ledger.launch(name)
+            with contained(ledger.tally, CHECK):
+                ledger.launch(name)
         _thread.fused += 1
         try:
             return function(*args, **kwargs)
@@ -288,7 +299,8 @@ def budget_holds(contract: Contract, tally: Tally, strict: bool = False) -> Iter
 def heard(happened: Happening) -> None:
     """Tells the step that this thread is in of a fence: the host's own are syncs."""
     if _thread.ledger is not None and happened.what == "synchronize" and happened.lane.number == 0:
-        _thread.ledger.sync("synchronize")
+        with contained(_thread.ledger.tally, CHECK):
+            _thread.ledger.sync("synchronize")
 
 
 def mode_of_thread() -> StepMode | None:

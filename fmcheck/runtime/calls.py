@@ -12,8 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import applies
 from fmcheck.contract_checks import HANDS_OUT
-from fmcheck.errors import nearest
+from fmcheck.errors import ViolationError, nearest
 from fmcheck.runtime import paths
+from fmcheck.runtime.containment import contained
 from fmcheck.runtime.hold import attribute, installed_version, patch, rebind
 
 if TYPE_CHECKING:
@@ -103,7 +104,8 @@ class StepHold(CallHold):
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            self.tally.moments.begin_step()
+            with contained(self.tally, "counting steps"):
+                self.tally.moments.begin_step()
             return function(*args, **kwargs)
 
         return call
@@ -147,7 +149,7 @@ class OwnerHold(CallHold):
             result = function(*args, **kwargs)
             if leaving is not None:
                 owners, rows = leaving
-                with self.tally.lock:
+                with contained(self.tally, "FR104"), self.tally.lock:
                     owners.take_back(rows)
             return result
 
@@ -156,6 +158,8 @@ class OwnerHold(CallHold):
     def _tell(self, reference: str, tell: Callable[[], Any]) -> Any:
         try:
             return tell()
+        except ViolationError:
+            raise
         except Exception as err:
             what = err if isinstance(err, LookupError) else repr(err)
             self._problem(f"`{reference}`: the rows or owners of a call could not be read: {what}")

@@ -20,6 +20,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import CHECKS, Access, Site, Violation
+from fmcheck.runtime.containment import broke, contained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -50,8 +51,11 @@ def watch_asserts(common: ModuleType, tally: Tally) -> Undo:
         asked = _asserts(mod, tally) if tally.active else ()
         if not asked or rest:
             return original(mod, args, *rest, **options)
+        heard = options
+        with contained(tally, "FR602"):
+            heard = _listening(options, asked, tally)
         with _uncached():
-            return original(mod, args, **_listening(options, asked, tally))
+            return original(mod, args, **heard)
 
     setattr(common, _ENTRY, aot_module_simplified)
     return lambda: setattr(common, _ENTRY, original)
@@ -87,7 +91,7 @@ def _looking(compiler: Any, asked: tuple[Site, ...], tally: Tally) -> Any:
             for site in gone(asked, _asserts(graph, tally)):
                 _report(site, tally)
         except Exception as err:
-            tally.note(f"FR602 could not look at a compiled graph: {err!r}")
+            broke(tally, "FR602", err)
         return compiler(graph, *args, **kwargs)
 
     return look_and_compile
@@ -117,7 +121,7 @@ def _asserts(graph: Any, tally: Tally) -> tuple[Site, ...]:
             if node.op == "call_function" and _ASSERT.search(_name(node.target))
         )
     except Exception as err:
-        tally.note(f"FR602 could not look at a compiled graph: {err!r}")
+        broke(tally, "FR602", err)
         return ()
 
 

@@ -59,6 +59,8 @@ class StoreBuffer:
 class Delay:
     """Listens to operators, and shows each read the memory as its lane may see it."""
 
+    check = "delaying unordered writes"
+
     def __init__(self, fences: Fences, handover: Handover, seed: int | None) -> None:
         self.fences = fences
         self.handover = handover
@@ -90,22 +92,25 @@ class Delay:
         lane = self.fences.host if call.host else call.lane
         written = {tensor.untyped_storage()._cdata for tensor in call.writes}
         for tensor in call.writes:
-            self._keep(tensor)
+            if tensor.is_cpu:
+                self._keep(tensor)
         undo: list[Callable[[], object]] = []
-        for tensor in call.reads:
-            key = tensor.untyped_storage()._cdata
-            if key in written:
-                continue
-            relay = self._relays.get(key)
-            undo += self._as_relay(relay, lane) if relay else self._as_memory(tensor, lane)
-        if not undo:
-            return None
 
         def put_back() -> None:
             for one in reversed(undo):
                 one()
 
-        return put_back
+        try:
+            for tensor in call.reads:
+                key = tensor.untyped_storage()._cdata
+                if key in written or not tensor.is_cpu:
+                    continue
+                relay = self._relays.get(key)
+                undo += self._as_relay(relay, lane) if relay else self._as_memory(tensor, lane)
+        except BaseException:
+            put_back()
+            raise
+        return put_back if undo else None
 
     def after(self, call: Call) -> None:
         """Everything is done before the call and at its end."""

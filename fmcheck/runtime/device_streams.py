@@ -13,9 +13,11 @@ import sys
 import weakref
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.runtime.containment import broke
 from fmcheck.runtime.hold import patch, rebind
 from fmcheck.runtime.naming import holder_of
 from fmcheck.runtime.unfollowed import is_here, unfollowed
+from fmcheck.runtime.virtual import CHECK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -202,7 +204,11 @@ class DeviceStreams:
             with unfollowed():
                 result = function(*args, **kwargs)
             if self.fences.tally.active:
-                tell(result, *args, **kwargs)
+                try:
+                    tell(result, *args, **kwargs)
+                except Exception as err:
+                    self.fences.doubt("fmcheck failed to follow a call of a stream or event")
+                    broke(self.fences.tally, CHECK, err)
             return result
 
         return call

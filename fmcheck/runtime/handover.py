@@ -82,6 +82,8 @@ class Memory:
 class Handover:
     """Listens to operators, and judges what they touch."""
 
+    check = "FR401"
+
     def __init__(self, fences: Fences) -> None:
         self.fences = fences
         self._memory: dict[int, Memory] = {}

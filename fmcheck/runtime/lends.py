@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.runtime.calls import CallHold
+from fmcheck.runtime.containment import contained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +31,8 @@ class LendHold(CallHold):
         def lend(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
             if self.tally.active and self.tally.streams is not None:
-                self._lend((*args, *kwargs.values()))
+                with contained(self.tally, "FR402"):
+                    self._lend((*args, *kwargs.values()))
             return result
 
         return lend

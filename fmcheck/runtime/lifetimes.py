@@ -44,6 +44,8 @@ _KEPT_COPIES = 16
 class Lifetimes:
     """Listens to operators and fences, and judges memory by them."""
 
+    check = "FR402 to FR404"
+
     def __init__(self, fences: Fences) -> None:
         self.fences = fences
         self.tally = fences.tally

@@ -4,6 +4,9 @@ One mode of torch's dispatcher sees the operators, a few wrapped methods of tens
 read values past it. Both only translate into a `Call`, for all who listen. A thread is watched from
 the first stream that it enters, or from a relay buffer of a device that it made: without streams of
 its own an engine pays nothing on a CPU.
+
+The mode is beneath all others of its thread, so that none of them is taken off in its stead. What
+has no memory of its own, as sparse, nested, fake and wrapped tensors, is passed on as it is.
 """
 
 from __future__ import annotations
@@ -16,10 +19,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.runtime import virtual
+from fmcheck.runtime.containment import broke, contained, made_once
 from fmcheck.runtime.hold import patch
+from fmcheck.runtime.torch_modes import (
+    called,
+    has_memory,
+    is_traced,
+    others_listen,
+    put_beneath,
+    take_out,
+)
 from fmcheck.runtime.unfollowed import is_here
 
 if TYPE_CHECKING:
@@ -36,8 +48,9 @@ HOST_READS = (
     *("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"),
     *("__complex__", "__array__", "is_nonzero"),
 )
-#: Operators that wait on a device for a value that their result's shape hangs on.
-SHAPED_BY_VALUES = frozenset({"nonzero", "masked_select", "unique", "_unique2", "bincount"})
+#: What the closing section calls the checks that hear of operators.
+CHECK = "following operators on streams (FR401 to FR404)"
+_COPIES = frozenset({"copy_", "_to_copy"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +59,7 @@ class Plan:
 
     `reads` and `writes` are places of tensor arguments, (position, name). A view touches nothing;
     what does not `fill` leaves its result's memory as it was found. On a device, the host `waits`
-    for what its result hangs on.
+    for what its result hangs on. `unknown` says why a call cannot be told of, "" if it can.
     """
 
     name: str
@@ -55,6 +68,7 @@ class Plan:
     is_view: bool
     fills: bool = True
     waits: bool = False
+    unknown: str = ""
 
 
 @dataclass(eq=False, slots=True)
@@ -62,7 +76,8 @@ class Call:
     """One operator that ran, or one read by the host.
 
     `reads` and `writes` are the tensors among its arguments, `made` those of its results that
-    share no argument's memory. `host` tells of a read by the host, which has waited for `lane`.
+    share no argument's memory; none of them is without memory. `host` tells of a read by the host,
+    which has waited for `lane`. `device` is the one that it runs on, None for the CPU.
     """
 
     plan: Plan
@@ -73,6 +88,7 @@ class Call:
     writes: list[torch.Tensor]
     made: list[torch.Tensor] = field(default_factory=list)
     host: bool = False
+    device: torch.device | None = None
 
     @property
     def name(self) -> str:
@@ -93,7 +109,12 @@ class Call:
 
 
 class Listener(Protocol):
-    """Who is told of calls. `before` may return what is to be called once the call was made."""
+    """Who is told of calls. `before` may return what is to be called once the call was made.
+
+    `check` is what the closing section calls it, should it fail.
+    """
+
+    check: str
 
     def before(self, call: Call) -> Callable[[], None] | None:
         """A call is about to run, or the host about to read."""
@@ -126,62 +147,44 @@ class Ops:
     def follow_contexts(self, context: Any, virtual: bool = False) -> Iterator[Undo]:
         """Watches each thread that enters a stream, a `virtual` one perhaps, by such contexts."""
         yield patch(context, "__enter__", self._entering(context.__enter__, virtual))
-        yield patch(context, "__exit__", self._leaving(context.__exit__))
 
     def watch_here(self) -> None:
-        """Watches this thread from now on, unless somebody else's mode is at work in it."""
-        if self._here.mode is None and not _get_current_dispatch_mode_stack():
-            self._begin(stays=True, virtual=False)
+        """Watches this thread from now on."""
+        if self._here.mode is None:
+            self._begin(virtual=False)
 
     def misses_here(self) -> bool:
         """Tells whether this thread is not watched, and another one is."""
         return self._is_watching and self._here.mode is None
 
-    def _begin(self, stays: bool, virtual: bool) -> None:
+    def _begin(self, virtual: bool) -> None:
         here = self._here
-        self._is_watching, here.stays, here.of_device = True, stays, not virtual
+        self._is_watching, here.of_device = True, not virtual
         here.mode = Mode(self)
-        here.mode.__enter__()  # type: ignore[no-untyped-call]
+        put_beneath(here.mode)
 
     def _entering(self, enter: Callable[..., Any], virtual: bool) -> Callable[..., Any]:
         @functools.wraps(enter)
         def __enter__(context: Any) -> Any:  # noqa: N807
-            here = self._here
-            # What fmcheck enters itself, or torch for a capture, may be left elsewhere.
-            context._fmcheck_entered = not is_here()
-            if context._fmcheck_entered:
-                if here.mode is None and context.stream is not None:
-                    self._begin(not _get_current_dispatch_mode_stack(), virtual)
-                here.of_device = here.of_device and not virtual
-                here.depth += 1
+            # What fmcheck enters itself is no stream of the engine's.
+            if self.tally.active and not is_here() and context.stream is not None:
+                with contained(self.tally, CHECK):
+                    self._entered(virtual)
             return enter(context)
 
         return __enter__
 
-    def _leaving(self, leave: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(leave)
-        def __exit__(context: Any, *err: Any) -> Any:  # noqa: N807
-            here = self._here
-            if getattr(context, "_fmcheck_entered", False):  # not if it is older than the session
-                here.depth -= 1
-            # Under somebody else's mode ours has to go first; on top of none it may stay, to see
-            # what goes on outside of streams' contexts.
-            if here.depth == 0 and not here.stays:
-                self._leave()
-            return leave(context, *err)
-
-        return __exit__
+    def _entered(self, is_virtual: bool) -> None:
+        here = self._here
+        if here.mode is None and not (is_virtual and virtual.follows_other(self.tally)):
+            self._begin(is_virtual)
+        here.of_device = here.of_device and not is_virtual
 
     def stop(self) -> None:
         """Ends the watch of this thread; other threads' modes do nothing from now on."""
-        stack = _get_current_dispatch_mode_stack()
-        if self._here.mode is not None and stack and stack[-1] is self._here.mode:
-            self._leave()
-
-    def _leave(self) -> None:
         mode, self._here.mode = self._here.mode, None
         if mode is not None:
-            mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            take_out(mode)
 
     # --- calls ---
 
@@ -189,56 +192,105 @@ class Ops:
         """Runs an operator between what the listeners want before and after it."""
         plan = _plans.get(func)
         if plan is None:
-            plan = _plans[func] = _plan(func)
+            plan = _plans[func] = _planned(func, self.tally)
         here = self._here
-        seen = plan.waits or not plan.is_view
-        if not seen or here.quiet or here.reading or is_here() or not self.tally.active:
-            return func(*args, **kwargs)
-        reads = _tensors(plan.reads, args, kwargs)
-        writes = _tensors(plan.writes, args, kwargs)
+        if (
+            (plan.is_view and not plan.waits and not plan.unknown)
+            or here.quiet
+            or here.reading
+            or is_traced()
+            or is_here()
+            or not self.tally.active
+        ):
+            return called(func, args, kwargs)
+        call = None
+        try:
+            call = self._call(plan, args, kwargs)
+        except Exception as err:
+            broke(self.tally, CHECK, err)
+        if call is None:
+            return called(func, args, kwargs)
+        return self._made(call, lambda: called(func, args, kwargs))
+
+    def _call(self, plan: Plan, args: Any, kwargs: Any) -> Call | None:
+        """Returns an operator's call as listeners are told of it, None if they are not."""
+        if plan.unknown:
+            self.tally.untrack("operators", plan.unknown)
+            return None
+        reads, writes = _tensors(plan.reads, args, kwargs), _tensors(plan.writes, args, kwargs)
+        known = (
+            [one for one in reads if has_memory(one)],
+            [one for one in writes if has_memory(one)],
+        )
+        if len(known[0]) < len(reads) or len(known[1]) < len(writes):
+            self.tally.untrack("operators", _NO_MEMORY)
+            if plan.name in _COPIES:  # judged by both of its ends
+                return None
+            reads, writes = known
         by_host = plan.name == "_local_scalar_dense"
-        if self.on_device is not None and self.on_device.devices:
-            device = self.on_device.device_of((*reads, *writes), kwargs)
-            if device is not None:
-                call = Call(plan, args, kwargs, self.on_device.fences.host, reads, writes)
-                call.host = by_host
-                return self.on_device.run(call, device, lambda: func(*args, **kwargs))
-        if plan.is_view or here.of_device:
-            return func(*args, **kwargs)
+        device = self._device_of(reads, writes, kwargs)
+        if device is not None:
+            assert self.on_device is not None
+            host = self.on_device.fences.host
+            return Call(plan, args, kwargs, host, reads, writes, host=by_host, device=device)
+        if plan.is_view or self._here.of_device:
+            return None
         lane = virtual.current_lane()
         if lane.fences.tally is not self.tally:  # a probe's
-            return func(*args, **kwargs)
-        call = Call(plan, args, kwargs, lane, reads, writes, host=by_host)
+            return None
+        return Call(plan, args, kwargs, lane, reads, writes, host=by_host)
+
+    def _device_of(self, reads: Any, writes: Any, kwargs: Any) -> torch.device | None:
+        if self.on_device is None or not self.on_device.devices:
+            return None
+        return self.on_device.device_of((*reads, *writes), kwargs)
+
+    def _made(self, call: Call, make: Callable[[], Any]) -> Any:
+        """Makes a call between what the listeners want before and after it."""
+        if call.device is not None and self.on_device is not None:
+            on_device, device = self.on_device, call.device
+            return made_once(
+                self.tally, CHECK, lambda once: on_device.run(call, device, once), make
+            )
         undo = self.before(call)
         try:
-            result = func(*args, **kwargs)
+            result = make()
         finally:
             if undo:
                 self._undo(undo)
-        if not writes:
+        if not (call.writes or call.host):
             call.made = _made(result)
-        self.after(call)
+        if call.made or call.name != "_to_copy":
+            self.after(call)
         return result
 
-    def before(self, call: Call) -> list[Callable[[], None]]:
+    def before(self, call: Call) -> list[tuple[str, Callable[[], None]]]:
         """Tells the listeners of what is about to be done; returns what to call after it."""
         here = self._here
         here.quiet = True
-        undo = []
+        undo: list[tuple[str, Callable[[], None]]] = []
         try:
             for listener in self.listeners:
-                one = listener.before(call)
+                try:
+                    one = listener.before(call)
+                except Exception as err:
+                    broke(self.tally, listener.check, err)
+                    continue
                 if one is not None:
-                    undo.append(one)
+                    undo.append((listener.check, one))
+        except BaseException:
+            self._undo(undo)
+            raise
         finally:
             here.quiet = False
         return undo
 
-    def _undo(self, undo: list[Callable[[], None]]) -> None:
+    def _undo(self, undo: list[tuple[str, Callable[[], None]]]) -> None:
         self._here.quiet = True
         try:
-            for one in undo:
-                one()
+            for check, one in reversed(undo):
+                with contained(self.tally, check):
+                    one()
         finally:
             self._here.quiet = False
 
@@ -248,7 +300,10 @@ class Ops:
         here.quiet = True
         try:
             for listener in self.listeners:
-                listener.after(call)
+                try:
+                    listener.after(call)
+                except Exception as err:
+                    broke(self.tally, listener.check, err)
         finally:
             here.quiet = False
 
@@ -259,50 +314,49 @@ class Ops:
         def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             here = self._here
             # On a relay tensor the method comes back for the plain one underneath.
-            is_plain = type(tensor) in (torch.Tensor, torch.nn.Parameter)
+            is_plain = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
             if here.quiet or here.reading or not is_plain or not self.tally.active:
+                return method(tensor, *args, **kwargs)
+            if not has_memory(tensor) or others_listen():
                 return method(tensor, *args, **kwargs)
             if sys._getframe(1).f_code.co_filename.startswith(_OWN):
                 return method(tensor, *args, **kwargs)
             here.reading = True
             try:
-                if self.on_device is not None and tensor.device.type in self.on_device.devices:
-                    host = self.on_device.fences.host
-                    call = Call(plan, args, kwargs, host, [tensor], [], host=True)
-                    return self.on_device.run(
-                        call, tensor.device, lambda: method(tensor, *args, **kwargs)
-                    )
-                call = Call(plan, args, kwargs, virtual.current_lane(), [tensor], [], host=True)
-                undo = self.before(call)
-                try:
-                    result = method(tensor, *args, **kwargs)
-                finally:
-                    self._undo(undo)
-                self.after(call)
+                call = self._read_by_host(plan, tensor, args, kwargs)
+                return self._made(call, lambda: method(tensor, *args, **kwargs))
             finally:
                 here.reading = False
-            return result
 
         return read
 
+    def _read_by_host(self, plan: Plan, tensor: torch.Tensor, args: Any, kwargs: Any) -> Call:
+        device = self._device_of([tensor], [], {})
+        if device is not None and self.on_device is not None:
+            lane = self.on_device.fences.host
+        else:
+            lane = virtual.current_lane()
+        return Call(plan, args, kwargs, lane, [tensor], [], host=True, device=device)
+
 
 class _Here(threading.local):
-    """What a thread is at: its mode, how deep in streams it is, and whether we look elsewhere.
+    """What a thread is at: its mode, and whether we look elsewhere.
 
     One `of_device` has entered no virtual stream: what it does with the host's memory is no launch.
     """
 
     def __init__(self) -> None:
         self.mode: Mode | None = None
-        self.stays = False
         self.of_device = False
-        self.depth = 0
         self.quiet = False
         self.reading = False
 
 
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees each operator of a thread."""
+
+    # Else torch refuses to run `torch.cond` and its like.
+    supports_higher_order_operators = True
 
     def __init__(self, ops: Ops) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -322,6 +376,7 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.ops.run(func, args, kwargs or {})
 
 
+_NO_MEMORY = "a sparse, nested or wrapped tensor has no plain memory that accesses could be told by"
 # By torch's own word, what these bring or how much of it hangs on values: of a device the host has
 # to wait for it. Of an index that holds for masks alone; of some others torch says nothing, as of
 # the last step of `torch.tensor`, which has uploaded its values.
@@ -331,6 +386,17 @@ _BY_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_outpu
 # They change what a tensor object shows, and no element.
 _MOVES = frozenset({"set_", "resize_", "lift_fresh", "detach", "alias"})
 _plans: dict[Any, Plan] = {}
+
+
+def _planned(func: Any, tally: Tally) -> Plan:
+    """Returns an operator's plan; one that has none is passed on and counted."""
+    if getattr(func, "_schema", None) is None:
+        return Plan(str(func), (), (), is_view=True, unknown="they run others out of sight")
+    try:
+        return _plan(func)
+    except Exception as err:
+        broke(tally, CHECK, err)
+        return Plan(str(func), (), (), is_view=True, unknown="fmcheck could not read their schema")
 
 
 def _plan(func: Any) -> Plan:
@@ -368,11 +434,8 @@ def _tensors(places: tuple[tuple[int, str], ...], args: Any, kwargs: Any) -> lis
 
 
 def _made(result: Any) -> list[torch.Tensor]:
-    if isinstance(result, torch.Tensor):
-        return [result]
-    if isinstance(result, (list, tuple)):
-        return [one for one in result if isinstance(one, torch.Tensor)]
-    return []
+    several = result if isinstance(result, (list, tuple)) else (result,)
+    return [one for one in several if isinstance(one, torch.Tensor) and has_memory(one)]
 
 
 def _argument(call: Call, position: int, name: str) -> Any:

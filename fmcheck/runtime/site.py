@@ -18,7 +18,15 @@ _OWN = str(Path(__file__).parent)
 # What is called by torch for each operation, and what makes an engine's operation in its stead.
 _HERE = Path(__file__).parent
 _LISTENING = frozenset(
-    str(_HERE / name) for name in ("site.py", "syncs.py", "ops.py", "device_ops.py")
+    str(_HERE / name)
+    for name in (
+        "site.py",
+        "syncs.py",
+        "ops.py",
+        "device_ops.py",
+        "containment.py",
+        "torch_modes.py",
+    )
 )
 _PASSING_ON = frozenset(
     str(_HERE / name)

@@ -14,8 +14,11 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.runtime import call_text
+from fmcheck.runtime.budgets import CHECK
+from fmcheck.runtime.containment import broke
 from fmcheck.runtime.hold import patch
 from fmcheck.runtime.homes import MARK, goes_to_host, makes_from_values, names_a_device
+from fmcheck.runtime.torch_modes import called, is_traced, others_listen
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -23,7 +26,9 @@ if TYPE_CHECKING:
     from fmcheck.runtime.hold import Undo
     from fmcheck.runtime.homes import Homes
     from fmcheck.runtime.site import Sites
+    from fmcheck.runtime.tally import Tally
 
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 #: Operations whose result the host has to wait for, by the word of a report.
 _WAITS = {
     "_local_scalar_dense": "item",
@@ -51,7 +56,9 @@ _NO_LAUNCH = frozenset(
 
 
 class Listener(Protocol):
-    """Who is told of what a step does."""
+    """Who is told of what a step does; `tally` is its session's."""
+
+    tally: Tally
 
     def sync(self, verb: str) -> None:
         """The host waits for the device."""
@@ -73,6 +80,9 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._sites = sites
         self.counting = 0
 
+    # Else torch refuses to run `torch.cond` and its like.
+    supports_higher_order_operators = True
+
     @classmethod
     def ignore_compile_internals(cls) -> bool:
         """Leaves compiled functions compiled."""
@@ -82,7 +92,15 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Makes the call and says what it did."""
-        result = func(*args, **kwargs) if kwargs else func(*args)
+        result = called(func, args, kwargs or {})
+        if not is_traced():
+            try:
+                self._tell(func, args, kwargs, result)
+            except Exception as err:
+                broke(self._listener.tally, CHECK, err)
+        return result
+
+    def _tell(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         kind = _kinds.get(func)
         if kind is None:
             kind = _kinds[func] = _kind_of(func)
@@ -96,7 +114,6 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._listener.launch(func)
         else:
             kind(self, func, args, kwargs or {}, result)
-        return result
 
     def waits(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """The host has to know values to go on."""
@@ -200,6 +217,11 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return homes.elsewhere(result)
         return result
 
+    @property
+    def tally(self) -> Tally:
+        """The session's."""
+        return self._listener.tally
+
     def _launched(self, func: Any) -> None:
         if self.counting:
             self._listener.launch(func)
@@ -243,7 +265,9 @@ def _kind_of(func: Any) -> Any:
         return StepMode.repeats
     if name == "lift_fresh":
         return StepMode.lifts
-    schema = func._schema
+    schema = getattr(func, "_schema", None)
+    if schema is None:  # of a higher order: it runs others out of sight
+        return _PLAIN
     takes_tensors = any("Tensor" in str(one.type) for one in schema.arguments)
     if not takes_tensors:
         return StepMode.makes
@@ -271,7 +295,13 @@ def watch_methods(mode_of_thread: Callable[[], StepMode | None]) -> Undo:
         def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
             mode = mode_of_thread()
             result = original(tensor, *args, **kwargs)
-            return result if mode is None else told(mode, tensor, args, kwargs, result)
+            if mode is None or type(tensor) not in _PLAIN_TYPES or others_listen():
+                return result
+            try:
+                return told(mode, tensor, args, kwargs, result)
+            except Exception as err:
+                broke(mode.tally, CHECK, err)
+            return result
 
         return method
 

@@ -20,6 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fmcheck.runtime import moment
+from fmcheck.runtime.containment import broke
 from fmcheck.runtime.hold import patch, rebind
 from fmcheck.runtime.naming import holder_of
 
@@ -28,7 +29,10 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.fences import Fences, Lane, Record
     from fmcheck.runtime.hold import Undo
+    from fmcheck.runtime.tally import Tally
 
+#: What the closing section calls the checks that hear of streams and events.
+CHECK = "following streams and events (FR401 to FR405)"
 _fences: Fences | None = None
 _numbers = itertools.count(1)
 _ASSIGNED = re.compile(r"^\s*(?:\w+\.)*(\w+)\s*(?::[^=]*)?=\s*[\w.(\"')]*Stream\(")
@@ -57,30 +61,25 @@ class VirtualStream(torch.cpu.Stream):
 
     def wait_stream(self, stream: Any) -> None:
         """Lets what is launched here next wait for all that `stream` was given so far."""
-        if _fences is not None:
-            _fences.wait_lane(lane_of(self), lane_of(stream))
+        _tell(lambda fences: fences.wait_lane(lane_of(self), lane_of(stream)))
 
     def wait_event(self, event: Any) -> None:
         """Lets what is launched here next wait for the last record of `event`."""
-        if _fences is not None:
-            _fences.wait(lane_of(self), _record_of(event))
+        _tell(lambda fences: fences.wait(lane_of(self), _record_of(event)))
 
     def record_event(self, event: Any = None) -> Any:
         """Records `event`, a new one by default, and returns it."""
         event = torch.cpu.Event() if event is None else event
-        if _fences is not None:
-            _record(event, self)
+        _tell(lambda fences: _record(fences, event, self))
         return event
 
     def synchronize(self) -> None:
         """Blocks the host until all that this stream was given is done."""
-        if _fences is not None:
-            _fences.synchronize_lane(lane_of(self))
+        _tell(lambda fences: fences.synchronize_lane(lane_of(self)))
 
     def query(self) -> bool:
         """Tells whether all that this stream was given is done; then the host knows of it."""
-        if _fences is not None:
-            _fences.synchronize_lane(lane_of(self))
+        _tell(lambda fences: fences.synchronize_lane(lane_of(self)))
         return True
 
 
@@ -92,23 +91,19 @@ class VirtualEvent(torch.cpu.Event):
 
     def record(self, stream: Any = None) -> None:
         """Takes the place after all that `stream`, the current one by default, was given so far."""
-        if _fences is not None:
-            _record(self, stream)
+        _tell(lambda fences: _record(fences, self, stream))
 
     def wait(self, stream: Any = None) -> None:
         """Lets what is launched next on `stream`, the current one by default, wait for it."""
-        if _fences is not None:
-            _fences.wait(lane_of(stream), _record_of(self))
+        _tell(lambda fences: fences.wait(lane_of(stream), _record_of(self)))
 
     def synchronize(self) -> None:
         """Blocks the host until the record has passed."""
-        if _fences is not None:
-            _fences.synchronize(_record_of(self))
+        _tell(lambda fences: fences.synchronize(_record_of(self)))
 
     def query(self) -> bool:
         """Tells whether the record has passed; then the host knows of it."""
-        if _fences is not None:
-            _fences.synchronize(_record_of(self))
+        _tell(lambda fences: fences.synchronize(_record_of(self)))
         return True
 
     def elapsed_time(self, end_event: Any) -> float:
@@ -156,6 +151,11 @@ def told_to(fences: Fences) -> Iterator[None]:
         _current.entered = entered
         if lane is not None:
             default["_fmcheck_lane"] = lane
+
+
+def follows_other(tally: Tally) -> bool:
+    """Tells whether the streams are followed for another tally, as in a probe of a session."""
+    return _fences is not None and _fences.tally is not tally
 
 
 def current_lane() -> Lane:
@@ -209,8 +209,22 @@ def _making(class_: type, ours: type, init: Callable[..., None]) -> Callable[...
 
 
 def _begin(stream: Any) -> None:
-    if _fences is not None:
-        _open(stream)
+    _tell(lambda _: _open(stream))
+
+
+def _tell(tell: Callable[[Fences], object]) -> None:
+    """Tells the session's fences of something, if there is a session.
+
+    A fence that they failed to take in leaves a doubt on each race.
+    """
+    fences = _fences
+    if fences is None:
+        return
+    try:
+        tell(fences)
+    except Exception as err:
+        fences.doubt("fmcheck failed to follow a call of a stream or event")
+        broke(fences.tally, CHECK, err)
 
 
 def _number(stream: Any) -> int:
@@ -248,9 +262,8 @@ def _weakly(stream: Any) -> Callable[[], Any]:
     return weakref.ref(stream)
 
 
-def _record(event: Any, stream: Any) -> None:
-    assert _fences is not None
-    event._fmcheck_record = _fences.record(lane_of(stream))
+def _record(fences: Fences, event: Any, stream: Any) -> None:
+    event._fmcheck_record = fences.record(lane_of(stream))
     event._fmcheck_time = time.perf_counter()
 
 
@@ -278,15 +291,14 @@ def _current_stream() -> Any:
 
 def _synchronize() -> None:
     """Blocks the host until the device has nothing left to do."""
-    if _fences is not None:
-        _fences.synchronize_all()
+    _tell(lambda fences: fences.synchronize_all())
 
 
 def _recording(record_stream: Callable[..., None]) -> Callable[..., None]:
     def recording(self: torch.Tensor, stream: Any) -> None:
-        if self.device.type != "cpu" or not isinstance(stream, torch.cpu.Stream):
+        if not isinstance(stream, torch.cpu.Stream) or self.device.type != "cpu":
             record_stream(self, stream)
-        elif _fences is not None:
-            _fences.lend(self, lane_of(stream))
+        else:
+            _tell(lambda fences: fences.lend(self, lane_of(stream)))
 
     return recording

@@ -180,6 +180,8 @@ class Watch:
 
     def reached(self) -> Coverage:
         """Returns the same, in a moment: without what is still kept on a device, or never met."""
+        from fmcheck.runtime.containment import sentences
+
         suppressions = self.tally.suppressions
         problems = [*self._problems, *self.tally.dead, *suppressions.problems]
         warnings = sum(self.is_advice(violation) for violation in self.tally.all.values())
@@ -206,11 +208,7 @@ class Watch:
             matched=suppressions.matched,
             unmatched=suppressions.unmatched,
             untracked=tuple((*key, count) for key, count in self.tally.untracked.items()),
-            incomplete=tuple(
-                f"{check} is incomplete: fmcheck itself failed there {broken.count} times, "
-                f"first with {broken.error}"
-                for check, broken in self.tally.broken.items()
-            ),
+            incomplete=sentences(self.tally),
         )
 
     def _take_relay(self, relay: RelayHold, module: ModuleType) -> Iterator[Undo]:

@@ -1,0 +1,231 @@
+"""An error of fmcheck's own code is counted and told, and never becomes the engine's."""
+
+from __future__ import annotations
+
+import signal
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+
+from fmcheck.errors import ViolationError
+from fmcheck.runtime.containment import contained, made_once, sentences
+from fmcheck.runtime.halting import HaltingLock
+from fmcheck.runtime.tally import Tally
+from fmcheck.runtime.watch import Watch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+
+@pytest.fixture
+def tally() -> Tally:
+    return Tally()
+
+
+def test_an_error_goes_no_further(tally: Tally) -> None:
+    with contained(tally, "FR401"):
+        raise ValueError("of ours")
+    assert tally.broken["FR401"].count == 1
+    assert 'raise ValueError("of ours")' in tally.broken["FR401"].traceback
+
+
+def test_the_first_error_is_kept_and_the_others_are_counted(tally: Tally) -> None:
+    for text in ("first", "second", "third"):
+        with contained(tally, "FR401"):
+            raise ValueError(text)
+    (sentence,) = sentences(tally)
+    assert "FR401 is incomplete" in sentence
+    assert "3 times, first with ValueError" in sentence
+    assert "first;" in sentence
+    assert "please report this line" in sentence
+
+
+def test_an_error_is_told_on_one_line_with_our_own_lines(tally: Tally) -> None:
+    with contained(tally, "FR401"):
+        tally.seen_again(["no key"])
+    with contained(tally, "FR402"):
+        raise ValueError("one\ntwo")
+    first, second = sentences(tally)
+    assert "TypeError at tally.py:" in first
+    assert "ValueError: one;" in second
+
+
+def test_an_error_that_cannot_be_told_is_counted(tally: Tally) -> None:
+    class ShyError(Exception):
+        def __str__(self) -> str:
+            raise RuntimeError("never")
+
+    with contained(tally, "FR401"):
+        raise ShyError
+    (sentence,) = sentences(tally)
+    assert "ShyError: no message" in sentence
+
+
+@pytest.mark.parametrize("kind", [KeyboardInterrupt, SystemExit, GeneratorExit])
+def test_what_is_no_error_passes(tally: Tally, kind: type[BaseException]) -> None:
+    with pytest.raises(kind), contained(tally, "FR401"):
+        raise kind
+    assert not tally.broken
+
+
+def test_a_violation_passes_in_mode_halt_alone(tally: Tally) -> None:
+    with contained(tally, "FR401"):
+        raise ViolationError("by mistake")
+    assert tally.broken
+    halting = Tally(lock=HaltingLock())
+    with pytest.raises(ViolationError), contained(halting, "FR401"):
+        raise ViolationError("on purpose")
+    assert not halting.broken
+
+
+def test_the_error_of_a_signal_s_handler_passes(tally: Tally) -> None:
+    def too_late(*_: Any) -> None:
+        raise TimeoutError("the test's own")
+
+    before = signal.signal(signal.SIGUSR1, too_late)
+    try:
+        with pytest.raises(TimeoutError), contained(tally, "FR401"):
+            signal.raise_signal(signal.SIGUSR1)
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+    assert not tally.broken
+
+
+class Calls:
+    """An engine's call, and how often it was made."""
+
+    def __init__(self, error: Exception | None = None) -> None:
+        self.error, self.count = error, 0
+
+    def __call__(self) -> str:
+        self.count += 1
+        if self.error is not None:
+            raise self.error
+        return "its own"
+
+
+def _fails_before(call: Callable[[], Any]) -> Any:
+    raise ValueError("of ours")
+
+
+def _fails_after(call: Callable[[], Any]) -> Any:
+    call()
+    raise ValueError("of ours")
+
+
+def _swallows(call: Callable[[], Any]) -> Any:
+    try:
+        call()
+    except RuntimeError as err:
+        raise ValueError("of ours") from err
+
+
+@pytest.mark.parametrize("ours", [_fails_before, _fails_after, lambda call: call()])
+def test_a_call_is_made_once_whatever_ours_does(tally: Tally, ours: Any) -> None:
+    call = Calls()
+    assert made_once(tally, "FR401", ours, call) == "its own"
+    assert call.count == 1
+
+
+@pytest.mark.parametrize("ours", [_fails_before, _swallows, lambda call: call()])
+def test_a_call_raises_its_own_error_whatever_ours_does(tally: Tally, ours: Any) -> None:
+    call = Calls(RuntimeError("the engine's"))
+    with pytest.raises(RuntimeError, match="the engine's") as caught:
+        made_once(tally, "FR401", ours, call)
+    assert caught.value is call.error
+    assert call.count == 1
+
+
+# --- the listeners of operators -------------------------------------------------------------------
+
+
+class Broken:
+    """A listener that fails, before a call, after it, or when it puts back what it changed."""
+
+    check = "FR499"
+
+    def __init__(self, where: str) -> None:
+        self.where = where
+
+    def before(self, call: Any) -> Callable[[], None] | None:
+        if self.where == "before":
+            raise ValueError("before")
+
+        def put_back() -> None:
+            if self.where == "put back":
+                raise ValueError("put back")
+
+        return put_back
+
+    def after(self, call: Any) -> None:
+        if self.where == "after":
+            raise ValueError("after")
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    made = Watch([], streams="tracked")
+    made.start()
+    yield made
+    made.stop()
+
+
+def program() -> list[Any]:
+    """Runs operators, reads by the host, and an operator that fails."""
+    with torch.cpu.stream(torch.cpu.Stream()):
+        values = torch.arange(6).reshape(2, 3) + 1
+        values[0, 0] = 7
+        told = [values.tolist(), values.sum().item(), bool(values.any()), values.numpy().sum()]
+        try:
+            _ = values @ values
+        except RuntimeError as err:
+            told.append(str(err))
+    return told
+
+
+@pytest.mark.parametrize("where", ["before", "after", "put back"])
+@pytest.mark.parametrize("place", [0, -1])
+def test_a_listener_that_fails_changes_nothing(watch: Watch, where: str, place: int) -> None:
+    bare = program()
+    assert watch.tally.streams is not None
+    watch.tally.streams.ops.listeners.insert(place, Broken(where))
+    assert program() == bare
+    (sentence,) = watch.coverage().incomplete
+    assert sentence.startswith("FR499 is incomplete")
+
+
+def test_what_other_listeners_find_is_found_beside_a_broken_one(watch: Watch) -> None:
+    assert watch.tally.streams is not None
+    watch.tally.streams.ops.listeners.insert(0, Broken("before"))
+    first, second = torch.cpu.Stream(), torch.cpu.Stream()
+    with torch.cpu.stream(first):
+        values = torch.ones(4) + 1
+    with torch.cpu.stream(second):
+        _ = values * 2
+    assert [one.code for one in watch.drain()] == ["FR401"]
+
+
+def test_an_interrupt_in_a_listener_puts_back_what_others_changed(watch: Watch) -> None:
+    values = torch.zeros(2)
+
+    class Changes(Broken):
+        def before(self, call: Any) -> Callable[[], None] | None:
+            values.fill_(9)
+
+            def put_back() -> None:
+                values.zero_()
+
+            return put_back
+
+    class Interrupted(Broken):
+        def before(self, call: Any) -> Callable[[], None] | None:
+            listeners.clear()
+            raise KeyboardInterrupt
+
+    assert watch.tally.streams is not None
+    listeners = watch.tally.streams.ops.listeners
+    listeners[:] = [Changes(""), Interrupted("")]
+    with pytest.raises(KeyboardInterrupt), torch.cpu.stream(torch.cpu.Stream()):
+        _ = torch.ones(2) + 1
+    assert values.sum() == 0
