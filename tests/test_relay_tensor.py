@@ -126,11 +126,111 @@ def test_rows_of_two_faults_are_two_violations(line: Subject) -> None:
     assert sorted(line.codes) == ["FR101", "FR102"]
 
 
-def test_an_invalid_value_is_told_from_stale_data(line: Subject) -> None:
-    line.buf[ROWS] = torch.tensor([4, -7])
+@pytest.mark.parametrize("value", [-7, -1])
+def test_an_invalid_value_is_reported_where_it_is_written(value: int, line: Subject) -> None:
+    line.buf[ROWS] = torch.tensor([4, value])
+    (violation,) = line.found
+    assert (violation.code, violation.rows) == ("FR105", (3,))
+    assert (violation.values, violation.access.verb) == ((str(value),), "write")
+    assert violation.access.site.path == TEST_FILE
+
+
+@pytest.mark.parametrize("value", [-7, -1])
+def test_an_invalid_value_is_reported_once_and_handed_on(value: int, line: Subject) -> None:
+    line.buf[ROWS] = torch.tensor([4, value])
+    assert line.buf[ROWS].tolist() == [4, value]
+    assert line.codes == ["FR105"]
+    line.buf[ROWS]
+    assert line.codes == ["FR102"]
+
+
+@pytest.mark.parametrize("value", [-7, -1])
+def test_an_invalid_value_over_a_gathered_row_is_no_missing_write(
+    value: int, line: Subject
+) -> None:
+    line.buf[ROWS] = 5
+    line.buf[ROWS]
+    line.buf[ROWS] = torch.tensor([value, 6])
     line.buf[ROWS]
     (violation,) = line.found
-    assert (violation.code, violation.rows, violation.values) == ("FR105", (3,), ("-7",))
+    assert (violation.code, violation.rows, violation.access.verb) == ("FR105", (2,), "write")
+    assert violation.last_write is not None
+
+
+def test_the_next_write_of_a_row_is_judged_anew(line: Subject) -> None:
+    for value in (-7, 4, -1):
+        line.buf[ROWS] = torch.tensor([5, value])
+    line.buf[ROWS]
+    assert [(one.rows, one.values) for one in line.found] == [((3,), ("-7",))]
+    line.buf[ROWS] = torch.tensor([5, 6])
+    line.buf[ROWS]
+    assert line.codes == []
+
+
+INVALID_WRITES: dict[str, Callable[[Any], Any]] = {
+    "a number": lambda b: b.__setitem__(ROWS, -7),
+    "a number of one element": lambda b: b.__setitem__(3, torch.tensor(-1)),
+    "index_put_": lambda b: b.index_put_((ROWS,), torch.tensor(-1)),
+    "index_copy_": lambda b: b.index_copy_(0, ROWS, torch.tensor([-1, 4])),
+    "scatter_": lambda b: b.scatter_(0, ROWS, torch.tensor([-1, 4])),
+    "a view's copy_": lambda b: b[2:4].copy_(torch.tensor([-1, 4])),
+    "out=": lambda b: torch.sub(torch.ones(2, dtype=torch.int64), 2, out=b[2:4]),
+    "a kernel": lambda b: (
+        rt.plain(b).__setitem__(slice(2, 4), -1),
+        rt.after_call([], [b], ROWS),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INVALID_WRITES)
+def test_each_way_to_write_is_judged(name: str, line: Subject) -> None:
+    INVALID_WRITES[name](line.buf)
+    assert line.codes == ["FR105"]
+
+
+def test_an_update_is_judged_where_there_was_a_value(line: Subject) -> None:
+    line.buf[ROWS] = 5
+    line.buf.sub_(6)
+    (violation,) = line.found
+    assert (violation.code, violation.rows, violation.values) == ("FR105", (2, 3), ("-1", "-1"))
+
+
+MARKS: dict[str, Callable[[Any], Any]] = {
+    "poison over rows": lambda b: b.__setitem__(ROWS, -1),
+    "poison over the buffer": lambda b: b.fill_(-1),
+    "a number over the buffer": lambda b: b.fill_(-9),
+    "a number over what was gathered": lambda b: b.__setitem__(CONSUMED, -9),
+}
+CONSUMED = torch.tensor([5])
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_one_number_that_marks_an_empty_row_is_no_value(name: str, line: Subject) -> None:
+    line.buf[CONSUMED] = 5
+    line.buf[CONSUMED]
+    MARKS[name](line.buf)
+    assert line.codes == []
+
+
+def test_a_mark_that_is_gathered_is_an_invalid_value(line: Subject) -> None:
+    line.buf.fill_(-9)
+    assert line.buf[ROWS].tolist() == [-9, -9]
+    (violation,) = line.found
+    assert (violation.code, violation.access.verb) == ("FR105", "gather")
+
+
+def test_an_invalid_value_written_out_of_sight_is_reported_when_it_is_gathered(
+    line: Subject,
+) -> None:
+    line.plain[ROWS] = torch.tensor([4, -7])
+    line.buf[ROWS]
+    (violation,) = line.found
+    assert (violation.code, violation.rows, violation.access.verb) == ("FR105", (3,), "gather")
+
+
+def test_an_invalid_value_in_the_sink_is_nobodys(line: Subject) -> None:
+    line.buf[torch.tensor([0, 2])] = torch.tensor([-7, 4])
+    assert line.codes == []
 
 
 def test_the_sink_row_is_never_a_finding_and_stays_readable(line: Subject) -> None:

@@ -106,6 +106,8 @@ class RelayBuffer:
 
     base: Any
     veil: Veil | None = None
+    #: Its values may be those of a placeholder: the first write or gather decides.
+    is_on_trust = False
     #: This buffer, if its ledger lies beside it on a device.
     guard: GuardedBuffer | None = None
 
@@ -150,11 +152,46 @@ class RelayBuffer:
         with self.tally.lock:
             self._poison_over(self.whole, EVERYTHING)
 
-    def adopt_values(self) -> None:
-        """Takes the buffer as it is: rows of poison are empty, all others live."""
+    def adopt_values(self, bound: bool = False) -> None:
+        """Takes the buffer as it is: rows of poison are empty, all others live.
+
+        If it was `bound` by the engine just now, that is what wrote them.
+        """
         with self.tally.lock:
             bits = self.whole.memory.read(EVERYTHING)
-            self.ledger.adopt(~_rows_all(self.poison.is_poison(bits)))
+            live = ~_rows_all(self.poison.is_poison(bits))
+            sites, moments = self.tally.sites, self.tally.moments
+            moment = moments.now(sites.here(), self.device) if bound else NEVER
+            self.ledger.adopt(live, moment)
+
+    def fill(self) -> tuple[bool, bool]:
+        """Tells whether the buffer holds one number throughout, and whether that marks emptiness.
+
+        Zero does, the poison, what the contract calls invalid, and a float that is not finite.
+        """
+        bits = self.whole.memory.read(EVERYTHING).reshape(-1)
+        if not bits.size:
+            return True, True
+        if not (bits == bits[0]).all():
+            return False, False
+        value = self.poison.values(bits[:1])
+        marks = self.poison.is_poison(bits[:1]) | self.poison.is_invalid(bits[:1])
+        return True, bool(marks[0] or value[0] == 0 or not np.isfinite(value[0]))
+
+    def _settle(self, window: Window, expression: Any, how: Write) -> None:
+        """The first write to a buffer on trust: what it was bound with is a placeholder.
+
+        An update goes into values, and the sink is nobody's.
+        """
+        if how.updates:
+            self.is_on_trust = False
+        elif not np.isin(window.touched(expression) % len(self.ledger), self._sink).all():
+            self.is_on_trust = False
+            values = window.memory.read(expression)
+            self._poison_over(self.whole, EVERYTHING)
+            window.memory.write(expression, values)
+            window.memory.uncover(expression)
+            self.ledger.adopt(np.zeros(len(self.ledger), bool))
 
     def peek(self, window: Window, site: int, by_host: bool = False) -> None:
         """A read that does not consume; the host's own waits for what it reads."""
@@ -185,6 +222,8 @@ class RelayBuffer:
             if self.lanes is not None:
                 self.lanes.wrote(rows, moment)
             window.memory.uncover(expression)
+            if self.is_on_trust:
+                self._settle(window, expression, how)
             bits = window.memory.read(expression) if self._judges_values else None
             invalid = self._judge_values(window, rows, bits, how, moment)
             retired = self._rows_of_poison(rows, bits, how)
@@ -393,6 +432,7 @@ class RelayBuffer:
         """Reports what is wrong with a gather; returns what it saw."""
         self.tally.gathers += 1
         self.tally.touched.add(self.relay)
+        self.is_on_trust = False
         if rows.size == 0:
             return UNSEEN
         if self.lanes is not None:

@@ -142,6 +142,8 @@ class GuardedBuffer(RelayBuffer):
             rows = self._rows_on_device(index)
             if self.lanes is not None:
                 self.lanes.wrote(rows, moment)
+            if self.is_on_trust:
+                self._settle_on_device(rows, how)
             self._launch_write(rows, moment, how, judges=not (resets and how.constant))
             self._halt_if_asked()
 
@@ -214,10 +216,10 @@ class GuardedBuffer(RelayBuffer):
         with self.tally.lock, unfollowed():
             super().lay_poison()
 
-    def adopt_values(self) -> None:
+    def adopt_values(self, bound: bool = False) -> None:
         """Takes the buffer as it is."""
         with self._by_the_host():
-            super().adopt_values()
+            super().adopt_values(bound)
 
     def stash(self, window: Window, expression: Any, site: int, how: Write = VALUES) -> None:
         """A write by any expression."""
@@ -288,7 +290,21 @@ class GuardedBuffer(RelayBuffer):
         if self.tally.halts:
             self.tally.collect()
 
+    def _settle_on_device(self, rows: torch.Tensor, how: Write) -> None:
+        """The first write to a buffer on trust, which was made: poison goes over all other rows."""
+        self.is_on_trust = False
+        if how.updates:
+            return
+        others = self.owned_rows != 0
+        others[rows] = False
+        self.on_device["state"].masked_fill_(others, State.EMPTY)
+        self.on_device["last_write"].masked_fill_(others, NEVER)
+        if self.poison.bits is not None:
+            inner = (1,) * (self._bits.dim() - 1)
+            self._bits.masked_fill_(others.reshape(-1, *inner), self.poison.bits)
+
     def _begin_gather(self) -> None:
+        self.is_on_trust = False
         self.tally.touched.add(self.relay)
         self._guards_writes = self.owners is not None and self.overwrite != "always"
 

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.contract import Buffer, Contract, Opaque, Relay, applies
 from fmcheck.errors import SLIP, nearest
 from fmcheck.runtime import paths
+from fmcheck.runtime.containment import contained
 from fmcheck.runtime.scope import Scope, scoped
 
 if TYPE_CHECKING:
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
     from fmcheck.runtime.tally import Tally
 
     Undo = Callable[[], None]
+
+#: The check that an error of our own is counted for.
+CHECK = "relay buffers"
 
 
 @dataclass(eq=False)
@@ -46,6 +50,7 @@ class RelayHold:
     problems: list[str] = field(default_factory=list)
     _known: dict[str, Buffer | None] = field(default_factory=dict)
     _owners_of: dict[int, Owners] = field(default_factory=dict)
+    _in_init: list[int] = field(default_factory=list)
 
     @property
     def name(self) -> str:
@@ -122,12 +127,13 @@ class RelayHold:
     def _watch_setattr(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def __setattr__(instance: Any, name: str, value: Any) -> None:  # noqa: N807
-            if name in self._known:
-                buffer = self._known[name]
-            else:
-                buffer = self._known[name] = self.relay.buffer_for(name, self.version)
-            if buffer is not None and self.tally.active and hasattr(value, "untyped_storage"):
-                value = self._adopt(instance, name, buffer, value)
+            with contained(self.tally, CHECK):
+                if name in self._known:
+                    buffer = self._known[name]
+                else:
+                    buffer = self._known[name] = self.relay.buffer_for(name, self.version)
+                if buffer is not None and self.tally.active and hasattr(value, "untyped_storage"):
+                    value = self._adopt(instance, name, buffer, value)
             original(instance, name, value)
 
         return __setattr__
@@ -135,20 +141,30 @@ class RelayHold:
     def _watch_init(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def __init__(instance: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
-            from fmcheck.runtime import devices
-
             if self.tally.active and self.relay.pool:
-                self._find_pool(instance, original, args, kwargs)
-            original(instance, *args, **kwargs)
-            if self.tally.active:
-                self.instances += 1
-                self._adopt_the_rest(instance)
-                names = self.contract.device.device_modules
-                devices.compare_kept_modules(instance, names, self.tally)
-                if self.tally.keeper is not None:
-                    self.tally.keeper.milestone()
+                with contained(self.tally, CHECK):
+                    self._find_pool(instance, original, args, kwargs)
+            self._in_init.append(id(instance))
+            try:
+                original(instance, *args, **kwargs)
+                if self.tally.active:
+                    with contained(self.tally, CHECK):
+                        self._is_made(instance)
+            finally:
+                self._in_init.remove(id(instance))
 
         return __init__
+
+    def _is_made(self, instance: Any) -> None:
+        """Takes hold of an instance whose `__init__` is done."""
+        from fmcheck.runtime import devices
+
+        self.instances += 1
+        self._adopt_the_rest(instance)
+        names = self.contract.device.device_modules
+        devices.compare_kept_modules(instance, names, self.tally)
+        if self.tally.keeper is not None:
+            self.tally.keeper.milestone()
 
     def _adopt_the_rest(self, instance: Any) -> None:
         """Takes hold of buffers that were set past `__setattr__`, as frozen data classes do."""
@@ -169,9 +185,13 @@ class RelayHold:
         self.made.add(buffer.name)
         try:
             before = None if past_setattr else getattr(instance, name, None)
-            fresh = not hasattr(before, "untyped_storage")
+            bind = adoption.Bind.LATER
+            if hasattr(before, "untyped_storage"):
+                bind = adoption.Bind.AGAIN
+            elif id(instance) in self._in_init:
+                bind = adoption.Bind.IN_INIT
             return adoption.adopt(
-                value, name, buffer, self.relay, self.tally, fresh, self._owners(instance)
+                value, name, buffer, self.relay, self.tally, bind, self._owners(instance)
             )
         except Exception as err:
             self._problem(f"buffer `{name}`: could not be taken hold of: {err!r}")

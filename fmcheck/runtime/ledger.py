@@ -112,12 +112,13 @@ class Ledger:
         self.generation[rows] = generations
         self.state[rows] = _EMPTY
 
-    def adopt(self, live: npt.NDArray[np.bool_]) -> None:
+    def adopt(self, live: npt.NDArray[np.bool_], moment: int = NEVER) -> None:
         """Takes over a buffer that has values already: `live` tells which rows do.
 
-        Who wrote them, and for whom, is not known: they may be overwritten.
+        For whom they were written is not known: they may be overwritten. At `moment` they came.
         """
         self.state[:] = np.where(live, State.SPARED, State.EMPTY)
+        self._last_write[:] = np.where(live, moment, NEVER)
 
     def load(self, entries: Mapping[str, npt.NDArray[Any]]) -> None:
         """Takes over what `dump` gave: one array of an entry a row for each name."""

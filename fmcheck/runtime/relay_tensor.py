@@ -7,6 +7,7 @@ relay tensors, so that a write through them is seen.
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,6 +16,8 @@ import torch
 from fmcheck.runtime import devices, picks, rows, untraced
 from fmcheck.runtime.buffer import VALUES, RelayBuffer, Window, Write, window_of
 from fmcheck.runtime.by_rows import guard_for, rows_written, single_index, written_index
+from fmcheck.runtime.containment import broke, contained
+from fmcheck.runtime.hold import CHECK
 from fmcheck.runtime.memory import Veil, VeiledMemory, memory_of
 from fmcheck.runtime.poison import poison_for
 from fmcheck.runtime.unfollowed import unfollowed
@@ -46,15 +49,26 @@ class RelayTensor(torch.Tensor):
         cls, func: Call, types: Any, args: Arguments = (), kwargs: Options | None = None
     ) -> Any:
         """Makes the call on the plain tensors and tells the buffers what it did."""
-        if untraced.is_traced() or untraced.is_mixed(types, cls):
-            return _out_of_sight(func, args, kwargs or {})
-        translate = _translations.get(func)
-        if translate is None:
-            translate = _translation_of(func)
-            if picks.is_pick(name := picks.name_of(func)):
-                translate = devices.one_device(name, translate, RelayTensor)
-            _translations[func] = translate
-        return translate(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        try:
+            if untraced.is_traced() or untraced.is_mixed(types, cls):
+                return _out_of_sight(func, args, kwargs)
+            translate = _translations.get(func)
+            if translate is None:
+                translate = _translation_of(func)
+                if picks.is_pick(name := picks.name_of(func)):
+                    translate = devices.one_device(name, translate, RelayTensor)
+                _translations[func] = translate
+            return translate(func, args, kwargs)
+        except Exception as err:
+            if _is_the_engines(err):
+                raise
+            tensor = next(_relay_tensors((args, kwargs)), None)
+            if tensor is None:
+                raise
+            broke(tensor._relay.tally, CHECK, err)
+        # What comes behind the engine's own call is contained there: it was not made yet.
+        return _made(func, plain(args), plain(kwargs))
 
 
 def relay_tensor(
@@ -83,7 +97,9 @@ def relay_tensor(
         buffer.base, buffer.veil = tensor, veil
         if tally.streams is not None:
             tally.streams.adopt(buffer)
-    return alias(tensor, buffer, whole)
+    made = alias(tensor, buffer, whole)
+    made.__dict__.update(tensor.__dict__)  # a mark such as that of `torch.nn.Buffer`
+    return made
 
 
 def wants_guard(tensor: torch.Tensor) -> bool:
@@ -144,17 +160,40 @@ def _window_of_view(view: torch.Tensor, buffer: RelayBuffer) -> Window:
     return window_of(view.shape, view.stride(), offset, row_stride, memory, whole=False)
 
 
+# --- the engine's own call ---
+
+
+def _made(func: Call, args: Arguments, kwargs: Options) -> Any:
+    return func(*args, **kwargs)
+
+
+def _taken(tensor: torch.Tensor, index: Any) -> Any:
+    return tensor[index]
+
+
+def _put(tensor: torch.Tensor, index: Any, value: Any) -> None:
+    tensor[index] = value
+
+
+_MAKING = frozenset(one.__code__ for one in (_made, _taken, _put))
+
+
+def _is_the_engines(err: Exception) -> bool:
+    """Tells whether an error came out of the engine's own call."""
+    return any(frame.f_code in _MAKING for frame, _ in traceback.walk_tb(err.__traceback__))
+
+
 # --- what a call does -------------------------------------------------------------------------
 
 
 def _pass(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that only asks for metadata. An alias is a view, which the engine's tensor is not."""
-    return func(*plain(args), **plain(kwargs))
+    return _made(func, plain(args), plain(kwargs))
 
 
 def _identity(func: Call, args: Arguments, kwargs: Options) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
-        return func(*args, **kwargs)
+        return _made(func, args, kwargs)
 
 
 def _stand_in(tensor: RelayTensor) -> torch.Tensor:
@@ -167,8 +206,9 @@ def _out_of_sight(func: Call, args: Arguments, kwargs: Options) -> Any:
     for tensor in _relay_tensors((args, kwargs)):
         if tensor._relay.tally.active and picks.name_of(func) not in _METADATA:
             tensor._relay.tally.untrack("accesses", untraced.reason())
+    into = plain(args, _stand_in), plain(kwargs, _stand_in)
     with torch._C.DisableTorchFunctionSubclass():
-        return func(*plain(args, _stand_in), **plain(kwargs, _stand_in))
+        return _made(func, *into)
 
 
 def _escape(func: Call, args: Arguments, kwargs: Options) -> Any:
@@ -186,10 +226,11 @@ def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
     readers = list(_relay_tensors((args, kwargs)))
     for reader in readers:
         _order(reader)
-    result = func(*plain(args), **plain(kwargs))
+    result = _made(func, plain(args), plain(kwargs))
     out = kwargs.get("out")
     if out is not None:
-        return _written_to(out, result, readers)
+        _enter_out(out, readers)
+        return out if isinstance(out, torch.Tensor) else result
     viewed = _as_view(result, readers)
     if viewed is result and _brings_values(func, result):
         for reader in readers:
@@ -209,28 +250,29 @@ def _comes_to_host(reader: RelayTensor, result: Any, kwargs: Options, *more: Any
     )
 
 
-def _written_to(out: Any, result: Any, readers: Sequence[RelayTensor]) -> Any:
+def _enter_out(out: Any, readers: Sequence[RelayTensor]) -> None:
     targets = list(_relay_tensors(out))
     for reader in readers:
         if not any(reader is target for target in targets):
             _enter_peek(reader)
     for target in targets:
         _enter_write(target, rows.EVERYTHING)
-    return out if isinstance(out, torch.Tensor) else result
 
 
 def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that changes its first argument in place, or each tensor of it if that is a list."""
     for tensor in _relay_tensors((args, kwargs)):
         _order(tensor)
-    result = func(*plain(args), **plain(kwargs))
+    result = _made(func, plain(args), plain(kwargs))
     target = args[0] if args else kwargs.get("self", kwargs.get("input"))
     written = list(_relay_tensors(target))
-    expression = _picked(func, args, kwargs, written)
-    updates = picks.name_of(func) in _UPDATING or bool(_accumulates(func, args, kwargs))
-    how = Write(updates, _is_constant(func, args, kwargs))
-    for tensor in written:
-        _enter_write(tensor, expression, how)
+    for one in written[:1]:
+        with contained(one._relay.tally, CHECK):
+            expression = _picked(func, args, kwargs, written)
+            updates = picks.name_of(func) in _UPDATING or bool(_accumulates(func, args, kwargs))
+            how = Write(updates, _is_constant(func, args, kwargs))
+            for tensor in written:
+                _enter_write(tensor, expression, how)
     for reader in _relay_tensors((args[1:], kwargs)):
         _enter_peek(reader, _comes_to_host(reader, target, kwargs, *args[2:]))
     if func is torch.Tensor.__setitem__:
@@ -252,21 +294,23 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     if guard is not None:
         guard.order()
     if type(index) is torch.Tensor and index.dim() > 0:
-        result = tensor._plain[index]
-        shown = tensor._window or window(tensor)
-        if guard is not None and guard_for(guard, index, shown.whole) is not None:
-            guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
-            return result
-        expression = picks.host(index)
-        if shown.whole or rows.selects_rows(expression, shown.rows.ndim, shown.dims):
-            _enter_gather(tensor, expression)
-        else:
-            _enter_peek(tensor)
+        result = _taken(tensor._plain, index)
+        with contained(tensor._relay.tally, CHECK):
+            shown = tensor._window or window(tensor)
+            if guard is not None and guard_for(guard, index, shown.whole) is not None:
+                guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
+                return result
+            expression = picks.host(index)
+            if shown.whole or rows.selects_rows(expression, shown.rows.ndim, shown.dims):
+                _enter_gather(tensor, expression)
+            else:
+                _enter_peek(tensor)
         return result
-    result = tensor._plain[plain(index)]
+    result = _taken(tensor._plain, plain(index))
     if _shares_storage(result, tensor._plain):
         return alias(result, tensor._relay)
-    _gathered(tensor, picks.host(index))
+    with contained(tensor._relay.tally, CHECK):
+        _gathered(tensor, picks.host(index))
     return result
 
 
@@ -279,10 +323,10 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     if guard is not None:
         guard.order()
     if type(index) is torch.Tensor is type(value):
-        tensor._plain[index] = value
+        _put(tensor._plain, index, value)
         _enter_write(tensor, index)
         return
-    tensor._plain[plain(index)] = plain(value)
+    _put(tensor._plain, plain(index), plain(value))
     _enter_write(tensor, index, Write(constant=isinstance(value, _NUMBERS)))
     for reader in _relay_tensors(value):
         _enter_peek(reader)
@@ -295,15 +339,19 @@ def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
     if type(tensor) is not RelayTensor:
         return _read(func, args, kwargs)
     _order(tensor)
-    result = func(*plain(args), **plain(kwargs))
-    index = single_index(name, args, kwargs)
-    guard = guard_for(tensor._relay, index, window(tensor).whole)
-    if guard is not None and kwargs.get("out") is None:
-        guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
-        return result
-    _gathered(tensor, picks.READS[name](func, tensor._plain, args, kwargs))
+    result = _made(func, plain(args), plain(kwargs))
     out = kwargs.get("out")
-    return result if out is None else _written_to(out, result, [])
+    with contained(tensor._relay.tally, CHECK):
+        index = single_index(name, args, kwargs)
+        guard = guard_for(tensor._relay, index, window(tensor).whole)
+        if guard is not None and out is None:
+            guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
+            return result
+        _gathered(tensor, picks.READS[name](func, tensor._plain, args, kwargs))
+    if out is None:
+        return result
+    _enter_out(out, [])
+    return out if isinstance(out, torch.Tensor) else result
 
 
 def _gathered(tensor: RelayTensor, expression: Any) -> None:
@@ -317,14 +365,31 @@ def _reshape_in_place(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that changes what the tensor object shows, not the elements."""
     tensor = args[0]
     with torch._C.DisableTorchFunctionSubclass():
-        result = func(tensor, *plain(args[1:]), **plain(kwargs))
+        result = _made(func, (tensor, *plain(args[1:])), plain(kwargs))
         if type(tensor) is not RelayTensor:
             return result
         tensor._plain = tensor.as_subclass(torch.Tensor)
         tensor._window = None
-        if not _shares_storage(tensor._plain, tensor._relay.base):
-            _move(tensor)
+        with contained(tensor._relay.tally, CHECK):
+            if not _lies_within(tensor._plain, tensor._relay.base):
+                _move(tensor)
     return tensor if result is not None else None
+
+
+def _lies_within(tensor: torch.Tensor, base: torch.Tensor) -> bool:
+    """Tells whether all elements of a tensor are a buffer's."""
+    if not _shares_storage(tensor, base) or not tensor.numel():
+        return tensor is base
+    (first, last), (start, end) = _reach(base), _reach(tensor)
+    return first <= start and end <= last
+
+
+def _reach(tensor: torch.Tensor) -> tuple[int, int]:
+    """Returns where in its storage a tensor begins and ends, in bytes."""
+    last = sum((n - 1) * int(step) for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    start = int(tensor.storage_offset())
+    size = tensor.element_size()
+    return start * size, (start + last + 1) * size
 
 
 def _property_of(func: Call) -> str:
@@ -334,7 +399,7 @@ def _property_of(func: Call) -> str:
 
 def _become(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that changes what the tensor is, and neither its shape nor its elements."""
-    result = func(*plain(args), **plain(kwargs))
+    result = _made(func, plain(args), plain(kwargs))
     return args[0] if result is plain(args[0]) else result
 
 
@@ -357,11 +422,13 @@ def _move(tensor: RelayTensor) -> None:
 
 def _property(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A property of the tensor: metadata, or a view such as `data` and `T`."""
-    result = func(*plain(args), **kwargs)
+    result = _made(func, plain(args), kwargs)
     return _as_view(result, args[:1]) if isinstance(result, torch.Tensor) else result
 
 
 def _iterate(func: Call, args: Arguments, kwargs: Options) -> Any:
+    if not plain(args[0]).dim():
+        return _made(func, plain(args), kwargs)  # torch's own error
     return iter(_read(torch.Tensor.unbind, args, kwargs))
 
 
@@ -485,15 +552,16 @@ def before_call(reads: Sequence[Any], index: Any, writes: Sequence[Any] = ()) ->
     Before it, so that a kernel that fails on a bad row is explained. What is no relay tensor is
     passed over.
     """
-    for tensor in _told_of(writes, index):
-        _order(tensor)
+    for tensor in _told_of((*writes, *reads), index):
+        with contained(tensor._relay.tally, CHECK):
+            _order(tensor)
     for tensor in _told_of(reads, index):
-        _order(tensor)
-        guard = guard_for(tensor._relay, index, window(tensor).whole)
-        if guard is not None:
-            guard.judge_rows(index, guard.tally.sites.here(_OUR_FRAMES))
-        else:
-            _enter(tensor, "judge", picks.host(index))
+        with contained(tensor._relay.tally, CHECK):
+            guard = guard_for(tensor._relay, index, window(tensor).whole)
+            if guard is not None:
+                guard.judge_rows(index, guard.tally.sites.here(_OUR_FRAMES))
+            else:
+                _enter(tensor, "judge", picks.host(index))
 
 
 def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
@@ -504,11 +572,12 @@ def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
     for tensor in read:
         if tensor._relay in kept:
             continue
-        guard = guard_for(tensor._relay, index, window(tensor).whole)
-        if guard is not None:
-            guard.retire_rows(index, guard.tally.sites.here(_OUR_FRAMES))
-        else:
-            _enter(tensor, "retire", picks.host(index))
+        with contained(tensor._relay.tally, CHECK):
+            guard = guard_for(tensor._relay, index, window(tensor).whole)
+            if guard is not None:
+                guard.retire_rows(index, guard.tally.sites.here(_OUR_FRAMES))
+            else:
+                _enter(tensor, "retire", picks.host(index))
     updated = {tensor._relay for tensor in read}
     for tensor in written:
         # A kernel that gathers a buffer and writes it may take the values out.
@@ -535,24 +604,27 @@ def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
 
 def _enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
     buffer = tensor._relay
-    if buffer.lanes is None:
-        buffer.peek(buffer.whole, 0)
-    else:
-        buffer.peek(window(tensor), buffer.tally.sites.here(_OUR_FRAMES), by_host)
+    with contained(buffer.tally, CHECK):
+        if buffer.lanes is None:
+            buffer.peek(buffer.whole, 0)
+        else:
+            buffer.peek(window(tensor), buffer.tally.sites.here(_OUR_FRAMES), by_host)
 
 
 def _enter_write(tensor: RelayTensor, expression: Any, how: Write = VALUES) -> None:
     buffer = tensor._relay
-    if buffer.guard is not None:
-        index = rows_written(buffer, expression, window(tensor).whole)
-        if index is not None:
-            resets = index is not expression and len(index) == len(buffer.ledger)
-            buffer.guard.stash_rows(index, buffer.tally.sites.here(_OUR_FRAMES), how, resets)
+    with contained(buffer.tally, CHECK):
+        if buffer.guard is not None:
+            index = rows_written(buffer, expression, window(tensor).whole)
+            if index is not None:
+                resets = index is not expression and len(index) == len(buffer.ledger)
+                site = buffer.tally.sites.here(_OUR_FRAMES)
+                buffer.guard.stash_rows(index, site, how, resets)
+                return
+        if buffer.on_cuda and _is_capturing(buffer):
             return
-    if buffer.on_cuda and _is_capturing(buffer):
-        return
-    shown, expression = _within(tensor, picks.host(expression))
-    buffer.stash(shown, expression, buffer.tally.sites.here(_OUR_FRAMES), how)
+        shown, expression = _within(tensor, picks.host(expression))
+        buffer.stash(shown, expression, buffer.tally.sites.here(_OUR_FRAMES), how)
 
 
 def _is_capturing(buffer: RelayBuffer) -> bool:
