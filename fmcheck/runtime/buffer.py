@@ -136,6 +136,7 @@ class RelayBuffer:
         self.overwrite = overwrite
         self.escapes: dict[tuple[str, int], int] = {}
         self._gathered = False
+        self._judges_values = poison.certain or poison.bound is not None
         self._guards_writes = owners is not None and overwrite == "never"
         self._sink = np.array([row for row in sink_rows if row < len(self.ledger)], np.int64)
         # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
@@ -224,9 +225,12 @@ class RelayBuffer:
             window.memory.uncover(expression)
             if self.is_on_trust:
                 self._settle(window, expression, how)
-            bits = window.memory.read(expression) if self._judges_values else None
-            invalid = self._judge_values(window, rows, bits, how, moment)
-            retired = self._rows_of_poison(rows, bits, how)
+            invalid = retired = None
+            if self._judges_values:
+                bits = window.memory.read(expression)
+                if not self.poison.clears(bits):
+                    invalid = self._judge_values(rows, bits, how, moment)
+                    retired = self._rows_of_poison(rows, bits, how)
             if retired is not None:
                 self.ledger.invalidate(retired, moment)
                 rows = np.setdiff1d(rows % len(self.ledger), retired)
@@ -345,15 +349,10 @@ class RelayBuffer:
             part[...] = values
 
     def _judge_values(
-        self,
-        window: Window,
-        rows: npt.NDArray[Any],
-        bits: npt.NDArray[Any] | None,
-        how: Write,
-        moment: int,
+        self, rows: npt.NDArray[Any], bits: npt.NDArray[Any], how: Write, moment: int
     ) -> npt.NDArray[Any] | None:
         """Reports values just written that the contract calls invalid; returns their rows."""
-        if self.poison.bound is None or bits is None or self.poison.clears(bits):
+        if self.poison.bound is None:
             return None
         bad = self.poison.is_invalid(bits)
         if how.constant or self.poison.is_float:
@@ -385,24 +384,20 @@ class RelayBuffer:
         return owes & ~self.ledger.is_consumed(places)
 
     def _rows_of_poison(
-        self, rows: npt.NDArray[Any], bits: npt.NDArray[Any] | None, how: Write
+        self, rows: npt.NDArray[Any], bits: npt.NDArray[Any], how: Write
     ) -> npt.NDArray[Any] | None:
         """Returns which of the rows just written hold nothing but poison, None if none does.
 
         Where a valid value may have the poison's bits, a write of it is taken for a value, and so
         is a whole number that was computed: that is judged as a value.
         """
-        if not self.poison.certain or bits is None or not self.poison.is_in(bits):
+        if not self.poison.certain or not self.poison.is_in(bits):
             return None
         if not how.constant and not self.poison.is_float:
             return None
         whole = np.unique(rows % len(self.ledger))
         retired = whole[_rows_all(self.poison.is_poison(self.whole.memory.read(whole)))]
         return retired if retired.size else None
-
-    @property
-    def _judges_values(self) -> bool:
-        return self.poison.certain or self.poison.bound is not None
 
     def _judge_write(
         self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int

@@ -134,7 +134,7 @@ class VeiledMemory(HostMemory):
         """Returns a copy of the elements: poison where nobody has changed them since."""
         bits = super().read(expression)
         covered = self._covered[expression]
-        if not np.count_nonzero(covered):
+        if b"\x01" not in covered.tobytes():  # half of what a count takes
             return bits
         return np.where(covered & (bits == self._held[expression]), self._poison, bits).astype(
             bits.dtype, copy=False

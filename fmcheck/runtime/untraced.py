@@ -13,7 +13,7 @@ import torch
 from torch._C import _functorch
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Collection
 
 _PROXY, _FAKE, _FUNCTIONAL = (
     getattr(torch._C._TorchDispatchModeKey, name) for name in ("PROXY", "FAKE", "FUNCTIONAL")
@@ -78,9 +78,9 @@ def watch_traces() -> Callable[[], None]:
     return undo
 
 
-def is_mixed(types: Iterable[type], own: type) -> bool:
+def is_mixed(types: Collection[type], own: type) -> bool:
     """Tells whether a class of tensors takes part that has its own idea of the call."""
-    return any(one is not own and one not in _PLAIN for one in types)
+    return len(types) > 1 and any(one is not own and one not in _PLAIN for one in types)
 
 
 def reason() -> str:
