@@ -278,6 +278,34 @@ def test_a_row_written_out_of_sight_is_counted_and_no_finding(line: Subject) -> 
     assert line.codes == ["FR102"]
 
 
+OTHER_WRITERS: dict[str, Callable[[Any, torch.Tensor], Any]] = {
+    "torch": lambda b, plain: plain.__setitem__(ROWS, 5),
+    "a view of NumPy": lambda b, plain: b.numpy().__setitem__(ROWS.numpy(), 5),
+    "a kernel": lambda b, plain: (b.data_ptr(), plain.detach().numpy().fill(5)),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_WRITERS)
+def test_a_token_that_untracked_code_writes_twice_is_no_double_read(
+    name: str, line: Subject
+) -> None:
+    for _ in range(4):
+        OTHER_WRITERS[name](line.buf, line.plain)
+        assert line.buf[ROWS].tolist() == [5, 5]
+    assert line.codes == []
+    ((what, why),) = line.tally.untracked
+    assert (what, line.tally.untracked[what, why]) == ("gathers", 3)
+    assert "`Map.buf` is written by untracked code" in why
+
+
+def test_what_untracked_code_did_not_write_again_is_a_double_read(line: Subject) -> None:
+    line.plain[ROWS] = 5
+    line.buf[ROWS]
+    line.buf[torch.tensor([6])] = 4
+    line.buf[ROWS]
+    assert line.codes == ["FR102"]
+
+
 @pytest.mark.parametrize("dtype", [torch.uint8, torch.bool])
 def test_without_a_poison_the_ledger_accuses(dtype: torch.dtype) -> None:
     subject = Subject(torch.zeros(8, dtype=dtype), None)

@@ -136,6 +136,10 @@ class RelayBuffer:
         self.overwrite = overwrite
         self.escapes: dict[tuple[str, int], int] = {}
         self._gathered = False
+        # Whether untracked code was seen to write here, and which rows it may have written since.
+        self._has_other_writers = False
+        self._in_doubt: npt.NDArray[np.bool_] = np.zeros(len(self.ledger), bool)
+        self._version = 0
         self._judges_values = poison.certain or poison.bound is not None
         self._guards_writes = owners is not None and overwrite == "never"
         self._sink = np.array([row for row in sink_rows if row < len(self.ledger)], np.int64)
@@ -147,6 +151,11 @@ class RelayBuffer:
             rows = np.arange(len(self.ledger))
             self.ledger.generation[:] = [owners.generation(row) for row in rows.tolist()]
             owners.followers.add(self)
+
+    def take(self, base: Any, veil: Veil | None) -> None:
+        """Takes hold of a tensor, from what was done to it so far."""
+        self.base, self.veil = base, veil
+        self._version = 0 if base.is_inference() else base._version
 
     def lay_poison(self) -> None:
         """Fills every row but the sinks with poison: the buffer is new, nobody has written it."""
@@ -222,6 +231,7 @@ class RelayBuffer:
             moment = self.tally.moments.now(site, self.device)
             if self.lanes is not None:
                 self.lanes.wrote(rows, moment)
+            self._heed_other_writes(own=1)
             window.memory.uncover(expression)
             if self.is_on_trust:
                 self._settle(window, expression, how)
@@ -327,6 +337,7 @@ class RelayBuffer:
             scope.put_off(lambda: self._retire_now(waiting))
             return
         self._poison_over(window, expression)
+        self._in_doubt[rows] = False
         self.ledger.consume(rows, moment, seen.all_live)
 
     def _retire_now(self, waiting: PutOff) -> None:
@@ -435,6 +446,7 @@ class RelayBuffer:
         if not self._gathered:
             self._gathered = True
             self._guards_writes = self.owners is not None and self.overwrite != "always"
+        self._heed_other_writes()
         bits = window.memory.read(expression)
         all_live = self.ledger.all_live(rows)
         if all_live and self.poison.clears(bits):
@@ -443,11 +455,39 @@ class RelayBuffer:
         bad = self.poison.suspects(bits, _beside(live, bits))
         # What was reported when it was written is not reported again.
         bad = bad & ~_beside(self.ledger.is_reported(rows), bits)
+        if self._has_other_writers:
+            bad = bad & ~_beside(self._may_be_written(rows, live), bits)
         if bad.any():
             self._accuse(bits, np.broadcast_to(_beside(rows, bits), bits.shape), bad, moment)
         if not all_live:
             self._note_unseen(rows[~live], rows, bits, bad, moment)
         return UNSEEN
+
+    def _heed_other_writes(self, own: int = 0) -> None:
+        """Looks whether torch wrote the memory more often than we saw, `own` times just now."""
+        if self.veil is None:
+            return
+        if self.base.is_inference():  # it counts no writes
+            self._in_doubt[:] = True
+            return
+        version = self.base._version
+        if version - self._version > own:
+            self._in_doubt[:] = True
+        self._version = version
+
+    def _may_be_written(
+        self, rows: npt.NDArray[Any], live: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
+        """Tells which rows untracked code may have written with the very value that stood there.
+
+        It is known to write this buffer, and a write by torch, or of memory that was handed out,
+        is not to be told from none: where that cannot be known, nothing is reported.
+        """
+        doubted = ~live & (self._in_doubt[rows] | bool(self.escapes))
+        if doubted.any():
+            why = f"`{self.name}` is written by untracked code, perhaps with the value before"
+            self.tally.untrack("gathers", why)
+        return np.asarray(doubted)
 
     def _note_unseen(
         self,
@@ -464,6 +504,7 @@ class RelayBuffer:
         unseen = np.setdiff1d(dead % len(self.ledger), accused % len(self.ledger))
         unseen = np.setdiff1d(unseen, self._sink)
         if unseen.size:
+            self._has_other_writers = self.veil is not None
             self.tally.unseen_writes += int(unseen.size)
             self.tally.note(story.of_unseen_write(self, moment))
             self.ledger.stash(unseen, NEVER)

@@ -94,7 +94,7 @@ def relay_tensor(
         buffer = guarded(tensor, *told) if wants_guard(tensor) else None
         if buffer is None:
             buffer = RelayBuffer(*told)
-        buffer.base, buffer.veil = tensor, veil
+        buffer.take(tensor, veil)
         if tally.streams is not None:
             tally.streams.adopt(buffer)
     made = alias(tensor, buffer, whole)
