@@ -29,9 +29,16 @@ PAGES = {
         means="A relay row was gathered, and nobody had written it since it was made or handed "
         "out. The step goes on with whatever the memory held: a token that nobody sampled.",
         how="Every declared buffer starts out poisoned (-1, or a NaN of fmcheck's own), and a row "
-        "that goes to another owner is poisoned again. A gather that gets the poison is the fault.",
+        "that goes to another owner is poisoned again. A gather that gets the poison is the fault. "
+        "On a CPU the poison is kept beside the memory, so that every read brings the engine's own "
+        "values. A tensor that is assigned to the attribute later is poisoned where it is filled "
+        "with one number that marks an empty row (0, -1, NaN, infinity, what `valid` forbids), or "
+        "where it is written to before it is gathered; any other holds values.",
         unseen="A row that a kernel wrote which the contract does not name is counted as written "
-        "out of our sight, and is no finding. Reads through slices and single indices are peeks.",
+        "by untracked code, and is no finding; on a CPU a value equal to the one before is not "
+        "recognized as a write. Reads through slices and single indices are peeks. Accesses inside "
+        "a trace or a transform (`torch.func`, `make_fx`, `torch.export`, `torch.jit.trace`) are "
+        "counted as not followed.",
         mend="Write the row before the step that reads it: look for the branch that skips the "
         "stash, as an early return, or a batch that joins without going through it.",
         seen_in=("sgl-project/sglang#26108",),
@@ -71,8 +78,12 @@ PAGES = {
     "FR105": CheckPage(
         means="A value was written to a relay row that the contract calls invalid: a negative "
         "token, a length of 0.",
-        how="Each write is held against the buffer's `valid`.",
-        unseen="Only writes from Python are looked at, and only buffers with a `valid`.",
+        how="Each write is checked against the buffer's `valid`, and reported there, -1 included; "
+        "the gather that brings the value is not reported again. One number in the source, rather "
+        "than a tensor of values, may mark that a row is empty: -1, and any number over a row that "
+        "was gathered or over the whole buffer. Such a mark is reported if it is gathered.",
+        unseen="Buffers without a `valid`. What untracked code wrote is reported when it is "
+        "gathered.",
         mend="Mend what made the value, or correct `valid` if the engine may write it.",
         seen_in=("sgl-project/sglang#26108",),
     ),

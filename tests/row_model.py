@@ -34,6 +34,7 @@ class Row:
     awaited: bool = False
     writer: int = 0
     left_unread: bool = False
+    reported: bool = False
 
 
 @dataclass
@@ -68,7 +69,8 @@ class Said:
 class Model:
     """One buffer: its elements, as a plain tensor with our own poison in it, and its rows.
 
-    `unwatched` has what nobody's poison has gone over; who `heals` is handed that when told of it.
+    `unwatched` is what the memory would hold without a watch. On a CPU it holds that watched too,
+    and poison is only what a gather is judged by; on a device poison `lies_in_memory`.
     """
 
     memory: torch.Tensor
@@ -78,7 +80,7 @@ class Model:
     sinks: tuple[int, ...] = (0,)
     rows: list[Row] = field(default_factory=list)
     gathered: bool = False
-    heals: bool = True
+    lies_in_memory: bool = False
 
     def __post_init__(self) -> None:
         self.rows = [Row() for _ in range(len(self.memory))]
@@ -128,19 +130,28 @@ class Model:
 
     # --- calls ---
 
-    def write(self, call: Callable[[torch.Tensor], Any], updates: bool) -> list[Said]:
-        """Makes a write; returns the values it went over."""
+    @property
+    def real(self) -> torch.Tensor:
+        """What the memory holds."""
+        return self.memory if self.lies_in_memory else self.unwatched
+
+    def write(
+        self, call: Callable[[torch.Tensor], Any], updates: bool, constant: bool
+    ) -> list[Said]:
+        """Makes a write; returns the values it went over, and those that are not valid."""
         marks = torch.zeros(self.memory.shape, dtype=torch.int64)
         touched = self._touched_by(call, marks, updates)
-        call(self.memory)
+        call(self.real)
         if touched:
             places = torch.tensor(touched)
-            self.unwatched.reshape(-1)[places] = self.memory.reshape(-1)[places]
+            self.memory.reshape(-1)[places] = self.real.reshape(-1)[places]
         by_row = self._by_row(touched)
+        invalid = self._invalid_rows(by_row, updates, constant)
         retired = {
             row
             for row in by_row
             if self.certain and all(self._is_poison(e) for e in self._elements(row))
+            if constant or self.memory.dtype.is_floating_point
         }
         lost = [
             row
@@ -153,9 +164,29 @@ class Model:
                 if known.state == LIVE:
                     known.state = CONSUMED
             else:
-                known.state, known.awaited = LIVE, True
+                known.state, known.awaited, known.reported = LIVE, True, row in invalid
                 known.writer = self.pool.generation(row) if self.pool else 0
-        return self._say("FR103", lost) if not updates else []
+        said = self._say("FR103", lost) if not updates else []
+        return said + self._say("FR105", invalid)
+
+    def _invalid_rows(
+        self, by_row: dict[int, set[int]], updates: bool, constant: bool
+    ) -> list[int]:
+        """Rows that a write has given a value that is not valid."""
+        if constant and len(by_row) == len(self.rows):
+            return []  # a reset
+        return [
+            row
+            for row, elements in by_row.items()
+            if row not in self.sinks
+            and not (constant and self.rows[row].state == CONSUMED)  # a mark: nothing in here
+            and (self.rows[row].state == LIVE or not updates)
+            and any(self._is_bad_value(element, constant) for element in elements)
+        ]
+
+    def _is_bad_value(self, element: int, constant: bool) -> bool:
+        marks = self._is_poison(element) and (constant or self.memory.dtype.is_floating_point)
+        return self._is_invalid(element) and not marks
 
     def _touched_by(
         self, call: Callable[[torch.Tensor], Any], marks: torch.Tensor, updates: bool
@@ -181,7 +212,7 @@ class Model:
         self, call: Callable[[torch.Tensor], torch.Tensor], peeks: bool
     ) -> tuple[torch.Tensor, list[Said]]:
         """Makes a gather; returns what it got, and what is wrong with it."""
-        result = call(self.memory).clone()
+        result = call(self.real).clone()
         numbers = call(self.numbers)
         touched = numbers.reshape(-1).tolist()
         codes: dict[int, set[str]] = {}
@@ -189,8 +220,6 @@ class Model:
             code = self._verdict(element)
             if code:
                 codes.setdefault(element // self.width, set()).add(code)
-        if codes and self.heals:
-            result = self._unpoisoned(numbers)
         self.gathered = self.gathered or bool(touched)
         said = []
         for code in sorted({code for of_row in codes.values() for code in of_row}):
@@ -207,17 +236,6 @@ class Model:
             self._poison(touched)
         return result, said
 
-    def _unpoisoned(self, numbers: torch.Tensor) -> torch.Tensor:
-        """The elements by these numbers, with none of our poison."""
-        told = self.memory.reshape(-1).clone()
-        ours = torch.tensor([self._is_ours(element) for element in range(len(told))])
-        told[ours] = self.unwatched.reshape(-1)[ours]
-        return told[numbers]
-
-    def _is_ours(self, element: int) -> bool:
-        live = self.rows[element // self.width].state == LIVE
-        return self._is_poison(element) and (self.certain or not live)
-
     def _verdict(self, element: int) -> str:
         row = element // self.width
         known = self.rows[row]
@@ -228,6 +246,8 @@ class Model:
         bad = poison if self.certain else (poison or not self.has_poison) and not live
         if not bad and not invalid:
             return ""
+        if live and known.reported:
+            return ""  # when it was written
         if live:
             return "FR101" if poison and self.memory.dtype.is_floating_point else "FR105"
         if not poison and self.has_poison:

@@ -77,7 +77,8 @@ def test_a_kernel_finds_it_in_the_buffer() -> None:
     before_call([buf], ROWS)
     assert buf._plain[ROWS].tolist() == [5, 6]
     after_call([buf], [], ROWS)
-    assert buf._plain[ROWS].tolist() == [-1, -1]
+    assert buf._plain[ROWS].tolist() == [5, 6]
+    assert buf._relay.ledger.is_consumed(ROWS.numpy()).all()
     assert codes(tally) == ["FR102"]
 
 

@@ -80,6 +80,16 @@ def test_a_detector_that_is_sabotaged_is_named(code: str) -> None:
     assert " dead" in done.stdout
 
 
+def test_a_write_that_is_not_judged_is_named() -> None:
+    sabotage = (
+        "from fmcheck.runtime.buffer import RelayBuffer\n"
+        "RelayBuffer._judge_values = lambda *args: None\n"
+    )
+    done = doctor(sabotage, *CPU)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "fmcheck: FR105 " in done.stderr
+
+
 def test_a_tensor_that_nobody_wraps_kills_them_all() -> None:
     done = doctor(WRAPPER_UNDONE, *CPU)
     assert done.returncode == 1

@@ -276,7 +276,7 @@ def test_an_error_of_our_own_code_is_not_the_engines(
         raise KeyError("ours")
 
     for relay in watch._relays:
-        monkeypatch.setattr(relay, "_initialised", fails)
+        monkeypatch.setattr(relay, "_is_made", fails)
         monkeypatch.setattr(relay, "_take_subclass", fails)
         monkeypatch.setattr(relay, "_adopt_the_rest", fails)
 
@@ -284,7 +284,7 @@ def test_an_error_of_our_own_code_is_not_the_engines(
     exec("class Sub(FutureMap): pass", vars(engine))
     assert copy.deepcopy(relay).tokens_buf.tolist() == relay.tokens_buf.tolist()
     (sentence,) = watch.coverage().incomplete
-    assert sentence.startswith("the watch of relay instances is incomplete: fmcheck's own code")
+    assert sentence.startswith("relay buffers is incomplete: fmcheck's own code")
     assert "KeyError" in sentence
     gc.collect()
 

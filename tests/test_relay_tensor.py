@@ -58,6 +58,12 @@ class Subject:
         return np.flatnonzero(self.buf._relay.ledger.state == State.CONSUMED).tolist()
 
     @property
+    def judged(self) -> Any:
+        """The values that a gather is judged by: poison where there is nothing to read."""
+        relay = self.buf._relay
+        return relay.poison.values(relay.whole.memory.read(...))
+
+    @property
     def found(self) -> list[Violation]:
         return list(self.tally.drain())
 
@@ -120,11 +126,111 @@ def test_rows_of_two_faults_are_two_violations(line: Subject) -> None:
     assert sorted(line.codes) == ["FR101", "FR102"]
 
 
-def test_an_invalid_value_is_told_from_stale_data(line: Subject) -> None:
-    line.buf[ROWS] = torch.tensor([4, -7])
+@pytest.mark.parametrize("value", [-7, -1])
+def test_an_invalid_value_is_reported_where_it_is_written(value: int, line: Subject) -> None:
+    line.buf[ROWS] = torch.tensor([4, value])
+    (violation,) = line.found
+    assert (violation.code, violation.rows) == ("FR105", (3,))
+    assert (violation.values, violation.access.verb) == ((str(value),), "write")
+    assert violation.access.site.path == TEST_FILE
+
+
+@pytest.mark.parametrize("value", [-7, -1])
+def test_an_invalid_value_is_reported_once_and_handed_on(value: int, line: Subject) -> None:
+    line.buf[ROWS] = torch.tensor([4, value])
+    assert line.buf[ROWS].tolist() == [4, value]
+    assert line.codes == ["FR105"]
+    line.buf[ROWS]
+    assert line.codes == ["FR102"]
+
+
+@pytest.mark.parametrize("value", [-7, -1])
+def test_an_invalid_value_over_a_gathered_row_is_no_missing_write(
+    value: int, line: Subject
+) -> None:
+    line.buf[ROWS] = 5
+    line.buf[ROWS]
+    line.buf[ROWS] = torch.tensor([value, 6])
     line.buf[ROWS]
     (violation,) = line.found
-    assert (violation.code, violation.rows, violation.values) == ("FR105", (3,), ("-7",))
+    assert (violation.code, violation.rows, violation.access.verb) == ("FR105", (2,), "write")
+    assert violation.last_write is not None
+
+
+def test_the_next_write_of_a_row_is_judged_anew(line: Subject) -> None:
+    for value in (-7, 4, -1):
+        line.buf[ROWS] = torch.tensor([5, value])
+    line.buf[ROWS]
+    assert [(one.rows, one.values) for one in line.found] == [((3,), ("-7",))]
+    line.buf[ROWS] = torch.tensor([5, 6])
+    line.buf[ROWS]
+    assert line.codes == []
+
+
+INVALID_WRITES: dict[str, Callable[[Any], Any]] = {
+    "a number": lambda b: b.__setitem__(ROWS, -7),
+    "a number of one element": lambda b: b.__setitem__(3, torch.tensor(-1)),
+    "index_put_": lambda b: b.index_put_((ROWS,), torch.tensor(-1)),
+    "index_copy_": lambda b: b.index_copy_(0, ROWS, torch.tensor([-1, 4])),
+    "scatter_": lambda b: b.scatter_(0, ROWS, torch.tensor([-1, 4])),
+    "a view's copy_": lambda b: b[2:4].copy_(torch.tensor([-1, 4])),
+    "out=": lambda b: torch.sub(torch.ones(2, dtype=torch.int64), 2, out=b[2:4]),
+    "a kernel": lambda b: (
+        rt.plain(b).__setitem__(slice(2, 4), -1),
+        rt.after_call([], [b], ROWS),
+    ),
+}
+
+
+@pytest.mark.parametrize("name", INVALID_WRITES)
+def test_each_way_to_write_is_judged(name: str, line: Subject) -> None:
+    INVALID_WRITES[name](line.buf)
+    assert line.codes == ["FR105"]
+
+
+def test_an_update_is_judged_where_there_was_a_value(line: Subject) -> None:
+    line.buf[ROWS] = 5
+    line.buf.sub_(6)
+    (violation,) = line.found
+    assert (violation.code, violation.rows, violation.values) == ("FR105", (2, 3), ("-1", "-1"))
+
+
+MARKS: dict[str, Callable[[Any], Any]] = {
+    "poison over rows": lambda b: b.__setitem__(ROWS, -1),
+    "poison over the buffer": lambda b: b.fill_(-1),
+    "a number over the buffer": lambda b: b.fill_(-9),
+    "a number over what was gathered": lambda b: b.__setitem__(CONSUMED, -9),
+}
+CONSUMED = torch.tensor([5])
+
+
+@pytest.mark.parametrize("name", MARKS)
+def test_one_number_that_marks_an_empty_row_is_no_value(name: str, line: Subject) -> None:
+    line.buf[CONSUMED] = 5
+    line.buf[CONSUMED]
+    MARKS[name](line.buf)
+    assert line.codes == []
+
+
+def test_a_mark_that_is_gathered_is_an_invalid_value(line: Subject) -> None:
+    line.buf.fill_(-9)
+    assert line.buf[ROWS].tolist() == [-9, -9]
+    (violation,) = line.found
+    assert (violation.code, violation.access.verb) == ("FR105", "gather")
+
+
+def test_an_invalid_value_written_out_of_sight_is_reported_when_it_is_gathered(
+    line: Subject,
+) -> None:
+    line.plain[ROWS] = torch.tensor([4, -7])
+    line.buf[ROWS]
+    (violation,) = line.found
+    assert (violation.code, violation.rows, violation.access.verb) == ("FR105", (3,), "gather")
+
+
+def test_an_invalid_value_in_the_sink_is_nobodys(line: Subject) -> None:
+    line.buf[torch.tensor([0, 2])] = torch.tensor([-7, 4])
+    assert line.codes == []
 
 
 def test_the_sink_row_is_never_a_finding_and_stays_readable(line: Subject) -> None:
@@ -168,6 +274,34 @@ def test_a_row_written_out_of_sight_is_counted_and_no_finding(line: Subject) -> 
     line.plain[2:4] = 5
     line.buf[ROWS]
     assert (line.codes, line.tally.unseen_writes) == ([], 2)
+    line.buf[ROWS]
+    assert line.codes == ["FR102"]
+
+
+OTHER_WRITERS: dict[str, Callable[[Any, torch.Tensor], Any]] = {
+    "torch": lambda b, plain: plain.__setitem__(ROWS, 5),
+    "a view of NumPy": lambda b, plain: b.numpy().__setitem__(ROWS.numpy(), 5),
+    "a kernel": lambda b, plain: (b.data_ptr(), plain.detach().numpy().fill(5)),
+}
+
+
+@pytest.mark.parametrize("name", OTHER_WRITERS)
+def test_a_token_that_untracked_code_writes_twice_is_no_double_read(
+    name: str, line: Subject
+) -> None:
+    for _ in range(4):
+        OTHER_WRITERS[name](line.buf, line.plain)
+        assert line.buf[ROWS].tolist() == [5, 5]
+    assert line.codes == []
+    ((what, why),) = line.tally.untracked
+    assert (what, line.tally.untracked[what, why]) == ("gathers", 3)
+    assert "`Map.buf` is written by untracked code" in why
+
+
+def test_what_untracked_code_did_not_write_again_is_a_double_read(line: Subject) -> None:
+    line.plain[ROWS] = 5
+    line.buf[ROWS]
+    line.buf[torch.tensor([6])] = 4
     line.buf[ROWS]
     assert line.codes == ["FR102"]
 
@@ -258,9 +392,17 @@ def test_gathers_of_rows(name: str, table: Subject) -> None:
 def test_poison_is_put_on_the_very_elements_that_were_gathered(table: Subject) -> None:
     table.stashed()
     table.buf[ROWS, 1]
-    assert table.plain[2].isnan().tolist() == [False, True, False]
+    assert np.isnan(table.judged[2]).tolist() == [False, True, False]
     table.buf[ROWS, 2]
     assert table.codes == []
+
+
+def test_poison_is_never_in_the_memory(table: Subject, line: Subject) -> None:
+    assert table.plain.tolist() == torch.arange(24.0).reshape(8, 3).tolist()
+    table.stashed().buf[ROWS]
+    assert table.plain[ROWS].tolist() == [[1, 1, 1], [1, 1, 1]]
+    assert line.plain.tolist() == [*range(8)]
+    assert line.judged.tolist() == [0, *[-1] * 7]
 
 
 def test_an_empty_gather_takes_nothing(line: Subject) -> None:
@@ -305,7 +447,8 @@ def test_a_row_that_is_handed_out_is_empty_and_its_value_gone() -> None:
     subject = Owned()
     subject.buf[ROWS] = 5
     subject.hand_out("b")
-    assert subject.plain[ROWS].tolist() == [-1, -1]
+    assert subject.judged[ROWS].tolist() == [-1, -1]
+    assert subject.plain[ROWS].tolist() == [5, 5]
     assert subject.live == []
 
 
@@ -473,14 +616,14 @@ def test_rows_in_a_put_off_gather_may_be_written_and_handed_out() -> None:
     subject.buf[ROWS] = 5
     scoped(take, Scope.AT_RETURN)()
     assert subject.codes == []
-    assert subject.plain[ROWS].tolist() == [6, -1]
+    assert subject.judged[ROWS].tolist() == [6, -1]
     assert subject.live == [2]
 
 
 def test_a_put_off_gather_takes_the_elements_it_gathered(table: Subject) -> None:
     table.stashed()
     scoped(lambda: table.buf[ROWS, 1], Scope.AT_RETURN)()
-    assert table.plain[2].isnan().tolist() == [False, True, False]
+    assert np.isnan(table.judged[2]).tolist() == [False, True, False]
 
 
 def test_a_buffer_made_later_starts_from_the_owners_of_now() -> None:
@@ -532,7 +675,7 @@ def test_a_small_float_has_a_poison() -> None:
     subject = Subject(torch.zeros(8, 2).to(torch.float8_e5m2), None)
     subject.buf[ROWS] = torch.ones(2, 2).to(torch.float8_e5m2)
     assert subject.buf[ROWS].float().tolist() == [[1, 1], [1, 1]]
-    assert subject.plain.float()[ROWS].isnan().all()
+    assert np.isnan(subject.judged[ROWS]).all()
     subject.buf[ROWS]
     assert subject.codes == ["FR102"]
 
@@ -741,7 +884,7 @@ def test_a_tensor_that_is_given_another_storage_is_followed(line: Subject) -> No
 
 def test_nothing_is_checked_any_more_after_the_session(line: Subject) -> None:
     line.tally.active = False
-    assert line.buf[ROWS].tolist() == [-1, -1]
+    assert line.buf[ROWS].tolist() == [2, 3]
     line.buf[ROWS] = 4
     assert line.buf[ROWS].tolist() == [4, 4]
     assert line.codes == []

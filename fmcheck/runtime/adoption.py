@@ -1,7 +1,12 @@
-"""Adoption: a tensor that becomes a relay buffer is poisoned and replaced by an alias."""
+"""Adoption: a tensor that becomes a relay buffer is replaced by an alias.
+
+What it holds then is a placeholder, which is poisoned, or values, which are rows written. Nothing
+of a tensor says which; what is known is when it was bound, and what stands in it.
+"""
 
 from __future__ import annotations
 
+import enum
 import weakref
 from typing import TYPE_CHECKING, Any
 
@@ -21,19 +26,26 @@ _by_storage: weakref.WeakValueDictionary[tuple[Tally, str, int], RelayBuffer] = 
 )
 
 
+class Bind(enum.Enum):
+    """When a tensor was assigned to a declared attribute."""
+
+    IN_INIT = "by `__init__`, where there was none"
+    LATER = "by a method, where there was none"
+    AGAIN = "in place of another one"
+
+
 def adopt(
     tensor: Any,
     name: str,
     buffer: Buffer,
     relay: Relay,
     tally: Tally,
-    fresh: bool,
+    bind: Bind,
     owners: Owners | None = None,
 ) -> torch.Tensor:
     """Returns the alias for a tensor assigned to a declared buffer.
 
-    A storage that is watched already keeps its state, whichever attribute it goes by. A fresh
-    buffer is poisoned whole; one that replaces another keeps its values.
+    A storage that is watched already keeps its state, whichever attribute it goes by.
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a tensor, got {type(tensor).__name__}")
@@ -62,14 +74,36 @@ def adopt(
         owners,
         buffer.overwrite,
     )
-    if fresh:
-        made._relay.lay_poison()
-    else:
-        made._relay.adopt_values()
+    _begin(made._relay, tensor, bind)
     tally.buffers += 1
     if tensor.numel():
         _by_storage[key] = made._relay
     return made
+
+
+def _begin(relay: RelayBuffer, tensor: torch.Tensor, bind: Bind) -> None:
+    """Poisons a placeholder, and takes anything else for values.
+
+    Made by `__init__` it is a placeholder, unless it was written in place and is not one number
+    throughout. Made later, one number that marks an empty row is a placeholder; what else it is,
+    the engine's first access tells: it writes to a placeholder (`torch.empty`) before it gathers.
+    """
+    is_one_number, is_mark = relay.fill()
+    is_placeholder = {
+        Bind.IN_INIT: is_one_number or not _was_written(tensor),
+        Bind.LATER: is_mark,
+        Bind.AGAIN: False,
+    }
+    if is_placeholder[bind]:
+        relay.lay_poison()
+    else:
+        relay.adopt_values(bound=True)
+        relay.is_on_trust = bind is Bind.LATER and not _was_written(tensor)
+
+
+def _was_written(tensor: torch.Tensor) -> bool:
+    """Tells whether a tensor is known to have been written in place."""
+    return not tensor.is_inference() and tensor._version > 0
 
 
 def _refused(tensor: torch.Tensor) -> torch.Tensor:

@@ -16,9 +16,8 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from fmcheck.runtime.beneath import Beneath
     from fmcheck.runtime.guard import GuardedBuffer
-    from fmcheck.runtime.memory import Memory
+    from fmcheck.runtime.memory import Memory, Veil
     from fmcheck.runtime.owners import Owners
     from fmcheck.runtime.poison import Poison
     from fmcheck.runtime.races import RelayLanes
@@ -29,14 +28,12 @@ if TYPE_CHECKING:
 class Window:
     """What a tensor shows of a relay buffer: all of it, or what a view reaches.
 
-    `rows` has the row of each element, `dims` are the dimensions along which it changes. `beneath`
-    is None where it would have to be kept on a device, or where elements are of another width.
+    `rows` has the row of each element, `dims` are the dimensions along which it changes.
     """
 
     rows: npt.NDArray[np.int64]
     memory: Memory
     whole: bool
-    beneath: Beneath | None = None
     dims: frozenset[int] = field(init=False)
 
     def __post_init__(self) -> None:
@@ -74,31 +71,43 @@ class PutOff:
 
 @dataclass(frozen=True, slots=True)
 class Seen:
-    """What a judge saw of a gather: the elements as bits, in the shape of what it picked.
+    """What a judge saw of a gather: whether each row held a value, and none of poison."""
 
-    `all_live` tells that each row held a value that was awaited and is none of poison; `accused`
-    that something was reported.
+    all_live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What a write did: whether it went into what stood there, and whether it wrote one number.
+
+    A constant is a number in the engine's source; a tensor of values is never one.
     """
 
-    bits: npt.NDArray[Any]
-    all_live: bool = False
-    accused: bool = False
+    updates: bool = False
+    constant: bool = False
+
+
+#: A write of values.
+VALUES = Write()
 
 
 #: A gather that nobody has judged, or of no rows.
-UNSEEN = Seen(np.empty(0, np.int8))
+UNSEEN = Seen()
 
 
 class RelayBuffer:
     """One watched buffer. All that happens to it goes through here, under the session's lock.
 
-    `base` is the tensor that was taken hold of, `copy` what lies beneath its poison; nothing here
-    looks into them. `lanes` are there once a session follows the device's streams. Without `owners`
-    no row is ever handed out; `overwrite` is the contract's word on writing over unread values.
+    `base` is the tensor that was taken hold of, `veil` what is poisoned of it where the memory is
+    left alone; nothing here looks into them. `lanes` are there once a session follows the device's
+    streams. Without `owners` no row is ever handed out; `overwrite` is the contract's word on
+    writing over unread values.
     """
 
     base: Any
-    copy: Any = None
+    veil: Veil | None = None
+    #: Its values may be those of a placeholder: the first write or gather decides.
+    is_on_trust = False
     #: This buffer, if its ledger lies beside it on a device.
     guard: GuardedBuffer | None = None
 
@@ -127,6 +136,11 @@ class RelayBuffer:
         self.overwrite = overwrite
         self.escapes: dict[tuple[str, int], int] = {}
         self._gathered = False
+        # Whether untracked code was seen to write here, and which rows it may have written since.
+        self._has_other_writers = False
+        self._in_doubt: npt.NDArray[np.bool_] = np.zeros(len(self.ledger), bool)
+        self._version = 0
+        self._judges_values = poison.certain or poison.bound is not None
         self._guards_writes = owners is not None and overwrite == "never"
         self._sink = np.array([row for row in sink_rows if row < len(self.ledger)], np.int64)
         # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
@@ -138,16 +152,56 @@ class RelayBuffer:
             self.ledger.generation[:] = [owners.generation(row) for row in rows.tolist()]
             owners.followers.add(self)
 
+    def take(self, base: Any, veil: Veil | None) -> None:
+        """Takes hold of a tensor, from what was done to it so far."""
+        self.base, self.veil = base, veil
+        self._version = 0 if base.is_inference() else base._version
+
     def lay_poison(self) -> None:
         """Fills every row but the sinks with poison: the buffer is new, nobody has written it."""
         with self.tally.lock:
             self._poison_over(self.whole, EVERYTHING)
 
-    def adopt_values(self) -> None:
-        """Takes the buffer as it is: rows of poison are empty, all others live."""
+    def adopt_values(self, bound: bool = False) -> None:
+        """Takes the buffer as it is: rows of poison are empty, all others live.
+
+        If it was `bound` by the engine just now, that is what wrote them.
+        """
         with self.tally.lock:
             bits = self.whole.memory.read(EVERYTHING)
-            self.ledger.adopt(~_rows_all(self.poison.is_poison(bits)))
+            live = ~_rows_all(self.poison.is_poison(bits))
+            sites, moments = self.tally.sites, self.tally.moments
+            moment = moments.now(sites.here(), self.device) if bound else NEVER
+            self.ledger.adopt(live, moment)
+
+    def fill(self) -> tuple[bool, bool]:
+        """Tells whether the buffer holds one number throughout, and whether that marks emptiness.
+
+        Zero does, the poison, what the contract calls invalid, and a float that is not finite.
+        """
+        bits = self.whole.memory.read(EVERYTHING).reshape(-1)
+        if not bits.size:
+            return True, True
+        if not (bits == bits[0]).all():
+            return False, False
+        value = self.poison.values(bits[:1])
+        marks = self.poison.is_poison(bits[:1]) | self.poison.is_invalid(bits[:1])
+        return True, bool(marks[0] or value[0] == 0 or not np.isfinite(value[0]))
+
+    def _settle(self, window: Window, expression: Any, how: Write) -> None:
+        """The first write to a buffer on trust: what it was bound with is a placeholder.
+
+        An update goes into values, and the sink is nobody's.
+        """
+        if how.updates:
+            self.is_on_trust = False
+        elif not np.isin(window.touched(expression) % len(self.ledger), self._sink).all():
+            self.is_on_trust = False
+            values = window.memory.read(expression)
+            self._poison_over(self.whole, EVERYTHING)
+            window.memory.write(expression, values)
+            window.memory.uncover(expression)
+            self.ledger.adopt(np.zeros(len(self.ledger), bool))
 
     def peek(self, window: Window, site: int, by_host: bool = False) -> None:
         """A read that does not consume; the host's own waits for what it reads."""
@@ -160,10 +214,11 @@ class RelayBuffer:
                     EVERYTHING if window.whole else np.unique(window.rows), site, by_host
                 )
 
-    def stash(self, window: Window, expression: Any, site: int, updates: bool = False) -> None:
-        """A write, after it was made: the rows are live, those that hold only poison are not.
+    def stash(self, window: Window, expression: Any, site: int, how: Write = VALUES) -> None:
+        """A write, after it was made: the rows are live, and their values judged.
 
-        One that `updates` what stood there (`add_`) loses nothing.
+        One that updates what stood there (`add_`) loses nothing. Rows that a constant has filled
+        with poison are not live: that is how an engine takes values out.
         """
         if not self.tally.active:
             return
@@ -176,53 +231,47 @@ class RelayBuffer:
             moment = self.tally.moments.now(site, self.device)
             if self.lanes is not None:
                 self.lanes.wrote(rows, moment)
-            retired = self._rows_of_poison(window, expression, rows)
+            self._heed_other_writes(own=1)
+            window.memory.uncover(expression)
+            if self.is_on_trust:
+                self._settle(window, expression, how)
+            invalid = retired = None
+            if self._judges_values:
+                bits = window.memory.read(expression)
+                if not self.poison.clears(bits):
+                    invalid = self._judge_values(rows, bits, how, moment)
+                    retired = self._rows_of_poison(rows, bits, how)
             if retired is not None:
                 self.ledger.invalidate(retired, moment)
                 rows = np.setdiff1d(rows % len(self.ledger), retired)
-            if self._guards_writes and not updates:
+            if self._guards_writes and not how.updates:
                 self._judge_write(window, expression, rows, moment)
             self.ledger.stash(rows, moment)
+            if invalid is not None:
+                self.ledger.report(invalid)
             for waiting in self._put_off:
                 waiting.leave_out(rows % len(self.ledger))
 
-    def gather(self, window: Window, expression: Any, site: int) -> npt.NDArray[Any] | None:
-        """A gather, after it was made: the verdict, then poison in place of what was gathered.
-
-        Returns what it would have brought unwatched, as bits, where that is something else.
-        """
+    def gather(self, window: Window, expression: Any, site: int) -> None:
+        """A gather, after it was made: the verdict, then poison over what was gathered."""
         if not self.tally.active:
-            return None
+            return
         with self.tally.lock:
             rows = window.touched(expression)
             moment = self.tally.moments.now(site, self.device)
             seen = self._judge(window, expression, rows, moment)
-            beneath = self._seen_beneath(window, expression, rows, seen)
             self._retire(window, expression, rows, moment, seen)
-            return beneath
 
     def judge(self, window: Window, expression: Any, site: int) -> None:
-        """A gather that is about to be made: the verdict, and what it would find unwatched."""
+        """A gather that is about to be made: the verdict alone."""
         if not self.tally.active:
             return
         with self.tally.lock:
             moment = self.tally.moments.now(site, self.device)
-            rows = window.touched(expression)
-            seen = self._judge(window, expression, rows, moment)
-            beneath = self._seen_beneath(window, expression, rows, seen)
-            if beneath is not None:
-                window.memory.write(expression, beneath)
-
-    def _seen_beneath(
-        self, window: Window, expression: Any, rows: npt.NDArray[Any], seen: Seen
-    ) -> npt.NDArray[Any] | None:
-        if not seen.accused or window.beneath is None:
-            return None
-        live = _beside(self.ledger.is_live(rows), seen.bits)
-        return window.beneath.of(expression, seen.bits, live)
+            self._judge(window, expression, window.touched(expression), moment)
 
     def retire(self, window: Window, expression: Any, site: int) -> None:
-        """A gather that was judged has been made: poison in place of what was gathered."""
+        """A gather that was judged has been made: poison over what was gathered."""
         if not self.tally.active:
             return
         with self.tally.lock:
@@ -287,7 +336,8 @@ class RelayBuffer:
             self._put_off.append(waiting)
             scope.put_off(lambda: self._retire_now(waiting))
             return
-        self._poison_over(window, expression, seen)
+        self._poison_over(window, expression)
+        self._in_doubt[rows] = False
         self.ledger.consume(rows, moment, seen.all_live)
 
     def _retire_now(self, waiting: PutOff) -> None:
@@ -296,39 +346,66 @@ class RelayBuffer:
             self._retire_but_for_written(waiting)
 
     def _retire_but_for_written(self, waiting: PutOff) -> None:
-        kept = self.whole.memory.read(waiting.written)
+        kept = self.whole.memory.keep(waiting.written)
         self._poison_over(waiting.window, waiting.expression)
-        self.whole.memory.write(waiting.written, kept)
+        self.whole.memory.put_back(waiting.written, kept)
         self.ledger.consume(waiting.rows, waiting.moment)
 
-    def _poison_over(self, window: Window, expression: Any, seen: Seen = UNSEEN) -> None:
+    def _poison_over(self, window: Window, expression: Any) -> None:
         if self.poison.bits is None:
             return
-        if seen.all_live and window.beneath is not None:
-            window.beneath.keep_values(expression, seen.bits)
-        elif window.beneath is not None:
-            bits = window.memory.read(expression)
-            live = self.ledger.is_live(window.touched(expression))
-            window.beneath.keep(expression, bits, _beside(live, bits))
         kept = [part.copy() for part in self._sink_parts]
-        window.memory.write(expression, self.poison.bits)
+        window.memory.cover(expression, self.poison.bits)
         for part, values in zip(self._sink_parts, kept, strict=True):
             part[...] = values
 
+    def _judge_values(
+        self, rows: npt.NDArray[Any], bits: npt.NDArray[Any], how: Write, moment: int
+    ) -> npt.NDArray[Any] | None:
+        """Reports values just written that the contract calls invalid; returns their rows."""
+        if self.poison.bound is None:
+            return None
+        bad = self.poison.is_invalid(bits)
+        if how.constant or self.poison.is_float:
+            bad &= ~self.poison.is_poison(bits)
+        places = np.broadcast_to(_beside(rows, bits), bits.shape)[bad] % len(self.ledger)
+        found = bits[bad]
+        judged = self._owes_a_value(rows, places, how)
+        places, first = np.unique(places[judged], return_index=True)
+        if not places.size:
+            return None
+        story.report(self, "FR105", places, found[judged][first], moment, verb="write")
+        return places
+
+    def _owes_a_value(
+        self, rows: npt.NDArray[Any], places: npt.NDArray[Any], how: Write
+    ) -> npt.NDArray[np.bool_]:
+        """Tells which of the places a write owes a valid value to.
+
+        A constant over the whole buffer, or over rows that were gathered, marks that there is no
+        value; an update of what holds none cannot make one.
+        """
+        owes = ~np.isin(places, self._sink)
+        if how.updates:
+            return owes & self.ledger.is_live(places)
+        if not how.constant:
+            return owes
+        if np.unique(rows % len(self.ledger)).size == len(self.ledger):
+            return np.zeros(places.shape, bool)
+        return owes & ~self.ledger.is_consumed(places)
+
     def _rows_of_poison(
-        self, window: Window, expression: Any, rows: npt.NDArray[Any]
+        self, rows: npt.NDArray[Any], bits: npt.NDArray[Any], how: Write
     ) -> npt.NDArray[Any] | None:
         """Returns which of the rows just written hold nothing but poison, None if none does.
 
-        Where a valid value may have the poison's bits, a write of it is taken for a value.
+        Where a valid value may have the poison's bits, a write of it is taken for a value, and so
+        is a whole number that was computed: that is judged as a value.
         """
-        if not self.poison.certain:
+        if not self.poison.certain or not self.poison.is_in(bits):
             return None
-        bits = window.memory.read(expression)
-        if not self.poison.is_in(bits):
+        if not how.constant and not self.poison.is_float:
             return None
-        if window.beneath is not None:
-            window.beneath.written(expression, bits)
         whole = np.unique(rows % len(self.ledger))
         retired = whole[_rows_all(self.poison.is_poison(self.whole.memory.read(whole)))]
         return retired if retired.size else None
@@ -348,7 +425,7 @@ class RelayBuffer:
         lost = lost[self.owners.held(lost) & self._is_covered(window, expression)[lost]]
         if lost.size:
             bits = self.whole.memory.read(lost).reshape(len(lost), -1)
-            story.report(self, "FR103", lost, bits[:, 0], moment)
+            story.report(self, "FR103", lost, bits[:, 0], moment, verb="write")
 
     def _is_covered(self, window: Window, expression: Any) -> npt.NDArray[np.bool_]:
         """Tells of each row whether an index expression reaches all of its elements."""
@@ -361,6 +438,7 @@ class RelayBuffer:
         """Reports what is wrong with a gather; returns what it saw."""
         self.tally.gathers += 1
         self.tally.touched.add(self.relay)
+        self.is_on_trust = False
         if rows.size == 0:
             return UNSEEN
         if self.lanes is not None:
@@ -368,17 +446,48 @@ class RelayBuffer:
         if not self._gathered:
             self._gathered = True
             self._guards_writes = self.owners is not None and self.overwrite != "always"
+        self._heed_other_writes()
         bits = window.memory.read(expression)
         all_live = self.ledger.all_live(rows)
         if all_live and self.poison.clears(bits):
-            return Seen(bits, all_live=True)
+            return Seen(all_live=True)
         live = self.ledger.is_live(rows)
         bad = self.poison.suspects(bits, _beside(live, bits))
+        # What was reported when it was written is not reported again.
+        bad = bad & ~_beside(self.ledger.is_reported(rows), bits)
+        if self._has_other_writers:
+            bad = bad & ~_beside(self._may_be_written(rows, live), bits)
         if bad.any():
             self._accuse(bits, np.broadcast_to(_beside(rows, bits), bits.shape), bad, moment)
         if not all_live:
             self._note_unseen(rows[~live], rows, bits, bad, moment)
-        return Seen(bits, accused=bool(bad.any()))
+        return UNSEEN
+
+    def _heed_other_writes(self, own: int = 0) -> None:
+        """Looks whether torch wrote the memory more often than we saw, `own` times just now."""
+        if self.veil is None:
+            return
+        if self.base.is_inference():  # it counts no writes
+            self._in_doubt[:] = True
+            return
+        version = self.base._version
+        if version - self._version > own:
+            self._in_doubt[:] = True
+        self._version = version
+
+    def _may_be_written(
+        self, rows: npt.NDArray[Any], live: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
+        """Tells which rows untracked code may have written with the very value that stood there.
+
+        It is known to write this buffer, and a write by torch, or of memory that was handed out,
+        is not to be told from none: where that cannot be known, nothing is reported.
+        """
+        doubted = ~live & (self._in_doubt[rows] | bool(self.escapes))
+        if doubted.any():
+            why = f"`{self.name}` is written by untracked code, perhaps with the value before"
+            self.tally.untrack("gathers", why)
+        return np.asarray(doubted)
 
     def _note_unseen(
         self,
@@ -395,6 +504,7 @@ class RelayBuffer:
         unseen = np.setdiff1d(dead % len(self.ledger), accused % len(self.ledger))
         unseen = np.setdiff1d(unseen, self._sink)
         if unseen.size:
+            self._has_other_writers = self.veil is not None
             self.tally.unseen_writes += int(unseen.size)
             self.tally.note(story.of_unseen_write(self, moment))
             self.ledger.stash(unseen, NEVER)
@@ -435,10 +545,9 @@ def window_of(
     row_stride: int,
     memory: Memory,
     whole: bool,
-    beneath: Beneath | None = None,
 ) -> Window:
     """Returns the window of a tensor that lies at `offset` elements into a relay buffer."""
-    return Window(row_map(shape, strides, offset, row_stride), memory, whole, beneath)
+    return Window(row_map(shape, strides, offset, row_stride), memory, whole)
 
 
 def _beside(rows: npt.NDArray[Any], bits: npt.NDArray[Any]) -> npt.NDArray[Any]:

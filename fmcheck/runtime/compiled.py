@@ -86,7 +86,10 @@ def eager_at_relays(compiled: Any) -> Any:
         if not eager:
             try:
                 return compiled(*args, **kwargs)
-            except torch._dynamo.exc.Unsupported:
+            except (
+                torch._dynamo.exc.Unsupported,
+                torch._dynamo.exc.UncapturedHigherOrderOpError,  # `torch.cond`
+            ):
                 if not reaches_relay((compiled, args, kwargs)):
                     raise
                 eager = True

@@ -10,17 +10,18 @@ back: it waits for the device.
 from __future__ import annotations
 
 import contextlib
+import itertools
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
 from fmcheck.runtime import kernels, scope, story
-from fmcheck.runtime.buffer import PutOff, RelayBuffer
+from fmcheck.runtime.buffer import VALUES, PutOff, RelayBuffer, Write
 from fmcheck.runtime.guards import Guards
 from fmcheck.runtime.ledger import NEVER, State
 from fmcheck.runtime.own_fence import OwnFence
-from fmcheck.runtime.ring import UNSEEN, Record
+from fmcheck.runtime.ring import INVALID_WRITE, LOST_WRITE, UNSEEN, Record
 from fmcheck.runtime.unfollowed import unfollowed
 
 if TYPE_CHECKING:
@@ -76,6 +77,7 @@ class GuardedBuffer(RelayBuffer):
             "left_live": full(0, torch.int8),
             "written_in": full(0, torch.int64),
             "read_in": full(0, torch.int64),
+            "reported": full(0, torch.int8),
         }
         self.owned_rows = full(1, torch.int8)
         self.owned_rows[torch.from_numpy(self._sink).to(device)] = 0
@@ -128,18 +130,21 @@ class GuardedBuffer(RelayBuffer):
                 moment = self.tally.moments.now(site, self.device)
                 self._retire_by_scope(self._rows_on_device(index), None, moment, judges=False)
 
-    def stash_rows(self, index: torch.Tensor, site: int, updates: bool = False) -> None:
-        """A write of whole rows, after it was made."""
+    def stash_rows(
+        self, index: torch.Tensor, site: int, how: Write = VALUES, resets: bool = False
+    ) -> None:
+        """A write of whole rows, after it was made. One that `resets` goes over all of them."""
         if not self.tally.active:
             return
         with self.tally.lock, unfollowed():
             self.tally.touched.add(self.relay)
             moment = self.tally.moments.now(site, self.device)
-            guards = self._guards_writes and not updates
             rows = self._rows_on_device(index)
             if self.lanes is not None:
                 self.lanes.wrote(rows, moment)
-            self._launch_write(rows, moment, guards)
+            if self.is_on_trust:
+                self._settle_on_device(rows, how)
+            self._launch_write(rows, moment, how, judges=not (resets and how.constant))
             self._halt_if_asked()
 
     # --- by owners ---
@@ -211,23 +216,23 @@ class GuardedBuffer(RelayBuffer):
         with self.tally.lock, unfollowed():
             super().lay_poison()
 
-    def adopt_values(self) -> None:
+    def adopt_values(self, bound: bool = False) -> None:
         """Takes the buffer as it is."""
         with self._by_the_host():
-            super().adopt_values()
+            super().adopt_values(bound)
 
-    def stash(self, window: Window, expression: Any, site: int, updates: bool = False) -> None:
+    def stash(self, window: Window, expression: Any, site: int, how: Write = VALUES) -> None:
         """A write by any expression."""
         with self._by_the_host():
-            super().stash(window, expression, site, updates)
+            super().stash(window, expression, site, how)
             # No kernel counts so far down: a gather that was put off sees that it was written.
             written = np.unique(window.touched(expression) % len(self.ledger))
             self._writes[self.upload(written)] -= 1 << 32
 
-    def gather(self, *args: Any) -> npt.NDArray[Any] | None:
+    def gather(self, *args: Any) -> None:
         """A gather by any expression."""
         with self._by_the_host():
-            return super().gather(*args)
+            super().gather(*args)
 
     def peek(self, *args: Any) -> None:
         """A read that does not consume."""
@@ -260,7 +265,9 @@ class GuardedBuffer(RelayBuffer):
         with self.as_of(records[0]):
             rows = np.array([record.row for record in records], np.int64)
             bits = np.array([record.bits for record in records], np.int64)
-            story.report(self, f"FR{kind}", rows, bits.astype(self._bits_dtype), moment)
+            verb = "write" if kind in (LOST_WRITE, INVALID_WRITE) else "gather"
+            code = "FR105" if kind == INVALID_WRITE else f"FR{kind}"
+            story.report(self, code, rows, bits.astype(self._bits_dtype), moment, verb)
 
     # --- inside ---
 
@@ -283,7 +290,21 @@ class GuardedBuffer(RelayBuffer):
         if self.tally.halts:
             self.tally.collect()
 
+    def _settle_on_device(self, rows: torch.Tensor, how: Write) -> None:
+        """The first write to a buffer on trust, which was made: poison goes over all other rows."""
+        self.is_on_trust = False
+        if how.updates:
+            return
+        others = self.owned_rows != 0
+        others[rows] = False
+        self.on_device["state"].masked_fill_(others, State.EMPTY)
+        self.on_device["last_write"].masked_fill_(others, NEVER)
+        if self.poison.bits is not None:
+            inner = (1,) * (self._bits.dim() - 1)
+            self._bits.masked_fill_(others.reshape(-1, *inner), self.poison.bits)
+
     def _begin_gather(self) -> None:
+        self.is_on_trust = False
         self.tally.touched.add(self.relay)
         self._guards_writes = self.owners is not None and self.overwrite != "always"
 
@@ -314,6 +335,7 @@ class GuardedBuffer(RelayBuffer):
             ledger["last_read"],
             ledger["read_in"],
             ledger["generation"],
+            ledger["reported"],
             self._writes,
             self._writes if seen is None else seen,
             self._ring.records,
@@ -341,11 +363,15 @@ class GuardedBuffer(RelayBuffer):
             WIDE=self._wide,
         )
 
-    def _launch_write(self, index: torch.Tensor, moment: int, guards: bool) -> None:
+    def _launch_write(
+        self, index: torch.Tensor, moment: int, how: Write, judges: bool = True
+    ) -> None:
         self._is_launched()
         ledger = self.on_device
+        sign, limit = self.poison.bound or ("", 0)
         kernels.write_guard[(1,)](
             index,
+            self._plain,
             self._bits,
             ledger["state"],
             self.owned_rows,
@@ -355,6 +381,7 @@ class GuardedBuffer(RelayBuffer):
             ledger["last_read"],
             ledger["read_in"],
             ledger["generation"],
+            ledger["reported"],
             self._writes,
             self._stamps,
             self._ring.records,
@@ -368,9 +395,15 @@ class GuardedBuffer(RelayBuffer):
             self._row_stride,
             self._number,
             self.poison.bits or 0,
+            limit,
             moment,
-            GUARDS=guards,
-            CERTAIN=self.poison.certain and not self.poison.is_float,
+            GUARDS=self._guards_writes and not how.updates,
+            EMPTIES=how.constant and self.poison.certain and not self.poison.is_float,
+            CONSTANT=how.constant,
+            UPDATES=how.updates,
+            SIGN=_SIGNS.get(sign, 0) if judges else 0,
+            HAS_POISON=self.poison.bits is not None,
+            IS_FLOAT=self.poison.is_float,
             BLOCK=self._block,
             WIDE=self._wide,
         )
@@ -416,8 +449,12 @@ class GuardedBuffer(RelayBuffer):
         """Compiles the kernels now: a capture is no place for it."""
         none = torch.zeros(0, dtype=torch.int64, device=self._bits.device)
         before = self._ring.launches.clone()
-        for guards in (False, True):
-            self._launch_write(none, 0, guards)
+        guards = self._guards_writes
+        for self._guards_writes, constant in itertools.product((False, True), repeat=2):
+            self._launch_write(none, 0, Write(False, constant))
+            self._launch_write(none, 0, Write(True, constant))
+            self._launch_write(none, 0, Write(constant=constant), judges=False)
+        self._guards_writes = guards
         result = self._plain[none]
         self._launch_gather(none, result, 0, judges=True, retires=True)
         self._launch_gather(none, result, 0, judges=True)

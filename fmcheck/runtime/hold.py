@@ -25,13 +25,14 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
+    from fmcheck.runtime.adoption import Bind
     from fmcheck.runtime.owners import Owners, Pools
     from fmcheck.runtime.tally import Tally
 
     Undo = Callable[[], None]
 
-#: What is incomplete where our own code failed at an instance.
-_CHECK = "the watch of relay instances"
+#: The check that an error of our own is counted for.
+CHECK = "relay buffers"
 
 
 @dataclass(eq=False)
@@ -125,7 +126,7 @@ class RelayHold:
                     f"a `{kind}` has held buffer `{self.relay.qualname}.{name}` since before the "
                     "watch",
                 )
-            adopted = self._adopt(instance, name, buffer, value, is_fresh=False)
+            adopted = self._adopt(instance, name, buffer, value, has_values=True)
             if adopted is not value:
                 put(adopted)
                 self._undo.append(functools.partial(_put_back, instance, name, adopted, value, put))
@@ -203,7 +204,7 @@ class RelayHold:
                 continue
             if not hasattr(value, "untyped_storage"):
                 continue
-            adopted = self._adopt(instance, name, buffer, value, is_fresh=False)
+            adopted = self._adopt(instance, name, buffer, value, has_values=True)
             if adopted is value:
                 continue
             put(adopted)
@@ -260,12 +261,13 @@ class RelayHold:
     def _watch_setattr(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
         def __setattr__(instance: Any, name: str, value: Any) -> None:  # noqa: N807
-            if name in self._known:
-                buffer = self._known[name]
-            else:
-                buffer = self._known[name] = self.relay.buffer_for(name, self.version)
-            if buffer is not None and self.tally.active and hasattr(value, "untyped_storage"):
-                value = self._adopt(instance, name, buffer, value)
+            with contained(self.tally, CHECK):
+                if name in self._known:
+                    buffer = self._known[name]
+                else:
+                    buffer = self._known[name] = self.relay.buffer_for(name, self.version)
+                if buffer is not None and self.tally.active and hasattr(value, "untyped_storage"):
+                    value = self._adopt(instance, name, buffer, value)
             original(instance, name, value)
 
         return __setattr__
@@ -279,7 +281,7 @@ class RelayHold:
         @functools.wraps(original)
         def __init__(instance: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
             if declared and self.tally.active and self.relay.pool:
-                with contained(self.tally, _CHECK):
+                with contained(self.tally, CHECK):
                     self._find_pool(instance, original, args, kwargs)
             key = (threading.get_ident(), id(instance))
             is_inner = key in self._initialising
@@ -290,12 +292,13 @@ class RelayHold:
                 if not is_inner:
                     self._initialising.discard(key)
             if self.tally.active and not is_inner:
-                with contained(self.tally, _CHECK):
-                    self._initialised(instance)
+                with contained(self.tally, CHECK):
+                    self._is_made(instance)
 
         return __init__
 
-    def _initialised(self, instance: Any) -> None:
+    def _is_made(self, instance: Any) -> None:
+        """Instruments an instance whose `__init__` is done."""
         from fmcheck.runtime import devices
 
         self.instances += 1
@@ -317,9 +320,9 @@ class RelayHold:
             finally:
                 self._restoring.discard(key)
             if self.tally.active:
-                with contained(self.tally, _CHECK):
+                with contained(self.tally, CHECK):
                     self.instances += 1
-                    self._adopt_the_rest(instance, is_fresh=False)
+                    self._adopt_the_rest(instance, has_values=True)
 
         return __setstate__
 
@@ -333,18 +336,18 @@ class RelayHold:
             else:
                 super(class_, made).__init_subclass__(**kwargs)  # type: ignore[arg-type]
             if self.tally.active:
-                with contained(self.tally, _CHECK):
+                with contained(self.tally, CHECK):
                     self._take_subclass(made)
 
         return classmethod(__init_subclass__)
 
-    def _adopt_the_rest(self, instance: Any, is_fresh: bool | None = True) -> None:
+    def _adopt_the_rest(self, instance: Any, has_values: bool = False) -> None:
         """Takes hold of buffers that were set past `__setattr__`, as frozen data classes do."""
         for name, value, put in instances.held_by(instance):
             buffer = self.relay.buffer_for(name, self.version)
             if buffer is None or not hasattr(value, "untyped_storage"):
                 continue
-            adopted = self._adopt(instance, name, buffer, value, is_fresh)
+            adopted = self._adopt(instance, name, buffer, value, has_values)
             if adopted is not value:
                 put(adopted)
 
@@ -354,26 +357,34 @@ class RelayHold:
         name: str,
         buffer: Buffer,
         value: Any,
-        is_fresh: bool | None = None,
+        has_values: bool | None = None,
     ) -> Any:
         """Returns the alias that is to stand in the tensor's place.
 
-        A fresh one has no values yet; None finds out by what the attribute held before.
+        `has_values` tells whether the engine has written it; None, that `__setattr__` binds it now.
         """
         from fmcheck.runtime import adoption
 
         self.made.add(buffer.name)
         try:
-            if is_fresh is None:
-                key = (threading.get_ident(), id(instance))
-                before = getattr(instance, name, None)
-                is_fresh = not hasattr(before, "untyped_storage") and key not in self._restoring
+            bind = adoption.Bind.AGAIN if has_values else adoption.Bind.IN_INIT
+            if has_values is None:
+                bind = self._bind(instance, name)
             return adoption.adopt(
-                value, name, buffer, self.relay, self.tally, is_fresh, self._owners(instance)
+                value, name, buffer, self.relay, self.tally, bind, self._owners(instance)
             )
         except Exception as err:
             self._problem(f"buffer `{name}`: could not be taken hold of: {err!r}")
             return value
+
+    def _bind(self, instance: Any, name: str) -> Bind:
+        """Returns when an attribute is being assigned."""
+        from fmcheck.runtime.adoption import Bind
+
+        key = (threading.get_ident(), id(instance))
+        if key in self._restoring or hasattr(getattr(instance, name, None), "untyped_storage"):
+            return Bind.AGAIN
+        return Bind.IN_INIT if key in self._initialising else Bind.LATER
 
     def _owners(self, instance: Any) -> Owners | None:
         """Returns the owners if the contract says who hands this relay's rows out."""

@@ -20,6 +20,7 @@ PAST = tl.constexpr(ledger.PAST)
 #: The fields of a record in the ring, and a record's kind where it is no check's number.
 FIELDS = tl.constexpr(ring.FIELDS)
 UNSEEN = tl.constexpr(ring.UNSEEN)
+INVALID_WRITE = tl.constexpr(ring.INVALID_WRITE)
 
 
 @triton.jit
@@ -81,6 +82,7 @@ def gather_guard(
     last_read,
     read_in,
     generation,
+    reported,
     writes,
     seen_writes,  # [count], of the time of the gather: read if RETIRES_LATE
     ring,
@@ -124,6 +126,8 @@ def gather_guard(
     there = there & (tl.load(owned + rows, mask=there, other=0) != 0)
     held = tl.load(state + rows, mask=there, other=EMPTY)
     live = (held & 1) != 0
+    # What was reported when it was written is not reported again.
+    silent = live & (tl.load(reported + rows, mask=there, other=0) != 0)
     unseen = there & False
     columns = tl.arange(0, WIDE)
 
@@ -150,6 +154,7 @@ def gather_guard(
             if SIGN == 2:
                 value = tl.load(values + at, mask=inside, other=0)
                 wrong = wrong | (inside & ~(value > limit))
+            wrong = wrong & ~silent[:, None]
             newly, first = _first_of(wrong & is_poison, bits, columns)
             its_poison = tl.where(newly & ~with_poison, first, its_poison)
             with_poison = with_poison | newly
@@ -230,13 +235,15 @@ def gather_guard(
         "row_stride",
         "buffer_number",
         "poison",
+        "limit",
         "moment",
     ],
-    do_not_specialize_on_alignment=["index"],
+    do_not_specialize_on_alignment=["values", "index"],
 )
 def write_guard(
     index,  # [count]
-    buffer_bits,  # the buffer: [rows, row_stride]
+    values,  # the buffer: [rows, row_stride]
+    buffer_bits,  # the same memory as integers
     state,
     owned,
     held_by_owner,
@@ -245,6 +252,7 @@ def write_guard(
     last_read,
     read_in,
     generation,
+    reported,
     writes,
     stamps,
     ring,
@@ -258,17 +266,23 @@ def write_guard(
     row_stride: tl.int64,
     buffer_number: tl.int64,
     poison: tl.int64,
+    limit: tl.int64,
     moment: tl.int64,
     GUARDS: tl.constexpr,
-    CERTAIN: tl.constexpr,
+    EMPTIES: tl.constexpr,
+    CONSTANT: tl.constexpr,
+    UPDATES: tl.constexpr,
+    SIGN: tl.constexpr,  # of the bound: 0 none to judge by, 1 `>=`, 2 `>`
+    HAS_POISON: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
     BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
 ):
-    """After a write: the rows are live, unless poison is all that they hold.
+    """After a write: the rows are live, unless one that `EMPTIES` left nothing but poison there.
 
-    `GUARDS` reports values that were lost. One program does all rows in order, so that a row that
-    stands in the index twice was written once: what it held is read before anything is entered,
-    and a stamp tells what this launch has entered itself.
+    `GUARDS` reports values that were lost, `SIGN` those that are not valid. One program does all
+    rows in order, so that a row that stands in the index twice was written once: what it held is
+    read before anything is entered, and a stamp tells what this launch has entered itself.
     """
     this = tl.load(epoch) + 1
     for begin in range(0, count, BLOCK):
@@ -281,7 +295,7 @@ def write_guard(
         held = tl.load(state + rows, mask=there, other=EMPTY)
         fresh = there & (tl.load(stamps + rows, mask=there, other=0) != this)
         retired = there & False
-        if CERTAIN:
+        if EMPTIES:
             columns = tl.arange(0, WIDE)
             filled = tl.zeros([BLOCK], tl.int32)
             for start in range(0, width, WIDE):
@@ -309,8 +323,48 @@ def write_guard(
                 tl.load(read_in + rows, mask=lost, other=0),
                 tl.load(generation + rows, mask=lost, other=0),
             )
+        invalid = there & False
+        its_invalid = tl.zeros_like(rows)
+        if SIGN != 0:
+            columns = tl.arange(0, WIDE)
+            for start in range(0, width, WIDE):
+                inside = there[:, None] & ((start + columns) < width)[None, :]
+                at = rows[:, None] * row_stride + (start + columns)[None, :]
+                bits = tl.load(buffer_bits + at, mask=inside, other=0).to(tl.int64)
+                value = tl.load(values + at, mask=inside, other=0)
+                wrong = inside & ~(value > limit)
+                if SIGN == 1:
+                    wrong = inside & ~(value >= limit)
+                if HAS_POISON and (CONSTANT or IS_FLOAT):
+                    wrong = wrong & (bits != poison)
+                newly, first = _first_of(wrong, bits, columns)
+                its_invalid = tl.where(newly & ~invalid, first, its_invalid)
+                invalid = invalid | newly
+            invalid = invalid & fresh
+            if UPDATES:
+                invalid = invalid & ((held & 1) != 0)
+            if CONSTANT:
+                # Over what was gathered it marks that there is nothing.
+                invalid = invalid & (held != CONSUMED)
+            _record(
+                ring,
+                counts,
+                capacity,
+                invalid,
+                buffer_number,
+                tl.zeros_like(rows) + INVALID_WRITE,
+                rows,
+                its_invalid,
+                moment,
+                tl.load(last_write + rows, mask=invalid, other=NEVER),
+                tl.load(written_in + rows, mask=invalid, other=0),
+                tl.load(last_read + rows, mask=invalid, other=NEVER),
+                tl.load(read_in + rows, mask=invalid, other=0),
+                tl.load(generation + rows, mask=invalid, other=0),
+            )
         tl.debug_barrier()
         written = there & ~retired
+        tl.store(reported + rows, invalid.to(tl.int8), mask=written & fresh)
         tl.store(state + rows, tl.zeros_like(held) + LIVE, mask=written)
         tl.store(last_write + rows, tl.zeros_like(rows) + moment, mask=written)
         ended = retired & ((held & 1) != 0)

@@ -59,6 +59,8 @@ class Ledger:
         self._left_live: npt.NDArray[np.bool_] = np.zeros(rows, bool)
         self._written_in: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         self._read_in: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
+        # Whether the row's last write was reported for its value.
+        self._reported: npt.NDArray[np.bool_] = np.zeros(rows, bool)
 
     def __len__(self) -> int:
         return len(self.state)
@@ -67,6 +69,11 @@ class Ledger:
         """A value was written: the rows are live, whatever they were."""
         self.state[rows] = _LIVE
         self._last_write[rows] = moment
+        self._reported[rows] = False
+
+    def report(self, rows: Any) -> None:
+        """The values just written were reported: the gather that brings them is not."""
+        self._reported[rows] = True
 
     def consume(self, rows: Any, moment: int, all_live: bool = False) -> None:
         """A gather took the rows. What was empty stays empty: nobody has written it yet.
@@ -105,12 +112,13 @@ class Ledger:
         self.generation[rows] = generations
         self.state[rows] = _EMPTY
 
-    def adopt(self, live: npt.NDArray[np.bool_]) -> None:
+    def adopt(self, live: npt.NDArray[np.bool_], moment: int = NEVER) -> None:
         """Takes over a buffer that has values already: `live` tells which rows do.
 
-        Who wrote them, and for whom, is not known: they may be overwritten.
+        For whom they were written is not known: they may be overwritten. At `moment` they came.
         """
         self.state[:] = np.where(live, State.SPARED, State.EMPTY)
+        self._last_write[:] = np.where(live, moment, NEVER)
 
     def load(self, entries: Mapping[str, npt.NDArray[Any]]) -> None:
         """Takes over what `dump` gave: one array of an entry a row for each name."""
@@ -141,6 +149,7 @@ class Ledger:
             "left_live": self._left_live,
             "written_in": self._written_in,
             "read_in": self._read_in,
+            "reported": self._reported,
         }
 
     def is_live(self, rows: Any) -> npt.NDArray[np.bool_]:
@@ -159,6 +168,14 @@ class Ledger:
     def is_awaited(self, rows: Any) -> npt.NDArray[np.bool_]:
         """Tells which of the rows hold a value that is lost if it is overwritten now."""
         return np.asarray(self.state[rows] == _LIVE)
+
+    def is_consumed(self, rows: Any) -> npt.NDArray[np.bool_]:
+        """Tells which of the rows were gathered, or emptied, and not written since."""
+        return np.asarray(self.state[rows] == _CONSUMED)
+
+    def is_reported(self, rows: Any) -> npt.NDArray[np.bool_]:
+        """Tells which of the rows hold a value that was reported when it was written."""
+        return np.asarray(self._reported[rows] & self.is_live(rows))
 
     def is_empty(self, rows: Any) -> npt.NDArray[np.bool_]:
         """Tells which of the rows were not written since they were handed out."""

@@ -1,11 +1,13 @@
 """Memory: the elements of a relay buffer as bits, read and written in place by index expression.
 
-On CPU that is NumPy over the same memory, which costs a fraction of eager torch. On any other
-device it is torch itself, with a copy to the host for each read.
+On CPU that is NumPy over the same memory, which costs a fraction of eager torch, and poison is a
+veil beside the memory: what the engine put there stays there, whoever reads it. On any other device
+it is torch itself, with a copy to the host for each read, and poison lies in the memory.
 """
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -26,32 +28,151 @@ class Memory(Protocol):
     def write(self, expression: Any, bits: Any) -> None:
         """Overwrites the elements."""
 
+    def cover(self, expression: Any, poison: int) -> None:
+        """Poisons the elements: they read as poison until somebody writes them."""
+
+    def uncover(self, expression: Any) -> None:
+        """The elements were written: whatever stands there is the engine's."""
+
+    def keep(self, rows: npt.NDArray[Any]) -> Any:
+        """Returns what `put_back` needs to undo a later `cover` of the rows."""
+
+    def put_back(self, rows: npt.NDArray[Any], kept: Any) -> None:
+        """Undoes a `cover` of the rows."""
+
     def part(self, place: slice) -> Any:
         """Returns some rows in place: what is written to the memory shows in it."""
 
 
 class HostMemory:
-    """Elements in this process's memory."""
+    """Elements in this process's memory. Poison is put into the memory itself."""
 
     def __init__(self, bits: torch.Tensor) -> None:
-        self._bits: npt.NDArray[Any] = bits.numpy()
+        self._tensor = bits
+        self._address = -1
+        self._array: npt.NDArray[Any] = np.empty(0)
+
+    @property
+    def _bits(self) -> npt.NDArray[Any]:
+        # A storage may move: `share_memory_` and `resize_` give it other memory.
+        if self._tensor.data_ptr() != self._address:
+            self._array, self._address = _array_over(self._tensor), self._tensor.data_ptr()
+        return self._array
 
     def read(self, expression: Any) -> npt.NDArray[Any]:
         """Returns a copy of the elements."""
-        if type(expression) is np.ndarray:
-            return self._bits[expression]  # an index array always copies
-        if type(expression) is slice:
-            return self._bits[expression].copy()
-        found = np.asarray(self._bits[expression])
-        return found if found.base is None else found.copy()
+        return _copied(self._bits, expression)
 
     def write(self, expression: Any, bits: Any) -> None:
         """Overwrites the elements."""
         self._bits[expression] = bits
 
-    def part(self, place: slice) -> npt.NDArray[Any]:
+    def cover(self, expression: Any, poison: int) -> None:
+        """Puts poison over the elements."""
+        self._bits[expression] = poison
+
+    def uncover(self, expression: Any) -> None:
+        """The elements were written: whatever stands there is the engine's."""
+
+    def keep(self, rows: npt.NDArray[Any]) -> Any:
+        """Returns what `put_back` needs to undo a later `cover` of the rows."""
+        return self.read(rows)
+
+    def put_back(self, rows: npt.NDArray[Any], kept: Any) -> None:
+        """Undoes a `cover` of the rows."""
+        self.write(rows, kept)
+
+    def part(self, place: slice) -> Any:
         """Returns some rows in place."""
         return self._bits[place]
+
+
+@dataclass(frozen=True, slots=True)
+class Veil:
+    """Which elements of a buffer are poisoned, and what each held when it was.
+
+    The poison itself is nowhere: the memory keeps the engine's values, and nobody can be handed
+    anything else. Both tensors are laid out as the buffer is.
+    """
+
+    covered: torch.Tensor
+    held: torch.Tensor
+
+    @classmethod
+    def like(cls, tensor: torch.Tensor) -> Veil:
+        """Returns a veil for a buffer, over nothing yet."""
+        size, stride = tensor.size(), tensor.stride()
+        covered = torch.empty_strided(size, stride, dtype=torch.bool).zero_()
+        return cls(covered, torch.empty_strided(size, stride, dtype=tensor.dtype))
+
+    def of_view(self, view: torch.Tensor, offset: int) -> Veil | None:
+        """Returns the part over a view that begins so many elements into the buffer.
+
+        None where their elements are not the same ones.
+        """
+        if offset < 0 or self.held.element_size() != view.element_size():
+            return None
+        last = offset + sum(
+            (size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True)
+        )
+        if view.numel() and last >= self.covered.untyped_storage().nbytes():
+            return None
+        laid = (view.size(), view.stride(), offset)
+        return Veil(self.covered.as_strided(*laid), self.held.as_strided(*laid))
+
+
+class VeiledMemory(HostMemory):
+    """Elements in this process's memory, read with poison where a veil covers them."""
+
+    def __init__(self, bits: torch.Tensor, veil: Veil, poison: int) -> None:
+        super().__init__(bits)
+        self._covered = _array_over(veil.covered.view(torch.int8)).view(np.bool_)
+        self._held = _array_over(_as_bits(veil.held))
+        self._poison = poison
+
+    def read(self, expression: Any) -> npt.NDArray[Any]:
+        """Returns a copy of the elements: poison where nobody has changed them since."""
+        bits = super().read(expression)
+        covered = self._covered[expression]
+        if b"\x01" not in covered.tobytes():  # half of what a count takes
+            return bits
+        return np.where(covered & (bits == self._held[expression]), self._poison, bits).astype(
+            bits.dtype, copy=False
+        )
+
+    def cover(self, expression: Any, poison: int) -> None:
+        """Puts poison over the elements, which stay in the memory."""
+        self._held[expression] = self._bits[expression]
+        self._covered[expression] = True
+
+    def uncover(self, expression: Any) -> None:
+        """The elements were written: whatever stands there is the engine's."""
+        self._covered[expression] = False
+
+    def keep(self, rows: npt.NDArray[Any]) -> Any:
+        """Returns what `put_back` needs to undo a later `cover` of the rows."""
+        return self._covered[rows], self._held[rows]
+
+    def put_back(self, rows: npt.NDArray[Any], kept: Any) -> None:
+        """Undoes a `cover` of the rows."""
+        self._covered[rows], self._held[rows] = kept
+
+    def part(self, place: slice) -> Any:
+        """Returns some rows in place."""
+        return _VeiledPart(self._covered[place])
+
+
+class _VeiledPart:
+    """Rows under a veil, with the two words of an array that a sink needs: it is never covered."""
+
+    def __init__(self, covered: npt.NDArray[np.bool_]) -> None:
+        self._covered = covered
+
+    def copy(self) -> bool:
+        return False
+
+    def __setitem__(self, place: Any, covered: bool) -> None:
+        self._covered[place] = covered
 
 
 class DeviceMemory:
@@ -72,6 +193,21 @@ class DeviceMemory:
         if isinstance(bits, np.ndarray):
             bits = torch.from_numpy(bits).to(self._bits.device)
         self._bits[self._on_device(expression)] = bits
+
+    def cover(self, expression: Any, poison: int) -> None:
+        """Puts poison over the elements."""
+        self.write(expression, poison)
+
+    def uncover(self, expression: Any) -> None:
+        """The elements were written: whatever stands there is the engine's."""
+
+    def keep(self, rows: npt.NDArray[Any]) -> Any:
+        """Returns what `put_back` needs to undo a later `cover` of the rows."""
+        return self.read(rows)
+
+    def put_back(self, rows: npt.NDArray[Any], kept: Any) -> None:
+        """Undoes a `cover` of the rows."""
+        self.write(rows, kept)
 
     def part(self, place: slice) -> Any:
         """Returns some rows in place."""
@@ -98,9 +234,54 @@ class _DevicePart:
         self._bits[place] = bits
 
 
-def memory_of(tensor: torch.Tensor) -> Memory:
-    """Returns the memory of a plain tensor, whatever its dtype."""
-    plain = tensor.detach()
-    width = _SAME_WIDTH.get(plain.element_size())
-    bits = plain if width is None else plain.view(width)
-    return HostMemory(bits) if plain.device.type == "cpu" else DeviceMemory(bits)
+def memory_of(tensor: torch.Tensor, veil: Veil | None = None, poison: int = 0) -> Memory:
+    """Returns the memory of a plain tensor, whatever its dtype, under a veil if there is one."""
+    bits = _as_bits(tensor.detach())
+    if not bits.is_cpu:
+        return DeviceMemory(bits)
+    return HostMemory(bits) if veil is None else VeiledMemory(bits, veil, poison)
+
+
+def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    width = _SAME_WIDTH.get(tensor.element_size())
+    return tensor if width is None else tensor.view(width)
+
+
+def _copied(array: npt.NDArray[Any], expression: Any) -> npt.NDArray[Any]:
+    if type(expression) is np.ndarray:
+        return array[expression]  # an index array always copies
+    if type(expression) is slice:
+        return array[expression].copy()
+    found = np.asarray(array[expression])
+    return found if found.base is None else found.copy()
+
+
+class _Shown:
+    """A tensor's memory as NumPy wants to be told of it, kept alive by the array over it."""
+
+    def __init__(self, tensor: torch.Tensor, kind: str) -> None:
+        self.tensor = tensor
+        size = tensor.element_size()
+        self.__array_interface__ = {
+            "version": 3,
+            "data": (tensor.data_ptr(), False),
+            "shape": tuple(tensor.shape),
+            "strides": tuple(int(step) * size for step in tensor.stride()),
+            "typestr": kind,
+        }
+
+
+def _array_over(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """Returns an array over a tensor's memory. `Tensor.numpy` forbids any later `resize_`.
+
+    Raises RuntimeError if the storage holds less than the tensor shows.
+    """
+    size = tensor.element_size()
+    kind = np.dtype(np.complex128 if size not in _SAME_WIDTH else f"i{size}")
+    if not tensor.numel():
+        return np.empty(tuple(tensor.shape), kind)
+    last = sum((n - 1) * int(step) for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    reach = (int(tensor.storage_offset()) + last + 1) * size
+    if reach > tensor.untyped_storage().nbytes():
+        raise RuntimeError("the storage was made smaller than the buffer")
+    return np.asarray(_Shown(tensor, kind.str))

@@ -135,7 +135,7 @@ def _take(buf: Any, rows: Any) -> Any:
     return buf[rows]
 
 
-def _stash(buf: Any, rows: Any, value: int) -> None:
+def _stash(buf: Any, rows: Any, value: Any) -> None:
     buf[rows] = value
 
 
@@ -175,9 +175,20 @@ def _stale_owner(buf: Any, rows: Any, take: Any, stash: Any) -> None:
     take(buf, rows)
 
 
-def _invalid_value(buf: Any, rows: Any, take: Any, stash: Any) -> None:
-    stash(buf, rows, -7)
+def _invalid_write(buf: Any, rows: Any, take: Any, stash: Any) -> None:
+    stash(buf, rows, rows * 0 - 1)
+
+
+def _invalid_gather(buf: Any, rows: Any, take: Any, stash: Any) -> None:
+    stash(buf, rows, 5)
     take(buf, rows)
+    stash(buf, rows, -7)  # one number over what was gathered marks that there is nothing
+    take(buf, rows)
+
+
+def _invalid_value(place: Place) -> str:
+    plants = (_invalid_write, _invalid_gather)
+    return next(filter(None, (_row_probe("FR105", one)(place) for one in plants)), "")
 
 
 # --- graph inputs and devices ---
@@ -304,7 +315,7 @@ PROBES += [
     Probe("FR102", _row_probe("FR102", _double_read)),
     Probe("FR103", _row_probe("FR103", _lost_write)),
     Probe("FR104", _row_probe("FR104", _stale_owner)),
-    Probe("FR105", _row_probe("FR105", _invalid_value)),
+    Probe("FR105", _invalid_value),
     Probe("FR201", _stale_tail, backends=(EAGER,)),
     Probe("FR301", _wrong_device, backends=(EAGER,)),
     Probe("FR401", _stream_race, backends=(EAGER,), of_streams=True),

@@ -7,16 +7,18 @@ relay tensors, so that a write through them is seen.
 
 from __future__ import annotations
 
+import traceback
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 
-from fmcheck.runtime import devices, picks, rows
-from fmcheck.runtime.beneath import Beneath
-from fmcheck.runtime.buffer import RelayBuffer, Window, window_of
+from fmcheck.runtime import devices, picks, rows, untraced
+from fmcheck.runtime.buffer import VALUES, RelayBuffer, Window, Write, window_of
 from fmcheck.runtime.by_rows import guard_for, rows_written, single_index, written_index
-from fmcheck.runtime.memory import memory_of
+from fmcheck.runtime.containment import broke, contained
+from fmcheck.runtime.hold import CHECK
+from fmcheck.runtime.memory import Veil, VeiledMemory, memory_of
 from fmcheck.runtime.poison import poison_for
 from fmcheck.runtime.unfollowed import unfollowed
 
@@ -38,18 +40,35 @@ class RelayTensor(torch.Tensor):
     _plain: torch.Tensor
     _window: Window | None
 
+    def set_(self, *args: Any, **kwargs: Any) -> Any:
+        """Gives the tensor another storage: one of the calls that torch asks no subclass about."""
+        return _reshape_in_place(torch.Tensor.set_, (self, *args), kwargs)
+
     @classmethod
     def __torch_function__(
         cls, func: Call, types: Any, args: Arguments = (), kwargs: Options | None = None
     ) -> Any:
         """Makes the call on the plain tensors and tells the buffers what it did."""
-        translate = _translations.get(func)
-        if translate is None:
-            translate = _translation_of(func)
-            if picks.is_pick(name := picks.name_of(func)):
-                translate = devices.one_device(name, translate, RelayTensor)
-            _translations[func] = translate
-        return translate(func, args, kwargs or {})
+        kwargs = kwargs or {}
+        try:
+            if untraced.is_traced() or untraced.is_mixed(types, cls):
+                return _out_of_sight(func, args, kwargs)
+            translate = _translations.get(func)
+            if translate is None:
+                translate = _translation_of(func)
+                if picks.is_pick(name := picks.name_of(func)):
+                    translate = devices.one_device(name, translate, RelayTensor)
+                _translations[func] = translate
+            return translate(func, args, kwargs)
+        except Exception as err:
+            if _is_the_engines(err):
+                raise
+            tensor = next(_relay_tensors((args, kwargs)), None)
+            if tensor is None:
+                raise
+            broke(tensor._relay.tally, CHECK, err)
+        # What comes behind the engine's own call is contained there: it was not made yet.
+        return _made(func, plain(args), plain(kwargs))
 
 
 def relay_tensor(
@@ -66,20 +85,21 @@ def relay_tensor(
     dtype = str(tensor.dtype).removeprefix("torch.")
     row_stride = int(tensor.stride(0))
     poison, device = poison_for(dtype, bound), str(tensor.device)
-    keeps = device == "cpu" and poison.bits is not None and not wants_guard(tensor)
-    copy = _copy_of(tensor) if keeps else None
-    beneath = None if copy is None else Beneath(memory_of(copy), poison)
-    laid = (tensor.shape, tensor.stride(), 0, row_stride, memory_of(tensor))
-    whole = window_of(*laid, whole=True, beneath=beneath)
+    veils = device == "cpu" and poison.bits is not None and not wants_guard(tensor)
+    veil = Veil.like(tensor) if veils else None
+    memory = memory_of(tensor, veil, poison.bits or 0)
+    whole = window_of(tensor.shape, tensor.stride(), 0, row_stride, memory, whole=True)
     told = (name, relay, whole, poison, sink_rows, tally, device, owners, overwrite)
     with unfollowed():
         buffer = guarded(tensor, *told) if wants_guard(tensor) else None
         if buffer is None:
             buffer = RelayBuffer(*told)
-        buffer.base, buffer.copy = tensor, copy
+        buffer.take(tensor, veil)
         if tally.streams is not None:
             tally.streams.adopt(buffer)
-    return alias(tensor, buffer, whole)
+    made = alias(tensor, buffer, whole)
+    made.__dict__.update(tensor.__dict__)  # a mark such as that of `torch.nn.Buffer`
+    return made
 
 
 def wants_guard(tensor: torch.Tensor) -> bool:
@@ -115,14 +135,18 @@ def window(tensor: RelayTensor) -> Window:
     return tensor._window
 
 
-def plain(value: Any) -> Any:
+def _underneath(tensor: RelayTensor) -> torch.Tensor:
+    return tensor._plain
+
+
+def plain(value: Any, of: Callable[[RelayTensor], torch.Tensor] = _underneath) -> Any:
     """Returns `value` with each relay tensor in it replaced by the plain one underneath."""
     if isinstance(value, RelayTensor):
-        return value._plain
+        return of(value)
     if type(value) in (list, tuple):
-        return type(value)(plain(item) for item in value)
+        return type(value)(plain(item, of) for item in value)
     if type(value) is dict:
-        return {key: plain(item) for key, item in value.items()}
+        return {key: plain(item, of) for key, item in value.items()}
     return value
 
 
@@ -131,36 +155,60 @@ def _window_of_view(view: torch.Tensor, buffer: RelayBuffer) -> Window:
     size = view.element_size()
     offset = int(view.storage_offset()) - int(base.storage_offset()) * base.element_size() // size
     row_stride = int(base.stride(0)) * base.element_size() // size
-    laid = (view.shape, view.stride(), offset, row_stride, memory_of(view))
-    return window_of(*laid, whole=False, beneath=_beneath_view(view, offset, buffer))
+    veil = None if buffer.veil is None else buffer.veil.of_view(view, offset)
+    memory = memory_of(view, veil, buffer.poison.bits or 0)
+    return window_of(view.shape, view.stride(), offset, row_stride, memory, whole=False)
 
 
-def _copy_of(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a copy that is laid out alike, so that a view of one is a view of the other."""
-    copy = torch.empty_strided(tensor.size(), tensor.stride(), dtype=tensor.dtype)
-    return copy.copy_(tensor.detach())
+# --- the engine's own call ---
 
 
-def _beneath_view(view: torch.Tensor, offset: int, buffer: RelayBuffer) -> Beneath | None:
-    copy = buffer.copy
-    if copy is None or copy.element_size() != view.element_size() or offset < 0:
-        return None
-    end = offset + sum(
-        (size - 1) * stride for size, stride in zip(view.shape, view.stride(), strict=True)
-    )
-    if view.numel() and (end + 1) * copy.element_size() > copy.untyped_storage().nbytes():
-        return None
-    same = copy.as_strided(view.size(), view.stride(), offset)
-    return Beneath(memory_of(same), buffer.poison)
+def _made(func: Call, args: Arguments, kwargs: Options) -> Any:
+    return func(*args, **kwargs)
+
+
+def _taken(tensor: torch.Tensor, index: Any) -> Any:
+    return tensor[index]
+
+
+def _put(tensor: torch.Tensor, index: Any, value: Any) -> None:
+    tensor[index] = value
+
+
+_MAKING = frozenset(one.__code__ for one in (_made, _taken, _put))
+
+
+def _is_the_engines(err: Exception) -> bool:
+    """Tells whether an error came out of the engine's own call."""
+    return any(frame.f_code in _MAKING for frame, _ in traceback.walk_tb(err.__traceback__))
 
 
 # --- what a call does -------------------------------------------------------------------------
 
 
 def _pass(func: Call, args: Arguments, kwargs: Options) -> Any:
-    """A call that only asks for metadata."""
+    """A call that only asks for metadata. An alias is a view, which the engine's tensor is not."""
+    return _made(func, plain(args), plain(kwargs))
+
+
+def _identity(func: Call, args: Arguments, kwargs: Options) -> Any:
     with torch._C.DisableTorchFunctionSubclass():
-        return func(*args, **kwargs)
+        return _made(func, args, kwargs)
+
+
+def _stand_in(tensor: RelayTensor) -> torch.Tensor:
+    made: torch.Tensor = untraced.stand_in(tensor, tensor._plain)
+    return made
+
+
+def _out_of_sight(func: Call, args: Arguments, kwargs: Options) -> Any:
+    """A call in a trace or a transform, or together with tensors of another kind: not followed."""
+    for tensor in _relay_tensors((args, kwargs)):
+        if tensor._relay.tally.active and picks.name_of(func) not in _METADATA:
+            tensor._relay.tally.untrack("accesses", untraced.reason())
+    into = plain(args, _stand_in), plain(kwargs, _stand_in)
+    with torch._C.DisableTorchFunctionSubclass():
+        return _made(func, *into)
 
 
 def _escape(func: Call, args: Arguments, kwargs: Options) -> Any:
@@ -178,10 +226,11 @@ def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
     readers = list(_relay_tensors((args, kwargs)))
     for reader in readers:
         _order(reader)
-    result = func(*plain(args), **plain(kwargs))
+    result = _made(func, plain(args), plain(kwargs))
     out = kwargs.get("out")
     if out is not None:
-        return _written_to(out, result, readers)
+        _enter_out(out, readers)
+        return out if isinstance(out, torch.Tensor) else result
     viewed = _as_view(result, readers)
     if viewed is result and _brings_values(func, result):
         for reader in readers:
@@ -201,27 +250,29 @@ def _comes_to_host(reader: RelayTensor, result: Any, kwargs: Options, *more: Any
     )
 
 
-def _written_to(out: Any, result: Any, readers: Sequence[RelayTensor]) -> Any:
+def _enter_out(out: Any, readers: Sequence[RelayTensor]) -> None:
     targets = list(_relay_tensors(out))
     for reader in readers:
         if not any(reader is target for target in targets):
             _enter_peek(reader)
     for target in targets:
         _enter_write(target, rows.EVERYTHING)
-    return out if isinstance(out, torch.Tensor) else result
 
 
 def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that changes its first argument in place, or each tensor of it if that is a list."""
     for tensor in _relay_tensors((args, kwargs)):
         _order(tensor)
-    result = func(*plain(args), **plain(kwargs))
+    result = _made(func, plain(args), plain(kwargs))
     target = args[0] if args else kwargs.get("self", kwargs.get("input"))
     written = list(_relay_tensors(target))
-    expression = _picked(func, args, kwargs, written)
-    updates = picks.name_of(func) in _UPDATING or bool(_accumulates(func, args, kwargs))
-    for tensor in written:
-        _enter_write(tensor, expression, updates)
+    for one in written[:1]:
+        with contained(one._relay.tally, CHECK):
+            expression = _picked(func, args, kwargs, written)
+            updates = picks.name_of(func) in _UPDATING or bool(_accumulates(func, args, kwargs))
+            how = Write(updates, _is_constant(func, args, kwargs))
+            for tensor in written:
+                _enter_write(tensor, expression, how)
     for reader in _relay_tensors((args[1:], kwargs)):
         _enter_peek(reader, _comes_to_host(reader, target, kwargs, *args[2:]))
     if func is torch.Tensor.__setitem__:
@@ -243,21 +294,24 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     if guard is not None:
         guard.order()
     if type(index) is torch.Tensor and index.dim() > 0:
-        result = tensor._plain[index]
-        shown = tensor._window or window(tensor)
-        if guard is not None and guard_for(guard, index, shown.whole) is not None:
-            guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
-            return result
-        expression = picks.host(index)
-        if shown.whole or rows.selects_rows(expression, shown.rows.ndim, shown.dims):
-            _enter_gather(tensor, expression, result)
-        else:
-            _enter_peek(tensor)
+        result = _taken(tensor._plain, index)
+        with contained(tensor._relay.tally, CHECK):
+            shown = tensor._window or window(tensor)
+            if guard is not None and guard_for(guard, index, shown.whole) is not None:
+                guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
+                return result
+            expression = picks.host(index)
+            if shown.whole or rows.selects_rows(expression, shown.rows.ndim, shown.dims):
+                _enter_gather(tensor, expression)
+            else:
+                _enter_peek(tensor)
         return result
-    result = tensor._plain[plain(index)]
+    result = _taken(tensor._plain, plain(index))
     if _shares_storage(result, tensor._plain):
         return alias(result, tensor._relay)
-    return _gathered(tensor, picks.host(index), result)
+    with contained(tensor._relay.tally, CHECK):
+        _gathered(tensor, picks.host(index))
+    return result
 
 
 def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
@@ -269,11 +323,11 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     if guard is not None:
         guard.order()
     if type(index) is torch.Tensor is type(value):
-        tensor._plain[index] = value
+        _put(tensor._plain, index, value)
         _enter_write(tensor, index)
         return
-    tensor._plain[plain(index)] = plain(value)
-    _enter_write(tensor, index)
+    _put(tensor._plain, plain(index), plain(value))
+    _enter_write(tensor, index, Write(constant=isinstance(value, _NUMBERS)))
     for reader in _relay_tensors(value):
         _enter_peek(reader)
 
@@ -285,37 +339,68 @@ def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
     if type(tensor) is not RelayTensor:
         return _read(func, args, kwargs)
     _order(tensor)
-    result = func(*plain(args), **plain(kwargs))
-    index = single_index(name, args, kwargs)
-    guard = guard_for(tensor._relay, index, window(tensor).whole)
-    if guard is not None and kwargs.get("out") is None:
-        guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
-        return result
-    _gathered(tensor, picks.READS[name](func, tensor._plain, args, kwargs), result)
+    result = _made(func, plain(args), plain(kwargs))
     out = kwargs.get("out")
-    return result if out is None else _written_to(out, result, [])
+    with contained(tensor._relay.tally, CHECK):
+        index = single_index(name, args, kwargs)
+        guard = guard_for(tensor._relay, index, window(tensor).whole)
+        if guard is not None and out is None:
+            guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
+            return result
+        _gathered(tensor, picks.READS[name](func, tensor._plain, args, kwargs))
+    if out is None:
+        return result
+    _enter_out(out, [])
+    return out if isinstance(out, torch.Tensor) else result
 
 
-def _gathered(tensor: RelayTensor, expression: Any, result: Any) -> Any:
+def _gathered(tensor: RelayTensor, expression: Any) -> None:
     if rows.selects_rows(expression, tensor._plain.dim(), window(tensor).dims):
-        _enter_gather(tensor, expression, result)
+        _enter_gather(tensor, expression)
     else:
         _enter_peek(tensor)
-    return result
 
 
 def _reshape_in_place(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that changes what the tensor object shows, not the elements."""
     tensor = args[0]
     with torch._C.DisableTorchFunctionSubclass():
-        result = func(tensor, *plain(args[1:]), **plain(kwargs))
+        result = _made(func, (tensor, *plain(args[1:])), plain(kwargs))
         if type(tensor) is not RelayTensor:
             return result
         tensor._plain = tensor.as_subclass(torch.Tensor)
         tensor._window = None
-        if not _shares_storage(tensor._plain, tensor._relay.base):
-            _move(tensor)
+        with contained(tensor._relay.tally, CHECK):
+            if not _lies_within(tensor._plain, tensor._relay.base):
+                _move(tensor)
     return tensor if result is not None else None
+
+
+def _lies_within(tensor: torch.Tensor, base: torch.Tensor) -> bool:
+    """Tells whether all elements of a tensor are a buffer's."""
+    if not _shares_storage(tensor, base) or not tensor.numel():
+        return tensor is base
+    (first, last), (start, end) = _reach(base), _reach(tensor)
+    return first <= start and end <= last
+
+
+def _reach(tensor: torch.Tensor) -> tuple[int, int]:
+    """Returns where in its storage a tensor begins and ends, in bytes."""
+    last = sum((n - 1) * int(step) for n, step in zip(tensor.shape, tensor.stride(), strict=True))
+    start = int(tensor.storage_offset())
+    size = tensor.element_size()
+    return start * size, (start + last + 1) * size
+
+
+def _property_of(func: Call) -> str:
+    """Returns the name of the property whose setter a function is."""
+    return getattr(getattr(func, "__self__", None), "__name__", "")
+
+
+def _become(func: Call, args: Arguments, kwargs: Options) -> Any:
+    """A call that changes what the tensor is, and neither its shape nor its elements."""
+    result = _made(func, plain(args), plain(kwargs))
+    return args[0] if result is plain(args[0]) else result
 
 
 def _move(tensor: RelayTensor) -> None:
@@ -337,11 +422,13 @@ def _move(tensor: RelayTensor) -> None:
 
 def _property(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A property of the tensor: metadata, or a view such as `data` and `T`."""
-    result = func(*plain(args), **kwargs)
+    result = _made(func, plain(args), kwargs)
     return _as_view(result, args[:1]) if isinstance(result, torch.Tensor) else result
 
 
 def _iterate(func: Call, args: Arguments, kwargs: Options) -> Any:
+    if not plain(args[0]).dim():
+        return _made(func, plain(args), kwargs)  # torch's own error
     return iter(_read(torch.Tensor.unbind, args, kwargs))
 
 
@@ -355,10 +442,11 @@ _AUGMENTED = frozenset(
 _RESHAPING = frozenset(
     {
         *("t_", "transpose_", "squeeze_", "unsqueeze_", "swapaxes_", "swapdims_", "as_strided_"),
-        *("resize_", "resize_as_", "set_", "requires_grad_", "detach_", "share_memory_"),
-        "__set__",
+        *("resize_", "resize_as_", "set_"),
     }
 )
+# What the tensor underneath is asked to become: the alias is a view of it, which may not.
+_OF_THE_TENSOR = frozenset({"requires_grad_", "detach_", "share_memory_", "retain_grad"})
 # What stands in the rows goes into what these leave there.
 _UPDATING = frozenset(
     {
@@ -396,10 +484,16 @@ def _translation_of(func: Call) -> Callable[[Call, Arguments, Options], Any]:
         return _getitem
     if name == "__setitem__":
         return _setitem
+    if name == "__hash__":
+        return _identity
     if name == "__iter__":
         return _iterate
     if name == "__get__":
         return _property
+    if name == "__set__":
+        return _reshape_in_place if _property_of(func) == "data" else _become
+    if name in _OF_THE_TENSOR:
+        return _become
     if name in picks.READS:
         return _gather
     if name in _RESHAPING:
@@ -411,6 +505,20 @@ def _translation_of(func: Call) -> Callable[[Call, Arguments, Options], Any]:
     if name in _AUGMENTED or (name.endswith("_") and not name.endswith("__")):
         return _write
     return _read
+
+
+# Of these the last argument is what they write: a number is a constant.
+_FILLS = frozenset({"fill_", "index_fill_", "masked_fill_", "scatter_"})
+_ZEROS = frozenset({"zero_", "_foreach_zero_"})
+_NUMBERS = (bool, int, float, complex)
+
+
+def _is_constant(func: Call, args: Arguments, kwargs: Options) -> bool:
+    """Tells whether a call writes one number that was written down, rather than computed."""
+    name = picks.name_of(func)
+    if name in _ZEROS:
+        return True
+    return name in _FILLS and isinstance(kwargs.get("value", args[-1]), _NUMBERS)
 
 
 def _accumulates(func: Call, args: Arguments, kwargs: Options) -> Any:
@@ -444,15 +552,16 @@ def before_call(reads: Sequence[Any], index: Any, writes: Sequence[Any] = ()) ->
     Before it, so that a kernel that fails on a bad row is explained. What is no relay tensor is
     passed over.
     """
-    for tensor in _told_of(writes, index):
-        _order(tensor)
+    for tensor in _told_of((*writes, *reads), index):
+        with contained(tensor._relay.tally, CHECK):
+            _order(tensor)
     for tensor in _told_of(reads, index):
-        _order(tensor)
-        guard = guard_for(tensor._relay, index, window(tensor).whole)
-        if guard is not None:
-            guard.judge_rows(index, guard.tally.sites.here(_OUR_FRAMES))
-        else:
-            _enter(tensor, "judge", picks.host(index))
+        with contained(tensor._relay.tally, CHECK):
+            guard = guard_for(tensor._relay, index, window(tensor).whole)
+            if guard is not None:
+                guard.judge_rows(index, guard.tally.sites.here(_OUR_FRAMES))
+            else:
+                _enter(tensor, "judge", picks.host(index))
 
 
 def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
@@ -463,14 +572,17 @@ def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
     for tensor in read:
         if tensor._relay in kept:
             continue
-        guard = guard_for(tensor._relay, index, window(tensor).whole)
-        if guard is not None:
-            guard.retire_rows(index, guard.tally.sites.here(_OUR_FRAMES))
-        else:
-            _enter(tensor, "retire", picks.host(index))
+        with contained(tensor._relay.tally, CHECK):
+            guard = guard_for(tensor._relay, index, window(tensor).whole)
+            if guard is not None:
+                guard.retire_rows(index, guard.tally.sites.here(_OUR_FRAMES))
+            else:
+                _enter(tensor, "retire", picks.host(index))
     updated = {tensor._relay for tensor in read}
     for tensor in written:
-        _enter_write(tensor, index, tensor._relay in updated)
+        # A kernel that gathers a buffer and writes it may take the values out.
+        both = tensor._relay in updated
+        _enter_write(tensor, index, Write(updates=both, constant=both))
 
 
 def _told_of(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
@@ -486,31 +598,33 @@ def _enter(tensor: RelayTensor, how: str, expression: Any) -> Any:
     return getattr(buffer, how)(window, expression, buffer.tally.sites.here(_OUR_FRAMES))
 
 
-def _enter_gather(tensor: RelayTensor, expression: Any, result: torch.Tensor) -> None:
-    beneath = _enter(tensor, "gather", expression)
-    if beneath is not None and beneath.shape == tuple(result.shape):
-        memory_of(result).write(rows.EVERYTHING, beneath)
+def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
+    _enter(tensor, "gather", expression)
 
 
 def _enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
     buffer = tensor._relay
-    if buffer.lanes is None:
-        buffer.peek(buffer.whole, 0)
-    else:
-        buffer.peek(window(tensor), buffer.tally.sites.here(_OUR_FRAMES), by_host)
+    with contained(buffer.tally, CHECK):
+        if buffer.lanes is None:
+            buffer.peek(buffer.whole, 0)
+        else:
+            buffer.peek(window(tensor), buffer.tally.sites.here(_OUR_FRAMES), by_host)
 
 
-def _enter_write(tensor: RelayTensor, expression: Any, updates: bool = False) -> None:
+def _enter_write(tensor: RelayTensor, expression: Any, how: Write = VALUES) -> None:
     buffer = tensor._relay
-    if buffer.guard is not None:
-        index = rows_written(buffer, expression, window(tensor).whole)
-        if index is not None:
-            buffer.guard.stash_rows(index, buffer.tally.sites.here(_OUR_FRAMES), updates)
+    with contained(buffer.tally, CHECK):
+        if buffer.guard is not None:
+            index = rows_written(buffer, expression, window(tensor).whole)
+            if index is not None:
+                resets = index is not expression and len(index) == len(buffer.ledger)
+                site = buffer.tally.sites.here(_OUR_FRAMES)
+                buffer.guard.stash_rows(index, site, how, resets)
+                return
+        if buffer.on_cuda and _is_capturing(buffer):
             return
-    if buffer.on_cuda and _is_capturing(buffer):
-        return
-    shown, expression = _within(tensor, picks.host(expression))
-    buffer.stash(shown, expression, buffer.tally.sites.here(_OUR_FRAMES), updates)
+        shown, expression = _within(tensor, picks.host(expression))
+        buffer.stash(shown, expression, buffer.tally.sites.here(_OUR_FRAMES), how)
 
 
 def _is_capturing(buffer: RelayBuffer) -> bool:
@@ -523,15 +637,18 @@ def _is_capturing(buffer: RelayBuffer) -> bool:
 def _within(tensor: RelayTensor, expression: Any) -> tuple[Window, Any]:
     """Returns the window and the elements in it.
 
-    A view as a wider or narrower dtype has no elements in common with the buffer: whole rows then.
+    A view as a wider or narrower dtype, or one that reaches beyond the buffer, has other elements
+    than the buffer: whole rows then.
     """
     shown = tensor._window or window(tensor)
     if shown.whole:
         return shown, expression
     buffer = tensor._relay
-    if tensor._plain.element_size() != buffer.base.element_size():
-        return buffer.whole, np.unique(shown.touched(expression))
-    return shown, expression
+    same = tensor._plain.element_size() == buffer.base.element_size()
+    if same and (buffer.veil is None or isinstance(shown.memory, VeiledMemory)):
+        return shown, expression
+    touched = np.unique(shown.touched(expression))
+    return buffer.whole, touched[(touched >= 0) & (touched < len(buffer.ledger))]
 
 
 def _relay_tensors(value: Any) -> Any:
@@ -559,11 +676,12 @@ def _as_view(result: Any, sources: Sequence[RelayTensor]) -> Any:
 
 
 def _shares_storage(one: torch.Tensor, other: torch.Tensor) -> bool:
-    return bool(
-        one.device == other.device
-        and one.layout == torch.strided
-        and one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr()
-    )
+    if one.device != other.device or one.layout != torch.strided:
+        return False
+    try:
+        return bool(one.untyped_storage().data_ptr() == other.untyped_storage().data_ptr())
+    except (NotImplementedError, RuntimeError):  # it has no storage, as a tensor of a mode's own
+        return False
 
 
 def _brings_values(func: Call, result: Any) -> bool:

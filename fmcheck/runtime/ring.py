@@ -14,10 +14,16 @@ if TYPE_CHECKING:
 #: Records that fit between two drains, on each device. Further ones are counted, and that is told.
 CAPACITY = 4096
 UNSEEN = 0
+LOST_WRITE = 103
+#: FR105 of a write; 105 is that of a gather.
+INVALID_WRITE = 1105
 
 
 class Record(NamedTuple):
-    """What a kernel found in one row. `kind` is the number of an FR1xx check, or UNSEEN."""
+    """What a kernel found in one row.
+
+    `kind` is the number of an FR1xx check, UNSEEN or INVALID_WRITE.
+    """
 
     buffer: int
     kind: int

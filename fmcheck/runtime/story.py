@@ -23,7 +23,12 @@ BESIDE = 2
 
 
 def report(
-    buffer: RelayBuffer, code: str, rows: npt.NDArray[Any], bits: npt.NDArray[Any], moment: int
+    buffer: RelayBuffer,
+    code: str,
+    rows: npt.NDArray[Any],
+    bits: npt.NDArray[Any],
+    moment: int,
+    verb: str = "gather",
 ) -> None:
     """Reports `code` in `rows`, each once, whose elements at fault are `bits`."""
     tally = buffer.tally
@@ -40,7 +45,7 @@ def report(
             rows=tuple(int(row) for row in rows[:SHOWN]),
             row_count=len(rows),
             values=tuple(_texts(buffer, bits[:SHOWN])),
-            access=access(buffer, "write" if code == "FR103" else "gather", moment, first),
+            access=access(buffer, verb, moment, first),
             last_write=last_write,
             last_read=last_read,
             test=tally.test,

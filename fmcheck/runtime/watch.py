@@ -113,6 +113,7 @@ class Watch:
                 self._after_import(module, take)
         # The imports stand inside: torch is loaded by then, and only then is it wanted.
         self._after_import("torch", _watch_compile)
+        self._after_import("torch.jit", _watch_traces)
         self._after_import("torch", self._watch_launches)
         if self._streams != "off":
             self._after_import("torch", self._follow_streams)
@@ -356,6 +357,12 @@ def _watch_compile(torch: ModuleType) -> Iterator[Undo]:
     from fmcheck.runtime.compiled import watch_compile
 
     yield watch_compile(torch)
+
+
+def _watch_traces(_: ModuleType) -> Iterator[Undo]:
+    from fmcheck.runtime.untraced import watch_traces
+
+    yield watch_traces()
 
 
 def _teach_dynamo(dynamo: ModuleType) -> Iterator[Undo]:

@@ -1,0 +1,101 @@
+"""Endurance: what a long run costs a watched buffer, in time and in memory, stretch by stretch.
+
+`python -m tests.benchmarks.endurance` prints a line for each 100,000 stashes and gathers of a
+million, in place and rebound each step. As a part of the table, a fifth of that.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fmcheck.contract import parse_contract
+from fmcheck.runtime.watch import Watch
+from tests.benchmarks.ratio import Ratio
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+STRETCHES = 10
+PAIRS = 100_000
+ROWS = torch.arange(1, 9)
+CONTRACT = f"""
+    [engine]
+    name = "endurance"
+
+    [[relay]]
+    class = "{__name__}:Relay"
+
+    [[relay.buffer]]
+    name = "tokens"
+    valid = ">= 0"
+
+    [[relay.buffer]]
+    name = "bound"
+    lazy = true
+"""
+
+
+class Relay:
+    """One buffer that is written in place, one that is bound anew by each step."""
+
+    bound: Any
+
+    def __init__(self) -> None:
+        self.tokens = torch.zeros(64, dtype=torch.int64)
+
+
+def in_place(relay: Relay, step: int) -> None:
+    """A stash and a gather, as a step makes them."""
+    relay.tokens[ROWS] = ROWS + step
+    relay.tokens[ROWS]
+
+
+def rebound(relay: Relay, step: int) -> None:
+    """A bind and a gather."""
+    relay.bound = torch.arange(step, step + 64)
+    relay.bound[ROWS]
+
+
+def ratios(_: Path) -> Iterator[Ratio]:
+    """Yields seconds and mebibytes of the last stretch over those of the second one."""
+    for name, act in (("stash and gather", in_place), ("bind and gather", rebound)):
+        told = [*stretches(act, PAIRS // 5)]
+        (early, before), (late, now) = told[1], told[-1]
+        yield Ratio(f"a {name}: the last of {STRETCHES} stretches / the second", late, early)
+        yield Ratio(f"memory of the process then, {name}", now, before)
+
+
+def stretches(act: Callable[[Relay, int], None], pairs: int) -> Iterator[tuple[float, float]]:
+    """Yields the CPU seconds of each stretch, and the mebibytes of this process behind it."""
+    torch.set_num_threads(1)
+    watch = Watch([parse_contract(CONTRACT, "endurance.toml")])
+    watch.start()
+    try:
+        relay = Relay()
+        for stretch in range(STRETCHES):
+            began = time.process_time()
+            for step in range(pairs):
+                act(relay, stretch * pairs + step)
+            yield time.process_time() - began, resident()
+        assert not watch.drain()
+        assert watch.tally.gathers == STRETCHES * pairs, watch.tally
+    finally:
+        watch.stop()
+
+
+def resident() -> float:
+    """Returns the mebibytes that this process holds in memory."""
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+if __name__ == "__main__":
+    for act in (in_place, rebound):
+        for number, (seconds, mebibytes) in enumerate(stretches(act, PAIRS), 1):
+            done = f"{number * PAIRS:>9,} {act.__name__.replace('_', ' ')}"
+            print(f"{done}: {seconds:6.2f} s of CPU, {mebibytes:7.1f} MiB", flush=True)
