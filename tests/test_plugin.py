@@ -591,7 +591,7 @@ DEAD_ASSERT = """
 def test_a_dead_assert_is_told_of_and_fails_nothing(
     project: Project, workers: tuple[str, ...]
 ) -> None:
-    result = project.run(DEAD_ASSERT, *workers)
+    result = project.run(DEAD_ASSERT, *workers, "--fmcheck-allow-unchecked")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [
