@@ -130,6 +130,7 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     """Lets go of the engine."""
     session = config.stash.get(_SESSION, None)
     if session is not None:
+        session.let_end()
         session.reach.stop()
         session.watch.stop()
         session.reach.clear()
@@ -291,6 +292,7 @@ class _Session:
         self, config: pytest.Config, watch: Session, reach: Outreach, reports: tuple[Path, ...]
     ) -> None:
         from fmcheck.finding import Coverage
+        from fmcheck.reach.last_words import before_own_end
         from fmcheck.testing.outcomes import Outcomes
 
         self.config = config
@@ -307,6 +309,13 @@ class _Session:
         self.of_workers: Coverage = Coverage()
         self.reported: set[tuple[str, str, str]] = set()
         self.has_run = False
+        self._earlier: tuple[str, ...] | None = None
+        self._is_closed = False
+        self._undo = before_own_end(self._show_before_end)
+
+    def let_end(self) -> None:
+        """Watches no more for the end of this process."""
+        self._undo()
 
     # --- one test ---
 
@@ -409,15 +418,25 @@ class _Session:
     def pytest_report_header(self) -> list[str]:
         """Says what is on, and what it does not reach."""
         from fmcheck.reach.gaps import gaps
-        from fmcheck.reach.unreported import unreported
 
         names = ", ".join(self.watch.contract_names)
         first = (
             f"fmcheck: mode {self.watch.mode}, streams {self.watch.streams}, contracts: {names} "
             "(child processes too)"
         )
-        told = (*gaps(), *unreported(self.config.rootpath))
-        return [first, *(f"fmcheck: {sentence}" for sentence in told)]
+        return [f"fmcheck: {one}" for one in self._earlier_runs()] + [
+            first,
+            *(f"fmcheck: {one}" for one in gaps()),
+        ]
+
+    def _earlier_runs(self) -> tuple[str, ...]:
+        """Returns what earlier runs found and could not report, the first time that it is asked."""
+        from fmcheck.reach.unreported import unreported
+
+        if self._earlier is not None:
+            return ()
+        self._earlier = tuple(unreported(self.config.rootpath))
+        return self._earlier
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -480,12 +499,36 @@ class _Session:
         """Says how much was checked, always."""
         if hasattr(self.config, "workerinput"):
             return
+        self._is_closed = True
+        terminalreporter.section("fmcheck")
+        for sentence in self._earlier_runs():  # in a quiet run, which has no header
+            terminalreporter.line(f"fmcheck: {sentence}", yellow=True)
+        self._summarize(terminalreporter, self._run())
+
+    def _show_before_end(self) -> None:
+        """Shows what was found, in a process that is about to be ended without pytest's report."""
+        reporter: Any = self.config.pluginmanager.get_plugin("terminalreporter")
+        if self._is_closed or reporter is None or hasattr(self.config, "workerinput"):
+            return
+        self._is_closed = True
+        run = self._run()
+        if not run.violations and not run.problems:
+            return
+        capture: Any = self.config.pluginmanager.get_plugin("capturemanager")
+        if capture is not None:
+            capture.suspend(in_=False)
+        reporter.ensure_newline()
+        reporter.section("fmcheck: the tests are ending this process", red=True)
+        reporter.line(self._render(run.violations))
+        self._summarize(reporter, run)
+        reporter.flush()
+        self.reach.reported()
+
+    def _summarize(self, terminalreporter: Any, run: Run) -> None:
         from fmcheck.report.by_check import FAILS
         from fmcheck.report.closing import closing_line_of, endings, gaps
         from fmcheck.report.table import table
 
-        run = self._run()
-        terminalreporter.section("fmcheck")
         for title, found in (
             ("found outside of any test:", [one for one in self.outside if not one.test]),
             ("found in a test that was over:", [one for one in self.outside if one.test]),

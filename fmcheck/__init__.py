@@ -1,4 +1,7 @@
-"""fmcheck: stale-data checks for overlap-scheduled LLM inference engines."""
+"""fmcheck: stale-data checks for overlap-scheduled LLM inference engines.
+
+PYTEST_DONT_REWRITE: a child's start-up file imports this before pytest does, which then warns.
+"""
 
 from __future__ import annotations
 

@@ -60,11 +60,15 @@ class Run:
     schema: int = field(default=SCHEMA)
 
     @property
+    def active(self) -> tuple[Process, ...]:
+        """The processes that checked something."""
+        return tuple(one for one in self.processes if one.coverage.counts != Counts())
+
+    @property
     def checked_in(self) -> int:
         """How many processes checked something, 0 where that was the one of the tests alone."""
-        checked = [one for one in self.processes if one.coverage.counts != Counts()]
-        alone = len(checked) == 1 and checked[0].role == "pytest"
-        return 0 if alone else len(checked)
+        alone = len(self.active) == 1 and self.active[0].role == "pytest"
+        return 0 if alone else len(self.active)
 
     @property
     def tests_failed(self) -> int:

@@ -7,8 +7,9 @@ import signal
 import subprocess
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 
@@ -16,6 +17,7 @@ from fmcheck.errors import UsageError
 from fmcheck.finding import Counts
 from fmcheck.journal import layout
 from fmcheck.journal.attribute import attributed
+from fmcheck.journal.ending import ending
 from fmcheck.journal.gather import gather
 from fmcheck.journal.read import Library, Pages
 from fmcheck.journal.writer import Journal
@@ -24,9 +26,6 @@ from fmcheck.reach.presence import Presence
 from fmcheck.runtime.tally import BrokenCheck, Tally
 from fmcheck.runtime.watch import Watch
 from tests.reach.kills import kill_writers, violation
-
-if TYPE_CHECKING:
-    from pathlib import Path
 
 
 def read(folder: Path) -> Library:
@@ -287,6 +286,15 @@ def test_a_parent_tells_how_its_child_ended(board: Journal, child: Journal) -> N
 
 
 # --- gathering ---
+
+
+def test_a_process_that_is_killed_after_its_last_line_lost_nothing(
+    board: Journal, child: Journal
+) -> None:
+    child.goodbye()
+    board.reaped(child.pid, signal.SIGKILL)
+    library = read(Path(board.folder))
+    assert ending(library.pages[child.name], library) == "exit"
 
 
 def test_runs_of_several_hosts_are_gathered_into_one(

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
 import sys
+import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fmcheck.journal.gather import gather
+from fmcheck.reach.folder import is_gone
 from tests.reach import matrix
 from tests.reach.project import REPOSITORY, Project, make
 
@@ -297,8 +300,10 @@ def test_a_run_that_was_killed_is_told_of_by_the_next(project: Project, tmp_path
     assert project.pytest("-p", "fmcheck", TMPDIR=str(scratch)).returncode == -signal.SIGKILL
     project.write("test_it.py", "def test_it():\n    pass\n")
     following = [project.pytest("-p", "fmcheck", TMPDIR=str(scratch)).stdout for _ in range(2)]
-    told = r"run \(process \d+\) was killed before it could report 1 violation: fmcheck report show"
+    what = r"FR102 double-read in FutureMap.tokens_buf rows 1, 2 at toy_engine.py:\d+"
+    told = rf"run \(process \d+\) was killed before it could report {what}: fmcheck report show"
     (folder,) = re.findall(rf"^fmcheck: an earlier {told} (.+)$", following[0], re.MULTILINE)
+    assert following[0].index("an earlier run") < following[0].index("fmcheck: mode")
     assert "an earlier run" not in following[1]
     shown = subprocess.run(
         [sys.executable, "-m", "fmcheck", "report", "show", folder], capture_output=True, text=True
@@ -306,6 +311,203 @@ def test_a_run_that_was_killed_is_told_of_by_the_next(project: Project, tmp_path
     assert shown.returncode == 1
     assert shown.stdout.startswith("FMCHECK: FR102 ")
     assert "\n  test        test_it.py::test_it\n" in shown.stdout
+
+
+def test_a_quiet_run_reports_an_earlier_one_too(project: Project, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    project.write("test_it.py", TAKES_PYTEST_WITH_IT)
+    project.pytest("-p", "fmcheck", TMPDIR=str(scratch))
+    project.write("test_it.py", "def test_it():\n    pass\n")
+    assert "fmcheck: an earlier run" in project.pytest("-qp", "fmcheck", TMPDIR=str(scratch)).stdout
+
+
+@pytest.mark.parametrize(
+    ("end", "code"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", -signal.SIGKILL),
+        ("os.kill(0, signal.SIGTERM)", -signal.SIGTERM),
+        ("signal.raise_signal(signal.SIGQUIT)", -signal.SIGQUIT),
+        ("os.abort()", -signal.SIGABRT),
+        ("os._exit(3)", 3),
+    ],
+)
+def test_a_run_whose_engine_ends_it_shows_what_was_found(
+    project: Project, tmp_path: Path, end: str, code: int
+) -> None:
+    project.write(
+        "test_it.py",
+        f"""
+        import os, signal, toy_engine
+
+        def test_it():
+            os.setpgid(0, 0)
+            toy_engine.stale()
+            {end}
+        """,
+    )
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    done = project.pytest("-p", "fmcheck", TMPDIR=str(scratch))
+    assert done.returncode == code
+    assert (
+        done.stdout.count("\nFMCHECK: FR102 double-read in FutureMap.tokens_buf rows 1, 2\n") == 1
+    )
+    assert done.stdout.rstrip().endswith("; 1 violation")
+    project.write("test_it.py", "def test_it():\n    pass\n")
+    assert "an earlier run" not in project.pytest("-p", "fmcheck", TMPDIR=str(scratch)).stdout
+
+
+def test_a_signal_that_is_handled_or_of_no_effect_shows_nothing(project: Project) -> None:
+    project.write(
+        "test_it.py",
+        """
+        import os, signal, toy_engine
+
+        def test_it(fmcheck):
+            signal.signal(signal.SIGTERM, lambda *_: None)
+            with fmcheck.expect("FR102"):
+                toy_engine.stale()
+            os.kill(os.getpid(), 0)
+            os.kill(os.getpid(), signal.SIGTERM)
+            os.kill(os.getpid(), signal.SIGCHLD)
+            try:
+                os.kill("no number", "no signal")
+            except TypeError:
+                pass
+        """,
+    )
+    done = project.pytest("-p", "fmcheck")
+    assert done.returncode == 0
+    assert "are ending this process" not in done.stdout
+
+
+def test_a_journal_that_is_removed_fails_the_run(project: Project) -> None:
+    project.write(
+        "test_it.py",
+        """
+        import json, os, shutil, toy_engine
+
+        def test_it():
+            toy_engine.healthy()
+            shutil.rmtree(json.loads(os.environ["FMCHECK_RUN"])[1])
+            child = os.fork()
+            if not child:
+                toy_engine.stale()
+                os._exit(0)
+            os.waitpid(child, 0)
+        """,
+    )
+    done = project.pytest("-p", "fmcheck")
+    assert done.returncode == pytest.ExitCode.TESTS_FAILED
+    assert (
+        "fmcheck error: 1 forked process was not watched: no journal could be made" in done.stdout
+    )
+    assert "was removed during the run: what child processes checked and found" in done.stdout
+
+
+def test_a_journal_that_cannot_be_written_is_one_clear_error(
+    project: Project, tmp_path: Path
+) -> None:
+    project.write("test_it.py", "def test_it():\n    pass\n")
+    limited = 'ulimit -f 1; exec "$@"'
+    done = subprocess.run(
+        [
+            *("bash", "-c", limited, "-", project.python, "-m", "pytest"),
+            *(
+                "-p",
+                "no:cacheprovider",
+                "-p",
+                "fmcheck",
+                f"--fmcheck-journal={tmp_path / 'journal'}",
+            ),
+        ],
+        cwd=project.folder,
+        capture_output=True,
+        text=True,
+    )
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "the journal cannot be written: No space left on device; name a folder" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert list((tmp_path / "journal").iterdir()) == []
+
+
+def test_tests_that_run_in_forks_of_pytest_lose_no_line(project: Project) -> None:
+    project.write(
+        "conftest.py",
+        """
+        import os
+        from _pytest.runner import runtestprotocol
+
+        def pytest_runtest_protocol(item):
+            child = os.fork()
+            if not child:
+                runtestprotocol(item, log=False, nextitem=None)
+                os._exit(0)
+            os.waitpid(child, 0)
+            return True
+        """,
+    )
+    project.write("test_it.py", "import toy_engine\ndef test_it():\n    toy_engine.healthy()\n")
+    done = project.pytest("-p", "fmcheck")
+    assert done.returncode == 0, done.stdout
+    assert "fmcheck: 1 buffer, 1 write, 1 gather, 0 peeks checked in 1 process; 0" in done.stdout
+
+
+def test_a_journal_goes_once_its_run_is_over_and_read(project: Project, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    theirs = scratch / "fmcheck-run-999999999-theirs"
+    theirs.mkdir()
+    (theirs / "notes.txt").write_text("of a user")
+    project.write(
+        "test_it.py",
+        """
+        import subprocess, sys
+
+        def test_it():
+            code = "import os, toy_engine; toy_engine.healthy(); os.kill(os.getpid(), 9)"
+            subprocess.run([sys.executable, "-c", code])
+        """,
+    )
+    done = project.pytest("-p", "fmcheck", TMPDIR=str(scratch))
+    assert "1 process killed by SIGKILL" in done.stdout
+    assert [one.name for one in scratch.glob("fmcheck-run-*")] == [theirs.name]
+    assert (theirs / "notes.txt").read_text() == "of a user"
+
+
+def test_a_journal_that_a_process_still_writes_stays_until_that_is_gone(
+    project: Project, tmp_path: Path
+) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    project.write(
+        "test_it.py",
+        """
+        import subprocess, sys
+
+        def test_it():
+            code = "import toy_engine, time; toy_engine.healthy(); print(1, flush=True)"
+            child = subprocess.Popen(
+                [sys.executable, "-c", code + "; time.sleep(600)"],
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,  # else the outer test waits for it
+            )
+            child.stdout.readline()
+            print("child", child.pid)
+        """,
+    )
+    done = project.pytest("-sp", "fmcheck", TMPDIR=str(scratch))
+    assert "fmcheck: the journal is in " in done.stdout
+    (child,) = re.findall(r"child (\d+)", done.stdout)
+    project.write("test_it.py", "def test_it():\n    pass\n")
+    project.pytest("-p", "fmcheck", TMPDIR=str(scratch))
+    assert len(list(scratch.glob("fmcheck-run-*"))) == 1
+    os.kill(int(child), signal.SIGKILL)
+    while not is_gone(int(child)):
+        time.sleep(0.01)
+    project.pytest("-p", "fmcheck", TMPDIR=str(scratch))
+    assert list(scratch.glob("fmcheck-run-*")) == []
 
 
 def test_a_run_of_other_tests_is_not_told_of(project: Project, tmp_path: Path) -> None:

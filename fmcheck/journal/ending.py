@@ -29,7 +29,8 @@ def ending(pages: Pages, library: Library) -> str:
     if head is None:
         return UNKNOWN
     status = _reaped(head, library)
-    if status is not None:
+    # Killed after its last line, as xdist does with slow workers, it lost nothing.
+    if status is not None and not (pages.goodbye is not None and os.WIFSIGNALED(status)):
         return described(status)
     if pages.goodbye is not None:
         return EXIT if pages.goodbye.code is None else f"{EXIT} {pages.goodbye.code}"

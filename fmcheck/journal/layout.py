@@ -31,6 +31,8 @@ ANSWERED = 5
 #: A child: 1 if it keeps findings on a device, which it must be asked for.
 ON_DEVICE = 6
 SUPPRESSED = 7  # violations that suppressions took
+#: Forks of this process that could not make a journal, counted by them in the shared memory.
+UNWATCHED = 31
 #: From here on: counts, in the order of `fmcheck.finding.Counts`.
 COUNTS = 8
 #: From here on: how often each violation was seen, by its slot.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import mmap
 import os
 import sys
@@ -100,6 +101,10 @@ class Journal:
             except OSError:
                 whole = False
             self.words[layout.COMMITTED if whole else layout.LOST] += 1
+
+    def is_there(self) -> bool:
+        """Tells whether what was written can still be found in the folder."""
+        return os.path.exists(os.path.join(self.folder, self.name + layout.LINES))
 
     def hand_on(self, packet: str) -> None:
         """Leaves the settings in the folder, for a child that was given another environment."""
@@ -220,7 +225,8 @@ def _made(path: str) -> memoryview:
     file = os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL, 0o600)
     try:
         # Written whole: a hole that a full disk cannot fill would kill the process at a count.
-        os.write(file, bytes(layout.SIZE))
+        if os.write(file, bytes(layout.SIZE)) < layout.SIZE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), path)
         return memoryview(mmap.mmap(file, layout.SIZE)).cast("Q")
     finally:
         os.close(file)

@@ -2,18 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
-import shutil
+import stat
 import tempfile
 from pathlib import Path
 
 from fmcheck.errors import UsageError
+from fmcheck.journal import layout
 from fmcheck.reach import packet
 
 _PREFIX = "fmcheck-run-"
-#: So many journals of runs in which something died are kept among the temporary files.
-_KEPT = 3
+_ENDINGS = (layout.RING, layout.LINES, layout.PACKET)
+#: A file in a run's folder: that the run was killed has been reported.
+TOLD = "told"
 
 
 def joined() -> str | None:
@@ -34,17 +37,35 @@ def made(asked: str = "") -> str:
     try:
         if asked:
             Path(asked).mkdir(parents=True, exist_ok=True)
-        else:
-            for path in over()[_KEPT:]:
-                shutil.rmtree(path, ignore_errors=True)
         within = os.path.abspath(asked) if asked else None
         return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=within)
     except OSError as err:
         raise UsageError("--fmcheck-journal", f"{err.filename}: {err.strerror}") from None
 
 
+def remove(folder: Path | str) -> None:
+    """Removes the journal in a folder, and the folder unless it holds anything else."""
+    with contextlib.suppress(OSError):
+        for entry in os.scandir(folder):
+            if _is_ours(entry.name) and entry.is_file(follow_symlinks=False):
+                os.unlink(entry.path)
+        os.rmdir(folder)
+
+
+def _is_ours(name: str) -> bool:
+    return name == TOLD or name.startswith(layout.STARTS) or name.endswith(_ENDINGS)
+
+
+def is_gone(pid: int) -> bool:
+    """Tells whether a process of this host runs no more; nobody may have waited for it."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] in "ZX"
+    except OSError:
+        return True
+
+
 def over() -> list[Path]:
-    """Returns the journals of our runs that are over, the latest first, of those that were kept."""
+    """Returns the journals of our runs whose pytest process is gone, the latest first."""
     if not os.path.isdir("/proc/self"):
         return []  # no telling which are over
     folder, found = Path(tempfile.gettempdir()), []
@@ -54,6 +75,7 @@ def over() -> list[Path]:
             known = path.lstat()
         except OSError:
             continue
-        if pid and known.st_uid == os.getuid() and not Path(f"/proc/{pid[1]}").exists():
+        is_ours = pid is not None and stat.S_ISDIR(known.st_mode) and known.st_uid == os.getuid()
+        if pid and is_ours and is_gone(int(pid[1])):
             found.append((known.st_mtime, path))
     return [path for _, path in sorted(found, reverse=True)]

@@ -6,19 +6,20 @@ the tests, and reads what the other processes write.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shlex
-import shutil
 import time
 from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 from fmcheck import __version__
 from fmcheck.config import pack
+from fmcheck.errors import UsageError
 from fmcheck.finding import Counts
 from fmcheck.journal import layout
 from fmcheck.journal.attribute import attributed, phase_of
-from fmcheck.journal.ending import RUNNING, ending, is_death
+from fmcheck.journal.ending import RUNNING, ending
 from fmcheck.journal.gather import merged, never_reached, record_of
 from fmcheck.journal.layout import Session as SessionLine
 from fmcheck.journal.read import Library
@@ -26,7 +27,7 @@ from fmcheck.journal.writer import Journal
 from fmcheck.merging import one_each
 from fmcheck.reach import arrival, folder, packet, stowaway
 from fmcheck.reach.presence import Presence
-from fmcheck.reach.role import role_here
+from fmcheck.reach.role import role_of_pytest
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Container, Iterator
@@ -57,9 +58,18 @@ class Drained(NamedTuple):
     advice: tuple[Violation, ...]
 
 
-def _role() -> str:
-    rank = role_here()
-    return f"pytest, {rank}" if rank.startswith("rank ") else "pytest"
+@contextlib.contextmanager
+def _writing(place: str) -> Iterator[None]:
+    """Turns a journal that cannot be made, as on a full disk, into one clear error."""
+    try:
+        yield
+    except OSError as err:
+        folder.remove(place)
+        raise UsageError(
+            "--fmcheck-journal",
+            f"{place}: the journal cannot be written: {err.strerror}; "
+            "name a folder on another disk",
+        ) from None
 
 
 class Outreach:
@@ -72,11 +82,12 @@ class Outreach:
         self.session = session
         self.folder = folder.joined() or folder.made(asked)
         self.is_worker = folder.joined() is not None
-        role = os.environ["PYTEST_XDIST_WORKER"] if self.is_worker else _role()
-        self.journal = Journal(self.folder, "pytest", role)
-        self.journal.write(SessionLine(__version__, str(root), session.mode))
+        role = os.environ["PYTEST_XDIST_WORKER"] if self.is_worker else role_of_pytest()
+        with _writing(self.folder):
+            journal = Journal(self.folder, "pytest", role)
+        journal.write(SessionLine(__version__, str(root), session.mode))
         self.library = Library(self.folder)
-        self._presence = Presence(session, self.journal)
+        self._presence = Presence(session, journal)
         self._packet = packet.Packet(
             self.folder,
             self.journal.name,
@@ -95,6 +106,11 @@ class Outreach:
         self._asked = bool(asked)
         self._stays = self._asked
 
+    @property
+    def journal(self) -> Journal:
+        """The journal of this process; a fork of it that runs a test has one of its own."""
+        return self._presence.journal
+
     def start(self) -> None:
         """Hands the settings on to each process that is started from now on."""
         import wrapt
@@ -103,7 +119,8 @@ class Outreach:
         self._presence.enter()
         self._before = os.environ.get(packet.VARIABLE)
         os.environ[packet.VARIABLE] = self._packet.pack()
-        self.journal.hand_on(self._packet.pack())
+        with _writing(self.folder):
+            self.journal.hand_on(self._packet.pack())
         wrapt.register_post_import_hook(self._stow, "multiprocessing.spawn")
 
     def _stow(self, _: object) -> None:
@@ -209,13 +226,27 @@ class Outreach:
         pages = self.library.pages.values()
         coverage = own + merged(one.coverage for one in pages if one.name != self.journal.name)
         found = run.coverage.violations, run.coverage.warnings
-        problems = tuple(dict.fromkeys((*coverage.problems, *run.problems)))
+        problems = tuple(dict.fromkeys((*coverage.problems, *run.problems, *self._removed())))
         return replace(
             run,
             ended=time.time(),
             coverage=replace(coverage, violations=found[0], warnings=found[1], problems=problems),
             problems=problems,
         )
+
+    def _removed(self) -> Iterator[str]:
+        """Says that the journal is gone, and with it what other processes wrote."""
+        unwatched = self.journal.words[layout.UNWATCHED]
+        if unwatched:
+            yield (
+                f"{unwatched} forked process{'es were' if unwatched > 1 else ' was'} not watched: "
+                "no journal could be made"
+            )
+        if not self.journal.is_there():
+            yield (
+                f"the journal in {self.folder} was removed during the run: "
+                "what child processes checked and found since is lost"
+            )
 
     def missed(self) -> list[str]:
         """Returns a sentence on the Python processes that were started and never reached."""
@@ -229,18 +260,26 @@ class Outreach:
         return [f"`{shown}` (process {pid}){more} was started, and never reached: not watched"]
 
     def kept(self, run: Run) -> list[str]:
-        """Returns a sentence that says where the journal stays, if it does; see `clear`."""
+        """Returns a sentence that says where the journal stays, if it does; see `clear`.
+
+        What a process wrote that was killed has been read by now. One that goes on writes on.
+        """
         self._stays = self._asked or any(
-            is_death(process.ending) or process.ending == RUNNING
+            process.ending == RUNNING
             for process in run.processes
             if process.held and process.pid != os.getpid()
         )
         return [f"the journal is in {self.folder}"] if self._stays else []
 
+    def reported(self) -> None:
+        """Notes that this run, which will not come to its end, was reported."""
+        with contextlib.suppress(OSError):
+            open(os.path.join(self.folder, folder.TOLD), "w").close()
+
     def clear(self) -> None:
-        """Removes the journal, unless it was asked for or something died or goes on."""
+        """Removes the journal, unless it was asked for or a process still writes it."""
         if not self._stays and not self.is_worker:
-            shutil.rmtree(self.folder, ignore_errors=True)
+            folder.remove(self.folder)
 
     def untold(self, worker: str, told: Container[tuple[str, str]]) -> Iterator[Violation]:
         """Yields what a worker that died, or a child of it, found and the worker never reported.

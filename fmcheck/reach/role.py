@@ -7,10 +7,23 @@ import re
 import socket
 import sys
 
+_PYTEST = "pytest"
+
 
 def host_name() -> str:
     """Returns this host's name, as it can stand in a file's name."""
     return re.sub(r"[^A-Za-z0-9_.]", "_", socket.gethostname()) or "host"
+
+
+def role_of_pytest() -> str:
+    """Returns the role of a pytest process that reports for itself: no xdist worker."""
+    rank = role_here()
+    return f"{_PYTEST}, {rank}" if rank.startswith("rank ") else _PYTEST
+
+
+def is_pytest(role: str) -> bool:
+    """Tells whether a role is one of `role_of_pytest`."""
+    return role == _PYTEST or role.startswith(f"{_PYTEST}, ")
 
 
 def role_here() -> str:
