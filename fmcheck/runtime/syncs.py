@@ -8,6 +8,8 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
+import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
@@ -28,6 +30,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.site import Sites
     from fmcheck.runtime.tally import Tally
 
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 #: Operations whose result the host has to wait for, by the word of a report.
 _WAITS = {
@@ -232,7 +235,8 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _told(self, verb: str, tensor: torch.Tensor | None = None) -> None:
         """Says that the host waits, unless fmcheck asked, or the tensor is the host's."""
-        if self._sites.is_own():
+        # A number stands for a tensor among the constants of a traced graph.
+        if self._sites.is_own() or not isinstance(tensor, torch.Tensor | None):
             return
         if tensor is None or not self._homes.is_host(tensor, self._sites.frame()):
             self._listener.sync(verb)
@@ -297,6 +301,8 @@ def watch_methods(mode_of_thread: Callable[[], StepMode | None]) -> Undo:
             result = original(tensor, *args, **kwargs)
             if mode is None or type(tensor) not in _PLAIN_TYPES or others_listen():
                 return result
+            if sys._getframe(1).f_code.co_filename.startswith(_TORCH):
+                return result  # torch knows some tensors by the objects that they are
             try:
                 return told(mode, tensor, args, kwargs, result)
             except Exception as err:
