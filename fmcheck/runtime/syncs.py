@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.tally import Tally
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+_NUMBERS = (bool, int, float, complex)
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 #: Operations whose result the host has to wait for, by the word of a report.
 _WAITS = {
@@ -115,7 +116,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._homes.derive(result, args)
             if kind is _PLAIN and self.counting:
                 self._listener.launch(func)
-        else:
+        elif kind not in _OF_TENSORS or not any(type(one) in _NUMBERS for one in args[:2]):
             kind(self, func, args, kwargs or {}, result)
 
     def waits(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -235,8 +236,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _told(self, verb: str, tensor: torch.Tensor | None = None) -> None:
         """Says that the host waits, unless fmcheck asked, or the tensor is the host's."""
-        # A number stands for a tensor among the constants of a traced graph.
-        if self._sites.is_own() or not isinstance(tensor, torch.Tensor | None):
+        if self._sites.is_own():
             return
         if tensor is None or not self._homes.is_host(tensor, self._sites.frame()):
             self._listener.sync(verb)
@@ -252,6 +252,8 @@ def _first_argument(text: ast.expr | None) -> ast.expr | None:
     return text.args[0] if isinstance(text, ast.Call) and text.args else None
 
 
+# Handed a number for a tensor, as for the constants of a traced graph, they are nobody's.
+_OF_TENSORS = (StepMode.waits, StepMode.copies)
 _VIEW, _PLAIN = object(), object()
 _kinds: dict[Any, Any] = {}
 
@@ -301,7 +303,7 @@ def watch_methods(mode_of_thread: Callable[[], StepMode | None]) -> Undo:
             result = original(tensor, *args, **kwargs)
             if mode is None or type(tensor) not in _PLAIN_TYPES or others_listen():
                 return result
-            if sys._getframe(1).f_code.co_filename.startswith(_TORCH):
+            if result is tensor and sys._getframe(1).f_code.co_filename.startswith(_TORCH):
                 return result  # torch knows some tensors by the objects that they are
             try:
                 return told(mode, tensor, args, kwargs, result)
