@@ -92,7 +92,7 @@ class Lifetimes:
         text = self._text() if asks else None
         fences = self.fences
         epoch = fences.now(call.lane)
-        moment = self.tally.moments.on(call.lane.name, self.tally.sites.here(2))
+        moment = self.tally.moments.on(call.lane.name, call.site(self.tally.sites))
         use = Use(call.lane, epoch, moment, 0, 0)
         for tensor in (*call.reads, *call.writes):
             block = self.blocks.of(tensor)

@@ -13,6 +13,7 @@ import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch._C import _len_torch_dispatch_stack as modes_on
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.runtime import call_text
@@ -97,7 +98,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Makes the call and says what it did."""
         result = called(func, args, kwargs or {})
-        if not is_traced():
+        if not (modes_on() and is_traced()):
             try:
                 self._tell(func, args, kwargs, result)
             except Exception as err:
