@@ -229,3 +229,63 @@ def test_an_interrupt_in_a_listener_puts_back_what_others_changed(watch: Watch) 
     with pytest.raises(KeyboardInterrupt), torch.cpu.stream(torch.cpu.Stream()):
         _ = torch.ones(2) + 1
     assert values.sum() == 0
+
+
+# --- streams, events and steps --------------------------------------------------------------------
+
+
+def fences() -> list[Any]:
+    """Uses streams and events in each way that is followed."""
+    stream, event = torch.cpu.Stream(), torch.cpu.Event()
+    stream.wait_stream(torch.cpu.current_stream())
+    event.record()
+    event.record(stream)
+    stream.wait_event(event)
+    event.wait()
+    event.synchronize()
+    stream.record_event()  # type: ignore[no-untyped-call]
+    torch.cpu.synchronize()
+    torch.ones(2).record_stream(stream)  # type: ignore[arg-type]
+    with torch.cpu.stream(stream):
+        return [*program(), event.query(), torch.cpu.current_stream() is stream]
+
+
+@pytest.mark.parametrize(
+    "name", ["wait", "wait_lane", "record", "synchronize", "synchronize_all", "lend", "open"]
+)
+def test_fences_that_fail_change_nothing_and_leave_a_doubt(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ValueError("of ours")
+
+    assert watch.tally.streams is not None
+    expected = fences()
+    monkeypatch.setattr(watch.tally.streams.fences, name, broken)
+    assert fences() == expected
+    (sentence, *_) = watch.coverage().incomplete
+    assert "is incomplete" in sentence
+    assert watch.tally.streams.fences.doubts
+
+
+def test_a_step_s_own_code_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    from fmcheck.contract import Budget, Contract, Engine
+    from fmcheck.runtime import budgets, syncs
+
+    def broken(*_: Any, **__: Any) -> Any:
+        raise ValueError("of ours")
+
+    tally, expected = Tally(), program()
+    ledger = budgets.Ledger(tally, Contract(engine=Engine(name="toy")))
+    window = budgets.Window("step", Budget(functions=("toy:step",), syncs=0), declared=True)
+    monkeypatch.setattr(ledger, "sync", broken)
+    monkeypatch.setattr(syncs.StepMode, "_text", broken)
+    undo = syncs.watch_methods(budgets.mode_of_thread)
+    ledger.open(window)
+    try:
+        assert program() == expected
+    finally:
+        ledger.close(window)
+        undo()
+    (sentence,) = sentences(tally)
+    assert sentence.startswith("budgets of steps (FR501, FR502) is incomplete")

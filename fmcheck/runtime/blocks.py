@@ -7,6 +7,7 @@ device's: what is made without a device is the host's.
 
 from __future__ import annotations
 
+import ctypes
 import enum
 import weakref
 from dataclasses import dataclass, field
@@ -112,10 +113,16 @@ def span(tensor: torch.Tensor) -> tuple[int, int]:
 
 def content(tensor: torch.Tensor) -> bytes:
     """Returns the bytes of a small, dense tensor on the host, and nothing for any other."""
-    import torch
-
     if tensor.device.type != "cpu" or not tensor.is_contiguous() or tensor.nbytes > KEPT_BYTES:
         return b""
-    if not tensor.numel():
+    low = tensor.data_ptr()
+    if not holds(tensor.untyped_storage(), low, tensor.nbytes):
         return b""
-    return bytes(tensor.detach().reshape(-1).view(torch.uint8).numpy())
+    # Not by torch, which refuses some kinds of values.
+    return ctypes.string_at(low, tensor.nbytes)
+
+
+def holds(storage: torch.UntypedStorage, low: int, size: int) -> bool:
+    """Tells whether some bytes are a storage's by now: it may have been freed, or moved."""
+    begins = storage.data_ptr()
+    return begins != 0 and begins <= low and low + size <= begins + storage.nbytes()

@@ -71,7 +71,7 @@ class Delay:
         """A relay buffer's writes are delayed from now on."""
         storage = buffer.base.untyped_storage()
         key: int = storage._cdata
-        self._relays[key] = StoreBuffer(buffer.base)
+        self._relays[key] = StoreBuffer(_same(buffer.base))
         weakref.finalize(storage, self._relays.pop, key, None).atexit = False
 
     def wrote(self, buffer: RelayBuffer, rows: npt.NDArray[Any], lane: Lane) -> None:
@@ -166,4 +166,11 @@ class Delay:
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     """Returns all of a tensor's storage."""
-    return torch.empty(0, dtype=torch.uint8).set_(tensor.untyped_storage())
+    return torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage())
+
+
+def _same(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns another tensor over the same values: no graph or version shows what is done to it."""
+    laid = tensor.storage_offset(), tensor.size(), tensor.stride()
+    made = torch.empty(0, dtype=tensor.dtype, device="cpu")
+    return made.set_(tensor.untyped_storage(), *laid)

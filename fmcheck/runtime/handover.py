@@ -109,7 +109,7 @@ class Handover:
     def after(self, call: Call) -> None:
         """Judges the accesses of a call."""
         lane = self.fences.host if call.host else call.lane
-        site = self.fences.tally.sites.here(2)
+        site = call.site(self.fences.tally.sites)
         for tensor in call.reads:
             memory = self.memory_of(tensor)
             if not memory.by_parts:

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.host_words import SURE_WORDS, words
 from fmcheck.runtime import call_text
-from fmcheck.runtime.blocks import Block, Blocks, Copy, Home, Use, content, span
+from fmcheck.runtime.blocks import Block, Blocks, Copy, Home, Use, content, holds, span
 from fmcheck.runtime.homes import goes_to_host, names_a_device
 from fmcheck.runtime.too_soon import TooSoon
 
@@ -92,7 +92,7 @@ class Lifetimes:
         text = self._text() if asks else None
         fences = self.fences
         epoch = fences.now(call.lane)
-        moment = self.tally.moments.on(call.lane.name, self.tally.sites.here(2))
+        moment = self.tally.moments.on(call.lane.name, call.site(self.tally.sites))
         use = Use(call.lane, epoch, moment, 0, 0)
         for tensor in (*call.reads, *call.writes):
             block = self.blocks.of(tensor)
@@ -232,6 +232,8 @@ class Lifetimes:
         storage = block.storage()
         if not copy.before or storage is None:
             return False
+        if not holds(storage, copy.use.low, len(copy.before)):
+            return False
         # Not by torch: that would be a read of the host's, which waits for the stream.
         return ctypes.string_at(copy.use.low, len(copy.before)) != copy.before
 
@@ -316,11 +318,13 @@ class Lifetimes:
 
 def _poisoned(tensor: torch.Tensor) -> Callable[[], None] | None:
     """Fills a tensor with what nobody has written, -1 or NaN; returns what puts its values back."""
-    if not tensor.numel() or not tensor.is_contiguous():
+    if not (tensor.is_cpu and tensor.numel() and tensor.is_contiguous()):
         return None
     import torch
 
-    shown = tensor.detach().view(-1).view(torch.uint8)
+    size, begins = tensor.nbytes, tensor.storage_offset() * tensor.element_size()
+    storage = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage())
+    shown = storage[begins : begins + size]
     values = shown.clone()
     shown.fill_(0xFF)
 

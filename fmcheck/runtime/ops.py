@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch._C import _len_torch_dispatch_stack as modes_on
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.runtime import virtual
@@ -40,6 +41,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.device_ops import DeviceOps
     from fmcheck.runtime.fences import Lane
     from fmcheck.runtime.hold import Undo
+    from fmcheck.runtime.site import Sites
     from fmcheck.runtime.tally import Tally
 
 _OWN = str(Path(__file__).parent)
@@ -89,6 +91,13 @@ class Call:
     made: list[torch.Tensor] = field(default_factory=list)
     host: bool = False
     device: torch.device | None = None
+    _site: int = -1
+
+    def site(self, sites: Sites) -> int:
+        """Returns the number of the line of engine code that made it, looked for once."""
+        if self._site < 0:
+            self._site = sites.here(2)
+        return self._site
 
     @property
     def name(self) -> str:
@@ -198,7 +207,7 @@ class Ops:
             (plan.is_view and not plan.waits and not plan.unknown)
             or here.quiet
             or here.reading
-            or is_traced()
+            or (modes_on() and is_traced())
             or is_here()
             or not self.tally.active
         ):
@@ -210,7 +219,7 @@ class Ops:
             broke(self.tally, CHECK, err)
         if call is None:
             return called(func, args, kwargs)
-        return self._made(call, lambda: called(func, args, kwargs))
+        return self._made(call, func, args, kwargs)
 
     def _call(self, plan: Plan, args: Any, kwargs: Any) -> Call | None:
         """Returns an operator's call as listeners are told of it, None if they are not."""
@@ -218,21 +227,17 @@ class Ops:
             self.tally.untrack("operators", plan.unknown)
             return None
         reads, writes = _tensors(plan.reads, args, kwargs), _tensors(plan.writes, args, kwargs)
-        known = (
-            [one for one in reads if has_memory(one)],
-            [one for one in writes if has_memory(one)],
-        )
-        if len(known[0]) < len(reads) or len(known[1]) < len(writes):
+        if not (all(map(has_memory, reads)) and all(map(has_memory, writes))):
             self.tally.untrack("operators", _NO_MEMORY)
             if plan.name in _COPIES:  # judged by both of its ends
                 return None
-            reads, writes = known
+            reads, writes = list(filter(has_memory, reads)), list(filter(has_memory, writes))
         by_host = plan.name == "_local_scalar_dense"
-        device = self._device_of(reads, writes, kwargs)
-        if device is not None:
-            assert self.on_device is not None
-            host = self.on_device.fences.host
-            return Call(plan, args, kwargs, host, reads, writes, host=by_host, device=device)
+        if self.on_device is not None and self.on_device.devices:
+            device = self.on_device.device_of((*reads, *writes), kwargs)
+            if device is not None:
+                host = self.on_device.fences.host
+                return Call(plan, args, kwargs, host, reads, writes, host=by_host, device=device)
         if plan.is_view or self._here.of_device:
             return None
         lane = virtual.current_lane()
@@ -240,29 +245,30 @@ class Ops:
             return None
         return Call(plan, args, kwargs, lane, reads, writes, host=by_host)
 
-    def _device_of(self, reads: Any, writes: Any, kwargs: Any) -> torch.device | None:
-        if self.on_device is None or not self.on_device.devices:
-            return None
-        return self.on_device.device_of((*reads, *writes), kwargs)
-
-    def _made(self, call: Call, make: Callable[[], Any]) -> Any:
+    def _made(self, call: Call, func: Any, args: Any, kwargs: Any) -> Any:
         """Makes a call between what the listeners want before and after it."""
-        if call.device is not None and self.on_device is not None:
-            on_device, device = self.on_device, call.device
-            return made_once(
-                self.tally, CHECK, lambda once: on_device.run(call, device, once), make
-            )
+        if call.device is not None:
+            return self._made_on_device(call, lambda: called(func, args, kwargs))
         undo = self.before(call)
         try:
-            result = make()
+            result = called(func, args, kwargs)
         finally:
             if undo:
                 self._undo(undo)
-        if not (call.writes or call.host):
-            call.made = _made(result)
-        if call.made or call.name != "_to_copy":
-            self.after(call)
+        try:
+            if not (call.writes or call.host):
+                call.made = _made(result)
+            if call.made or call.plan.name != "_to_copy":
+                self.after(call)
+        except Exception as err:
+            broke(self.tally, CHECK, err)
         return result
+
+    def _made_on_device(self, call: Call, make: Callable[[], Any]) -> Any:
+        on_device, device = self.on_device, call.device
+        if on_device is None or device is None:
+            return make()
+        return made_once(self.tally, CHECK, lambda once: on_device.run(call, device, once), make)
 
     def before(self, call: Call) -> list[tuple[str, Callable[[], None]]]:
         """Tells the listeners of what is about to be done; returns what to call after it."""
@@ -323,20 +329,22 @@ class Ops:
                 return method(tensor, *args, **kwargs)
             here.reading = True
             try:
-                call = self._read_by_host(plan, tensor, args, kwargs)
-                return self._made(call, lambda: method(tensor, *args, **kwargs))
+                call = None
+                with contained(self.tally, CHECK):
+                    call = self._read_by_host(plan, tensor, args, kwargs)
+                if call is None:
+                    return method(tensor, *args, **kwargs)
+                return self._made(call, method, (tensor, *args), kwargs)
             finally:
                 here.reading = False
 
         return read
 
     def _read_by_host(self, plan: Plan, tensor: torch.Tensor, args: Any, kwargs: Any) -> Call:
-        device = self._device_of([tensor], [], {})
-        if device is not None and self.on_device is not None:
-            lane = self.on_device.fences.host
-        else:
-            lane = virtual.current_lane()
-        return Call(plan, args, kwargs, lane, [tensor], [], host=True, device=device)
+        if self.on_device is not None and tensor.device.type in self.on_device.devices:
+            host, device = self.on_device.fences.host, tensor.device
+            return Call(plan, args, kwargs, host, [tensor], [], host=True, device=device)
+        return Call(plan, args, kwargs, virtual.current_lane(), [tensor], [], host=True)
 
 
 class _Here(threading.local):
@@ -434,8 +442,11 @@ def _tensors(places: tuple[tuple[int, str], ...], args: Any, kwargs: Any) -> lis
 
 
 def _made(result: Any) -> list[torch.Tensor]:
-    several = result if isinstance(result, (list, tuple)) else (result,)
-    return [one for one in several if isinstance(one, torch.Tensor) and has_memory(one)]
+    if isinstance(result, torch.Tensor):
+        return [result] if has_memory(result) else []
+    if isinstance(result, (list, tuple)):
+        return [one for one in result if isinstance(one, torch.Tensor) and has_memory(one)]
+    return []
 
 
 def _argument(call: Call, position: int, name: str) -> Any:

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import ast
 import functools
+import os
+import sys
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
+from torch._C import _len_torch_dispatch_stack as modes_on
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.runtime import call_text
@@ -28,6 +31,8 @@ if TYPE_CHECKING:
     from fmcheck.runtime.site import Sites
     from fmcheck.runtime.tally import Tally
 
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+_NUMBERS = (bool, int, float, complex)
 _PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
 #: Operations whose result the host has to wait for, by the word of a report.
 _WAITS = {
@@ -93,7 +98,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     ) -> Any:
         """Makes the call and says what it did."""
         result = called(func, args, kwargs or {})
-        if not is_traced():
+        if not (modes_on() and is_traced()):
             try:
                 self._tell(func, args, kwargs, result)
             except Exception as err:
@@ -112,7 +117,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 self._homes.derive(result, args)
             if kind is _PLAIN and self.counting:
                 self._listener.launch(func)
-        else:
+        elif kind not in _OF_TENSORS or not any(type(one) in _NUMBERS for one in args[:2]):
             kind(self, func, args, kwargs or {}, result)
 
     def waits(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -248,6 +253,8 @@ def _first_argument(text: ast.expr | None) -> ast.expr | None:
     return text.args[0] if isinstance(text, ast.Call) and text.args else None
 
 
+# Handed a number for a tensor, as for the constants of a traced graph, they are nobody's.
+_OF_TENSORS = (StepMode.waits, StepMode.copies)
 _VIEW, _PLAIN = object(), object()
 _kinds: dict[Any, Any] = {}
 
@@ -297,6 +304,8 @@ def watch_methods(mode_of_thread: Callable[[], StepMode | None]) -> Undo:
             result = original(tensor, *args, **kwargs)
             if mode is None or type(tensor) not in _PLAIN_TYPES or others_listen():
                 return result
+            if result is tensor and sys._getframe(1).f_code.co_filename.startswith(_TORCH):
+                return result  # torch knows some tensors by the objects that they are
             try:
                 return told(mode, tensor, args, kwargs, result)
             except Exception as err:

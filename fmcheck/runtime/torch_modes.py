@@ -7,6 +7,7 @@ import operator
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch._C import _dispatch_keys as keys_of
 from torch._C import _len_torch_dispatch_stack as modes_on
 from torch._C import _len_torch_function_stack as function_modes_on
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
@@ -49,7 +50,7 @@ def _modes_of_users() -> list[Any]:
 
 def is_traced() -> bool:
     """Tells whether one of torch's own modes is beneath: a fake one does nothing for real."""
-    return modes_on() > 0 and len(_modes_of_users()) < modes_on()
+    return len(_modes_of_users()) < modes_on()
 
 
 def others_listen() -> bool:
@@ -113,7 +114,7 @@ def _plain_keys() -> int:
     return functools.reduce(operator.or_, bits)
 
 
-_PLAIN_KEYS = _plain_keys()
+_OTHER_KEYS = ~_plain_keys()
 
 
 def has_memory(tensor: torch.Tensor) -> bool:
@@ -122,4 +123,4 @@ def has_memory(tensor: torch.Tensor) -> bool:
     A sparse, nested, fake, functional or wrapped one, and one of a class that dispatches itself,
     has a key that says so.
     """
-    return not torch._C._dispatch_keys(tensor).raw_repr() & ~_PLAIN_KEYS
+    return not keys_of(tensor).raw_repr() & _OTHER_KEYS
