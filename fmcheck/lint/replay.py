@@ -82,11 +82,11 @@ def replay(argv: list[str]) -> int | None:
     """Says again what this command line's last run said; None if it is to be made anew."""
     key = _key(argv)
     folder = stored.cache_folder(argv, os.environ) if key else None
-    if key is None or folder is None:
+    if key is None or folder is None or stored.refusal(folder):
         return None
     path = _path(folder, key)
     found = stored.load(path)
-    if found is None or found[:2] != (key, stored.tool_stamp()):
+    if not _is_record(found) or found[:2] != (key, stored.tool_stamp()):
         return None
     _, _, files, folders, out, err, status = found
     now = time.time_ns()
@@ -102,6 +102,12 @@ def replay(argv: list[str]) -> int | None:
         stored.save(path, found)
     assert isinstance(status, int)
     return status
+
+
+def _is_record(found: Any) -> bool:
+    """Tells whether what was loaded is a record of a run that looked at something."""
+    kinds = (str, str, dict, dict, str, str, int)
+    return isinstance(found, tuple) and tuple(map(type, found)) == kinds and bool(found[2])
 
 
 def keep(argv: list[str], inputs: Inputs, out: str, err: str, status: int) -> None:
