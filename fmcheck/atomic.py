@@ -11,38 +11,99 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
+#: What tells whether a file is as it was: times of content and of inode in ns, size, inode.
+State = tuple[int, ...]
 
-def replace_file(path: Path, content: bytes) -> None:
-    """Writes beside `path` and renames. A link stays one, and a file keeps its mode.
 
-    What is no regular file, as `/dev/stdout`, is written to instead.
+def replace_file(path: Path, content: bytes, *, expected: State | None = None) -> None:
+    """Writes beside `path` and renames. A link stays one; a file keeps mode, owner and attributes.
+
+    What is no regular file, as `/dev/stdout`, is written to instead. `expected` is the state that
+    the file must still be in.
 
     Raises:
-        OSError: if that cannot be done; the file is then as it was.
+        OSError: if that cannot be done, or would part the file from its other hard links; the file
+            is then as it was.
     """
-    target = path.resolve()
-    mode = _mode(target)
-    if mode is not None and not stat.S_ISREG(mode):
-        target.write_bytes(content)
+    at = _stat(path)
+    if at is not None and not stat.S_ISREG(at.st_mode):
+        with open(path, "wb") as file:
+            file.write(content)
         return
-    if mode is not None and not os.access(target, os.W_OK):
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
-    handle, temporary = tempfile.mkstemp(dir=target.parent, prefix=f".{target.name}.")
+    target = os.path.realpath(path)
+    if at is not None:
+        _check(target, at)
+    folder, name = os.path.split(target)
+    # A part of the name: all of it with more around it may be longer than a name can be.
+    handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name[:32]}.")
     try:
         with os.fdopen(handle, "wb") as file:
             file.write(content)
-        os.chmod(temporary, _usual_mode() if mode is None else stat.S_IMODE(mode))
+            file.flush()
+            os.fsync(handle)
+        if at is None:
+            os.chmod(temporary, _usual_mode())
+        else:
+            _dress(temporary, target, at)
+        now = _stat(target)
+        if expected is not None and (now is None or state_of(now) != expected):
+            raise OSError(errno.EAGAIN, "it changed in the meantime", target)
         os.replace(temporary, target)
     except BaseException:
         os.unlink(temporary)
         raise
 
 
-def _mode(path: Path) -> int | None:
+def state_of(at: os.stat_result) -> State:
+    """Returns the state of a file from what the system says of it."""
+    return at.st_mtime_ns, at.st_ctime_ns, at.st_size, at.st_ino
+
+
+def _stat(path: str | Path) -> os.stat_result | None:
     try:
-        return path.stat().st_mode
+        return os.stat(path)
     except FileNotFoundError:
         return None
+
+
+def _check(target: str, at: os.stat_result) -> None:
+    """Raises OSError where another file in this one's place would not be the same to its owner."""
+    if not os.access(target, os.W_OK):
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), target)
+    if at.st_nlink > 1:
+        why = f"it has {at.st_nlink} hard links, which a new file would not have"
+        raise OSError(errno.EMLINK, why, target)
+
+
+def _dress(temporary: str, target: str, at: os.stat_result) -> None:
+    """Gives the new file the owner, the extended attributes (lists of access too), and the mode."""
+    made = os.stat(temporary)
+    if (made.st_uid, made.st_gid) != (at.st_uid, at.st_gid):
+        try:
+            os.chown(temporary, at.st_uid, at.st_gid)
+        except OSError as err:
+            why = f"it belongs to user {at.st_uid} and group {at.st_gid}, which a new file cannot"
+            raise PermissionError(errno.EPERM, why, target) from err
+    _copy_attributes(target, temporary)
+    # After the owner, whose change takes bits away.
+    os.chmod(temporary, stat.S_IMODE(at.st_mode))
+
+
+def _copy_attributes(source: str, target: str) -> None:
+    if not hasattr(os, "listxattr"):
+        return
+    try:
+        names = os.listxattr(source)
+    except OSError:
+        return  # this file system has none
+    for name in names:
+        value = os.getxattr(source, name)
+        try:
+            os.setxattr(target, name, value)
+        except OSError as err:
+            if name not in os.listxattr(target) or os.getxattr(target, name) != value:
+                why = f"its attribute `{name}` cannot be given to a new file"
+                raise OSError(errno.EPERM, why, source) from err
 
 
 def _usual_mode() -> int:

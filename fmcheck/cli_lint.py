@@ -228,6 +228,8 @@ def run(arguments: argparse.Namespace) -> int:
         found = outcome.failing
     for path, why in outcome.refused:
         print(f"fmcheck: {path}: left as it was: {why}", file=sys.stderr)
+    for path, why in outcome.unwritten:
+        print(f"fmcheck: {path}: {why}", file=sys.stderr)
     for note in outcome.notes:
         print(f"fmcheck: {note}", file=sys.stderr)
     if not outcome.files and not arguments.since and not arguments.force_exclude:
