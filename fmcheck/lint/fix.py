@@ -51,6 +51,8 @@ def fix_text(
         if not fixing:
             return Fixed(now, count)
         decoded = decode(now)
+        if decoded.encode(decoded.raw) != now:
+            return Fixed(text, 0, f"{decoded.encoding} gives other bytes for the same text")
         source, applied = _apply(decoded.raw, fixing)
         codes = ", ".join(sorted({one.code for one in applied}))
         try:

@@ -54,20 +54,18 @@ class Inputs:
 
     def note_folder(self, path: str) -> None:
         """Notes a folder that was walked, with all below it, but for those of tools."""
-        state = stored.state_of(path)
-        if state is None:
-            self.folders[path] = None
-            return
-        names, folders = _listing(path)
-        state = stored.trusted(state, self.started)
-        self.folders[path] = (
-            state or (),
-            binascii.crc32("\0".join(names).encode("utf-8", "replace")),
-        )
-        for name in folders:
-            self.note_folder(os.path.join(path, name))
-        if ".gitignore" in names:
-            self.note_file(os.path.join(path, ".gitignore"))
+        left = [path]  # no recursion: folders may nest deeper than calls
+        while left:
+            path = left.pop()
+            state = stored.state_of(path)
+            if state is None:
+                self.folders[path] = None
+                continue
+            names, folders = _listing(path)
+            self.folders[path] = stored.trusted(state, self.started) or (), _sum(names)
+            left += [os.path.join(path, name) for name in folders]
+            if ".gitignore" in names:
+                self.note_file(os.path.join(path, ".gitignore"))
 
 
 def digest_of(path: str) -> bytes | None:
