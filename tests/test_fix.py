@@ -404,3 +404,20 @@ def test_json_tells_whether_a_fix_is_safe(lint, tmp_path):
     (entry,) = json.loads(lint("--format", "json", "a.py")[1])
 
     assert (entry["fixable"], entry["safe"]) == (True, True)
+
+
+def test_thousands_of_fixes_in_a_long_file_are_put_together_once():
+    """To cut the source anew for each of them takes hours: if it does again, the suite hangs."""
+    count = 6_000
+    source = "x = 1\n" * count + "#" * 9_000_000
+    found = [finding(edit(line, 1, 2, "yy")) for line in range(1, count + 1)]
+
+    assert fixed_source(source, found) == source.replace("x", "yy")
+
+
+def test_an_encoding_that_gives_other_bytes_for_a_text_is_refused():
+    text = b"# coding: utf-7\nx = 1  # +AGE-\n"
+
+    fixed = fix_text(text, lambda now: [finding(edit(2, 1, 2, "y"))], everything)
+
+    assert (fixed.text, fixed.refused) == (text, "utf-7 gives other bytes for the same text")
