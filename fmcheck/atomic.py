@@ -5,34 +5,41 @@ from __future__ import annotations
 import errno
 import os
 import stat
-import tempfile
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
     from pathlib import Path
 
 #: What tells whether a file is as it was: times of content and of inode in ns, size, inode.
 State = tuple[int, ...]
 
 
-def replace_file(path: Path, content: bytes, *, expected: State | None = None) -> None:
+def replace_file(
+    path: Path, content: bytes, *, expected: State | None = None, named: Iterable[str | Path] = ()
+) -> None:
     """Writes beside `path` and renames. A link stays one; a file keeps mode, owner and attributes.
 
     What is no regular file, as `/dev/stdout`, is written to instead. `expected` is the state that
-    the file must still be in.
+    the file must still be in, `named` are folders that a link may lead into as well as into its
+    own tree: whoever commits a link does not choose what is written over.
 
     Raises:
-        OSError: if that cannot be done, or would part the file from its other hard links; the file
-            is then as it was.
+        OSError: if that cannot be done, leads out of the tree, or would part the file from its
+            other hard links; the file is then as it was.
     """
     at = _stat(path)
     if at is not None and not stat.S_ISREG(at.st_mode):
         with open(path, "wb") as file:
             file.write(content)
         return
+    if target := leaves_tree(path, named):
+        raise OSError(errno.EXDEV, f"it is a link out of the tree, to {target}", str(path))
     target = os.path.realpath(path)
     if at is not None:
         _check(target, at)
+    import tempfile  # slow, and who only asks where a link leads needs none
+
     folder, name = os.path.split(target)
     # A part of the name: all of it with more around it may be longer than a name can be.
     handle, temporary = tempfile.mkstemp(dir=folder, prefix=f".{name[:32]}.")
@@ -52,6 +59,32 @@ def replace_file(path: Path, content: bytes, *, expected: State | None = None) -
     except BaseException:
         os.unlink(temporary)
         raise
+
+
+def leaves_tree(path: str | Path, named: Iterable[str | Path] = ()) -> str:
+    """Returns where a link leads that leads out of its tree, "" for any other path.
+
+    Its tree is the repository or project around it, and the folders that the user `named`.
+    """
+    if not os.path.islink(path):
+        return ""
+    target = os.path.realpath(path)
+    trees = [_tree_around(os.path.realpath(os.path.dirname(path))), *map(os.path.realpath, named)]
+    is_inside = any(target.startswith(os.path.join(tree, "")) for tree in trees)
+    return "" if is_inside else target
+
+
+def _tree_around(folder: str) -> str:
+    """Returns the repository, or else the project, that a folder lies in, or else the folder."""
+    for name in (".git", "pyproject.toml"):
+        above = folder
+        while not os.path.lexists(os.path.join(above, name)):
+            last, above = above, os.path.dirname(above)
+            if last == above:
+                break
+        else:
+            return above
+    return folder
 
 
 def state_of(at: os.stat_result) -> State:

@@ -95,6 +95,16 @@ def test_the_action_writes_sarif_beside(run_action):
     assert [one["ruleId"] for one in log["runs"][0]["results"]] == ["FM301"]
 
 
+def test_the_action_writes_no_sarif_through_a_link(run_action, tmp_path):
+    (run_action.folder / "a.py").write_text("x = 1\n")
+    (tmp_path / "precious").write_text("mine")
+    (run_action.folder / "out.sarif").symlink_to(tmp_path / "precious")
+
+    assert run_action(sarif="out.sarif")[0] == 0
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert json.loads((run_action.folder / "out.sarif").read_text())["runs"]
+
+
 def test_the_action_reads_its_inputs_as_words_and_runs_none(run_action):
     (run_action.folder / "a b").mkdir()
     (run_action.folder / "a b" / "a.py").write_text(STRAY_EVENT + DEAD_ASSERT)

@@ -147,6 +147,25 @@ def test_a_link_out_of_the_tree_is_neither_followed_nor_rewritten(lint, tmp_path
     assert "tree/link.py: cannot be rewritten: it is a link out of the tree" in err
 
 
+@pytest.mark.parametrize("there", [True, False], ids=["a file", "nothing yet"])
+@pytest.mark.parametrize("option", ["--output-file", "--baseline"])
+def test_what_is_written_beside_is_not_written_out_of_the_tree(lint, tmp_path, option, there):
+    tree, outside = tmp_path / "tree", tmp_path / "outside.json"
+    tree.mkdir()
+    (tree / "a.py").write_text(DEAD_ASSERT)
+    before = '{"version": 1, "findings": []}'
+    if there:
+        outside.write_text(before)
+    (tree / "link.json").symlink_to(outside)
+    update = ["--add-to-baseline"] if option == "--baseline" else []
+
+    status, _, err = lint(option, "tree/link.json", *update, "tree/a.py")
+
+    assert status == 2
+    assert f"tree/link.json: cannot be written: it is a link out of the tree, to {outside}" in err
+    assert outside.read_text() == before if there else not outside.exists()
+
+
 @pytest.mark.parametrize("around", ["named folder", "project", "repository"])
 def test_a_link_within_the_tree_is_followed(lint, tmp_path, around):
     (tmp_path / "lib").mkdir()

@@ -205,6 +205,21 @@ def test_other_times_with_the_same_content_are_no_change(project):
     assert again.stdout == first.stdout
 
 
+def test_a_link_that_is_led_back_into_the_tree_is_a_change(project, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "c.py"
+    outside.write_text(EVENT)
+    link = project.folder / "src" / "link.py"
+    link.symlink_to(outside)
+    (project.folder / "src" / "a.py").write_text("x = 1\n")
+    (project.folder / "lib.py").write_text(EVENT)
+    assert project.run().returncode == 0
+
+    link.unlink()
+    link.symlink_to("../lib.py")
+
+    assert project.run().returncode == 1
+
+
 def test_a_file_that_is_no_source_is_no_change(project):
     project.run()
     (project.folder / "src" / "notes.txt").write_text("")

@@ -278,10 +278,8 @@ def test_a_repository_without_files_of_its_own_inside_of_the_tree_is_not_asked(
 
     status, _, err = lint("--since", "HEAD", "bare")
 
-    assert (status, err) == (
-        2,
-        "fmcheck: --since: bare is not in a git repository that can be read\n",
-    )
+    assert status == 2
+    assert err.startswith("fmcheck: --since: bare: cannot use bare repository")
 
 
 @pytest.mark.skipif(os.name != "posix", reason="names are bytes")

@@ -16,7 +16,6 @@ import msgspec
 from fmcheck.atomic import replace_file
 from fmcheck.errors import UsageError
 from fmcheck.finding import Finding, Span
-from fmcheck.lint.files import leaves_tree
 from fmcheck.lint.own import GONE_ENTRY, OWN_CODES, UNCHECKED
 from fmcheck.reading import MOST_RECORD, read_regular
 from fmcheck.strict import convert
@@ -138,10 +137,6 @@ class Baseline:
         Raises:
             UsageError: if it cannot be written; it is then as it was.
         """
-        if target := leaves_tree(self.path):
-            raise UsageError(
-                str(self.path), f"cannot be written: it is a link out of the tree, to {target}"
-            )
         try:
             replace_file(self.path, self._text().encode())
         except OSError as err:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING
 from fmcheck.errors import UsageError, nearest
 
 if TYPE_CHECKING:
+    import subprocess
     from collections.abc import Iterable, Iterator, Mapping
     from pathlib import Path
 
@@ -216,9 +217,9 @@ def _compared(
             *("--src-prefix=a/", "--dst-prefix=b/", "--", "old", "new"),
             alone=True,
         )
-    if diff is None:
+    if diff.returncode > 1:
         raise UsageError(OPTION, "git could not compare the files that changed")
-    for number, lines in _hunks(diff):
+    for number, lines in _hunks(diff.stdout):
         yield paths[number], lines
 
 
@@ -226,37 +227,39 @@ def _merge_base(revision: str, folder: Path) -> str:
     known = _run(
         folder, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}"
     )
-    if known is None:
+    if known.returncode:
         listed = _git(folder, "for-each-ref", "--format=%(refname:short)")
         names = listed.decode("utf-8", "replace").split()
         raise UsageError(
             OPTION,
             f"expected a git revision, got `{revision}`{nearest(revision, ['HEAD', *names])}",
         )
-    commit = known.decode().strip()
-    base = _run(folder, "merge-base", commit, "HEAD")
-    if base is None:
+    base = _run(folder, "merge-base", known.stdout.decode().strip(), "HEAD")
+    if base.returncode:
         raise UsageError(
             OPTION,
             f"`{revision}` and HEAD have no common ancestor here; a shallow clone lacks it, "
             "fetch more of the history",
         )
-    return base.decode().strip()
+    return base.stdout.decode().strip()
 
 
 def _git(folder: Path, *arguments: str, given: bytes = b"") -> bytes:
-    told = _run(folder, *arguments, given=given)
-    if told is None:
+    done = _run(folder, *arguments, given=given)
+    if done.returncode:
+        why = done.stderr.decode("utf-8", "replace").partition("\n")[0].removeprefix("fatal: ")
+        if why and "not a git repository" not in why:
+            raise UsageError(OPTION, f"{folder}: {why}")
         raise UsageError(OPTION, f"{folder} is not in a git repository that can be read")
-    return told
+    return done.stdout
 
 
 def _run(
     folder: Path | str, *arguments: str, given: bytes = b"", alone: bool = False
-) -> bytes | None:
-    """Returns what git writes; None if it fails.
+) -> subprocess.CompletedProcess[bytes]:
+    """Returns what came of a command of git's.
 
-    `alone` has it see no repository and no settings of anybody's, and compare: 1 is no failure.
+    `alone` has it see no repository and no settings of anybody's.
     """
     import subprocess  # not above: most runs ask git nothing
 
@@ -268,7 +271,7 @@ def _run(
         environ |= {"GIT_CEILING_DIRECTORIES": os.path.dirname(folder)}
     settings = [part for key, value in _SETTINGS.items() for part in ("-c", f"{key}={value}")]
     try:
-        done = subprocess.run(
+        return subprocess.run(
             [_program(), "--no-pager", *settings, "-C", str(folder), *arguments],
             env=environ,
             input=given,
@@ -278,7 +281,6 @@ def _run(
     except (OSError, ValueError) as err:
         why = getattr(err, "strerror", None) or err
         raise UsageError(OPTION, f"git cannot be run: {why}") from err
-    return done.stdout if done.returncode in ((0, 1) if alone else (0,)) else None
 
 
 def _program() -> str:

@@ -6,6 +6,7 @@ import os
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fmcheck.atomic import leaves_tree
 from fmcheck.errors import UsageError, nearest
 from fmcheck.lint.patterns import Patterns
 from fmcheck.reading import MOST_SETTINGS, read_regular
@@ -79,32 +80,6 @@ def python_files(
             if file not in seen:
                 seen.add(file)
                 yield file
-
-
-def leaves_tree(path: str | Path, named: Iterable[str | Path] = ()) -> str:
-    """Returns where a link leads that leads out of its tree, "" for any other path.
-
-    Its tree is the repository or project around it, and the folders that the user `named`.
-    """
-    if not os.path.islink(path):
-        return ""
-    target = os.path.realpath(path)
-    trees = [_tree_around(os.path.realpath(os.path.dirname(path))), *map(os.path.realpath, named)]
-    is_inside = any(target.startswith(os.path.join(tree, "")) for tree in trees)
-    return "" if is_inside else target
-
-
-def _tree_around(folder: str) -> str:
-    """Returns the repository, or else the project, that a folder lies in, or else the folder."""
-    for name in (".git", "pyproject.toml"):
-        above = folder
-        while not os.path.lexists(os.path.join(above, name)):
-            last, above = above, os.path.dirname(above)
-            if last == above:
-                break
-        else:
-            return above
-    return folder
 
 
 def _walk(top: Path, excludes: Excludes, outside: list[Path] | None) -> Iterator[Path]:

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING
 from fmcheck.finding import Finding, Severity
 from fmcheck.lint import recording
 from fmcheck.lint.cache import unpack
-from fmcheck.lint.files import leaves_tree
 from fmcheck.lint.gate import Gate
 from fmcheck.lint.own import UNCHECKED
 from fmcheck.lint.plan import Job, plan
@@ -98,6 +97,8 @@ def lint_paths(request: Request) -> Outcome:
     outcome.allowed = gate.allowed
     if inputs is not None:
         note(planned, inputs)
+        # Where a link leads is no part of what a folder lists.
+        inputs.repeatable = inputs.repeatable and not planned.outside
     closed = gate.close(reported, outcome.lines_of)
     outcome.findings = [finding for found in reported.values() for finding in found]
     outcome.findings += closed.findings
@@ -176,10 +177,8 @@ def _rewrite(path: Path, text: bytes, state: State | None, request: Request) -> 
     """Gives a file that was read in this state another text; returns why not, "" if it was done."""
     from fmcheck.atomic import replace_file
 
-    if target := leaves_tree(path, request.paths):
-        return f"cannot be rewritten: it is a link out of the tree, to {target}"
     try:
-        replace_file(path, text, expected=state)
+        replace_file(path, text, expected=state, named=request.paths)
     except OSError as err:
         return f"cannot be rewritten: {err.strerror or err}"
     return ""
