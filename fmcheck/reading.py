@@ -1,15 +1,17 @@
 """Reading a file whole: a regular one, no larger than its kind may be, or an error at once.
 
-Imported before anything else of the linter: `os` only.
+Imported before anything else of the linter: `os` and `sys` only.
 """
 
 from __future__ import annotations
 
 import os
+import sys
 
 TYPE_CHECKING = False  # as typing has it, without the import
 if TYPE_CHECKING:
     from pathlib import Path
+    from typing import BinaryIO
 
 #: The most bytes that a settings file, a contract or a file of patterns may have.
 MOST_SETTINGS = 1 << 20
@@ -38,6 +40,12 @@ def read_regular(path: str | Path, most: int) -> bytes:
         OSError: if it is anything else, is larger, or cannot be read.
     """
     return read_with_stat(path, most)[0]
+
+
+def open_regular(path: str | Path) -> BinaryIO:
+    """Opens a regular file of any size; OSError for anything else."""
+    _check(path, os.stat(path), sys.maxsize)
+    return open(path, "rb")
 
 
 def read_with_stat(path: str | Path, most: int) -> tuple[bytes, os.stat_result]:
