@@ -215,6 +215,21 @@ def test_many_stars_take_no_time(linted, tree, where):
     assert name in linted(*option, ".")
 
 
+def test_more_patterns_than_can_be_tried_are_one_error_and_plain_paths_are_not_counted(
+    lint, linted, tree
+):
+    (tree / ".git").mkdir()
+    paths = [f"/sub/{number}.py" for number in range(20_000)]
+    (tree / ".gitignore").write_text("\n".join([*paths, "/sub/deep/a.py", "/gen/", "!/gen/"]))
+    assert linted(".") == [name for name in EVERYTHING if name != "sub/deep/a.py"]
+
+    (tree / ".gitignore").write_text("\n".join(f"*a*{number}*y" for number in range(2_001)))
+    status, out, err = lint(".")
+
+    assert (status, out) == (2, "")
+    assert err.endswith("expected at most 2,000 patterns that are no plain paths, got more\n")
+
+
 def test_rules_can_be_ignored_in_some_files(linted, tree):
     (tree / "sub" / "deep" / "b.py").write_text(DEAD_ASSERT)
     settings(tree, '[tool.fmcheck.per-file-ignores]\n"sub/*" = ["FM301"]\n"b.pyi" = ["ALL"]')

@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 
 #: A pattern that is nothing but a name, of anything or of a folder: most are, and a set is quick.
 PLAIN = re.compile(r"[\w.+~ -]*[\w.+~-]/?")
+#: More patterns than this that have to be tried, one by one, are a mistake, or an attack.
+MOST_MATCHED = 2_000
 #: The classes of characters, as `[[:alpha:]]`. Git knows those of ASCII.
 _CLASSES = {
     "alnum": string.ascii_letters + string.digits,
@@ -54,21 +56,33 @@ class Patterns:
         self.folder = folder
         self._prefix = folder.rstrip(os.sep) + os.sep
         self._names: dict[str, int] = {}
+        self._paths: dict[str, list[tuple[int, _Pattern]]] = {}
         self._others: list[tuple[int, _Pattern]] = []
         for number, line in enumerate(lines):
             pattern = _trimmed(line)
             if PLAIN.fullmatch(pattern):
                 self._names[pattern] = number
             elif pattern and not pattern.startswith("#"):
-                compiled = _compiled(pattern)
-                if compiled is not None:
-                    self._others.append((number, compiled))
-                elif not is_file:
-                    raise UsageError(folder, f"`{pattern}` is not a .gitignore pattern")
+                self._add(number, pattern, is_file)
         self._others.reverse()
 
     def __bool__(self) -> bool:
-        return bool(self._names or self._others)
+        return bool(self._names or self._paths or self._others)
+
+    def _add(self, number: int, pattern: str, is_file: bool) -> None:
+        compiled = _compiled(pattern)
+        if compiled is None:
+            if not is_file:
+                raise UsageError(self.folder, f"`{pattern}` is not a .gitignore pattern")
+        elif all(isinstance(part, str) for part in compiled.parts):
+            path = "/".join(map(str, compiled.parts))
+            self._paths.setdefault(path, []).append((number, compiled))
+        else:
+            self._others.append((number, compiled))
+            if len(self._others) > MOST_MATCHED:
+                # Each is tried with each name: a long list is a run that does not end.
+                wanted = f"expected at most {MOST_MATCHED:,} patterns that are no plain paths"
+                raise UsageError(self.folder, f"{wanted}, got more")
 
     def verdict(self, path: str, is_folder: bool) -> bool | None:
         """Tells whether the entry at the absolute `path` is matched (True) or taken back (False).
@@ -81,23 +95,31 @@ class Patterns:
         at = self._names.get(name, -1)
         if is_folder:
             at = max(at, self._names.get(f"{name}/", -1))
-        parts: list[str] = []
+        found = True if at >= 0 else None
+        if not (self._paths or self._others):
+            return found
+        relative = path[len(self._prefix) :].replace(os.sep, "/")
+        for number, pattern in self._paths.get(relative, ()):
+            if number > at and (is_folder or not pattern.folders_only):
+                at, found = number, pattern.include
+        parts = relative.split("/")
         for number, pattern in self._others:
             if number < at:
                 break
-            parts = parts or path[len(self._prefix) :].split(os.sep)
             if pattern.matches(parts, is_folder):
                 return pattern.include
-        return True if at >= 0 else None
+        return found
 
     def sparing(self, folder: str) -> Patterns:
         """Returns these patterns less those that match the absolute `folder` or one above it."""
         spared = Patterns((), self.folder)
         spared._names = self._names  # these match an entry's own name only
-        spared._others = self._others
+        spared._paths, spared._others = dict(self._paths), self._others
         if folder.startswith(self._prefix):
             parts = folder[len(self._prefix) :].split(os.sep)
             above = [parts[:end] for end in range(1, len(parts) + 1)]
+            for at in above:
+                spared._paths.pop("/".join(at), None)
             spared._others = [
                 one for one in self._others if not any(one[1].matches(at, True) for at in above)
             ]
