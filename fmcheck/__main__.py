@@ -7,6 +7,9 @@ import sys
 
 def main() -> int:
     """Says again what an equal run said, or makes the run."""
+    from fmcheck.import_path import leave_out_working_folder
+
+    leave_out_working_folder()
     # Nothing else may be imported before this: a replay takes a tenth of those imports' time.
     from fmcheck.lint.replay import replay
 

@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
@@ -206,23 +207,25 @@ def _test(arguments: argparse.Namespace, folder: Path) -> PytestHalf:
     if find_spec("pytest") is None:
         raise UsageError("ci", "tests need pytest: pip install 'fmcheck[pytest]'")
     record, page = folder / "fmcheck.json", folder / "fmcheck.html"
-    journal = folder / "journal"
+    # A folder of our own: one of a plain name may be somebody's, and is removed with all in it.
+    folder.mkdir(parents=True, exist_ok=True)
+    journal = Path(tempfile.mkdtemp(prefix="fmcheck-journal-", dir=folder))
     command = [sys.executable, "-m", "pytest", "-p", "fmcheck", f"--fmcheck-journal={journal}"]
     command += [f"--fmcheck-report={one}" for one in (record, page)]
     if arguments.config:
         command.append(f"--fmcheck-config={arguments.config}")
     sys.stdout.flush()
-    shutil.rmtree(journal, ignore_errors=True)
     status = subprocess.run([*command, *arguments.after], check=False).returncode
+    run = None
     if record.exists():
         run = read_run(record)
-        shutil.rmtree(journal, ignore_errors=True)
     elif any(journal.rglob(f"*{LINES}")):
         # An engine that dies may take pytest with it: what it had found is told all the same.
         run = gather([journal])
         for one in (record, page):
             write_run(run, one)
-    else:
+    shutil.rmtree(journal, ignore_errors=True)
+    if run is None:
         return PytestHalf(status, None)
     if _on_github() and (run.violations or run.advice):
         print(github.render_run(run))

@@ -228,6 +228,8 @@ def run(arguments: argparse.Namespace) -> int:
         found = outcome.failing
     for path, why in outcome.refused:
         print(f"fmcheck: {path}: left as it was: {why}", file=sys.stderr)
+    for path, why in outcome.unwritten:
+        print(f"fmcheck: {path}: {why}", file=sys.stderr)
     for note in outcome.notes:
         print(f"fmcheck: {note}", file=sys.stderr)
     if not outcome.files and not arguments.since and not arguments.force_exclude:
@@ -273,12 +275,17 @@ def request_of(arguments: argparse.Namespace) -> Request:
 
 
 def _cache(arguments: argparse.Namespace) -> str | None:
-    from fmcheck.lint.stored import cache_folder
+    from fmcheck.lint.stored import cache_folder, refusal
 
     if arguments.no_cache:
         return None
     asked = [f"--cache-dir={arguments.cache_dir}"] if arguments.cache_dir else []
-    return cache_folder(asked, os.environ)
+    folder = cache_folder(asked, os.environ)
+    if folder is not None and (why := refusal(folder)):
+        raise UsageError(
+            folder, f"{why}; expected a new or an empty folder, by --cache-dir, or --no-cache"
+        )
+    return folder
 
 
 def _stdin(arguments: argparse.Namespace) -> bytes | None:

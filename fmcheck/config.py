@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime  # noqa: TC003  (msgspec reads the annotation)
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,10 +82,10 @@ def find_settings(start: Path) -> Located:
     Raises:
         UsageError: if that file's `[tool.fmcheck]` does not fit.
     """
-    start = start.resolve()
+    start = Path(os.path.realpath(start))  # resolve() does not end well for a link in a circle
     for folder in (start, *start.parents):
         path = folder / "pyproject.toml"
-        if path.is_file():
+        if os.path.lexists(path):
             located = _read(path)
             if located is not None:
                 return located

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import msgspec
 
 from fmcheck.errors import UsageError
+from fmcheck.reading import MOST_RECORD, read_regular
 from fmcheck.record import SCHEMA, Run
 
 if TYPE_CHECKING:
@@ -35,7 +36,7 @@ def read_run(path: Path) -> Run:
     """
     where = str(path)
     try:
-        content = path.read_bytes()
+        content = read_regular(path, MOST_RECORD)
     except FileNotFoundError:
         raise UsageError(where, "no such file") from None
     except OSError as err:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 import msgspec
 
 from fmcheck.errors import UsageError, nearest
+from fmcheck.reading import MOST_SETTINGS, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -21,6 +22,16 @@ else:
 
 T = TypeVar("T")
 
+#: More dotted parts than this in a key: each costs the parser a look at all before it.
+MOST_PARTS = 100
+
+#: The tokens of TOML, as far as it takes to tell the dots of a key from others.
+_TOKEN = re.compile(
+    r'''"""(?:[^\\]|\\.)*?"""|'''
+    r"'{3}.*?'{3}"
+    r"""|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*|[\w-]+|\.|[ \t]+|.""",
+    re.DOTALL,
+)
 _LACKS = re.compile(r"Object missing required field `(.+)`")
 _MISTYPED = re.compile(r"Expected `(?P<wanted>[a-z |]+)`, got `(?P<got>[a-z]+)`")
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<key>\d+|\.\.\.)\]")
@@ -39,21 +50,47 @@ _WORDS = {
 def read_toml(path: Path) -> dict[str, Any]:
     """Returns the tables of a TOML file; UsageError if it is missing, unreadable or not TOML."""
     try:
-        return parse_toml(path.read_bytes(), str(path))
+        content = read_regular(path, MOST_SETTINGS)
     except FileNotFoundError:
         raise UsageError(str(path), "no such file") from None
     except OSError as err:
-        raise UsageError(str(path), f"cannot be read: {err.strerror}") from err
+        raise UsageError(str(path), f"cannot be read: {err.strerror or err}") from err
+    return parse_toml(content, str(path))
 
 
 def parse_toml(content: str | bytes, where: str) -> dict[str, Any]:
     """Returns the tables of a TOML file's content; UsageError names `where` if it is not TOML."""
     try:
-        return tomllib.loads(content if isinstance(content, str) else content.decode("utf-8"))
+        text = content if isinstance(content, str) else content.decode("utf-8")
+        _reject_long_keys(text, where)
+        return tomllib.loads(text)
     except UnicodeDecodeError as err:
         raise UsageError(where, f"is not UTF-8 (byte {err.start})") from err
-    except tomllib.TOMLDecodeError as err:
+    except ValueError as err:  # TOMLDecodeError is one; a number of 5,000 digits is another
         raise UsageError(where, f"is not valid TOML: {err}") from err
+    except RecursionError as err:
+        raise UsageError(where, "is not valid TOML: it nests too deeply") from err
+
+
+def _reject_long_keys(text: str, where: str) -> None:
+    """Raises UsageError for a key of so many parts that the parser would take minutes over it."""
+    if not any(line.count(".") > MOST_PARTS for line in text.split("\n")):
+        return
+    dots, was_part = 0, False
+    for token in _TOKEN.finditer(text):
+        word = token[0]
+        if word == ".":
+            dots, was_part = (dots + 1 if was_part else 0), False
+        elif word[0] in "\"'" or word[0] in "-_" or word[0].isalnum():
+            dots, was_part = (0 if was_part else dots), True
+        elif not word.isspace() or "\n" in word:
+            dots, was_part = 0, False
+        if dots > MOST_PARTS:
+            line = text.count("\n", 0, token.start()) + 1
+            raise UsageError(
+                where,
+                f"line {line}: expected a key of at most {MOST_PARTS} parts, got a longer one",
+            )
 
 
 def convert(table: Mapping[str, Any], into: type[T], where: str, at: str = "") -> T:

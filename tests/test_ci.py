@@ -95,6 +95,16 @@ def test_the_action_writes_sarif_beside(run_action):
     assert [one["ruleId"] for one in log["runs"][0]["results"]] == ["FM301"]
 
 
+def test_the_action_writes_no_sarif_through_a_link(run_action, tmp_path):
+    (run_action.folder / "a.py").write_text("x = 1\n")
+    (tmp_path / "precious").write_text("mine")
+    (run_action.folder / "out.sarif").symlink_to(tmp_path / "precious")
+
+    assert run_action(sarif="out.sarif")[0] == 0
+    assert (tmp_path / "precious").read_text() == "mine"
+    assert json.loads((run_action.folder / "out.sarif").read_text())["runs"]
+
+
 def test_the_action_reads_its_inputs_as_words_and_runs_none(run_action):
     (run_action.folder / "a b").mkdir()
     (run_action.folder / "a b" / "a.py").write_text(STRAY_EVENT + DEAD_ASSERT)
@@ -122,6 +132,41 @@ def test_the_action_runs_tests_where_it_is_asked_to(run_action):
     reports = sorted(os.listdir(run_action.folder / "fmcheck-report"))
     assert reports == ["fmcheck.html", "fmcheck.json", "fmcheck.sarif"]
     assert run_action(tests="-q -k good")[0] == 0
+
+
+@pytest.mark.parametrize("tests", ["", "-q"])
+@pytest.mark.parametrize("named", ["path", "name"])
+def test_the_action_installs_from_outside_of_the_checkout(action, tmp_path, tests, named):
+    """`python -m pip` would take a pip.py of the checkout."""
+    work, temp = tmp_path / "work", tmp_path / "temp"
+    (temp / "fmcheck" / "bin").mkdir(parents=True)
+    work.mkdir()
+    for python in (work / "python", temp / "fmcheck" / "bin" / "python"):
+        python.write_text(f"#!/bin/sh\npwd >> {shlex.quote(str(tmp_path / 'seen'))}\n")
+        python.chmod(0o755)
+    given = {"PYTHON": "./python"} if named == "path" else {"PYTHON": "python"}
+    path = os.pathsep.join([str(work), os.environ["PATH"]])
+    given |= {"TESTS": tests, "ACTION": "/action", "VENV": str(temp / "fmcheck"), "PATH": path}
+
+    step = action["runs"]["steps"][0]["run"]
+    subprocess.run(["bash", "-eo", "pipefail", "-c", step], cwd=work, env=given, check=True)
+
+    seen = (tmp_path / "seen").read_text().split()
+    assert set(seen) == {str(temp)}
+    assert len(seen) == (1 if tests else 2)
+
+
+def test_the_action_runs_no_fmcheck_of_the_checkout(run_action):
+    (run_action.folder / "fmcheck").mkdir()
+    for name in ("fmcheck/__init__.py", "fmcheck/__main__.py", "msgspec.py"):
+        (run_action.folder / name).write_text("print('RUN'); raise SystemExit(0)\n")
+    (run_action.folder / "a.py").write_text(STRAY_EVENT)
+
+    # Its tests may run what they like: none are, for want of a file.
+    status, out, _ = run_action(tests="no_such_test.py", paths="a.py")
+
+    assert status == 2
+    assert "title=FM301" in out
 
 
 def test_a_path_that_is_no_option(run_action):

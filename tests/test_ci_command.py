@@ -301,3 +301,13 @@ def test_a_project_is_gated_end_to_end(project: Project):
     assert done.stdout.endswith(
         "fmcheck ci: fmcheck.html, fmcheck.json, fmcheck.sarif in fmcheck-report; exit status 1\n"
     )
+
+
+def test_a_journal_folder_of_the_users_in_the_folder_of_reports_stays(folder, tests):
+    (folder / "journal").mkdir()
+    (folder / "journal" / "notes").write_text("mine")
+
+    assert main(["ci", "--no-lint", "--output", ".", "--", "t.py"]) == 0
+
+    assert (folder / "journal" / "notes").read_text() == "mine"
+    assert not list(folder.glob("fmcheck-journal-*"))

@@ -8,8 +8,9 @@ from dataclasses import replace
 
 import pytest
 
+from fmcheck.atomic import replace_file
 from fmcheck.finding import Edit, Finding, Severity, Span
-from fmcheck.lint import tasks
+from fmcheck.lint import fix, tasks
 from fmcheck.lint.fix import fix_text, fixed_source
 from fmcheck.registry import rules
 from tests.sources import BROKEN, DEAD_ASSERT, STRAY_EVENT
@@ -113,13 +114,166 @@ def test_a_read_only_file_or_folder_is_one_error_and_stays(lint, tmp_path, monke
     folder.mkdir()
     (folder / "a.py").write_text(DEAD_ASSERT)
     # Root may write anywhere: say what the system would say to anybody else.
-    monkeypatch.setattr(os, "access", lambda *_, **__: False)
+    monkeypatch.setattr(os, "access", lambda path, _: "/ro/" not in str(path))
+    (tmp_path / "b.py").write_text(DEAD_ASSERT)
 
-    status, out, err = lint("--fix", "ro")
+    status, out, err = lint("--fix", ".")
 
-    assert (status, out) == (2, "")
+    assert status == 2
+    assert "ro/a.py:5:5" in out
     assert err == "fmcheck: ro/a.py: cannot be rewritten: Permission denied\n"
     assert (folder / "a.py").read_text() == DEAD_ASSERT
+    assert (tmp_path / "b.py").read_text() == FIXED
+
+
+def test_a_link_out_of_the_tree_is_neither_followed_nor_rewritten(lint, tmp_path):
+    tree, outside = tmp_path / "tree", tmp_path / "outside.py"
+    tree.mkdir()
+    outside.write_text(DEAD_ASSERT)
+    (tree / "link.py").symlink_to(outside)
+    (tree / "a.py").write_text(DEAD_ASSERT)
+
+    status, out, err = lint("--fix", "tree")
+
+    assert (status, outside.read_text()) == (0, DEAD_ASSERT)
+    assert (tree / "a.py").read_text() == FIXED
+    assert err == (
+        "fmcheck: not followed out of the tree: tree/link.py (links; name a file to have it "
+        "checked)\n"
+    )
+    status, out, err = lint("--fix", "tree/link.py")
+    assert (status, outside.read_text()) == (2, DEAD_ASSERT)
+    assert "tree/link.py:5:5" in out
+    assert "tree/link.py: cannot be rewritten: it is a link out of the tree" in err
+
+
+@pytest.mark.parametrize("there", [True, False], ids=["a file", "nothing yet"])
+@pytest.mark.parametrize("option", ["--output-file", "--baseline"])
+def test_what_is_written_beside_is_not_written_out_of_the_tree(lint, tmp_path, option, there):
+    tree, outside = tmp_path / "tree", tmp_path / "outside.json"
+    tree.mkdir()
+    (tree / "a.py").write_text(DEAD_ASSERT)
+    before = '{"version": 1, "findings": []}'
+    if there:
+        outside.write_text(before)
+    (tree / "link.json").symlink_to(outside)
+    update = ["--add-to-baseline"] if option == "--baseline" else []
+
+    status, _, err = lint(option, "tree/link.json", *update, "tree/a.py")
+
+    assert status == 2
+    assert f"tree/link.json: cannot be written: it is a link out of the tree, to {outside}" in err
+    assert outside.read_text() == before if there else not outside.exists()
+
+
+@pytest.mark.parametrize("around", ["named folder", "project", "repository"])
+def test_a_link_within_the_tree_is_followed(lint, tmp_path, around):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "src").mkdir()
+    (tmp_path / "lib" / "a.py").write_text(DEAD_ASSERT)
+    (tmp_path / "src" / "a.py").symlink_to("../lib/a.py")
+    if around == "project":
+        (tmp_path / "pyproject.toml").write_text("")
+    if around == "repository":
+        (tmp_path / ".git").mkdir()
+
+    status, _, err = lint("--fix", "." if around == "named folder" else "src")
+
+    assert (status, err) == (0, "")
+    assert (tmp_path / "lib" / "a.py").read_text() == FIXED
+    assert (tmp_path / "src" / "a.py").is_symlink()
+
+
+def test_a_file_with_hard_links_is_left_whole_and_the_others_are_fixed(lint, tmp_path):
+    (tmp_path / "a.py").write_text(DEAD_ASSERT)
+    (tmp_path / "b.py").write_text(DEAD_ASSERT)
+    (tmp_path / "same").hardlink_to(tmp_path / "a.py")
+
+    status, _, err = lint("--fix", ".")
+
+    assert status == 2
+    assert err == (
+        "fmcheck: a.py: cannot be rewritten: it has 2 hard links, which a new file would not have\n"
+    )
+    assert (tmp_path / "same").samefile(tmp_path / "a.py")
+    assert (tmp_path / "same").read_text() == DEAD_ASSERT
+    assert (tmp_path / "b.py").read_text() == FIXED
+
+
+@pytest.mark.skipif(os.name != "posix" or os.geteuid() != 0, reason="only root gives files away")
+def test_owner_mode_and_attributes_of_a_fixed_file_stay(lint, tmp_path):
+    path = tmp_path / "a.py"
+    path.write_text(DEAD_ASSERT)
+    path.chmod(0o750)
+    os.chown(path, 1234, 4321)
+    has_attributes = hasattr(os, "setxattr")
+    if has_attributes:
+        try:
+            os.setxattr(path, "user.note", b"mine")
+        except OSError:
+            has_attributes = False
+
+    lint("--fix", "a.py")
+
+    at = path.stat()
+    assert path.read_text() == FIXED
+    assert (at.st_uid, at.st_gid, at.st_mode & 0o7777) == (1234, 4321, 0o750)
+    assert not has_attributes or os.getxattr(path, "user.note") == b"mine"
+
+
+def test_a_file_whose_owner_cannot_be_kept_is_left(tmp_path, monkeypatch):
+    path = tmp_path / "a.py"
+    path.write_text(DEAD_ASSERT)
+    before = path.stat()
+
+    def somebody_elses(name, real=os.stat, **options):
+        at = real(name, **options)
+        is_it = at.st_ino == before.st_ino
+        return os.stat_result([*at[:4], 4711, *at[5:]]) if is_it else at
+
+    def refused(*_):
+        raise PermissionError(1, "Operation not permitted")
+
+    monkeypatch.setattr("fmcheck.atomic.os.stat", somebody_elses)
+    monkeypatch.setattr("fmcheck.atomic.os.chown", refused)
+    with pytest.raises(PermissionError, match="it belongs to user 4711"):
+        replace_file(path, b"new")
+
+    assert path.read_text() == DEAD_ASSERT
+    assert [one.name for one in tmp_path.iterdir()] == ["a.py"]
+
+
+def test_a_file_that_changes_while_it_is_fixed_is_left_as_it_became(lint, tmp_path, monkeypatch):
+    path = tmp_path / "a.py"
+    path.write_text(DEAD_ASSERT)
+    fixing = fix.fix_text
+
+    def slow(*arguments):
+        fixed = fixing(*arguments)
+        path.write_text("theirs = 1\n")
+        return fixed
+
+    monkeypatch.setattr(fix, "fix_text", slow)
+
+    status, _, err = lint("--fix", "a.py")
+
+    assert (status, path.read_text()) == (2, "theirs = 1\n")
+    assert err == "fmcheck: a.py: cannot be rewritten: it changed in the meantime\n"
+
+
+@pytest.mark.parametrize("option", ["--output-file", "--baseline"])
+def test_what_is_written_beside_leaves_a_file_with_hard_links_whole(lint, tmp_path, option):
+    (tmp_path / "a.py").write_text(DEAD_ASSERT)
+    lint("--baseline", "one.json", "--update-baseline", "a.py")
+    (tmp_path / "a.py").write_text("")
+    (tmp_path / "two.json").hardlink_to(tmp_path / "one.json")
+    before = (tmp_path / "one.json").read_text()
+    update = ["--update-baseline"] if option == "--baseline" else []
+
+    status, _, err = lint(option, "one.json", *update, "a.py")
+
+    assert (status, (tmp_path / "two.json").read_text()) == (2, before)
+    assert "one.json: cannot be written: it has 2 hard links" in err
 
 
 def test_unsafe_fixes_need_to_be_asked_for(lint, tmp_path, monkeypatch):
@@ -269,3 +423,20 @@ def test_json_tells_whether_a_fix_is_safe(lint, tmp_path):
     (entry,) = json.loads(lint("--format", "json", "a.py")[1])
 
     assert (entry["fixable"], entry["safe"]) == (True, True)
+
+
+def test_thousands_of_fixes_in_a_long_file_are_put_together_once():
+    """To cut the source anew for each of them takes hours: if it does again, the suite hangs."""
+    count = 6_000
+    source = "x = 1\n" * count + "#" * 9_000_000
+    found = [finding(edit(line, 1, 2, "yy")) for line in range(1, count + 1)]
+
+    assert fixed_source(source, found) == source.replace("x", "yy")
+
+
+def test_an_encoding_that_gives_other_bytes_for_a_text_is_refused():
+    text = b"# coding: utf-7\nx = 1  # +AGE-\n"
+
+    fixed = fix_text(text, lambda now: [finding(edit(2, 1, 2, "y"))], everything)
+
+    assert (fixed.text, fixed.refused) == (text, "utf-7 gives other bytes for the same text")

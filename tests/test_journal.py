@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -332,3 +333,14 @@ def test_a_killed_process_loses_nothing() -> None:
     assert [one for one in deaths if not one.is_whole] == []
     # A child that never came to work, or a reader that takes any file, would prove nothing.
     assert sum(one.said[0] for one in deaths) > 60
+
+
+@pytest.mark.parametrize("kind", [layout.LINES, layout.RING, "starts"])
+def test_a_pipe_in_a_journals_place_is_not_waited_for(tmp_path, kind):
+    """Who is handed a folder of journals did not make it."""
+    os.mkfifo(tmp_path / (f"{layout.STARTS}1" if kind == "starts" else f"x-1-1{kind}"))
+    if kind != layout.LINES:
+        (tmp_path / f"x-1-1{layout.LINES}").touch()
+
+    with contextlib.suppress(UsageError):
+        assert not gather([tmp_path]).violations

@@ -30,6 +30,7 @@ class Project:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        folder.mkdir(exist_ok=True)
         (folder / "pyproject.toml").write_text("[tool.fmcheck]\n")
         (folder / "src").mkdir()
         (folder / "src" / "a.py").write_text(EVENT)
@@ -204,6 +205,21 @@ def test_other_times_with_the_same_content_are_no_change(project):
     assert again.stdout == first.stdout
 
 
+def test_a_link_that_is_led_back_into_the_tree_is_a_change(project, tmp_path_factory):
+    outside = tmp_path_factory.mktemp("outside") / "c.py"
+    outside.write_text(EVENT)
+    link = project.folder / "src" / "link.py"
+    link.symlink_to(outside)
+    (project.folder / "src" / "a.py").write_text("x = 1\n")
+    (project.folder / "lib.py").write_text(EVENT)
+    assert project.run().returncode == 0
+
+    link.unlink()
+    link.symlink_to("../lib.py")
+
+    assert project.run().returncode == 1
+
+
 def test_a_file_that_is_no_source_is_no_change(project):
     project.run()
     (project.folder / "src" / "notes.txt").write_text("")
@@ -289,7 +305,7 @@ def test_a_fixing_run_is_never_told_again(project):
 )
 def test_a_broken_cache_is_as_good_as_none(project, content):
     expected = project.run()
-    broken = [path for path in project.cache.iterdir() if path.name != ".gitignore"]
+    broken = [*project.cache.glob("run-*"), *project.cache.glob("files-*")]
     assert len(broken) == 2
     for path in broken:
         path.write_bytes(content)
@@ -301,7 +317,7 @@ def test_a_broken_cache_is_as_good_as_none(project, content):
 
 def test_a_cut_off_cache_is_as_good_as_none(project):
     expected = project.run()
-    for path in project.cache.iterdir():
+    for path in [*project.cache.glob("run-*"), *project.cache.glob("files-*")]:
         path.write_bytes(path.read_bytes()[:-10])
 
     assert project.run().stdout == expected.stdout
@@ -350,14 +366,174 @@ def test_no_project_no_cache_in_anybodys_folder(tmp_path):
     assert (tmp_path / "home" / "fmcheck" / "lint").is_dir()
 
 
-def test_oldest_runs_make_room(project):
+def fill(folder: Path) -> set[str]:
+    """Stores more runs than are kept; returns the names of those that are left."""
     for number in range(stored.MOST_KEPT + 5):
-        stored.save(str(project.cache / f"run-{number}"), number)
+        stored.save(str(folder / f"run-{number:08x}"), number)
+    return {path.name for path in folder.glob("run-*")}
 
-    kept = {path.name for path in project.cache.glob("run-*")}
+
+def test_oldest_runs_make_room(project):
+    kept = fill(project.cache)
 
     assert len(kept) == stored.MOST_KEPT
-    assert f"run-{stored.MOST_KEPT + 4}" in kept
+    assert f"run-{stored.MOST_KEPT + 4:08x}" in kept
+
+
+def test_files_of_the_users_in_a_cache_stay(project):
+    project.run()
+    users = {
+        "run-1.json": "{}",
+        "files-list": "a",
+        "run-0badcafe": "no blob of ours",
+        "run-0badcafe.txt": "",
+    }
+    for name, content in users.items():
+        (project.cache / name).write_text(content)
+        os.utime(project.cache / name, (0, 0))
+    (project.folder / "precious").write_bytes(stored.LAYOUT)
+    (project.cache / "run-11111111").symlink_to(project.folder / "precious")
+    os.utime(project.cache / "run-11111111", (0, 0), follow_symlinks=False)
+
+    fill(project.cache)
+
+    assert {name: (project.cache / name).read_text() for name in users} == users
+    assert (project.cache / "run-11111111").is_symlink()
+    assert (project.folder / "precious").exists()
+
+
+def results(folder: Path) -> dict[str, str]:
+    """Makes a folder of somebody's results, with names much like ours; returns what is in it."""
+    folder.mkdir()
+    for number in range(40):
+        (folder / f"run-{number}.json").write_text("{}")
+        (folder / f"files-{number:08x}").write_text("mine")
+    return {path.name: path.read_text() for path in folder.iterdir()}
+
+
+@pytest.mark.parametrize("way", ["option", "variable", "link", "default"])
+def test_a_folder_that_is_no_cache_of_ours_is_refused_and_stays_as_it_is(project, way):
+    folder = project.cache if way == "default" else project.folder / "results"
+    before = results(folder)
+    if way == "link":
+        project.cache.symlink_to(folder, target_is_directory=True)
+    options = ("--cache-dir", "results") if way == "option" else ()
+    named = str(folder) if way == "variable" else ""
+
+    done = project.run(*options, "src", FMCHECK_CACHE_DIR=named)
+
+    assert done.returncode == 2
+    (line,) = done.stderr.decode().splitlines()
+    refused = project.cache if way == "link" else folder
+    why = "is a symbolic link" if way == "link" else "is not empty, and no cache of fmcheck"
+    assert line.startswith(f"fmcheck: {refused}: {why}")
+    assert "--no-cache" in line
+    assert {path.name: path.read_text() for path in folder.iterdir()} == before
+
+
+def test_a_marker_that_is_a_link_makes_no_folder_ours(project, tmp_path):
+    project.run("--cache-dir", "real", "src")
+    before = results(tmp_path / "results")
+    (tmp_path / "results" / stored.MARKER).symlink_to(tmp_path / "real" / stored.MARKER)
+
+    assert project.run("--cache-dir", "results", "src").returncode == 2
+    assert before.keys() < {path.name for path in (tmp_path / "results").iterdir()}
+
+
+def test_an_empty_folder_becomes_a_cache_and_one_of_0_1_stays_one(project):
+    for name in ("empty", "older"):
+        (project.folder / name).mkdir()
+    (project.folder / "older" / ".gitignore").write_text("# Made by fmcheck.\n*\n")
+    (project.folder / "older" / "run-0badcafe").write_bytes(b"fmcheck cache 1\n")
+
+    for name in ("empty", "older"):
+        assert project.run("--cache-dir", name, "src").returncode == 1
+        assert (project.folder / name / stored.MARKER).read_bytes() == stored.MARK
+
+
+def test_a_record_that_somebody_else_wrote_says_nothing(project, tmp_path):
+    """What another user, or a commit, puts there is no answer, however right it looks."""
+    forged = {"XDG_CACHE_HOME": str(tmp_path / "attacker")}
+    saving = f"""
+import os, sys
+from fmcheck.lint import replay, stored
+inputs = replay.Inputs()
+inputs.note_file({str(project.folder / "pyproject.toml")!r})
+replay.keep(sys.argv[1:], inputs, "1 file checked: no findings\\n", "", 0)
+"""
+    project.run(code=saving, **forged)
+    assert (tmp_path / "attacker" / "fmcheck" / "key").stat().st_mode & 0o777 == 0o600
+
+    assert project.run(code=TELLING, **forged).returncode == 0  # whose key it is, believes it
+    done = project.run(code=TELLING)
+    assert (done.returncode, how(done)) == (1, "anew")
+
+
+@pytest.mark.parametrize("mode", [0o644, 0o666])
+def test_a_key_that_others_can_read_signs_nothing(project, tmp_path, mode):
+    home = {"XDG_CACHE_HOME": str(tmp_path / "home")}
+    project.run(**home)
+    (tmp_path / "home" / "fmcheck" / "key").chmod(mode)
+
+    assert how(project.run(code=TELLING, **home)) == "anew"
+
+
+def test_the_users_cache_is_never_looked_for_in_the_tree(project, tmp_path):
+    """A relative XDG_CACHE_HOME would be a folder of whatever is linted."""
+    project.run(XDG_CACHE_HOME="inside", HOME=str(tmp_path / "home"))
+
+    assert not (project.folder / "inside").exists()
+    assert (tmp_path / "home" / ".cache" / "fmcheck" / "key").exists()
+
+
+SHAPES = [5, "text", (), (1, 2), None, ("key", "stamp", {}, {}, "all is well\n", "", 0)]
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=repr)
+def test_a_record_of_another_shape_or_without_inputs_is_as_good_as_none(project, shape):
+    project.run()
+    planting = f"""
+import glob, marshal
+from fmcheck.lint import stored
+from fmcheck.lint.replay import _key
+for path in glob.glob(".fmcheck_cache/*-*"):
+    shape, found = {shape!r}, stored.load(path)
+    if isinstance(shape, tuple) and shape[:1] == ("key",):
+        shape = (*found[:2], *shape[2:])
+    stored.save(path, shape)
+    assert stored.load(path) == shape
+"""
+    planted = project.run(code=planting)
+    assert planted.stderr == b""
+
+    done = project.run()
+
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert b"FM301" in done.stdout
+
+
+def test_a_pipe_or_a_folder_in_a_records_place_is_as_good_as_none(project):
+    expected = project.run()
+    for path in [*project.cache.glob("run-*"), *project.cache.glob("files-*")]:
+        path.unlink()
+        os.mkfifo(path) if path.name.startswith("run") else path.mkdir()
+
+    assert project.run().stdout == expected.stdout
+
+
+def test_a_link_where_the_cache_writes_is_not_written_through(project):
+    """A tree may bring a cache folder along: with our marker, and with links in it."""
+    project.run()
+    victim = project.folder / "victim"
+    for path in [*project.cache.glob("run-*"), *project.cache.glob("files-*")]:
+        path.unlink()
+        path.symlink_to(victim)
+    (project.cache / ".gitignore").unlink()
+    (project.cache / ".gitignore").symlink_to(victim)
+
+    project.run()
+
+    assert not victim.exists()
 
 
 def test_a_finding_is_the_same_after_the_cache():

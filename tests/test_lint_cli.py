@@ -185,7 +185,7 @@ def test_fifo_named_py_does_not_hang(lint, tmp_path):
     status, out, _ = lint("pipe.py")
 
     assert status == 2
-    assert "cannot be read: not a regular file" in out
+    assert "cannot be read: expected a regular file, got a named pipe" in out
 
 
 @pytest.mark.parametrize(
@@ -316,7 +316,7 @@ def test_a_file_that_no_rule_concerns_imports_no_libcst(tmp_path, source):
         f"assert main(['lint', {str(path)!r}]) == 0; print(*sys.modules)"
     )
 
-    assert not {"torch", "libcst", "pytest", "rich", "pathspec"} & set(loaded)
+    assert not {"torch", "libcst", "pytest", "rich"} & set(loaded)
 
 
 def test_what_is_too_deep_to_check_is_said_and_the_rest_is_checked(lint, tmp_path):

@@ -3,9 +3,14 @@
 from __future__ import annotations
 
 import json
+import os
+import socket
+import subprocess
+import sys
 
 import pytest
 
+from fmcheck.lint.patterns import Patterns
 from tests.sources import DEAD_ASSERT, STRAY_EVENT
 
 
@@ -148,6 +153,83 @@ def test_a_pattern_that_is_none_is_named(lint, tree):
     assert "`!` is not a .gitignore pattern" in err
 
 
+def test_a_line_of_a_gitignore_that_is_no_pattern_matches_nothing(lint, linted, tree):
+    (tree / ".git").mkdir()
+    (tree / ".gitignore").write_text("!\n/\n!/\nfoo\\\n[a\n//\ngen\n")
+
+    assert lint(".")[2] == ""
+    assert linted(".") == [name for name in EVERYTHING if "gen" not in name]
+
+
+#: Patterns of every kind, those that are odd too.
+KINDS = (
+    "a.py|*.py|a?py|sub|sub/|/sub|sub/a.py|/a.py|**/a.py|sub/**|**|*|/*|*/a.py|sub/*/|sub/*/a.py|"
+    "sub/**/a.py|**/deep/**|**/gen/|[ab].py|[!b].py|[^b].py|[a-c].py|[]a].py|[[:alpha:]].py|"
+    "[[:digit:]].py|a[.]py|[a|a\\.py|\\a.py|a.py |a.py\\ | a.py|a.p*y|*a*.*p*y*|b.py/|sub/deep/a.py"
+    "|deep/a.py|s*b/d*p|*.pyi|!a.py|\\!b.py|# a.py"
+)
+
+
+@pytest.mark.parametrize("pattern", KINDS.split("|"))
+def test_a_pattern_means_what_it_means_to_git(tree, git, pattern):
+    for name in ("b.py", "a b.py", " a.py", "a.py ", "!b.py", "].py", "c/a.py/d.py"):
+        (tree / name).parent.mkdir(parents=True, exist_ok=True)
+        (tree / name).write_text("")
+    (tree / ".gitignore").write_text(f"{pattern}\n")
+    files = [path for path in tree.rglob("*.py*") if path.is_file() and ".git" not in path.parts]
+    names = [str(path.relative_to(tree)) for path in files]
+    given = "".join(f"{name}\0" for name in names).encode()
+    command = ["git", "check-ignore", "--no-index", "--stdin", "-z"]
+    asked = subprocess.run(command, cwd=tree, input=given, capture_output=True, check=False)
+    expected = {one for one in asked.stdout.decode().split("\0") if one}
+
+    patterns = Patterns([pattern], str(tree), is_file=True)
+
+    assert {name for name in names if patterns.match(str(tree / name))} == expected
+
+
+STARS = "*a" * 14 + "*b"
+
+
+@pytest.mark.parametrize("where", ["gitignore", "exclude", "option", "per-file-ignores", "path"])
+def test_many_stars_take_no_time(linted, tree, where):
+    """As a regular expression, this one takes a day; if it does again, the suite hangs."""
+    name = "a" * 120 + ".py"
+    (tree / name).write_text(STRAY_EVENT)
+    deep = "/".join(["**/a"] * 14)
+    if where == "gitignore":
+        (tree / ".git").mkdir()
+        (tree / ".gitignore").write_text(f"{STARS}\n{deep}/b\n")
+    elif where == "exclude":
+        settings(tree, f'extend-exclude = ["{STARS}"]')
+    elif where == "per-file-ignores":
+        settings(tree, f'[tool.fmcheck.per-file-ignores]\n"{STARS}" = ["FM301"]')
+    elif where == "path":
+        settings(tree, f'extend-exclude = ["{deep}/b"]')
+        folder = tree.joinpath(*["a"] * 40)
+        folder.mkdir(parents=True)
+        (folder / "c.py").write_text(STRAY_EVENT)
+
+    option = ("--exclude", STARS) if where == "option" else ()
+
+    assert name in linted(*option, ".")
+
+
+def test_more_patterns_than_can_be_tried_are_one_error_and_plain_paths_are_not_counted(
+    lint, linted, tree
+):
+    (tree / ".git").mkdir()
+    paths = [f"/sub/{number}.py" for number in range(20_000)]
+    (tree / ".gitignore").write_text("\n".join([*paths, "/sub/deep/a.py", "/gen/", "!/gen/"]))
+    assert linted(".") == [name for name in EVERYTHING if name != "sub/deep/a.py"]
+
+    (tree / ".gitignore").write_text("\n".join(f"*a*{number}*y" for number in range(2_001)))
+    status, out, err = lint(".")
+
+    assert (status, out) == (2, "")
+    assert err.endswith("expected at most 2,000 patterns that are no plain paths, got more\n")
+
+
 def test_rules_can_be_ignored_in_some_files(linted, tree):
     (tree / "sub" / "deep" / "b.py").write_text(DEAD_ASSERT)
     settings(tree, '[tool.fmcheck.per-file-ignores]\n"sub/*" = ["FM301"]\n"b.pyi" = ["ALL"]')
@@ -187,3 +269,212 @@ def test_settings_that_do_not_fit_are_one_error(lint, tree, text, message):
     assert (status, out) == (2, "")
     assert message in err
     assert err.count("\n") == 1
+
+
+#: What may stand in the place of a file that is read.
+ODD = {
+    "pipe": "a named pipe",
+    "socket": "a socket",
+    "device": "a device",
+    "folder": "a folder",
+    "large": "larger than 1 MiB, the limit",
+    "circle": "Too many levels of symbolic links",
+}
+
+
+def plant(path, kind: str, size: int = 2 << 30) -> None:
+    """Puts something that is no file to read in the place of one."""
+    if kind == "pipe":
+        os.mkfifo(path)
+    elif kind == "socket":
+        # From its folder: the name of a socket may be 100 characters long.
+        here = os.getcwd()
+        os.chdir(path.parent)
+        with socket.socket(socket.AF_UNIX) as made:
+            made.bind(path.name)
+        os.chdir(here)
+    elif kind == "device":
+        path.symlink_to("/dev/zero")
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "circle":
+        path.symlink_to(path.name)
+    else:
+        with path.open("wb") as file:
+            file.truncate(size)  # takes no room on the disk
+
+
+READ = {
+    "settings": ("pyproject.toml", ["."]),
+    "named settings": ("odd.toml", ["--config", "odd.toml", "."]),
+    "contract": ("odd.toml", ["."]),
+    "baseline": ("odd.json", ["--baseline", "odd.json", "."]),
+    "gitignore": (".gitignore", ["sub"]),
+}
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs FIFOs")
+@pytest.mark.parametrize("kind", ODD)
+@pytest.mark.parametrize("what", READ)
+def test_what_is_no_regular_file_of_a_usual_size_is_one_error_at_once(lint, tree, what, kind):
+    name, arguments = READ[what]
+    (tree / ".git").mkdir()
+    if what == "contract":
+        settings(tree, 'contracts = ["odd.toml"]')
+    plant(tree / name, kind)
+
+    status, out, err = lint("--no-cache", *arguments)
+
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    limit = ODD[kind].replace("1 MiB", "64 MiB") if what == "baseline" else ODD[kind]
+    assert err.startswith("fmcheck: ")
+    assert f"{name}: cannot be read: " in err
+    assert limit in err
+
+
+@pytest.mark.skipif(os.name != "posix", reason="needs FIFOs")
+@pytest.mark.parametrize("kind", [kind for kind in ODD if kind != "folder"])
+def test_source_that_is_no_regular_file_of_a_usual_size_costs_itself(lint, linted, tree, kind):
+    (tree / "odd").mkdir()
+    plant(tree / "odd" / "odd.py", kind)
+
+    status, out, err = lint("--no-cache", ".")
+
+    if kind == "device":  # a link out of the tree
+        assert (status, err.count("\n")) == (1, 1)
+        assert "not followed out of the tree: odd/odd.py" in err
+    else:
+        assert (status, err) == (2, "")
+        assert "error[FM001]: file cannot be read: " in out
+        assert ODD[kind].replace("1 MiB", "32 MiB") in out
+    assert linted("odd/odd.py", "a.py") == ["odd/odd.py", "a.py"]
+
+
+def test_a_folder_that_cannot_be_listed_is_reported_and_the_others_are_linted(
+    lint, tree, monkeypatch
+):
+    # Root may list anything: say what the system would say to anybody else.
+    def refusing(path, real=os.scandir):
+        if str(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path)
+
+    def refused(path, *arguments, real=os.open, **options):
+        if str(path).endswith("deep"):
+            raise PermissionError(13, "Permission denied", path)
+        return real(path, *arguments, **options)
+
+    monkeypatch.setattr(os, "scandir", refusing)
+    monkeypatch.setattr(os, "open", refused)
+
+    for named in (".", "sub/deep"):
+        status, out, err = lint("--no-cache", "--format", "json", named)
+        found = {entry["path"]: entry["code"] for entry in json.loads(out)}
+        assert (status, err) == (2, "")
+        assert found.pop("sub/deep") == "FM001"
+        assert len(found) == (5 if named == "." else 0)
+
+
+@pytest.mark.parametrize("named", ["circle", "circle.py"])
+def test_a_link_in_a_circle_that_is_named_is_no_traceback(lint, tree, named):
+    (tree / named).symlink_to(named)
+
+    status, out, err = lint(named)
+
+    assert (status, err) == (2, "")
+    assert "Too many levels of symbolic links" in out
+
+
+def test_a_null_byte_in_a_contracts_path_is_one_error(lint, tree):
+    settings(tree, 'contracts = ["a\\u0000.toml"]')
+
+    status, out, err = lint("a.py")
+
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert "cannot be read: its name holds a null byte" in err
+
+
+@pytest.mark.parametrize("line", ["{} = 1", "[{}]", "x = {{ {} = 1 }}", '"a.b" . {} = 1'])
+def test_a_key_of_many_parts_is_one_error_at_once(lint, tree, line):
+    settings(tree, line.format(".".join("a" * 50_001)))
+
+    status, out, err = lint("a.py")
+
+    assert (status, out) == (2, "")
+    assert err.endswith(
+        "pyproject.toml: line 2: expected a key of at most 100 parts, got a longer one\n"
+    )
+
+
+def test_dots_that_are_no_keys_are_no_error(linted, tree):
+    dots = ".".join("a" * 500)
+    texts = (f"# {dots}", f'a = "{dots}"', f"b = '{dots}'", f'c = """\n{dots}\n"""')
+    more = (f"d = '''\n{dots}'''", f'"{dots}" = 1', "e = [" + "1.5, " * 500 + "]")
+    (tree / "pyproject.toml").write_text("\n".join((*texts, *more)))
+
+    assert linted("a.py") == ["a.py"]
+
+
+@pytest.mark.parametrize("text", ["x = " + "[" * 100_000, "x = " + "9" * 5000])
+def test_settings_beyond_what_the_parser_takes_are_one_error(lint, tree, text):
+    settings(tree, text)
+
+    status, out, err = lint("a.py")
+
+    assert (status, out) == (2, "")
+    assert "pyproject.toml: is not valid TOML: " in err
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"a":' * 100_000, "[" + "9" * 5000 + "]"])
+def test_a_baseline_beyond_what_the_parser_takes_is_one_error(lint, tree, text):
+    (tree / "known.json").write_text(text)
+
+    status, out, err = lint("--baseline", "known.json", "a.py")
+
+    assert (status, out, err.count("\n")) == (2, "", 1)
+    assert err.startswith("fmcheck: known.json: is not ")
+
+
+@pytest.mark.parametrize("coding", ["undefined", "punycode", "idna", "rot13", "zlib"])
+def test_an_encoding_that_is_none_of_source_costs_its_file_alone(lint, linted, tree, coding):
+    (tree / "a.py").write_text(f"# coding: {coding}\n{STRAY_EVENT}")
+
+    status, out, err = lint("--format", "json", ".")
+
+    assert (status, err) == (2, "")
+    codes = {entry["path"]: entry["code"] for entry in json.loads(out)}
+    assert codes.pop("a.py") == "FM001"
+    assert set(codes.values()) == {"FM301"}
+
+
+def test_folders_nested_deeper_than_calls_are_linted(lint, tmp_path, monkeypatch):
+    monkeypatch.setenv("FMCHECK_CACHE_DIR", str(tmp_path.parent / "deep-cache"))
+    folder = str(tmp_path)
+    for _ in range(1500):
+        folder += "/d"
+        os.mkdir(folder)
+    with open(f"{folder}/a.py", "w") as file:
+        file.write(STRAY_EVENT)
+    command = "import sys; from fmcheck.__main__ import main; sys.exit(main())"
+    done = subprocess.run(
+        [sys.executable, "-c", command, "lint", "."], cwd=tmp_path, capture_output=True, check=False
+    )
+
+    os.remove(f"{folder}/a.py")
+    while folder != str(tmp_path):  # what removes it after the tests recurses
+        os.rmdir(folder)
+        folder = os.path.dirname(folder)
+    assert (done.returncode, done.stderr) == (1, b"")
+    assert b"FM301" in done.stdout
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names are bytes")
+def test_a_name_that_is_no_utf_8_can_stand_in_a_baseline(lint, tree):
+    with open(os.fsencode(tree) + b"/\xff.py", "w") as file:
+        file.write(STRAY_EVENT)
+
+    for _ in range(2):
+        lint("--baseline", "known.json", "--update-baseline", ".")
+
+    assert lint("--baseline", "known.json", ".")[0] == 0
+    assert "\\udcff.py" in (tree / "known.json").read_text()

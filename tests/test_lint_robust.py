@@ -254,3 +254,70 @@ def test_a_file_of_no_concern_needs_nothing_heavy(tmp_path):
     )
 
     assert done.stderr == "[]\n"
+
+
+#: Modules that fmcheck imports, at once or late, which a tree may bring under the same names.
+INSTALLED = "msgspec pluggy packaging libcst rich jinja2 markupsafe tomli evil"
+STANDARD = (
+    "argparse ast tokenize tomllib json hashlib difflib dataclasses typing pathlib tempfile "
+    "subprocess shlex datetime"
+)
+SCRIPT = "import sys; from fmcheck.__main__ import main; sys.exit(main())"
+WAYS = {
+    "-m": ([sys.executable, "-m", "fmcheck"], str(ROOT)),
+    "-c": ([sys.executable, "-c", SCRIPT], str(ROOT)),
+    "script": (["SCRIPT"], str(ROOT)),
+    "relative": (["SCRIPT"], f"{ROOT}{os.pathsep}."),
+    "empty": (["SCRIPT"], f"{ROOT}{os.pathsep}{os.pathsep}"),
+}
+COMMANDS = (
+    ["lint", "a.py"],
+    ["lint", "--format", "sarif", "."],
+    ["lint", "--diff", "."],
+    ["rules"],
+    ["contract", "--list"],
+    ["ci", "--lint", "."],
+)
+
+
+@pytest.fixture
+def hostile(tmp_path):
+    """A tree whose every module tells that it was run, and which registers one as a plugin."""
+    tree = tmp_path / "tree"
+    tree.mkdir()
+    for name in f"{INSTALLED} {STANDARD}".split():
+        (tree / f"{name}.py").write_text(f"print('RUN: {name}')\n")
+    for kind in ("dist", "egg"):
+        info = tree / f"evil-1.0.{kind}-info"
+        info.mkdir()
+        (info / "entry_points.txt").write_text("[fmcheck]\nevil = evil\n")
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: evil\nVersion: 1.0\n")
+    (tree / "a.py").write_bytes(BAIT + EVENT)
+    return tree
+
+
+@pytest.mark.parametrize("command", COMMANDS, ids=" ".join)
+@pytest.mark.parametrize("way", WAYS)
+def test_no_code_of_the_linted_tree_runs(hostile, tmp_path, way, command):
+    start, path = WAYS[way]
+    if start == ["SCRIPT"]:
+        script = tmp_path / "fmcheck"
+        script.write_text(SCRIPT)
+        start = [sys.executable, str(script)]
+    if path != str(ROOT):
+        # Python's own start, and what it runs then, look there too: nobody else can help that.
+        for name in STANDARD.split():
+            (hostile / f"{name}.py").unlink()
+    done = subprocess.run(
+        [*start, *command],
+        cwd=hostile,
+        env={**ENVIRON, "PYTHONPATH": path, "FMCHECK_CACHE_DIR": str(tmp_path / "cache")},
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+
+    assert "RUN" not in done.stdout + done.stderr
+    assert "Traceback" not in done.stderr
+    if command == COMMANDS[0]:
+        assert (done.returncode, done.stderr) == (1, "")

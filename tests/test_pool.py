@@ -115,3 +115,29 @@ def test_few_files_are_done_by_one_process():
     assert pool.processes(None, 50) == 1
     assert pool.processes(7, 3) == 3
     assert pool.processes(2, 5000) == 2
+
+
+@pytest.mark.parametrize("most", [12, 24, 40])
+def test_workers_that_there_is_no_room_for_are_done_without(most):
+    """With few open files allowed, fewer workers start, down to none; modules still can be read."""
+    code = f"""
+import resource
+resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most}))
+from fmcheck.lint import pool
+def work(number):
+    import colorsys
+    return open(__import__("os").devnull).read() + str(number)
+print(len(dict(pool.results(work, 200, 20))))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+
+    assert (done.stdout, done.stderr) == ("200\n", "")
+
+
+def test_a_worker_that_cannot_be_forked_is_done_without(monkeypatch):
+    def refused():
+        raise BlockingIOError(11, "Resource temporarily unavailable")
+
+    monkeypatch.setattr(os, "fork", refused)
+
+    assert dict(pool.results(lambda number: number, 60, 4)) == {n: n for n in range(60)}

@@ -313,6 +313,22 @@ def test_a_mutated_file_never_has_the_time_of_another(mine, tmp_path):
     assert file.read_text() == RELAY
 
 
+def test_a_mutant_of_a_file_that_is_a_link_leaves_the_users_file(mine, tmp_path):
+    (tmp_path / "lib").mkdir()
+    real = tmp_path / "lib" / "real.py"
+    real.write_text("x = 1\n")
+    (mine / "mine" / "linked.py").symlink_to(real)
+    (mine / "folder").symlink_to(tmp_path / "lib")
+    scratch = Scratch(tmp_path / "scratch", (mine,))
+
+    scratch.write(mine / "mine" / "linked.py", b"mutant\n")
+    scratch.restore(mine / "mine" / "linked.py")
+    with pytest.raises(UsageError, match="is behind a link out of what is copied"):
+        scratch.write(mine / "folder" / "real.py", b"mutant\n")
+
+    assert real.read_text() == "x = 1\n"
+
+
 def test_paths_of_a_command_lead_to_the_copy(mine, tmp_path):
     scratch = Scratch(tmp_path / "scratch", (mine,))
     copy = str(scratch.at(mine))

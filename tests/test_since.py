@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import io
 import json
+import os
 
 import pytest
 
+from fmcheck.cli import main
 from tests.sources import BROKEN, STRAY_EVENT
 
 MORE = "\ndef more(device):\n    return torch.get_device_module(device), torch.cuda.Stream()\n"
@@ -171,3 +174,175 @@ def test_a_branch_without_common_history_is_one_error(lint, committed, git):
 
     assert status == 2
     assert "`main` and HEAD have no common ancestor here" in err
+
+
+ATTRIBUTES = (
+    "-diff",
+    "binary",
+    "-text",
+    "diff=none",
+    "filter=none",
+    "working-tree-encoding=UTF-16",
+)
+
+
+@pytest.mark.parametrize("attribute", ATTRIBUTES)
+@pytest.mark.parametrize("command", ["lint", "ci"])
+def test_attributes_that_the_change_brings_hide_nothing(
+    lint, committed, git, capsys, attribute, command
+):
+    git("checkout", "--quiet", "-b", "topic")
+    (committed / "a.py").write_text(STRAY_EVENT + MORE)
+    git("commit", "--quiet", "--all", "--message", "two")
+    (committed / ".gitattributes").write_text(f"*.py {attribute}\n")
+    git("add", ".gitattributes")
+    git("commit", "--quiet", "--message", "three")
+
+    status = main([command, "--since", "main", *(["."] if command == "lint" else [])])
+
+    assert (status, capsys.readouterr().out.count("a.py:9:")) == (1, 1)
+
+
+#: Settings of a repository that have git run a program, somewhere.
+PROGRAMS = (
+    "core.fsmonitor",
+    "core.pager",
+    "core.sshCommand",
+    "core.gitProxy",
+    "core.askPass",
+    "core.editor",
+    "credential.helper",
+    "diff.external",
+    "diff.evil.command",
+    "diff.evil.textconv",
+    "filter.evil.clean",
+    "filter.evil.smudge",
+    "filter.evil.process",
+    "gpg.program",
+    "interactive.diffFilter",
+    "merge.evil.driver",
+    "pager.diff",
+    "remote.origin.uploadpack",
+    "sequence.editor",
+)
+
+
+def test_no_program_that_a_repository_names_runs(found, committed, git, monkeypatch):
+    ran = committed.parent / f"{committed.name}-ran"
+    program = committed.parent / f"{committed.name}-program"
+    program.write_text(f"#!/bin/sh\necho $0 $* >> {ran}\n")
+    program.chmod(0o755)
+    (committed / ".git" / "info").mkdir(exist_ok=True)
+    (committed / ".git" / "hooks").mkdir(exist_ok=True)
+    for hook in ("post-index-change", "post-checkout", "fsmonitor-watchman", "pre-auto-gc"):
+        (committed / ".git" / "hooks" / hook).symlink_to(program)
+    (committed / "b.py").write_text(STRAY_EVENT)
+    git("add", "b.py")
+    (committed / "a.py").write_text(STRAY_EVENT + MORE)
+    os.utime(committed / "b.py", (0, 0))  # so that git has to look into it
+    attributes = "* diff=evil filter=evil merge=evil\n"
+    (committed / ".gitattributes").write_text(attributes)
+    (committed / ".git" / "info" / "attributes").write_text(attributes)
+    for name in PROGRAMS:
+        git("config", name, str(program))
+    git("config", "core.untrackedCache", "true")
+    git("config", "extensions.partialClone", "origin")
+    git("config", "remote.origin.url", f"ext::{program}")
+    git("config", "remote.origin.promisor", "true")
+    git("config", "protocol.ext.allow", "always")
+    monkeypatch.setenv("GIT_EXTERNAL_DIFF", str(program))
+    monkeypatch.setenv("GIT_PAGER", str(program))
+    ran.unlink(missing_ok=True)  # git config has asked some
+
+    assert found("HEAD") == ["a.py:9", "b.py:5"]
+    assert not ran.exists(), ran.read_text()
+
+
+def test_a_git_in_the_linted_tree_is_not_run(found, committed, monkeypatch):
+    (committed / "git").write_text(f"#!/bin/sh\ntouch {committed}/ran\n")
+    (committed / "git").chmod(0o755)
+    monkeypatch.setenv("PATH", f".{os.pathsep}{os.pathsep}{os.environ['PATH']}")
+    (committed / "a.py").write_text(STRAY_EVENT + MORE)
+
+    assert found("HEAD") == ["a.py:9"]
+    assert not (committed / "ran").exists()
+
+
+def test_a_repository_without_files_of_its_own_inside_of_the_tree_is_not_asked(
+    lint, committed, git
+):
+    """A folder that looks like a bare repository is one to git, with settings of its own."""
+    bare = committed / "bare"
+    git("init", "--quiet", "--bare", "bare")
+    (bare / "a.py").write_text(STRAY_EVENT)
+
+    status, _, err = lint("--since", "HEAD", "bare")
+
+    assert status == 2
+    assert err.startswith("fmcheck: --since: bare: cannot use bare repository")
+
+
+@pytest.mark.skipif(os.name != "posix", reason="names are bytes")
+def test_names_of_any_bytes_are_compared(lint, committed, git):
+    names = [
+        b"new\nline.py",
+        b"b/+++ b.py",
+        b'quote".py',
+        b"back\\slash.py",
+        b" .py",
+        b"\xff\xfe.py",
+    ]
+    (committed / "b").mkdir()
+    for name in names:
+        with open(os.path.join(os.fsencode(committed), name), "w") as file:
+            file.write(STRAY_EVENT)
+    git("add", "--all")
+    git("commit", "--quiet", "--message", "two")
+    for name in names:
+        with open(os.path.join(os.fsencode(committed), name), "a") as file:
+            file.write(MORE)
+
+    _, out, _ = lint("--format", "json", "--since", "HEAD", ".")
+
+    assert {(os.fsencode(one["path"]), one["line"]) for one in json.loads(out)} == {
+        (name, 9) for name in names
+    }
+
+
+def test_other_line_ends_are_no_change(found, committed, git):
+    git("config", "core.autocrlf", "true")
+    (committed / "a.py").write_bytes((STRAY_EVENT + MORE).replace("\n", "\r\n").encode())
+
+    assert found("HEAD") == ["a.py:9"]
+
+
+def test_flags_of_the_index_hide_nothing(found, committed, git):
+    git("update-index", "--assume-unchanged", "a.py")
+    (committed / "a.py").write_text(STRAY_EVENT + MORE)
+
+    assert found("HEAD") == ["a.py:9"]
+
+
+def test_what_a_replacement_says_a_commit_held_is_not_believed(found, committed, git):
+    (committed / "a.py").write_text(STRAY_EVENT + MORE)
+    old = git("rev-parse", "HEAD:a.py").strip()
+    git("replace", old, git("hash-object", "-w", "a.py").strip())
+
+    assert found("HEAD") == ["a.py:9"]
+
+
+def test_the_standard_input_is_what_is_compared(lint, committed, monkeypatch):
+    given = io.TextIOWrapper(io.BytesIO((STRAY_EVENT + MORE).encode()))
+    monkeypatch.setattr("sys.stdin", given)
+
+    status, out, _ = lint("--since", "HEAD", "--stdin-filename", "a.py", "-")
+
+    assert (status, out.count("a.py:9:"), out.count("a.py:5:")) == (1, 1, 0)
+
+
+def test_a_file_that_becomes_a_link_is_new(found, committed):
+    (committed / "a.py").unlink()
+    (committed / "real.py").write_text(STRAY_EVENT)
+    (committed / "a.py").symlink_to("real.py")
+
+    assert found("HEAD") == ["a.py:5", "real.py:5"]

@@ -38,7 +38,10 @@ def gather(folders: Iterable[Path | str]) -> Run:
             raise UsageError(str(folder), "expected the journal of a run, found none")
         libraries += [Library(one) for one in found]
     for library in libraries:
-        library.look(whole=True)
+        try:
+            library.look(whole=True)
+        except OSError as err:
+            raise UsageError(library.folder, f"cannot be read: {err.strerror or err}") from None
     return record_of(libraries)
 
 

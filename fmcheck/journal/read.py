@@ -28,6 +28,7 @@ from fmcheck.journal.layout import (
     Untracked,
     Use,
 )
+from fmcheck.reading import open_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -86,7 +87,7 @@ class Pages:
             return False
         self._committed = committed
         try:
-            with open(os.path.join(self.folder, self.name + layout.LINES), "rb") as file:
+            with open_regular(os.path.join(self.folder, self.name + layout.LINES)) as file:
                 file.seek(self._offset)
                 text = file.read()
         except OSError:
@@ -183,7 +184,7 @@ class Pages:
 def mapped(path: str) -> memoryview | None:
     """Maps the ring of a journal to be read, None where there is none."""
     try:
-        with open(path + layout.RING, "rb") as file:
+        with open_regular(path + layout.RING) as file:
             words = memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ))
     except (OSError, ValueError):
         return None
@@ -222,7 +223,7 @@ class Library:
         return self.pages.setdefault(name, Pages(self.folder, name))
 
     def _read_starts(self, name: str) -> None:
-        with open(os.path.join(self.folder, name), "rb") as file:
+        with open_regular(os.path.join(self.folder, name)) as file:
             file.seek(self._read_to.get(name, 0))
             text = file.read()
         end = text.rfind(b"\n") + 1

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 from collections import Counter
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -17,6 +17,7 @@ from fmcheck.atomic import replace_file
 from fmcheck.errors import UsageError
 from fmcheck.finding import Finding, Span
 from fmcheck.lint.own import GONE_ENTRY, OWN_CODES, UNCHECKED
+from fmcheck.reading import MOST_RECORD, read_regular
 from fmcheck.strict import convert
 
 if TYPE_CHECKING:
@@ -50,6 +51,7 @@ class Baseline:
         self.path = path
         self._allowed = allowed
         self._left = Counter(allowed)
+        self._places: dict[Key, int] | None = None
         self._folder = os.path.realpath(path.parent)
 
     @classmethod
@@ -60,7 +62,7 @@ class Baseline:
             UsageError: naming the file, and what does not fit.
         """
         try:
-            table = json.loads(path.read_bytes())
+            table = json.loads(read_regular(path, MOST_RECORD))
         except FileNotFoundError:
             raise UsageError(
                 str(path), "no such baseline; make it with `--update-baseline`"
@@ -69,6 +71,8 @@ class Baseline:
             raise UsageError(str(path), f"cannot be read: {err.strerror or err}") from err
         except ValueError as err:
             raise UsageError(str(path), f"is not valid JSON: {err}") from err
+        except RecursionError as err:
+            raise UsageError(str(path), "is not a baseline: it nests too deeply") from err
         if not isinstance(table, dict):
             raise UsageError(str(path), "expected a baseline: a JSON object with `findings`")
         file = convert(table, _File, str(path))
@@ -158,27 +162,51 @@ class Baseline:
         return where.replace(os.sep, "/"), finding.code, finding.fingerprint(lines)
 
     def _line_of(self, key: Key) -> int:
-        wanted = [f'"{part}"' for part in key]
+        """Returns the line of an entry, in a file that has one a line, as `save` writes it."""
+        if self._places is None:
+            self._places = {}
+            for number, line in enumerate(self._text_on_disk().splitlines(), 1):
+                if found := _entry_in(line):
+                    self._places.setdefault(found, number)
+        return self._places.get(key, 1)
+
+    def _text_on_disk(self) -> str:
         try:
-            lines = self.path.read_text(encoding="utf-8").splitlines()
+            return read_regular(self.path, MOST_RECORD).decode("utf-8", "replace")
         except OSError:
-            return 1
-        for number, line in enumerate(lines, 1):
-            if all(part in line for part in wanted):
-                return number
-        return 1
+            return ""
 
     def _text(self) -> str:
         entries = [
-            json.dumps(
-                {"path": path, "code": code, "fingerprint": digits, "count": n},
-                ensure_ascii=False,
-            )
+            _written({"path": path, "code": code, "fingerprint": digits, "count": n})
             for (path, code, digits), n in sorted(self._allowed.items())
             if n > 0
         ]
         body = "".join(f"\n  {entry}," for entry in entries).rstrip(",")
         return f'{{"version": {VERSION}, "findings": [{body}\n]}}\n'
+
+
+def _written(entry: dict[str, Any]) -> str:
+    """Returns an entry as JSON; the path of a file whose name is no UTF-8 in escapes."""
+    text = json.dumps(entry, ensure_ascii=False)
+    return text if text.isascii() or _is_unicode(text) else json.dumps(entry)
+
+
+def _is_unicode(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _entry_in(line: str) -> Key | None:
+    """Returns the entry that a line of a baseline holds, None if it holds none."""
+    try:
+        entry = json.loads(line.strip().removesuffix(","))
+        return entry["path"], entry["code"], entry["fingerprint"]
+    except (ValueError, TypeError, KeyError, RecursionError):
+        return None
 
 
 def _times(count: int) -> str:

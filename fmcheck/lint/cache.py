@@ -59,7 +59,8 @@ class Cache:
             name = f"files-{binascii.crc32(way.encode('utf-8', 'replace')):08x}"
             self._path = os.path.join(folder, name)
             found = stored.load(self._path)
-            if isinstance(found, tuple) and len(found) == 2 and found[0] == self._way:
+            is_pair = isinstance(found, tuple) and len(found) == 2
+            if is_pair and found[0] == self._way and isinstance(found[1], dict):
                 self._entries = found[1]
 
     def by_state(self, path: str, state: stored.State | None) -> tuple[bytes, Any] | None:

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import os
 from dataclasses import dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fmcheck.atomic import leaves_tree
 from fmcheck.errors import UsageError, nearest
 from fmcheck.lint.patterns import Patterns
+from fmcheck.reading import MOST_SETTINGS, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
+    from pathlib import Path
 
 #: What a walk leaves out unless the settings say otherwise.
 EXCLUDED = (
@@ -56,52 +58,82 @@ class Excludes:
 DEFAULT = Excludes()
 
 
-def python_files(paths: Iterable[Path], excludes: Excludes = DEFAULT) -> Iterator[Path]:
+def python_files(
+    paths: Iterable[Path], excludes: Excludes = DEFAULT, outside: list[Path] | None = None
+) -> Iterator[Path]:
     """Yields each Python file once: files as named, folders walked in order, links not followed.
+
+    A link to a file is read if it stays in the tree; others go into `outside`. A folder that cannot
+    be listed is yielded as it is: it is not a file that can be read, so it is reported as one.
 
     Raises:
         UsageError: if a path does not exist.
     """
     seen: set[Path] = set()
     for path in paths:
-        if not path.exists():
+        if not os.path.lexists(path):
             raise UsageError(str(path), f"no such file or folder{_sibling(path)}")
-        if excludes.named_too and excludes.cover(os.path.abspath(path), path.is_dir()):
+        is_folder = os.path.isdir(path)
+        if excludes.named_too and excludes.cover(os.path.abspath(path), is_folder):
             continue
-        for file in _walk(path, excludes) if path.is_dir() else [path]:
+        for file in _walk(path, excludes, outside) if is_folder else [path]:
             if file not in seen:
                 seen.add(file)
                 yield file
 
 
-def _walk(top: Path, excludes: Excludes) -> Iterator[Path]:
+def _walk(top: Path, excludes: Excludes, outside: list[Path] | None) -> Iterator[Path]:
     base = os.path.abspath(top)
     fixed = list(excludes.patterns)
     if not excludes.named_too:
         # A folder that the user named is walked, whatever excludes it from above.
         fixed = [one.sparing(base) for one in fixed]
-    ignored: dict[str, Sequence[Patterns]] = {}
-    if excludes.gitignore:
-        ignored[base] = _gitignores_above(base)
-    shown = os.fspath(top)
-    for at, folders, names in os.walk(top):
-        place = base + at[len(shown) :] if at != shown else base
-        active: Sequence[Patterns] = ignored.get(place, ())
+    above = _gitignores_above(base) if excludes.gitignore else []
+    left: list[tuple[Path, str, Sequence[Patterns]]] = [(top, base, above)]
+    while left:
+        folder, place, active = left.pop()
+        try:
+            folders, names, links = _listed(place)
+        except OSError:
+            yield folder
+            continue
         if excludes.gitignore and ".gitignore" in names:
-            active = [_gitignore(os.path.join(at, ".gitignore"), place), *active]
-        kept = []
-        for name in sorted(folders):
+            active = [_gitignore(os.path.join(place, ".gitignore"), place), *active]
+        for name in sorted(folders, reverse=True):
             path = os.path.join(place, name)
             if name not in excludes.names and not _left_out(path, True, fixed, active):
-                kept.append(name)
-                ignored[path] = active
-        folders[:] = kept
-        folder = Path(at)
+                left.append((folder / name, path, active))
         for name in sorted(names):
-            if name.endswith(SUFFIXES) and not _left_out(
-                f"{place}{os.sep}{name}", False, fixed, active
-            ):
-                yield folder / name
+            path = f"{place}{os.sep}{name}"
+            if not name.endswith(SUFFIXES) or _left_out(path, False, fixed, active):
+                continue
+            if name in links and leaves_tree(path, [base]):
+                if outside is not None:
+                    outside.append(folder / name)
+                continue
+            yield folder / name
+
+
+def _listed(folder: str) -> tuple[list[str], list[str], set[str]]:
+    """Returns the names of the folders, those of all else, and which of these are links.
+
+    Raises:
+        OSError: if the folder cannot be listed.
+    """
+    folders: list[str] = []
+    names: list[str] = []
+    links: set[str] = set()
+    with os.scandir(folder) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                folders.append(entry.name)
+                continue
+            if entry.is_symlink():
+                if entry.name.endswith(SUFFIXES) and os.path.isdir(entry.path):
+                    continue  # what lies in that folder is walked where it lies
+                links.add(entry.name)
+            names.append(entry.name)
+    return folders, names, links
 
 
 def _left_out(
@@ -135,11 +167,19 @@ def _gitignores_above(base: str) -> list[Patterns]:
 
 
 def _gitignore(path: str, folder: str) -> Patterns:
+    """Returns the patterns of a file that may not be there.
+
+    Raises:
+        UsageError: if there is something else in its place, or it is too large.
+    """
     try:
-        with open(path, encoding="utf-8", errors="replace") as file:
-            return Patterns(file.read().splitlines(), folder)
-    except OSError:
-        return Patterns((), folder)
+        content = read_regular(path, MOST_SETTINGS)
+    except (FileNotFoundError, NotADirectoryError, PermissionError):
+        return Patterns((), folder)  # more is linted then, not less
+    except OSError as err:
+        raise UsageError(path, f"cannot be read: {err.strerror or err}") from err
+    text = content.decode("utf-8-sig", "surrogateescape")
+    return Patterns(text.split("\n"), folder, is_file=True)
 
 
 def _sibling(path: Path) -> str:

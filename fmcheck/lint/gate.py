@@ -66,8 +66,10 @@ class Gate:
         from fmcheck.lint.changed import Changes
 
         changes = Changes()
+        files = {job.path: job.text for job in self._plan.jobs}
         for path in self._request.paths:
-            changes.add(self._request.since, path if path.is_dir() else path.parent)
+            folder = path if os.path.isdir(path) else path.parent
+            changes.add(self._request.since, folder, files)
         return changes
 
     def wants(self, job: Job) -> bool:

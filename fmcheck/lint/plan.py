@@ -69,10 +69,14 @@ class Job:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The jobs of a run, and the policy under which each named path stands."""
+    """The jobs of a run, and the policy under which each named path stands.
+
+    `outside` are links to files outside of the tree, which are not followed.
+    """
 
     jobs: Sequence[Job]
     policies: Sequence[tuple[Path, Policy]]
+    outside: Sequence[Path] = ()
 
 
 def plan(request: Request) -> Plan:
@@ -84,22 +88,23 @@ def plan(request: Request) -> Plan:
     made: dict[Path | None, Policy] = {}
     jobs: dict[Path | str, Job] = {}
     policies: list[tuple[Path, Policy]] = []
+    outside: list[Path] = []
     for path in request.paths:
         located = load_settings(request.config) if request.config else find_settings(path)
         if located.origin not in made:
             made[located.origin] = _policy(request, located)
         policy = made[located.origin]
         policies.append((path, policy))
-        for file in _files(path, request, policy):
+        for file in _files(path, request, policy, outside):
             # A file may be named in two ways only if two paths are given.
             key = os.path.abspath(file) if len(request.paths) > 1 else file
             jobs.setdefault(key, Job(file, policy, request.stdin))
-    return Plan(list(jobs.values()), policies)
+    return Plan(list(jobs.values()), policies, outside)
 
 
-def _files(path: Path, request: Request, policy: Policy) -> Sequence[Path]:
+def _files(path: Path, request: Request, policy: Policy, outside: list[Path]) -> Sequence[Path]:
     if request.stdin is None:
-        return list(python_files([path], policy.excludes))
+        return list(python_files([path], policy.excludes, outside))
     excludes = policy.excludes
     return [] if excludes.named_too and excludes.cover(os.path.abspath(path)) else [path]
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
 
 #: Items handed out at once: few enough that all workers end at about the same time.
 CHUNK = 24
@@ -24,6 +24,8 @@ CHUNK = 24
 FEWEST = 100
 #: So many objects left behind are worth a look at all that there are.
 MOST_GARBAGE = 50_000
+#: So many files are left to be opened when another worker starts.
+SPARE = 8
 _HEAD = 4
 
 
@@ -84,7 +86,8 @@ def results(
     pool = _Pool(work, items)
     try:
         for _ in range(workers):
-            pool.start()
+            if not pool.start():
+                break
         yield from pool.collect()
     finally:
         pool.stop()
@@ -98,11 +101,19 @@ class _Pool:
         ][::-1]
         self._workers: dict[int, _Worker] = {}
 
-    def start(self) -> None:
-        """Forks one worker."""
-        for_tasks, tasks = os.pipe()
-        from_worker, to_parent = os.pipe()
-        pid = os.fork()
+    def start(self) -> bool:
+        """Forks one worker; tells whether the system had room for it."""
+        ends: list[int] = []
+        try:
+            ends += os.pipe()
+            ends += os.pipe()
+            _leave_room()
+            pid = os.fork()
+        except OSError:
+            for one in ends:
+                os.close(one)
+            return False
+        for_tasks, tasks, from_worker, to_parent = ends
         if pid == 0:
             try:
                 for other in self._workers.values():
@@ -116,12 +127,12 @@ class _Pool:
         os.close(to_parent)
         worker = self._workers[from_worker] = _Worker(pid, tasks, from_worker)
         self._feed(worker)
+        return True
 
     def collect(self) -> Iterator[tuple[int, Any | Died]]:
         """Yields results as they come, until every item has one."""
         while self._workers:
-            ready, _, _ = select.select(list(self._workers), [], [])
-            for one in ready:
+            for one in _readable(self._workers):
                 worker = self._workers[one]
                 received = os.read(one, 1 << 16)
                 if not received:
@@ -133,6 +144,11 @@ class _Pool:
                     yield number, result
                 if not worker.pending:
                     self._feed(worker)
+        # Without room for a single worker the work is done here.
+        while self._chunks:
+            for number in self._chunks.pop():
+                yield number, self._work(number)
+                _collect()
 
     def _feed(self, worker: _Worker) -> None:
         if not self._chunks:
@@ -166,6 +182,26 @@ class _Pool:
             self._close(worker)
             os.kill(worker.pid, signal.SIGKILL)
             os.waitpid(worker.pid, 0)
+
+
+def _leave_room() -> None:
+    """Raises OSError if few more files could be opened: modules, and what is checked, are some."""
+    spare: list[int] = []
+    try:
+        for _ in range(SPARE):
+            spare.append(os.open(os.devnull, os.O_RDONLY))
+    finally:
+        for one in spare:
+            os.close(one)
+
+
+def _readable(pipes: Iterable[int]) -> list[int]:
+    """Waits until one of the pipes has something to read, or has ended; returns all that do."""
+    # Not `select`, for which 1,024 is the end of all numbers.
+    polled = select.poll()
+    for one in pipes:
+        polled.register(one, select.POLLIN)
+    return [one for one, _ in polled.poll()]
 
 
 def _serve(work: Callable[[int], Any], tasks: int, to_parent: int) -> None:

@@ -54,20 +54,18 @@ class Inputs:
 
     def note_folder(self, path: str) -> None:
         """Notes a folder that was walked, with all below it, but for those of tools."""
-        state = stored.state_of(path)
-        if state is None:
-            self.folders[path] = None
-            return
-        names, folders = _listing(path)
-        state = stored.trusted(state, self.started)
-        self.folders[path] = (
-            state or (),
-            binascii.crc32("\0".join(names).encode("utf-8", "replace")),
-        )
-        for name in folders:
-            self.note_folder(os.path.join(path, name))
-        if ".gitignore" in names:
-            self.note_file(os.path.join(path, ".gitignore"))
+        left = [path]  # no recursion: folders may nest deeper than calls
+        while left:
+            path = left.pop()
+            state = stored.state_of(path)
+            if state is None:
+                self.folders[path] = None
+                continue
+            names, folders = _listing(path)
+            self.folders[path] = stored.trusted(state, self.started) or (), _sum(names)
+            left += [os.path.join(path, name) for name in folders]
+            if ".gitignore" in names:
+                self.note_file(os.path.join(path, ".gitignore"))
 
 
 def digest_of(path: str) -> bytes | None:
@@ -82,11 +80,11 @@ def replay(argv: list[str]) -> int | None:
     """Says again what this command line's last run said; None if it is to be made anew."""
     key = _key(argv)
     folder = stored.cache_folder(argv, os.environ) if key else None
-    if key is None or folder is None:
+    if key is None or folder is None or stored.refusal(folder):
         return None
     path = _path(folder, key)
     found = stored.load(path)
-    if found is None or found[:2] != (key, stored.tool_stamp()):
+    if not _is_record(found) or found[:2] != (key, stored.tool_stamp()):
         return None
     _, _, files, folders, out, err, status = found
     now = time.time_ns()
@@ -102,6 +100,12 @@ def replay(argv: list[str]) -> int | None:
         stored.save(path, found)
     assert isinstance(status, int)
     return status
+
+
+def _is_record(found: Any) -> bool:
+    """Tells whether what was loaded is a record of a run that looked at something."""
+    kinds = (str, str, dict, dict, str, str, int)
+    return isinstance(found, tuple) and tuple(map(type, found)) == kinds and bool(found[2])
 
 
 def keep(argv: list[str], inputs: Inputs, out: str, err: str, status: int) -> None:

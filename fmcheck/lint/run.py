@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmcheck.errors import UsageError
 from fmcheck.finding import Finding, Severity
 from fmcheck.lint import recording
 from fmcheck.lint.cache import unpack
@@ -15,7 +14,7 @@ from fmcheck.lint.gate import Gate
 from fmcheck.lint.own import UNCHECKED
 from fmcheck.lint.plan import Job, plan
 from fmcheck.lint.request import Fixing, Request
-from fmcheck.lint.source import decode, read, split_lines
+from fmcheck.lint.source import decode, read, read_with_state, split_lines
 from fmcheck.lint.tasks import lint_as, note, task_for
 from fmcheck.lint.work import Work
 
@@ -23,15 +22,17 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from fmcheck.lint.replay import Inputs
+    from fmcheck.lint.stored import State
 
 
 @dataclass(slots=True)
 class Outcome:
     """What came of a run. `files` and `rules` count what was checked, and by how many rules.
 
-    `fixed` counts findings; `refused` holds paths and why their fixes were not made, `diffs` what
-    would have been written and `stdin` the fixed text of a file that was given as text. `allowed`
-    counts findings that a baseline knows, `notes` say what was done to one.
+    `fixed` counts findings; `refused` holds paths and why their fixes were not made, `unwritten`
+    those that could not be written, `diffs` what would have been written and `stdin` the fixed text
+    of a file that was given as text. `allowed` counts findings that a baseline knows, `notes` say
+    what was done to one, and which files were left out.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -40,6 +41,7 @@ class Outcome:
     rules: int = 0
     fixed: int = 0
     refused: list[tuple[str, str]] = field(default_factory=list)
+    unwritten: list[tuple[str, str]] = field(default_factory=list)
     diffs: list[str] = field(default_factory=list)
     stdin: bytes | None = None
     allowed: int = 0
@@ -53,8 +55,8 @@ class Outcome:
 
     @property
     def unreadable(self) -> bool:
-        """Tells whether a file could not be checked."""
-        return any(finding.code in UNCHECKED for finding in self.findings)
+        """Tells whether a file could not be checked, or not be written."""
+        return bool(self.unwritten) or any(one.code in UNCHECKED for one in self.findings)
 
     def lines_of(self, path: str) -> Sequence[str]:
         """Returns a file's lines for an excerpt; none if it cannot be read any more."""
@@ -75,7 +77,7 @@ def lint_paths(request: Request) -> Outcome:
 
     Raises:
         UsageError: before any file is read, if a path, an option or the settings do not fit; or
-            where a file cannot be written.
+            where a baseline cannot be written.
     """
     planned = plan(request)
     gate = Gate(request, planned)
@@ -95,11 +97,21 @@ def lint_paths(request: Request) -> Outcome:
     outcome.allowed = gate.allowed
     if inputs is not None:
         note(planned, inputs)
+        # Where a link leads is no part of what a folder lists.
+        inputs.repeatable = inputs.repeatable and not planned.outside
     closed = gate.close(reported, outcome.lines_of)
     outcome.findings = [finding for found in reported.values() for finding in found]
     outcome.findings += closed.findings
-    outcome.notes += closed.notes
+    outcome.notes += [*closed.notes, *_not_followed(planned.outside)]
     return outcome
+
+
+def _not_followed(links: Sequence[Path]) -> Iterator[str]:
+    """Yields a note on links that lead out of the tree, if there are any."""
+    if links:
+        more = f" and {len(links) - 3:,} more" if len(links) > 3 else ""
+        names = ", ".join(map(str, links[:3]))
+        yield f"not followed out of the tree: {names}{more} (links; name a file to have it checked)"
 
 
 def lint_all(
@@ -124,15 +136,18 @@ def _fix(
         return finding.safe or request.unsafe_fixes
 
     path = str(job.path)
+    state: State | None = None
     if not any(one.edits and fits(one) for one in reported) and job.text is None:
         return reported
-    from fmcheck.atomic import replace_file
     from fmcheck.lint.fix import fix_text, unified_diff
 
-    try:
-        text = job.text if job.text is not None else read(job.path)
-    except OSError as err:
-        raise UsageError(path, f"cannot be read: {err.strerror or err}") from err
+    text = job.text
+    if text is None:
+        try:
+            text, state = read_with_state(path)
+        except OSError as err:
+            outcome.unwritten.append((path, f"cannot be read: {err.strerror or err}"))
+            return reported
     outcome.stdin = job.text
     withheld = _Withheld(found, reported, outcome.lines_of(path))
     fixed = fix_text(
@@ -143,20 +158,30 @@ def _fix(
     if fixed.refused:
         outcome.refused.append((path, fixed.refused))
         return reported
-    outcome.fixed += fixed.count
     if request.fixing is Fixing.DIFF:
+        outcome.fixed += fixed.count
         if fixed.text != text:
             outcome.diffs.append(unified_diff(path, text, fixed.text))
         return reported
     if job.text is not None:
         outcome.stdin = fixed.text
-    elif fixed.text != text:
-        try:
-            replace_file(job.path, fixed.text)
-        except OSError as err:
-            raise UsageError(path, f"cannot be rewritten: {err.strerror or err}") from err
+    elif fixed.text != text and (why := _rewrite(job.path, fixed.text, state, request)):
+        outcome.unwritten.append((path, why))
+        return reported
+    outcome.fixed += fixed.count
     outcome.show(path, fixed.text)
     return withheld.taken_from(lint_as(job, fixed.text), fixed.text)
+
+
+def _rewrite(path: Path, text: bytes, state: State | None, request: Request) -> str:
+    """Gives a file that was read in this state another text; returns why not, "" if it was done."""
+    from fmcheck.atomic import replace_file
+
+    try:
+        replace_file(path, text, expected=state, named=request.paths)
+    except OSError as err:
+        return f"cannot be rewritten: {err.strerror or err}"
+    return ""
 
 
 class _Withheld:

@@ -5,17 +5,20 @@ from __future__ import annotations
 import codecs
 import contextlib
 import io
-import os
-import stat
 import tokenize
 from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
+from fmcheck.reading import MOST_SOURCE, read_regular, read_with_stat
+
 if TYPE_CHECKING:
     from pathlib import Path
 
     from fmcheck.lint.stored import State
+
+#: Codecs for the names of hosts, which take a minute for a megabyte, and one that always fails.
+_NOT_FOR_SOURCE = frozenset(("idna", "punycode", "undefined"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,28 +41,17 @@ class Text:
 
 
 def read(path: str | Path) -> bytes:
-    """Returns the bytes of a regular file; OSError for anything else."""
-    return read_with_state(path)[0]
+    """Returns the bytes of a regular file of limited size; OSError for anything else."""
+    return read_regular(path, MOST_SOURCE)
 
 
 def read_with_state(path: str | Path) -> tuple[bytes, State]:
     """Returns the bytes of a regular file and its state before they were read.
 
     Raises:
-        OSError: if it is anything else or cannot be read.
+        OSError: if it is anything else, is too large, or cannot be read.
     """
-    # O_NONBLOCK: opening a FIFO that is called x.py would wait for ever.
-    handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-    try:
-        at = os.fstat(handle)
-        if not stat.S_ISREG(at.st_mode):
-            raise OSError("not a regular file")
-        # Asked for one byte more than there are, a file gives all that there are.
-        text = os.read(handle, at.st_size + 1)
-        while len(text) != at.st_size and (more := os.read(handle, 1 << 16)):
-            text += more
-    finally:
-        os.close(handle)
+    text, at = read_with_stat(path, MOST_SOURCE)
     return text, (at.st_mtime_ns, at.st_ctime_ns, at.st_size, at.st_ino)
 
 
@@ -74,7 +66,14 @@ def decode(raw: bytes) -> Text:
         with contextlib.suppress(UnicodeDecodeError):
             return Text(raw.decode(), "utf-8")
     encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
-    return Text(raw.decode(encoding), encoding)
+    if codecs.lookup(encoding).name in _NOT_FOR_SOURCE:
+        raise SyntaxError(f"`{encoding}` is no encoding of source")
+    try:
+        return Text(raw.decode(encoding), encoding)
+    except (UnicodeDecodeError, LookupError):
+        raise
+    except Exception as err:  # a codec may raise anything
+        raise SyntaxError(f"{encoding}: {err}") from err
 
 
 def is_text(raw: bytes) -> bool:

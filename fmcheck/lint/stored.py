@@ -1,4 +1,7 @@
-"""What the cache keeps on disk: checked blobs, written whole or not at all, and where they lie.
+"""What the cache keeps on disk: signed blobs, written whole or not at all, and in which folder.
+
+A blob is signed with a key that the user's own folder of caches holds: one that came with a tree,
+or from another user, is as good as none. Files are removed in a folder with our marker only.
 
 Imported before anything else of the linter: `os`, `sys` and `marshal` only.
 """
@@ -10,14 +13,29 @@ import marshal
 import os
 import sys
 
+from fmcheck.reading import MOST_RECORD, MOST_SOURCE, read_regular
+
 TYPE_CHECKING = False  # as typing has it, without the import
 if TYPE_CHECKING:
     from collections.abc import Iterator
     from typing import Any
 
+#: How every blob of ours starts, whatever its layout.
+_MAGIC = b"fmcheck cache "
 #: The layout of what is stored; another one is as good as nothing stored.
-LAYOUT = b"fmcheck cache 1\n"
+LAYOUT = _MAGIC + b"2\n"
 FOLDER = ".fmcheck_cache"
+#: The file that makes a folder ours, by name and content; backups know its first line too.
+MARKER = "CACHEDIR.TAG"
+MARK = (
+    b"Signature: 8a477f597d28d172789f06886806bc55\n"
+    b"# The cache of fmcheck, which removes old files of its own here.\n"
+)
+_IGNORE = b"# Made by fmcheck.\n*\n"
+#: The kinds of blobs: a run as it was reported, and the findings of files.
+KINDS = ("run", "files")
+_KEY_SIZE = 32
+_SIGNATURE_SIZE = 16
 #: More files than this of one kind and the oldest go.
 MOST_KEPT = 24
 #: File systems may give two writes within this time one time stamp, in ns.
@@ -37,13 +55,10 @@ def state_of(path: str) -> State | None:
 
 
 def content_of(path: str) -> bytes | None:
-    """Returns the bytes of a regular file, None if it is none or cannot be read."""
+    """Returns the bytes of a regular file, None if it is none, too large, or cannot be read."""
     try:
-        # O_NONBLOCK: opening a FIFO would wait for ever.
-        handle = os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0))
-        with open(handle, "rb") as file:
-            return file.read() if os.fstat(handle).st_mode & 0o170000 == 0o100000 else None
-    except (OSError, ValueError):
+        return read_regular(path, MOST_SOURCE)
+    except OSError:
         return None
 
 
@@ -86,19 +101,54 @@ def cache_folder(argv: list[str], environ: dict[str, str] | os._Environ[str]) ->
             break
         folder = above
     # No project: its cache would lie about in anybody's folder.
-    home = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
-    return os.path.join(home, "fmcheck", "lint")
+    return os.path.join(_users_caches(), "lint")
+
+
+def _users_caches() -> str:
+    """Returns the folder of ours among the user's caches."""
+    home = os.environ.get("XDG_CACHE_HOME", "")
+    # A relative one is invalid, and might lie in the linted tree.
+    if not os.path.isabs(home):
+        home = os.path.join(os.path.expanduser("~"), ".cache")
+    return os.path.join(home, "fmcheck")
+
+
+def refusal(folder: str) -> str:
+    """Returns why a folder cannot be the cache's, "" if it can be: it is ours, empty or not there.
+
+    Files of ours are removed in it, so it has to be known as ours beyond its name.
+    """
+    if os.path.islink(folder):
+        return "is a symbolic link: name the folder itself"
+    try:
+        names = os.listdir(folder)
+    except OSError:
+        return ""  # not there, or nothing can be stored there, which is no error
+    if not names or _is_marked(folder) or _is_of_0_1(folder, names):
+        return ""
+    return "is not empty, and no cache of fmcheck"
+
+
+def _is_marked(folder: str) -> bool:
+    marker = os.path.join(folder, MARKER)
+    return not os.path.islink(marker) and content_of(marker) == MARK
+
+
+def _is_of_0_1(folder: str, names: list[str]) -> bool:
+    """Tells whether a folder holds nothing but what fmcheck 0.1 stored, which had no marker."""
+    return content_of(os.path.join(folder, ".gitignore")) == _IGNORE and all(
+        name == ".gitignore" or _kind(name) for name in names
+    )
 
 
 def load(path: str) -> Any:
-    """Returns what `save` stored, None if there is nothing whole."""
+    """Returns what `save` stored, None if there is nothing whole, or none of ours."""
+    start = len(LAYOUT) + _SIGNATURE_SIZE
     try:
-        with open(path, "rb") as file:
-            content = file.read()
-        start = len(LAYOUT) + 4
+        content = read_regular(path, MOST_RECORD)
         body = memoryview(content)[start:]
-        checksum = binascii.crc32(body).to_bytes(4, "little")
-        if content[:start] != LAYOUT + checksum:
+        # Before it is read: marshal is not made for what others wrote.
+        if content[:start] != LAYOUT + _signature(path, body):
             return None
         return marshal.loads(body)
     except (OSError, ValueError, EOFError, TypeError):
@@ -107,37 +157,109 @@ def load(path: str) -> Any:
 
 def save(path: str, value: Any) -> None:
     """Stores a value of plain types in the place of what is there; a failure changes nothing."""
-    folder = os.path.dirname(path)
+    folder, name = os.path.split(path)
     temporary = f"{path}.{os.getpid()}.tmp"
     try:
         body = marshal.dumps(value)
+        content = LAYOUT + _signature(path, body) + body
         _make(folder)
-        with open(temporary, "wb") as file:
-            file.write(LAYOUT + binascii.crc32(body).to_bytes(4, "little") + body)
-        os.replace(temporary, path)
-        _prune(folder, os.path.basename(path).partition("-")[0])
+        _create(temporary, content)
     except (OSError, ValueError):
-        try:  # noqa: SIM105, contextlib is an import
-            os.unlink(temporary)
+        return
+    try:
+        os.replace(temporary, path)
+        _prune(folder, name.partition("-")[0])
+    except OSError:
+        _remove(temporary)
+
+
+def _signature(path: str, body: bytes | memoryview) -> bytes:
+    """Returns what only this user can have written before `body` in a file of this name."""
+    try:
+        from _blake2 import blake2b  # a tenth of hashlib's time
+    except ImportError:
+        from hashlib import blake2b
+    signed = blake2b(key=_key(), digest_size=_SIGNATURE_SIZE)
+    signed.update(os.fsencode(os.path.basename(path)) + b"\0")
+    signed.update(body)
+    return signed.digest()
+
+
+def _key() -> bytes:
+    """Returns the user's key, made when there is none.
+
+    Raises:
+        OSError: if it cannot be made or read, or others may know it.
+    """
+    folder = _users_caches()
+    path = os.path.join(folder, "key")
+    if not os.path.lexists(path):
+        os.makedirs(folder, mode=0o700, exist_ok=True)
+        temporary = f"{path}.{os.getpid()}.tmp"
+        _create(temporary, os.urandom(_KEY_SIZE))
+        os.replace(temporary, path)
+    at = os.lstat(path)
+    is_secret = os.name != "posix" or (at.st_uid == os.geteuid() and not at.st_mode & 0o077)
+    key = read_regular(path, _KEY_SIZE)
+    if at.st_mode & 0o170000 != 0o100000 or not is_secret or len(key) != _KEY_SIZE:
+        raise OSError("no key")
+    return key
+
+
+def _create(path: str, content: bytes) -> None:
+    """Writes a file that is not there yet, for the user alone; no link is followed."""
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | getattr(os, "O_BINARY", 0)
+    with open(os.open(path, flags, 0o600), "wb") as file:
+        try:
+            file.write(content)
+            file.flush()
         except OSError:
-            pass
+            _remove(path)
+            raise
+
+
+def _remove(path: str) -> None:
+    try:  # noqa: SIM105, contextlib is an import
+        os.unlink(path)
+    except OSError:
+        pass
 
 
 def _make(folder: str) -> None:
-    """Makes the cache's folder, of which git is to know nothing."""
+    """Makes the cache's folder, of which git is to know nothing; OSError if it cannot be ours."""
     os.makedirs(folder, exist_ok=True)
-    ignore = os.path.join(folder, ".gitignore")
-    if not os.path.exists(ignore):
-        with open(ignore, "w") as file:
-            file.write("# Made by fmcheck.\n*\n")
+    if refusal(folder):
+        raise OSError("not ours")
+    for name, content in ((MARKER, MARK), (".gitignore", _IGNORE)):
+        path = os.path.join(folder, name)
+        if not os.path.lexists(path):
+            _create(path, content)
 
 
 def _prune(folder: str, kind: str) -> None:
-    """Takes out the oldest files of a kind, and what interrupted runs left behind."""
-    kept = [entry for entry in os.scandir(folder) if entry.name.startswith(f"{kind}-")]
-    kept.sort(key=lambda entry: entry.stat().st_mtime_ns, reverse=True)
+    """Removes the oldest files of a kind, and what interrupted runs left behind."""
+    kept = [entry for entry in os.scandir(folder) if _kind(entry.name) == kind]
+    kept.sort(key=lambda entry: entry.stat(follow_symlinks=False).st_mtime_ns, reverse=True)
     for entry in kept[MOST_KEPT:]:
-        os.unlink(entry.path)
+        if entry.is_file(follow_symlinks=False) and _starts_as_ours(entry.path):
+            os.unlink(entry.path)
+
+
+def _kind(name: str) -> str:
+    """Returns the kind of blob that a name of ours is of, "" for any other name.
+
+    Names are `run-1a2b3c4d` and, for what is being written, `run-1a2b3c4d.4711.tmp`.
+    """
+    kind, _, rest = name.partition("-")
+    digits, dot, more = rest.partition(".")
+    is_hex = len(digits) == 8 and not digits.strip("0123456789abcdef")
+    is_whole = not dot or (more.endswith(".tmp") and more[:-4].isdigit())
+    return kind if kind in KINDS and is_hex and is_whole else ""
+
+
+def _starts_as_ours(path: str) -> bool:
+    with open(path, "rb") as file:
+        return file.read(len(_MAGIC)) in (_MAGIC, b"")  # an interrupted run may leave it empty
 
 
 def tool_stamp() -> str:

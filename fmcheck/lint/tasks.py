@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from functools import cache, partial
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import stored
@@ -51,11 +52,11 @@ def _way(used: tuple[Rule, ...], codes: Codes) -> str:
 def note(plan: Plan, inputs: Inputs) -> None:
     """Notes all that decided which files are linted with which rules, and what is reported."""
     for path, policy in plan.policies:
-        if path.is_dir():
+        if os.path.isdir(path):
             inputs.note_folder(str(path))
-        start = path.resolve()
+        start = Path(os.path.realpath(path))
         for folder in (start, *start.parents):
-            if folder.is_dir():
+            if os.path.isdir(folder):
                 for name in ("pyproject.toml", ".gitignore", ".git/info/exclude"):
                     inputs.note_file(str(folder / name))
         located = policy.located

@@ -12,7 +12,7 @@ from fmcheck.config import find_settings, load_settings
 from fmcheck.errors import UsageError, nearest
 from fmcheck.lint.files import Excludes, python_files
 from fmcheck.lint.patterns import Patterns
-from fmcheck.lint.source import decode
+from fmcheck.lint.source import decode, read
 from fmcheck.prove.mutant import Mutant, applied, changed_lines, parses
 from fmcheck.prove.operators import OPERATORS
 from fmcheck.registry import contracts_for
@@ -161,7 +161,7 @@ def _tree(path: Path, name: str) -> Tree:
     from fmcheck.prove.tree import Tree
 
     try:
-        return Tree(decode(path.read_bytes()).source, name)
+        return Tree(decode(read(path)).source, name)
     except (OSError, SyntaxError, UnicodeDecodeError, LookupError, ParserSyntaxError) as err:
         raise UsageError(str(path), f"cannot be read as Python: {err}") from err
 

@@ -44,7 +44,7 @@ class Scratch:
 
     def write(self, path: Path, content: bytes) -> None:
         """Gives the copy of a file other content, at a time at which it had no other."""
-        copy = self.at(path)
+        copy = self._own(path)
         copy.write_bytes(content)
         self._writes += 1
         then = path.stat().st_mtime + self._writes * _TICK
@@ -52,7 +52,22 @@ class Scratch:
 
     def restore(self, path: Path) -> None:
         """Makes the copy of a file what the file is."""
-        shutil.copy2(path, self.at(path))
+        shutil.copy2(path, self._own(path))
+
+    def _own(self, path: Path) -> Path:
+        """Returns the copy of a file, to be written: no link, which might lead to the user's.
+
+        Raises:
+            UsageError: if a folder above it is such a link.
+        """
+        copy = self.at(path)
+        if copy.is_symlink():
+            copy.unlink()
+        if Path(os.path.realpath(self.folder)) not in Path(os.path.realpath(copy)).parents:
+            raise UsageError(
+                str(path), "is behind a link out of what is copied: name the file where it is"
+            )
+        return copy
 
     def argument(self, text: str) -> str:
         """Returns a word of a command, with a path of the user's in it led to the copy."""

@@ -14,6 +14,7 @@ from fmcheck import __version__
 from fmcheck.atomic import replace_file
 from fmcheck.errors import UsageError
 from fmcheck.prove.trial import Result  # noqa: TC001  (msgspec reads the annotation)
+from fmcheck.reading import MOST_RECORD, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -50,7 +51,7 @@ class State:
 
     def _read(self, path: Path) -> dict[str, Result]:
         try:
-            stored = msgspec.json.decode(path.read_bytes(), type=_Stored)
+            stored = msgspec.json.decode(read_regular(path, MOST_RECORD), type=_Stored)
         except (OSError, msgspec.DecodeError) as err:
             raise UsageError(str(path), f"is no state of an earlier run: {err}") from err
         if stored.key != self._key:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import io
 import tokenize
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from fmcheck.reading import MOST_SOURCE, read_regular
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -65,9 +68,10 @@ class Sources:
 
 def _read(path: str) -> Sequence[str] | str:
     try:
-        with tokenize.open(path) as file:
-            return file.read().expandtabs(4).splitlines()
+        content = read_regular(path, MOST_SOURCE)
+        encoding, _ = tokenize.detect_encoding(io.BytesIO(content).readline)
+        return content.decode(encoding).expandtabs(4).splitlines()
     except OSError:
         return f"{path} is not on the machine that made this report"
-    except (SyntaxError, UnicodeDecodeError, ValueError):
+    except (SyntaxError, LookupError, ValueError):
         return f"{path} cannot be decoded"
