@@ -12,6 +12,7 @@ import pytest
 import torch
 
 from fmcheck.contract import parse_contract
+from fmcheck.runtime import writes
 from fmcheck.runtime.probes import PROBES, Place, tried
 from fmcheck.runtime.watch import Watch
 
@@ -184,6 +185,7 @@ def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 def found(watch: Watch) -> dict[str, Violation]:
     assert watch.coverage().problems == ()
+    assert watch.tally.broken == {}
     violations = {violation.buffer: violation for violation in watch.drain()}
     assert {violation.code for violation in violations.values()} <= {"FR201"}
     return violations
@@ -268,12 +270,18 @@ def test_an_input_that_the_fill_does_not_write_at_all_is_not_its_business(watch:
     assert found(watch) == {}
 
 
-def test_a_write_past_the_version_counter_is_seen_by_its_values(watch: Watch) -> None:
+def test_a_write_out_of_sight_leaves_the_tail_to_its_values_alone(watch: Watch) -> None:
     def kernel(runner: Runner) -> None:
         runner.inputs["positions"].numpy()[: 2 * RAW] = 11
+        runner.inputs["fixed"].numpy()[:RAW] = 11
 
-    Runner().run(Step(tails=without("positions"), skipped=("positions",), also=kernel))
-    assert set(found(watch)) == {"Runner.positions"}
+    named = ("positions", "fixed")
+    Runner().run(Step(tails=without(*named), skipped=named, also=kernel))
+    # NumPy may have written what the positions held before: only a wrong value is sure.
+    violation = found(watch)["Runner.fixed"]
+    assert "whether this fill wrote them cannot be known" in violation.notes[0]
+    assert set(found(watch)) == set()
+    assert set(watch.tally.untracked) == {("tails", writes.NUMPY)}
 
 
 def test_row_indices_are_judged_whether_or_not_they_were_seen_to_be_filled(watch: Watch) -> None:
@@ -345,7 +353,7 @@ def test_the_mapping_of_the_sink_row_must_stay_zero(watch: Watch) -> None:
     assert found(watch) == {}
 
 
-def test_a_source_that_lies_in_the_tail_is_not_poisoned(watch: Watch) -> None:
+def test_a_source_that_lies_in_the_tail_is_no_measure_of_the_head(watch: Watch) -> None:
     runner = Runner()
     rows = runner.inputs["rows"]
     rows.copy_(torch.arange(MOST))
@@ -356,7 +364,9 @@ def test_a_source_that_lies_in_the_tail_is_not_poisoned(watch: Watch) -> None:
 
     runner.run(Step(tails=without("rows"), rows=taken, also=copy))
     assert runner.inputs["rows"][:RAW].tolist() == [3, 4]
-    assert found(watch) == {}
+    violation = found(watch)["Runner.rows"]
+    assert violation.rows == (2, 3, 4, 5)
+    assert violation.values == ("2", "3", "4", "5")
 
 
 def test_inputs_of_inference_mode_are_judged_too(watch: Watch) -> None:

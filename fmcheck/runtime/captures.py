@@ -38,8 +38,10 @@ class Place(NamedTuple):
 
 def place_of(tensor: torch.Tensor) -> Place:
     """Returns where a tensor lies."""
+    from fmcheck.runtime.writes import address_of
+
     shape = tuple(tensor.shape)
-    return Place(tensor.data_ptr(), str(tensor.device), tensor.element_size(), shape)
+    return Place(address_of(tensor), str(tensor.device), tensor.element_size(), shape)
 
 
 class Captured(NamedTuple):

@@ -1,4 +1,4 @@
-"""Fills: how a session takes hold of the methods that fill and pad graph inputs.
+"""Fills: how a session instruments the methods that fill and pad graph inputs.
 
 Nothing here looks at a tensor; `open_fill` does, once there is a call to look at.
 """
@@ -17,6 +17,7 @@ from fmcheck.errors import nearest
 from fmcheck.finding import CHECKS, Access, Site, Violation
 from fmcheck.runtime import hold
 from fmcheck.runtime.captures import Captures
+from fmcheck.runtime.containment import contained
 from fmcheck.runtime.demands import Demands
 
 if TYPE_CHECKING:
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.hold import Undo
     from fmcheck.runtime.open_fill import Input, OpenFill
-    from fmcheck.runtime.tails import Found
+    from fmcheck.runtime.tails import Found, Unseen
     from fmcheck.runtime.tally import Tally
 
 _CODE = "FR201"
@@ -58,6 +59,7 @@ class FillHold:
     met: set[str] = field(default_factory=set)
     settled: int = 0
     unsettled: int = 0
+    pending: OpenFill | None = None
     demands: Demands = field(init=False)
     captures: Captures = field(init=False)
 
@@ -65,6 +67,13 @@ class FillHold:
         self.captures = Captures(self.tally)
         self.demands = Demands(self.contract.graph_inputs, self.fill)
         self.tally.pending.append(self.read_records)
+
+    @functools.cached_property
+    def unseen(self) -> Unseen:
+        """The inputs that were once written past torch's dispatcher."""
+        from torch.utils.weak import WeakIdKeyDictionary
+
+        return WeakIdKeyDictionary()
 
     def takes(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
         """Yields each module to wait for, and what takes hold of it."""
@@ -149,18 +158,21 @@ class FillHold:
 
         @functools.wraps(method)
         def fill(*args: Any, **kwargs: Any) -> Any:
-            opened = self._opened(signature, args, kwargs, site) if self.tally.active else None
+            opened = None
+            if self.tally.active:
+                with contained(self.tally, _CODE):
+                    opened = self._opened(signature, args, kwargs, site)
             if opened is None:
                 return method(*args, **kwargs)
             _open.stack.append(opened)
             try:
                 result = method(*args, **kwargs)
-            except BaseException:
-                opened.put_back()
-                raise
             finally:
                 _open.stack.remove(opened)
-            opened.end(result)
+                with contained(self.tally, _CODE):
+                    opened.leave()
+            with contained(self.tally, _CODE):
+                self._end(opened, result)
             return result
 
         return fill
@@ -168,10 +180,10 @@ class FillHold:
     def _opened(
         self, signature: inspect.Signature, args: Any, kwargs: Any, site: Site
     ) -> OpenFill | None:
-        """Lays poison; None where the call is not one that can be looked at.
+        """Follows a call from here on; None where it is not one that can be looked at.
 
-        That goes for a fill inside of a fill of the same object, by a base class's method say: the
-        poison of the outer one would be taken for values.
+        That goes for a fill inside of a fill of the same object, by a base class's method say: it
+        is part of the outer one.
         """
         from fmcheck.runtime.open_fill import OpenFill
 
@@ -183,21 +195,43 @@ class FillHold:
         opened = OpenFill(self, dict(bound.arguments), site)
         if any(outer.hold is self and outer.filler is opened.filler for outer in _open.stack):
             return None
+        self.pending = None
         return opened if opened.begin() else None
+
+    def _end(self, opened: OpenFill, result: Any) -> None:
+        """A fill has returned: it is judged now, or once something settles it."""
+        opened.returns(result)
+        if not self.fill.settled_by:
+            opened.settle()
+        elif not opened.is_settled:
+            self.unsettled += opened.pads()
+            self.pending = opened
+            opened.test = self.tally.test
+        opened.judge_mapping()
 
     def _settling(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a method that settles the innermost open fill of this hold before it runs."""
 
         @functools.wraps(method)
         def settle(*args: Any, **kwargs: Any) -> Any:
-            for opened in reversed(_open.stack):
-                if opened.hold is self:
-                    self.settled += 1
-                    opened.settle()
-                    break
+            if self.tally.active:
+                with contained(self.tally, _CODE):
+                    self._settle()
             return method(*args, **kwargs)
 
         return settle
+
+    def _settle(self) -> None:
+        """Judges the innermost open fill of this hold, or else the last one that has returned."""
+        opened = next((one for one in reversed(_open.stack) if one.hold is self), None)
+        if opened is None:
+            opened, self.pending = self.pending, None
+            if opened is None or opened.test != self.tally.test:
+                return  # of another test: what settles here reads something else
+        self.settled += 1
+        opened.settle()
+        if opened not in _open.stack:
+            opened.judge_mapping()
 
     def _capturing(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a method after which the inputs are where a graph reads them."""
@@ -207,16 +241,21 @@ class FillHold:
         def capture(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)
             if self.tally.active and args:
-                from fmcheck.runtime.open_fill import OpenFill
-
-                try:
-                    places = OpenFill(self, {"self": args[0]}, site).places()
-                    self.captures.capture(args[0], places, site)
-                except Exception as err:
-                    self.problem(f"captured_by: {err}")
+                with contained(self.tally, "FR601"):
+                    self._captured(args[0], site)
             return result
 
         return capture
+
+    def _captured(self, filler: Any, site: Site) -> None:
+        from fmcheck.runtime.open_fill import OpenFill
+
+        try:
+            places = OpenFill(self, {"self": filler}, site).places()
+        except LookupError as err:
+            self.problem(f"captured_by: {err}")
+            return
+        self.captures.capture(filler, places, site)
 
     def read_records(self) -> None:
         """Reports what was found on devices since it was last asked."""

@@ -312,7 +312,7 @@ class Ops:
             is_plain = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
             if here.quiet or here.reading or not is_plain or not self.tally.active:
                 return method(tensor, *args, **kwargs)
-            if not has_memory(tensor) or _is_busy(here):
+            if not has_memory(tensor) or _is_busy():
                 return method(tensor, *args, **kwargs)
             if sys._getframe(1).f_code.co_filename.startswith(_OWN):
                 return method(tensor, *args, **kwargs)
@@ -347,9 +347,18 @@ class _Here(threading.local):
         self.reading = False
 
 
-def _is_busy(here: _Here) -> bool:
+class _Own(threading.local):
+    """How many of the modes that are on in a thread are fmcheck's."""
+
+    count = 0
+
+
+_own = _Own()
+
+
+def _is_busy() -> bool:
     """Tells whether somebody else's modes are at work, who would see what our listeners do."""
-    return function_modes_on() > 0 or modes_on() > (here.mode is not None)
+    return function_modes_on() > 0 or modes_on() > _own.count
 
 
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -387,6 +396,7 @@ def put_beneath(mode: TorchDispatchMode) -> None:
 
     Who leaves a mode takes off the uppermost, whichever that is: it must never be ours.
     """
+    _own.count += 1
     above = _modes_of_users()
     for _ in above:
         torch._C._pop_torch_dispatch_stack(None)
@@ -399,6 +409,7 @@ def take_out(mode: TorchDispatchMode) -> None:
     on = _modes_of_users()
     if not any(one is mode for one in on):
         return
+    _own.count -= 1
     for _ in on:
         torch._C._pop_torch_dispatch_stack(None)
     for one in on:
