@@ -236,26 +236,31 @@ class FillHold:
     def _capturing(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a method after which the inputs are where a graph reads them."""
         site = _definition(method)
+        signature = inspect.signature(method)
 
         @functools.wraps(method)
         def capture(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)
             if self.tally.active and args:
                 with contained(self.tally, "FR601"):
-                    self._captured(args[0], site)
+                    self._captured(args[0], signature.bind(*args, **kwargs), site)
             return result
 
         return capture
 
-    def _captured(self, filler: Any, site: Site) -> None:
+    def _captured(self, filler: Any, call: inspect.BoundArguments, site: Site) -> None:
+        """A graph of `filler` was captured by this call."""
         from fmcheck.runtime.open_fill import OpenFill
 
+        call.apply_defaults()
+        opened = OpenFill(self, {**call.arguments, "self": filler}, site)
         try:
-            places = OpenFill(self, {"self": filler}, site).places()
+            places = opened.places()
         except LookupError as err:
             self.problem(f"captured_by: {err}")
             return
-        self.captures.capture(filler, places, site)
+        given = [one for one in call.arguments.values() if type(one) is int]
+        self.captures.capture(filler, places, site, (*given, *sorted(opened.padded_sizes())))
 
     def read_records(self) -> None:
         """Reports what was found on devices since it was last asked."""

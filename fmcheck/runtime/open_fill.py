@@ -172,6 +172,13 @@ class OpenFill:
         except LookupError:
             return False
 
+    def padded_sizes(self) -> set[int]:
+        """Returns how far each axis is padded now, none where a path leads nowhere yet."""
+        try:
+            return {int(self._look_up(axis.padded)) for axis in self.hold.fill.axis.values()}
+        except (LookupError, TypeError, ValueError):
+            return set()
+
     # --- before ---
 
     def _passed_over(self) -> bool:
