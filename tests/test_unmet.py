@@ -184,7 +184,7 @@ def test_nothing_is_said_of_an_engine_that_was_never_imported() -> None:
             '["run"]',
             '["fill"]',
             "fill `toy_unmet.loop:Runner`: no tail was judged in 1 call: nothing of "
-            "`settled_by` (`replay`) was called before the fill returned",
+            "`settled_by` (`replay`) was called in the fill or after it",
         ),
     ],
 )

@@ -114,6 +114,8 @@ def _missing_functions(
     for one in missing:
         module, _, name = one.partition(":")
         path = source.module(module)
+        if path is None and module.partition(".")[0] == "torch":
+            continue  # no name of the engine's
         if path is not None:
             known = nearest(name, source.bound(path) - own, _SAME if is_met else _NEAR)
             if known or not is_met:

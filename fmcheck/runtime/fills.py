@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.contract import Contract, Fill, applies
 from fmcheck.errors import nearest
 from fmcheck.finding import CHECKS, Access, Site, Violation
-from fmcheck.runtime import hold
+from fmcheck.runtime import hold, paths
 from fmcheck.runtime.captures import Captures
 from fmcheck.runtime.containment import contained
 from fmcheck.runtime.demands import Demands
@@ -48,18 +48,21 @@ class FillHold:
 
     `records` are finds that lie on a device, and what they are about. `met` are the names of the
     inputs that there were, `settled` and `unsettled` how many calls were judged by a method of
-    `settled_by`, and how many returned before one was called.
+    `settled_by`, and how many returned before one was called; `pending` is the last of those.
+    `reached` are the paths that led somewhere, `lacking` has a sentence for each that did not.
     """
 
     contract: Contract
     fill: Fill
     tally: Tally
-    problems: list[str] = field(default_factory=list)
     records: dict[tuple[str, str, Any, Site], tuple[Any, Input]] = field(default_factory=dict)
     met: set[str] = field(default_factory=set)
     settled: int = 0
     unsettled: int = 0
     pending: OpenFill | None = None
+    lacking: dict[str, str] = field(default_factory=dict)
+    reached: set[str] = field(default_factory=set)
+    _problems: list[str] = field(default_factory=list)
     demands: Demands = field(init=False)
     captures: Captures = field(init=False)
 
@@ -139,18 +142,31 @@ class FillHold:
         return (
             f"{self._where}: no tail was judged in {self.unsettled} "
             f"call{'s' * (self.unsettled > 1)}: nothing of `settled_by` ({names}) was called "
-            "before the fill returned"
+            "in the fill or after it"
         )
 
     @property
     def _where(self) -> str:
         return f"contract `{self.contract.engine.name}`, fill `{self.fill.class_}`"
 
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong: a path that led nowhere in any call is a slip in the contract."""
+        never = (text for path, text in self.lacking.items() if path not in self.reached)
+        return list(dict.fromkeys((*self._problems, *never)))
+
     def problem(self, text: str) -> None:
-        """Keeps what went wrong, once."""
-        sentence = f"{self._where}: {text}"
-        if sentence not in self.problems:
-            self.problems.append(sentence)
+        """Keeps what went wrong."""
+        self._problems.append(f"{self._where}: {text}")
+
+    def misses(self, err: LookupError) -> None:
+        """A path led nowhere in this call, which is not judged."""
+        if not isinstance(err, (paths.NotThereError, paths.NothingThereError)):
+            self.problem(str(err))
+            return
+        self.tally.untrack("fills", f"their object has no `{err.path}` ({self.fill.class_})")
+        if isinstance(err, paths.NotThereError) and not err.is_set_elsewhere:
+            self.lacking.setdefault(err.path, f"{self._where}: {err}")
 
     def _watched(self, method: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(method)
@@ -202,6 +218,9 @@ class FillHold:
         """A fill has returned: it is judged now, or once something settles it."""
         opened.returns(result)
         if not self.fill.settled_by:
+            if self.fill.captured_by and not self.captures.knows(opened.filler):
+                self.tally.untrack("fills", "no graph was captured that would read them")
+                return
             opened.settle()
         elif not opened.is_settled:
             self.unsettled += opened.pads()
@@ -257,7 +276,7 @@ class FillHold:
         try:
             places = opened.places()
         except LookupError as err:
-            self.problem(f"captured_by: {err}")
+            self.misses(err)
             return
         given = [one for one in call.arguments.values() if type(one) is int]
         self.captures.capture(filler, places, site, (*given, *sorted(opened.padded_sizes())))

@@ -20,7 +20,9 @@ if TYPE_CHECKING:
 class Hold(Protocol):
     """What waits for modules, takes hold of them, and keeps what went wrong."""
 
-    problems: list[str]
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong."""
 
     def takes(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
         """Yields each module to wait for, and what takes hold of it."""

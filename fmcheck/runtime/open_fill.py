@@ -113,7 +113,7 @@ class OpenFill:
             self._places = self.places()
             self._follow_all()
         except LookupError as err:  # an engine must not stop for a contract that does not fit it
-            self._problem(err)
+            self.hold.misses(err)
             return False
         follow(one.trace for one in self._followed)
         return True
@@ -140,7 +140,7 @@ class OpenFill:
             self.hold.captures.judge(self, self._places)
             self._judge_all([one for one in followed if one.trace.is_in_place])
         except LookupError as err:
-            self._problem(err)
+            self.hold.misses(err)
 
     def places(self) -> dict[str, Place]:
         """Returns where each declared input lies now, by its name."""
@@ -156,7 +156,7 @@ class OpenFill:
             try:
                 self._judge_mapping(plain(self._look_up(self.hold.fill.mapping)))
             except LookupError as err:
-                self._problem(err)
+                self.hold.misses(err)
 
     def returns(self, result: Any) -> None:
         """The fill has returned `result`."""
@@ -231,6 +231,7 @@ class OpenFill:
         if demand is None or not demand.path:
             return demand
         value = paths.look_up(demand.path, {**self.bindings, "slot": slot})
+        self.hold.reached.add(demand.path)
         return None if value is None else dataclasses.replace(demand, expected=int(value))
 
     def _follow(
@@ -324,10 +325,9 @@ class OpenFill:
         self.hold.report(self.owner, what, found, self.site)
 
     def _look_up(self, path: str) -> Any:
-        return paths.look_up(path, self.bindings)
-
-    def _problem(self, err: LookupError) -> None:
-        self.hold.problem(str(err))
+        found = paths.look_up(path, self.bindings)
+        self.hold.reached.add(path)
+        return found
 
 
 def _members(holder: Any) -> list[tuple[str, Any]]:

@@ -137,8 +137,8 @@ class Trace:
 
     @property
     def was_touched(self) -> bool:
-        """Tells whether an operator wrote, or may have written, any of it."""
-        return bool(self._written or self._perhaps)
+        """Tells whether an operator wrote any of it."""
+        return bool(self._written)
 
     def overlaps(self, region: Region) -> bool:
         """Tells whether a region of the same device may share memory with the tensor."""
@@ -146,13 +146,15 @@ class Trace:
 
     def wrote(self, region: Region, version: int | None) -> None:
         """An operator wrote a region through a tensor of this version."""
-        self._written.append(region)
+        if 0 not in region.shape:
+            self._written.append(region)
         # A tensor that shares the count of writes has the same count.
         self._counted += version is not None and version == version_of(self.tensor)
 
     def may_have_written(self, region: Region, why: str) -> None:
         """Something was handed a region that it may have written."""
-        self._perhaps.append(region)
+        if 0 not in region.shape:
+            self._perhaps.append(region)
         self.why = self.why or why
 
     def close(self) -> None:
@@ -378,7 +380,7 @@ def _tensors(places: tuple[tuple[int, str], ...], args: Any, kwargs: Any) -> Ite
         else:
             values = args[position] if position < len(args) else kwargs.get(name)
         for value in values if isinstance(values, (list, tuple)) else (values,):
-            if isinstance(value, torch.Tensor) and has_memory(value) and value.numel():
+            if isinstance(value, torch.Tensor) and has_memory(value):
                 yield value
 
 
@@ -388,6 +390,9 @@ def _touched(tensor: torch.Tensor) -> list[Trace]:
     found = [trace for trace in _here.traces if trace.tensor.device == device]
     if not found:
         return found
+    if not tensor.numel():  # it writes nothing, and is counted as a write
+        storage = tensor.untyped_storage()._cdata
+        return [one for one in found if one.tensor.untyped_storage()._cdata == storage]
     region = region_of(tensor)
     return [trace for trace in found if trace.overlaps(region)]
 
