@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from fmcheck.contract_clashes import check_clashes
 from fmcheck.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -82,6 +83,7 @@ def check(contract: Contract, where: str) -> None:
     for key, functions in named.items():
         for function in functions:
             _check_reference(function, where, key, "module:Class.method")
+    check_clashes(contract, where)
 
 
 def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: str) -> None:

@@ -11,7 +11,7 @@ import msgspec
 from fmcheck.errors import UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Iterator, Mapping
     from pathlib import Path
 
 if sys.version_info >= (3, 11):
@@ -24,6 +24,13 @@ T = TypeVar("T")
 _LACKS = re.compile(r"Object missing required field `(.+)`")
 _MISTYPED = re.compile(r"Expected `(?P<wanted>[a-z |]+)`, got `(?P<got>[a-z]+)`")
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<key>\d+|\.\.\.)\]")
+#: A string, a comment, or a sign that tells of a file's levels.
+_TOKEN = re.compile(
+    r'"""(?:\\.|[^\\])*?"""|\'\'\'.*?\'\'\'|"(?:\\.|[^"\\\n])*"|\'[^\'\n]*\'|#[^\n]*|[][{}.=,]',
+    re.DOTALL,
+)
+#: How many levels a file may have: no settings or contract has more than six.
+_DEEPEST = 60
 #: msgspec's words for values, in the words of whoever writes the file.
 _WORDS = {
     "array": "a list",
@@ -42,6 +49,8 @@ def read_toml(path: Path) -> dict[str, Any]:
         return parse_toml(path.read_bytes(), str(path))
     except FileNotFoundError:
         raise UsageError(str(path), "no such file") from None
+    except ValueError:  # that of no file
+        raise UsageError(repr(str(path)), "a path has no null byte") from None
     except OSError as err:
         raise UsageError(str(path), f"cannot be read: {err.strerror}") from err
 
@@ -49,11 +58,42 @@ def read_toml(path: Path) -> dict[str, Any]:
 def parse_toml(content: str | bytes, where: str) -> dict[str, Any]:
     """Returns the tables of a TOML file's content; UsageError names `where` if it is not TOML."""
     try:
-        return tomllib.loads(content if isinstance(content, str) else content.decode("utf-8"))
+        text = content if isinstance(content, str) else content.decode("utf-8")
     except UnicodeDecodeError as err:
         raise UsageError(where, f"is not UTF-8 (byte {err.start})") from err
+    _check_depth(text, where)
+    try:
+        return tomllib.loads(text)
+    except RecursionError:
+        raise UsageError(where, f"is nested too deeply (at most {_DEEPEST} levels)") from None
     except tomllib.TOMLDecodeError as err:
         raise UsageError(where, f"is not valid TOML: {err}") from err
+
+
+def _check_depth(text: str, where: str) -> None:
+    """Rejects what would keep the parser for minutes, or has more levels than it can follow.
+
+    Looked at closely is only what has enough dots or brackets for it: strings have some too.
+    """
+    for number, line in enumerate(text.split("\n"), 1):
+        if line.count(".") > _DEEPEST and max(_parts(line)) > _DEEPEST:
+            raise UsageError(where, f"line {number}: a key has more than {_DEEPEST} parts")
+    if text.count("[") + text.count("{") <= _DEEPEST:
+        return
+    depth = 0
+    for sign in _TOKEN.finditer(text):
+        depth += (sign[0] in "[{") - (sign[0] in "]}") if len(sign[0]) == 1 else 0
+        if depth > _DEEPEST:
+            number = text.count("\n", 0, sign.start()) + 1
+            raise UsageError(where, f"line {number}: is nested deeper than {_DEEPEST} levels")
+
+
+def _parts(line: str) -> Iterator[int]:
+    """Yields how many parts each run of dotted names in a line has."""
+    parts = 1
+    for token in _TOKEN.finditer(line):
+        parts = parts + 1 if token[0] == "." else 1 if token[0] in "=,[]{}" else parts
+        yield parts
 
 
 def convert(table: Mapping[str, Any], into: type[T], where: str, at: str = "") -> T:

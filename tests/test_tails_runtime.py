@@ -463,7 +463,16 @@ def problems_of(text: str, **module: Any) -> tuple[str, ...]:
             "the module has no class `Runer`; did you mean `Runner`?",
         ),
         ('["run"]', '["runn"]', "there is no method `runn`; did you mean `run`?"),
-        ("Graph.replay", "Graph.replays", "module `toy_engine` has no `Graph.replays`"),
+        (
+            "Graph.replay",
+            "Graph.replays",
+            "settled_by: module `toy_engine` has no `Graph.replays`; did you mean `Graph.replay`?",
+        ),
+        (
+            '["_replay", "toy_engine:Graph.replay"]',
+            '["_repaly"]',
+            "settled_by: there is no method `_repaly`; did you mean `_replay`?",
+        ),
         ("self.inputs", "self.imputs", "path `self.imputs`: there is no `imputs`"),
         ("batch.size", "batch.sise", "path `batch.sise`: there is no `sise`"),
         ("self.size", "self.padded", "path `self.padded`: there is no `padded`"),

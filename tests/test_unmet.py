@@ -181,10 +181,10 @@ def test_nothing_is_said_of_an_engine_that_was_never_imported() -> None:
             "did you mean `seq_lens`?",
         ),
         (
-            '["run"]',
-            '["fill"]',
+            'settled_by = ["replay"]',
+            'settled_by = ["toy_unmet.loop:Loop.wait"]',
             "fill `toy_unmet.loop:Runner`: no tail was judged in 1 call: nothing of "
-            "`settled_by` (`replay`) was called in the fill or after it",
+            "`settled_by` (`toy_unmet.loop:Loop.wait`) was called in the fill or after it",
         ),
     ],
 )

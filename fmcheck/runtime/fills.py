@@ -16,6 +16,7 @@ from fmcheck.contract import Contract, Fill, applies
 from fmcheck.errors import nearest
 from fmcheck.finding import CHECKS, Access, Site, Violation
 from fmcheck.runtime import hold, paths
+from fmcheck.runtime.calls import functions_of
 from fmcheck.runtime.captures import Captures
 from fmcheck.runtime.containment import contained
 from fmcheck.runtime.demands import Demands
@@ -84,11 +85,13 @@ class FillHold:
         for name in self.fill.settled_by:
             module, colon, method = name.partition(":")
             if colon:
-                yield module, functools.partial(self._take_settler, method)
+                take = functools.partial(self._take_other, "settled_by", method, self._settling)
+                yield module, take
         for name in self.fill.captured_by:
             module, colon, method = name.partition(":")
             if colon:
-                yield module, functools.partial(self._take_capturer, method)
+                take = functools.partial(self._take_other, "captured_by", method, self._capturing)
+                yield module, take
 
     def take(self, module: ModuleType) -> Iterator[Undo]:
         """Wraps the fill's methods and those that settle it, yielding how to let go."""
@@ -109,30 +112,38 @@ class FillHold:
             self.problem(f"there is no method {wanted}{nearest(self.fill.methods[0], members)}")
         for name in methods:
             yield hold.patch(found, name, self._watched(getattr(found, name)))
-        for name in self.fill.settled_by:
-            if ":" not in name and callable(getattr(found, name, None)):
-                yield hold.patch(found, name, self._settling(getattr(found, name)))
-        for name in self.fill.captured_by:
-            if ":" not in name and callable(getattr(found, name, None)):
-                yield hold.patch(found, name, self._capturing(getattr(found, name)))
+        yield from self._take_own("settled_by", found, self._settling)
+        yield from self._take_own("captured_by", found, self._capturing)
 
-    def _take_capturer(self, method: str, module: ModuleType) -> Iterator[Undo]:
-        """Wraps a method of another class, which captures for this fill."""
+    def _take_own(
+        self, key: str, class_: type, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> Iterator[Undo]:
+        """Wraps the methods of the fill's own class that a key names, one of which has to exist."""
+        named = getattr(self.fill, key)
+        own = [name for name in named if ":" not in name]
+        there = [name for name in own if callable(getattr(class_, name, None))]
+        if own and not there and len(own) == len(named):
+            wanted = " or ".join(f"`{name}`" for name in own)
+            members = [name for name in dir(class_) if not name.startswith("__")]
+            self.problem(f"{key}: there is no method {wanted}{nearest(own[0], members)}")
+        for name in there:
+            yield hold.patch(class_, name, wrapped(getattr(class_, name)))
+
+    def _take_other(
+        self,
+        key: str,
+        method: str,
+        wrapped: Callable[[Callable[..., Any]], Callable[..., Any]],
+        module: ModuleType,
+    ) -> Iterator[Undo]:
+        """Wraps a method of another class, which a key names for this fill."""
         owner, _, name = method.rpartition(".")
         class_ = hold.attribute(module, owner)
         if isinstance(class_, type) and callable(getattr(class_, name, None)):
-            yield hold.patch(class_, name, self._capturing(getattr(class_, name)))
-        else:
-            self.problem(f"captured_by: module `{module.__name__}` has no `{method}`")
-
-    def _take_settler(self, method: str, module: ModuleType) -> Iterator[Undo]:
-        """Wraps a method of another class, which settles this fill."""
-        owner, _, name = method.rpartition(".")
-        class_ = hold.attribute(module, owner)
-        if isinstance(class_, type) and callable(getattr(class_, name, None)):
-            yield hold.patch(class_, name, self._settling(getattr(class_, name)))
-        else:
-            self.problem(f"settled_by: module `{module.__name__}` has no `{method}`")
+            yield hold.patch(class_, name, wrapped(getattr(class_, name)))
+            return
+        known = nearest(method, functions_of(module))
+        self.problem(f"{key}: module `{module.__name__}` has no `{method}`{known}")
 
     def never_settled(self) -> str:
         """Returns a sentence on a fill none of whose tails was judged, "" if all is well."""
