@@ -439,7 +439,11 @@ Functions: TypeAlias = Budget | Lend | OwnerFunctions | StepFunctions
 
 
 class Contract(_Part, frozen=True, kw_only=True):
-    """An engine's contract, whole. `origin` is the file it was read from."""
+    """An engine's contract, whole.
+
+    `only_in` says of names and globs, under whichever keys, which releases have them, where a key
+    has no `releases` of its own: `fmcheck contract --release` does not look for them in others.
+    """
 
     engine: Engine
     relay: tuple[Relay, ...] = ()
@@ -453,6 +457,7 @@ class Contract(_Part, frozen=True, kw_only=True):
     streams: Streams = Streams()
     renamed: tuple[Renamed, ...] = ()
     self_guarding: tuple[SelfGuarding, ...] = ()
+    only_in: dict[str, str] = {}
 
 
 def applies(releases: str, version: str | None) -> bool:
