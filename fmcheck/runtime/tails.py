@@ -106,7 +106,9 @@ class HostTail:
         self._dim = dim
         self._demand = demand
         self._unseen = unseen
-        self._before = array_of(tensor).copy()
+        # Good as long as the trace says that the tensor is in place.
+        self._array = array_of(tensor)
+        self._before = self._array.copy()
         self._is_judged = True
         # Which elements nobody wrote, and which of the others nobody was seen to write.
         self._untouched = np.zeros(self._before.shape, bool)
@@ -118,7 +120,7 @@ class HostTail:
     def seal(self, trace: Trace) -> None:
         """Takes over which elements were written, now that the fill is over."""
         written, perhaps = (one.numpy() for one in trace.marks())
-        changed = array_of(self._tensor) != self._before
+        changed = self._array != self._before
         if (changed & ~written & ~perhaps).any():
             self._unseen[self._tensor] = True
         self._is_judged = self._demand.always or trace.was_touched or bool(changed.any())
@@ -128,7 +130,7 @@ class HostTail:
 
     def judge(self, count: int) -> Found | None:
         """Looks at the first `count` entries."""
-        bits = array_of(self._tensor)
+        bits = self._array
         still = bits == self._before
         region = self._tail(bits)[:count]
         untouched = self._tail(self._untouched & still)[:count]
@@ -147,7 +149,7 @@ class HostTail:
         brought = source.detach()
         if brought.dtype.is_floating_point or brought.dtype is torch.bool:
             brought = bits_of(brought)
-        head, values = self._along(array_of(self._tensor))[: self.start], array_of(brought)
+        head, values = self._along(self._array)[: self.start], array_of(brought)
         if values.shape != head.shape:
             return None
         bad = head != values
