@@ -91,10 +91,13 @@ PAGES = {
         means="A graph was to be replayed while the padded tail of an input held what an earlier "
         "replay had left there, or anything but what the contract says. Padded rows then read and "
         "write the rows of other requests.",
-        how="Before the fill, fmcheck lays a value of its own behind the real entries; before the "
-        "replay it must be gone. What was not reset is put back, so that the run is unchanged.",
+        how="Before the fill, fmcheck copies each input; while it runs, torch's dispatcher tells "
+        "which elements its operators write. Before the replay, each entry of the tail must have "
+        "been written, and hold what the contract says. The inputs themselves are only read.",
         unseen="Fills that no `[[graph_inputs.fill]]` describes, and inputs that are neither "
-        "`row_indices`, `index_like` nor in `holds` or `valid`.",
+        "`row_indices`, `index_like` nor in `holds` or `valid`. Where NumPy, a kernel or compiled "
+        "code may have written the tail, an entry that did not change is counted as not followed, "
+        "and only a wrong value is reported.",
         mend="Reset the tail before the copy: `buffer[raw:padded].zero_()`, or the padding policy "
         "of the slot. Padded rows point at the sink row.",
         seen_in=("sgl-project/sglang#26292", "sgl-project/sglang#24401"),

@@ -207,10 +207,11 @@ class Fill(_Part, frozen=True, kw_only=True):
     `inputs` is the path of the object, or of the mapping, that holds the inputs. They are tensors,
     or slots with the tensor in the attribute `slot_buffer` and the name of the axis in `slot_axis`;
     without slots there is one axis. `only` restricts the fill to some inputs. The tail is judged
-    when a method of `settled_by` is called, of the same class or `module:Class.method`, and else
-    when the fill returns. A call is passed over where the path `unless` leads to something true.
-    `captured_by` are the methods, named likewise, after which a graph reads the inputs where they
-    lie then; without one, they must not move between a fill and its replay.
+    when a method of `settled_by` is called in the fill or after it, of the same class or
+    `module:Class.method`; without one, when the fill returns. A call is passed over where the path
+    `unless` leads to something true. `captured_by` are the methods, named likewise, after which a
+    graph reads the inputs where they are then: an object that captured nothing is not judged when
+    its fill returns. Without one, the inputs must not move between a fill and its replay.
     `holds` is what the tail of an input holds after this fill, a number or
     a path. `source` is where the batch's own values lie by the same names; `copies_source` means
     that the head holds just these. `mapping` is the path of the tensor whose row 0 stays zero.
@@ -438,7 +439,11 @@ Functions: TypeAlias = Budget | Lend | OwnerFunctions | StepFunctions
 
 
 class Contract(_Part, frozen=True, kw_only=True):
-    """An engine's contract, whole. `origin` is the file it was read from."""
+    """An engine's contract, whole.
+
+    `only_in` says of names and globs, under whichever keys, which releases have them, where a key
+    has no `releases` of its own: `fmcheck contract --release` does not look for them in others.
+    """
 
     engine: Engine
     relay: tuple[Relay, ...] = ()
@@ -452,6 +457,7 @@ class Contract(_Part, frozen=True, kw_only=True):
     streams: Streams = Streams()
     renamed: tuple[Renamed, ...] = ()
     self_guarding: tuple[SelfGuarding, ...] = ()
+    only_in: dict[str, str] = {}
 
 
 def applies(releases: str, version: str | None) -> bool:

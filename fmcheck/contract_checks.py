@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from fmcheck.contract_clashes import check_clashes
 from fmcheck.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -82,6 +83,24 @@ def check(contract: Contract, where: str) -> None:
     for key, functions in named.items():
         for function in functions:
             _check_reference(function, where, key, "module:Class.method")
+    if contract.only_in:
+        _check_only_in(contract, where)
+    check_clashes(contract, where)
+
+
+def _check_only_in(contract: Contract, where: str) -> None:
+    from fmcheck.contract_names import files, words
+
+    known = {name for _, globs in files(contract) for name in globs}
+    known.update(name for one in words(contract, None) for name in one.names)
+    for name, releases in contract.only_in.items():
+        _check_releases(releases, where, f"only_in.{name}")
+        if name not in known:
+            raise UsageError(
+                where,
+                f"key `only_in.{name}`: expected a name or glob of a file that this contract "
+                f"declares elsewhere{nearest(name, known)}",
+            )
 
 
 def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: str) -> None:

@@ -173,3 +173,62 @@ def test_what_captures_is_named_by_class_and_method() -> None:
     text = CONTRACT.replace("CAPTURED", 'captured_by = ["toy graphs:x"]')
     with pytest.raises(UsageError, match=r"captured_by.*module:Class\.method"):
         parse_contract(text, "toy.toml")
+
+
+class Sized(Runner):
+    """A runner with a graph of its own, and tensors of its own, for each size."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.of_size = {size: torch.zeros(4, dtype=torch.int64) for size in (2, 4)}
+
+    def bind(self, size: int) -> None:
+        self.rows = self.of_size[size]
+        self.most = size
+
+    def capture_one(self, size: int) -> None:
+        self.bind(size)
+        self.capture()
+
+
+def captured_in_two_sizes() -> Sized:
+    runner = Sized()
+    for size in (4, 2):
+        runner.capture_one(size)
+    return runner
+
+
+def test_each_size_has_a_graph_with_its_own_inputs(watch: Watch) -> None:
+    runner = captured_in_two_sizes()
+    for size in (4, 2, 4):
+        runner.bind(size)
+        runner.run(1, nothing)
+    assert codes(watch) == []
+
+
+def test_the_inputs_of_another_size_are_reported(watch: Watch) -> None:
+    runner = captured_in_two_sizes()
+    runner.bind(4)
+    runner.rows = runner.of_size[2]
+    runner.run(1, nothing)
+    assert codes(watch) == ["FR601"]
+
+
+def test_inputs_that_no_graph_was_captured_with_are_reported(watch: Watch) -> None:
+    runner = captured_in_two_sizes()
+    runner.bind(2)
+    rebind(runner)
+    runner.run(1, nothing)
+    assert codes(watch) == ["FR601"]
+
+
+def test_the_size_may_be_what_the_capture_is_called_with(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Runner, "capture_one", Sized.capture_one, raising=False)
+    monkeypatch.setattr(Runner, "bind", Sized.bind, raising=False)
+    watch = watching(monkeypatch, 'captured_by = ["capture_one"]')
+    try:
+        monkeypatch.delattr(Sized, "capture_one")
+        test_each_size_has_a_graph_with_its_own_inputs(watch)
+        test_the_inputs_of_another_size_are_reported(watch)
+    finally:
+        watch.stop()

@@ -282,6 +282,9 @@ FILL = """
     [engine]
     name = "toy"
 
+    [graph_inputs]
+    row_indices = ["rows"]
+
     [[graph_inputs.fill]]
     class = "toy:Runner"
     methods = ["run"]

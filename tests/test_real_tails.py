@@ -41,6 +41,7 @@ STALE: Mapping[str, Mapping[str, set[str]]] = {
     },
     "0.5.13": {
         "test_slot_registry": {POSITIONS, MROPE},
+        "test_slot_registry_that_no_graph_reads": set(),
         "test_cpu_runner": {POSITIONS},
         "test_draft": set(),
         "test_draft_extend": set(),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import contextlib
+import ctypes
 import dataclasses
 import sys
 from dataclasses import dataclass, field
@@ -12,6 +14,7 @@ import pytest
 import torch
 
 from fmcheck.contract import parse_contract
+from fmcheck.runtime import writes
 from fmcheck.runtime.probes import PROBES, Place, tried
 from fmcheck.runtime.watch import Watch
 
@@ -184,6 +187,7 @@ def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
 
 def found(watch: Watch) -> dict[str, Violation]:
     assert watch.coverage().problems == ()
+    assert watch.tally.broken == {}
     violations = {violation.buffer: violation for violation in watch.drain()}
     assert {violation.code for violation in violations.values()} <= {"FR201"}
     return violations
@@ -268,12 +272,18 @@ def test_an_input_that_the_fill_does_not_write_at_all_is_not_its_business(watch:
     assert found(watch) == {}
 
 
-def test_a_write_past_the_version_counter_is_seen_by_its_values(watch: Watch) -> None:
+def test_a_write_out_of_sight_leaves_the_tail_to_its_values_alone(watch: Watch) -> None:
     def kernel(runner: Runner) -> None:
         runner.inputs["positions"].numpy()[: 2 * RAW] = 11
+        runner.inputs["fixed"].numpy()[:RAW] = 11
 
-    Runner().run(Step(tails=without("positions"), skipped=("positions",), also=kernel))
-    assert set(found(watch)) == {"Runner.positions"}
+    named = ("positions", "fixed")
+    Runner().run(Step(tails=without(*named), skipped=named, also=kernel))
+    # NumPy may have written what the positions held before: only a wrong value is sure.
+    violation = found(watch)["Runner.fixed"]
+    assert "whether this fill wrote them cannot be known" in violation.notes[0]
+    assert set(found(watch)) == set()
+    assert set(watch.tally.untracked) == {("tails", writes.NUMPY)}
 
 
 def test_row_indices_are_judged_whether_or_not_they_were_seen_to_be_filled(watch: Watch) -> None:
@@ -345,7 +355,7 @@ def test_the_mapping_of_the_sink_row_must_stay_zero(watch: Watch) -> None:
     assert found(watch) == {}
 
 
-def test_a_source_that_lies_in_the_tail_is_not_poisoned(watch: Watch) -> None:
+def test_a_source_that_lies_in_the_tail_is_no_measure_of_the_head(watch: Watch) -> None:
     runner = Runner()
     rows = runner.inputs["rows"]
     rows.copy_(torch.arange(MOST))
@@ -356,7 +366,9 @@ def test_a_source_that_lies_in_the_tail_is_not_poisoned(watch: Watch) -> None:
 
     runner.run(Step(tails=without("rows"), rows=taken, also=copy))
     assert runner.inputs["rows"][:RAW].tolist() == [3, 4]
-    assert found(watch) == {}
+    violation = found(watch)["Runner.rows"]
+    assert violation.rows == (2, 3, 4, 5)
+    assert violation.values == ("2", "3", "4", "5")
 
 
 def test_inputs_of_inference_mode_are_judged_too(watch: Watch) -> None:
@@ -421,7 +433,8 @@ def test_after_the_watch_nothing_is_touched(watch: Watch) -> None:
     assert not hasattr(Graph.replay, "__wrapped__")
 
 
-def problems_of(text: str, **module: Any) -> tuple[str, ...]:
+@contextlib.contextmanager
+def watching(text: str, **module: Any) -> Iterator[Watch]:
     made: Any = ModuleType("toy_engine")
     for name, value in {"Runner": Runner, "Slots": Slots, "Graph": Graph, **module}.items():
         setattr(made, name, value)
@@ -429,11 +442,16 @@ def problems_of(text: str, **module: Any) -> tuple[str, ...]:
     watch = Watch([parse_contract(text, "toy.toml")])
     watch.start()
     try:
-        Runner().run(Step())
-        return watch.coverage().problems
+        yield watch
     finally:
         watch.stop()
         del sys.modules["toy_engine"]
+
+
+def problems_of(text: str, **module: Any) -> tuple[str, ...]:
+    with watching(text, **module) as watch:
+        Runner().run(Step())
+        return watch.coverage().problems
 
 
 @pytest.mark.parametrize(
@@ -445,7 +463,16 @@ def problems_of(text: str, **module: Any) -> tuple[str, ...]:
             "the module has no class `Runer`; did you mean `Runner`?",
         ),
         ('["run"]', '["runn"]', "there is no method `runn`; did you mean `run`?"),
-        ("Graph.replay", "Graph.replays", "module `toy_engine` has no `Graph.replays`"),
+        (
+            "Graph.replay",
+            "Graph.replays",
+            "settled_by: module `toy_engine` has no `Graph.replays`; did you mean `Graph.replay`?",
+        ),
+        (
+            '["_replay", "toy_engine:Graph.replay"]',
+            '["_repaly"]',
+            "settled_by: there is no method `_repaly`; did you mean `_replay`?",
+        ),
         ("self.inputs", "self.imputs", "path `self.imputs`: there is no `imputs`"),
         ("batch.size", "batch.sise", "path `batch.sise`: there is no `sise`"),
         ("self.size", "self.padded", "path `self.padded`: there is no `padded`"),
@@ -487,3 +514,193 @@ def probe(code: str) -> str:
     """What the probe of a check says is wrong with its detector."""
     (one,) = [probe for probe in PROBES if probe.code == code]
     return tried(one, Place("cpu"))
+
+
+def test_a_tail_written_with_any_value_is_left_as_it_was_written(watch: Watch) -> None:
+    for value in (0, 1, 2, 3, 10):
+        runner = Runner()
+        runner.run(Step(tails={**RIGHT, "positions": value, "wide": value}))
+        assert found(watch) == {}
+        assert set(runner.read["positions"][2 * RAW : 2 * PADDED].tolist()) == {value}
+        assert set(runner.read["wide"][:, RAW:PADDED].flatten().tolist()) == {value}
+
+
+def test_a_fill_reads_from_a_tail_what_it_would_read_unwatched(watch: Watch) -> None:
+    seen: list[Any] = []
+
+    def read(runner: Runner) -> None:
+        rows, wide = runner.inputs["rows"], runner.inputs["wide"]
+        seen.append(rows.tolist())
+        seen.append(rows.numpy().tolist())
+        wide[:, :PADDED] = wide[:, :PADDED] + 1
+
+    Runner().run(Step(tails=without("rows", "wide"), also=read))
+    assert seen == [[4] * RAW + [OLD] * (MOST - RAW)] * 2
+    assert set(found(watch)) == {"Runner.rows"}
+
+
+def test_who_is_handed_an_address_may_have_written_what_was_there(watch: Watch) -> None:
+    def kernel(runner: Runner) -> None:
+        ctypes.memset(runner.inputs["positions"].data_ptr() + 4 * 2 * RAW, 5, 0)
+
+    Runner().run(Step(tails=without("positions"), also=kernel))
+    assert found(watch) == {}
+    assert set(watch.tally.untracked) == {("tails", writes.KERNEL)}
+
+
+def test_an_operator_of_somebody_elses_may_have_written_what_was_there(watch: Watch) -> None:
+    with torch.library._scoped_library("fmcheck_toy", "FRAGMENT") as library:
+        library.define("pad(Tensor x) -> ()")  # as careless extensions declare it
+        library.impl("pad", lambda x: None, "CPU")
+        pad = torch.ops.fmcheck_toy.pad
+        Runner().run(Step(tails=without("positions"), also=lambda it: pad(it.inputs["positions"])))
+    assert found(watch) == {}
+    assert set(watch.tally.untracked) == {("tails", writes.KERNEL)}
+
+
+@pytest.mark.parametrize("backend", ["eager", "aot_eager", "inductor"])
+def test_compiled_code_that_resets_a_tail_is_believed(backend: str) -> None:
+    torch.compiler.reset()
+
+    @torch.compile(backend=backend, dynamic=False)
+    def reset(x: torch.Tensor) -> None:
+        x[2 * RAW :] = OLD
+
+    step = Step(tails=without("positions"), also=lambda it: reset(it.inputs["positions"]))
+    with watching(CONTRACT) as watch:
+        for _ in range(2):
+            Runner().run(step)
+        assert found(watch) == {}
+
+
+def test_an_input_that_was_once_written_out_of_sight_is_never_sure_again(watch: Watch) -> None:
+    runner = Runner()
+    address = runner.inputs["positions"].data_ptr()
+
+    def kernel(value: int) -> Callable[[Any], None]:
+        tail = (ctypes.c_int32 * (2 * (MOST - RAW))).from_address(address + 4 * 2 * RAW)
+
+        def write(_: Any) -> None:
+            tail[:] = [value] * len(tail)
+
+        return write
+
+    runner.run(Step(tails=without("positions"), also=kernel(3)))
+    runner.run(Step(tails=without("positions"), also=kernel(3)))
+    assert found(watch) == {}
+
+
+def test_a_tensor_may_be_resized_after_the_watch_has_looked_at_it(watch: Watch) -> None:
+    runner = Runner()
+    runner.run(Step())
+    for tensor in runner.inputs.values():
+        tensor.resize_(100)
+
+
+def test_memory_that_is_given_up_in_the_fill_is_not_looked_at(watch: Watch) -> None:
+    def resize(runner: Runner) -> None:
+        runner.inputs["positions"].resize_(1 << 20)
+
+    Runner().run(Step(tails=without("positions"), also=resize))
+    assert {one.code for one in watch.drain()} <= {"FR601"}
+    assert watch.tally.broken == {}
+
+
+def test_an_error_of_our_own_code_is_not_the_engines(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(writes, "_noted", fail)
+    runner = Runner()
+    runner.run(Step(tails=without("rows", "positions")))
+    assert runner.read["rows"][:RAW].tolist() == [4] * RAW
+    assert set(watch.tally.broken) == {"FR201"}
+    # A value that is wrong is wrong, whoever wrote it.
+    assert [one.buffer for one in watch.drain()] == ["Runner.rows"]
+
+
+@pytest.mark.parametrize("place", ["begin", "settle", "leave", "judge_mapping"])
+def test_an_error_at_any_step_of_a_fill_is_not_the_engines(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    from fmcheck.runtime.open_fill import OpenFill
+
+    def fail(*_: Any) -> None:
+        raise ZeroDivisionError
+
+    monkeypatch.setattr(OpenFill, place, fail)
+    runner = Runner()
+    runner.run(Step())
+    assert runner.read["rows"].tolist() == [4, 4, 0, 0, 0, 0, OLD, OLD]
+    assert set(watch.tally.broken) == {"FR201"}
+    assert torch._C._len_torch_dispatch_stack() == (place == "leave")
+    writes.leave(list(writes._here.traces))
+
+
+def test_a_fill_is_judged_by_a_replay_that_follows_its_return(watch: Watch) -> None:
+    runner = Runner()
+    runner.run(Step(tails=without("rows"), replayed=False))
+    runner.size = PADDED
+    assert found(watch) == {}
+    Graph().replay()
+    assert set(found(watch)) == {"Runner.rows"}
+    Graph().replay()
+    assert found(watch) == {}
+
+
+def test_a_replay_of_another_test_judges_no_fill_of_this_one(watch: Watch) -> None:
+    watch.enter("one")
+    runner = Runner()
+    runner.run(Step(tails=without("rows"), replayed=False))
+    watch.enter("other")
+    Graph().replay()
+    assert found(watch) == {}
+
+
+def test_an_object_that_captured_nothing_is_not_judged_when_its_fill_returns() -> None:
+    text = CONTRACT.replace('methods = ["fill"]', 'methods = ["fill"]\ncaptured_by = ["capture"]')
+
+    class Captured(Slots):
+        def capture(self) -> None:
+            pass
+
+    with watching(text, Slots=Captured) as watch:
+        Captured().fill(2, 4, raw_tokens=3, padded_tokens=8)
+        assert found(watch) == {}
+        ((what, reason),) = watch.tally.untracked
+        assert (what, reason) == ("fills", "no graph was captured that would read them")
+        slots = Captured()
+        slots.capture()
+        slots.fill(2, 4, raw_tokens=3, padded_tokens=8)
+        assert set(found(watch)) == {"Captured.positions"}
+
+
+class Built(Slots):
+    def __init__(self) -> None:
+        super().__init__()
+        self.max_bs = MOST
+
+
+def test_an_object_that_lacks_a_path_is_not_judged() -> None:
+    with watching(CONTRACT.replace("self.most", "self.max_bs"), Slots=Built) as watch:
+        half = object.__new__(Built)
+        half.slots = Slots().slots
+        half.fill(2, 4, raw_tokens=3, padded_tokens=8)
+        assert found(watch) == {}
+        ((what, reason),) = watch.tally.untracked
+        assert (what, reason) == ("fills", "their object has no `self.max_bs` (toy_engine:Slots)")
+        Built().fill(2, 4, raw_tokens=3, padded_tokens=8)
+        assert set(found(watch)) == {"Built.positions"}
+
+
+def test_a_path_that_only_one_object_was_given_is_no_slip() -> None:
+    with watching(CONTRACT.replace("self.most", "self.max_bs")) as watch:
+        slots = Slots()
+        slots.fill(2, 4, raw_tokens=3, padded_tokens=8)
+        (problem,) = watch.coverage().problems
+        assert "path `self.max_bs`: there is no `max_bs`" in problem
+        vars(slots)["max_bs"] = MOST
+        slots.fill(2, 4, raw_tokens=3, padded_tokens=8)
+        assert set(found(watch)) == {"Slots.positions"}

@@ -204,12 +204,13 @@ def test_what_a_fork_lacks_of_a_shipped_contract_is_a_note(
     assert problems == ()
 
 
-def test_a_fill_that_returns_before_it_is_settled_is_a_note() -> None:
-    notes, problems = notes_of(CONTRACT.replace('["run"]', '["fill"]'))
+def test_a_fill_that_nothing_settles_is_a_note() -> None:
+    text = CONTRACT.replace('settled_by = ["replay"]', 'settled_by = ["toy_unmet.loop:Loop.wait"]')
+    notes, problems = notes_of(text)
 
     assert notes == (
         "contract `toy`, fill `toy_unmet.loop:Runner`: no tail was judged in 1 call: nothing of "
-        "`settled_by` (`replay`) was called before the fill returned",
+        "`settled_by` (`toy_unmet.loop:Loop.wait`) was called in the fill or after it",
     )
     assert problems == ()
 

@@ -9,6 +9,7 @@ from fnmatch import fnmatchcase
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from fmcheck.contract import applies
 from fmcheck.contract_names import files, references, words
 from fmcheck.errors import nearest
 from fmcheck.lint.module import parse
@@ -86,6 +87,8 @@ def unmet(contract: Contract, version: str | None, source: Source) -> Iterator[t
         yield from _missing_functions(key, alternatives, source)
     for key, globs in files(contract):
         for glob in globs:
+            if not applies(contract.only_in.get(glob, ""), version):
+                continue
             if not any(lies_in(path, (glob,)) for path in source.paths):
                 yield key, f"`{glob}` matches no file{_nearest_path(glob, globs, source)}"
     asked = list(words(contract, version))
@@ -93,7 +96,11 @@ def unmet(contract: Contract, version: str | None, source: Source) -> Iterator[t
     lacked = source.lacks(declared)
     free = source.identifiers - declared if lacked else set()
     for one in asked:
-        missing = [name for name in one.names if name in lacked]
+        missing = [
+            name
+            for name in one.names
+            if name in lacked and applies(contract.only_in.get(name, ""), version)
+        ]
         is_met = one.alternatives and len(missing) < len(one.names)
         for name in missing:
             known = _nearest(name, free, _SAME if is_met else _NEAR)
@@ -114,6 +121,8 @@ def _missing_functions(
     for one in missing:
         module, _, name = one.partition(":")
         path = source.module(module)
+        if path is None and module.partition(".")[0] == "torch":
+            continue  # no name of the engine's
         if path is not None:
             known = nearest(name, source.bound(path) - own, _SAME if is_met else _NEAR)
             if known or not is_met:

@@ -1,14 +1,15 @@
 """FR601 capture-identity: a graph input that was bound to other memory than its graph reads.
 
 A captured graph reads the memory of capture time. Where the contract says what captures, the inputs
-must lie where they lay after the last capture; elsewhere they must not move while they are filled.
+must be where they were when the graph of this size was captured; elsewhere they must not move while
+they are filled.
 """
 
 from __future__ import annotations
 
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from fmcheck.finding import CHECKS, Access, Violation
 
@@ -38,12 +39,18 @@ class Place(NamedTuple):
 
 def place_of(tensor: torch.Tensor) -> Place:
     """Returns where a tensor lies."""
+    from fmcheck.runtime.writes import address_of
+
     shape = tuple(tensor.shape)
-    return Place(tensor.data_ptr(), str(tensor.device), tensor.element_size(), shape)
+    return Place(address_of(tensor), str(tensor.device), tensor.element_size(), shape)
+
+
+#: The numbers that a capture was called with, and the padded sizes then: another graph for each.
+Sizes: TypeAlias = "tuple[int, ...]"
 
 
 class Captured(NamedTuple):
-    """Where the inputs of one runner lay when its graph was captured, and the line that did."""
+    """Where the inputs of one runner were when a graph was captured, and the line that did."""
 
     places: Mapping[str, Place]
     site: Site
@@ -54,29 +61,45 @@ class Captures:
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
-        self._of: dict[int, Captured] = {}
+        self._of: dict[int, dict[Sizes, Captured]] = {}
 
-    def capture(self, filler: Any, places: Mapping[str, Place], site: Site) -> None:
-        """A graph was captured over inputs that lie at `places`."""
+    def knows(self, filler: Any) -> bool:
+        """Tells whether a graph of this runner was captured, or may have been."""
+        return id(filler) in self._of or not _has_an_end(filler)
+
+    def capture(
+        self, filler: Any, places: Mapping[str, Place], site: Site, sizes: Sizes = ()
+    ) -> None:
+        """A graph was captured over inputs that are at `places`."""
         if id(filler) not in self._of:
-            try:
-                weakref.finalize(filler, self._of.pop, id(filler), None).atexit = False
-            except TypeError:
-                return  # nothing would tell of its end
-        self._of[id(filler)] = Captured(places, site)
+            if not _has_an_end(filler):
+                return
+            weakref.finalize(filler, self._of.pop, id(filler), None).atexit = False
+        self._of.setdefault(id(filler), {})[sizes] = Captured(places, site)
 
     def judge(self, fill: OpenFill, before: Mapping[str, Place]) -> None:
         """The graph is about to read what was filled: each input has to be where it was."""
-        captured = self._of.get(id(fill.filler))
-        expected = before if captured is None else captured.places
         now = fill.places()
-        for name, place in expected.items():
-            if name not in now:
-                continue
-            # Without a capture there is no telling whether a graph knows how far it reaches.
-            parts = 4 if captured is not None else 3
-            if now[name][:parts] != place[:parts]:
-                self._report(f"{fill.owner}.{name}", fill.site, now[name], captured)
+        captured = self._captured(fill)
+        if not captured:
+            self._compare(fill, now, Captured(before, fill.site), None)
+        elif all(_moved(now, one.places, 4) for one in captured):
+            last = captured[-1]
+            self._compare(fill, now, last, last)
+
+    def _captured(self, fill: OpenFill) -> list[Captured]:
+        """Returns the graphs that may be replayed now: those of this size, or else all."""
+        known = self._of.get(id(fill.filler), {})
+        padded = fill.padded_sizes()
+        of_size = [one for sizes, one in known.items() if padded and padded <= {*sizes}]
+        return of_size or list(known.values())
+
+    def _compare(
+        self, fill: OpenFill, now: Mapping[str, Place], expected: Captured, known: Captured | None
+    ) -> None:
+        # Without a capture there is no telling whether a graph knows how far an input reaches.
+        for name in _moved(now, expected.places, 4 if known is not None else 3):
+            self._report(f"{fill.owner}.{name}", fill.site, now[name], known)
 
     def _report(self, buffer: str, site: Site, now: Place, captured: Captured | None) -> None:
         tally = self.tally
@@ -106,3 +129,21 @@ class Captures:
                     notes=(note,),
                 )
             )
+
+
+def _moved(now: Mapping[str, Place], expected: Mapping[str, Place], parts: int) -> list[str]:
+    """Returns the inputs that are elsewhere than they were, by the first `parts` of a place."""
+    return [
+        name
+        for name, place in expected.items()
+        if name in now and now[name][:parts] != place[:parts]
+    ]
+
+
+def _has_an_end(filler: Any) -> bool:
+    """Tells whether anybody would be told of a runner's end: until then its address is its own."""
+    try:
+        weakref.ref(filler)
+    except TypeError:
+        return False
+    return True

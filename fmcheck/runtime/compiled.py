@@ -23,7 +23,7 @@ _TORCH_DISPATCH = "__torch_dispatch__"
 
 def teach_dynamo(dynamo: ModuleType) -> Undo:
     """Makes Dynamo break the graph at relay tensors and leave this package's code alone."""
-    from fmcheck.runtime import ops, relay_tensor
+    from fmcheck.runtime import ops, relay_tensor, writes
 
     kind = relay_tensor.RelayTensor
     untraced = getattr(dynamo.config, "nontraceable_tensor_subclasses", None)
@@ -32,8 +32,10 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
     original = kind.__dict__[_TORCH_FUNCTION]
     entered = {name: getattr(relay_tensor, name) for name in ("before_call", "after_call")}
     setattr(kind, _TORCH_FUNCTION, classmethod(dynamo.disable(original.__func__)))
-    seen = ops.Mode.__dict__[_TORCH_DISPATCH]
-    ops.Mode.__torch_dispatch__ = dynamo.disable(seen)  # type: ignore[method-assign]
+    modes: tuple[Any, ...] = (ops.Mode, writes.WriteMode)
+    seen = [mode.__dict__[_TORCH_DISPATCH] for mode in modes]
+    for mode, method in zip(modes, seen, strict=True):
+        mode.__torch_dispatch__ = dynamo.disable(method)
     for name, function in entered.items():
         # An opaque function tells of its rows by these, from inside a compiled function too.
         setattr(relay_tensor, name, dynamo.disable(function))
@@ -41,7 +43,8 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
     def undo() -> None:
         # The subclass stays untraced: tensors of it may outlive the session.
         setattr(kind, _TORCH_FUNCTION, original)
-        ops.Mode.__torch_dispatch__ = seen  # type: ignore[method-assign]
+        for mode, method in zip(modes, seen, strict=True):
+            mode.__torch_dispatch__ = method
         for name, function in entered.items():
             setattr(relay_tensor, name, function)
 

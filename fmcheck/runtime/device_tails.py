@@ -8,19 +8,23 @@ import torch
 
 from fmcheck.contract import COMPARISONS
 from fmcheck.runtime.tails import (
+    BY_FILL,
+    BY_NOBODY,
     SHOWN,
+    UNKNOWN,
     Found,
     as_bits,
     bits_of,
-    poison_bits,
     shown,
-    version_of,
 )
+from fmcheck.runtime.writes import unheard
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fmcheck.runtime.demands import Demand
+    from fmcheck.runtime.tails import Unseen
+    from fmcheck.runtime.writes import Trace
 
 
 class Record:
@@ -33,7 +37,7 @@ class Record:
         self._dtype = dtype
         self._hits = torch.zeros((), dtype=torch.int64, device=bits.device)
         self._start = torch.zeros_like(self._hits)
-        self._untouched = torch.zeros_like(self._hits, dtype=torch.bool)
+        self._by = torch.zeros_like(self._hits)
         self._bad = torch.zeros(bits.shape, dtype=torch.bool, device=bits.device)
         self._bits = torch.zeros_like(bits)
 
@@ -42,7 +46,7 @@ class Record:
         bad: torch.Tensor,
         bits: torch.Tensor,
         start: int,
-        untouched: torch.Tensor,
+        by: torch.Tensor,
         unless: torch.Tensor | None,
     ) -> None:
         """Adds a look at `len(bad)` entries; nothing is entered where `unless` is true."""
@@ -52,12 +56,12 @@ class Record:
         self._bad[:count].copy_(torch.where(first, bad, self._bad[:count]))
         self._bits[:count].copy_(torch.where(first, bits, self._bits[:count]))
         self._start.copy_(torch.where(first, start, self._start))
-        self._untouched.copy_(torch.where(first, untouched, self._untouched))
+        self._by.copy_(torch.where(first, by, self._by))
         self._hits.add_(hit)
 
     def read(self) -> Found | None:
         """Waits for the device; returns what was found, and starts anew."""
-        with torch.inference_mode():
+        with unheard():
             return self._read()
 
     def _read(self) -> Found | None:
@@ -74,10 +78,10 @@ class Record:
             tuple(int(entry) + start for entry in first),
             tuple(shown(value) for value in picked.tolist()),
             len(entries),
-            bool(self._untouched.item()),
+            int(self._by.item()),
             hits,
         )
-        for kept in (self._hits, self._start, self._untouched, self._bad, self._bits):
+        for kept in (self._hits, self._start, self._by, self._bad, self._bits):
             kept.zero_()
         return found
 
@@ -85,82 +89,84 @@ class Record:
 class DeviceTail:
     """A tail in an accelerator's memory. `record(what, bits)` returns where finds are entered."""
 
-    @torch.inference_mode()
     def __init__(
         self,
         tensor: torch.Tensor,
         dim: int,
         start: int,
         demand: Demand,
+        unseen: Unseen,
         record: Callable[[str, torch.Tensor], Record],
     ) -> None:
         self._tensor = tensor
+        self._dim = dim
         self._demand = demand
+        self._unseen = unseen
         self._record = record
-        bits = bits_of(tensor)
-        self._bits = bits.transpose(0, dim) if dim else bits
         self.start = start
-        self.length = len(self._bits) - start
-        self._head = None if demand.always else self._bits[:start].clone()
-        self._tail = self._bits[start:]
-        self._old = self._tail.clone()
-        self._poison = _turns(poison_bits(demand.expected, tensor.dtype), self._tail)
-        self._version: int | None = None
+        self.length = tensor.shape[dim] - start
+        self.is_in_doubt = False
+        with unheard():
+            self._before = bits_of(tensor).clone()
+            self._untouched = torch.zeros_like(self._before, dtype=torch.bool)
+            self._doubtful = self._untouched
+        self._unless: torch.Tensor | None = None
 
-    @torch.inference_mode()
-    def lay(self) -> None:
-        """Puts poison in place of the values."""
-        self._tail.copy_(self._poison)
-        self._version = version_of(self._tensor)
+    def seal(self, trace: Trace) -> None:
+        """Takes over which elements were written, now that the fill is over."""
+        with unheard():
+            written, perhaps = trace.marks()
+            changed = bits_of(self._tensor) != self._before
+            unseen = (changed & ~written & ~perhaps).any()
+            if self._tensor in self._unseen:
+                unseen = unseen | self._unseen[self._tensor]
+            self._unseen[self._tensor] = unseen
+            if not (self._demand.always or trace.was_touched):
+                self._unless = ~changed.any()
+            left = ~(changed | written)
+            self._doubtful = left & (perhaps | unseen)
+            self._untouched = left & ~self._doubtful
+        self.is_in_doubt = bool(trace.why)
 
-    @torch.inference_mode()
     def judge(self, count: int) -> Found | None:
         """Enters what is wrong with the first `count` entries."""
-        region, poison = self._tail[:count], self._poison[:count]
-        untouched = region == poison
-        bad = untouched
-        if self._demand.expected is not None:
-            bad = region != as_bits(self._demand.expected, self._tensor.dtype)
-        if self._demand.bound is not None:
-            sign, limit = self._demand.bound
-            bad = bad | ~COMPARISONS[sign](region, limit)
-        seen = torch.where(untouched, self._old[:count], region)
-        all_untouched = (untouched | ~bad).all()
-        kept = self._record("tail", self._bits)
-        kept.enter(bad, seen, self.start, all_untouched, self._left_alone())
+        with unheard():
+            bits = bits_of(self._tensor)
+            still = bits == self._before
+            region = self._tail(bits)[:count]
+            untouched = self._tail(self._untouched & still)[:count]
+            doubtful = self._tail(self._doubtful & still)[:count]
+            bad = self._wrong(region) | untouched
+            by = torch.where((untouched | ~bad).all(), BY_NOBODY, BY_FILL)
+            by = torch.where((doubtful & bad).any(), UNKNOWN, by)
+            kept = self._record("tail", self._along(bits))
+            kept.enter(bad, region, self.start, by, self._unless)
         return None
 
-    @torch.inference_mode()
     def judge_head(self, source: torch.Tensor) -> Found | None:
         """Enters where the head is not what it was copied from."""
-        head = self._bits[: self.start]
-        values = source.detach()
-        if values.dtype.is_floating_point or values.dtype is torch.bool:
-            values = bits_of(values)
-        if values.shape == head.shape and len(head):
-            bad = head != values
-            no = torch.zeros((), dtype=torch.bool, device=head.device)
-            self._record("head", self._bits).enter(bad, head, 0, no, None)
+        with unheard():
+            bits = self._along(bits_of(self._tensor))
+            head, values = bits[: self.start], source.detach()
+            if values.dtype.is_floating_point or values.dtype is torch.bool:
+                values = bits_of(values)
+            if values.shape == head.shape and len(head):
+                by = torch.full((), BY_FILL, device=head.device)
+                self._record("head", bits).enter(head != values, head, 0, by, None)
         return None
 
-    @torch.inference_mode()
-    def restore(self) -> None:
-        """Gives what still holds poison its old values."""
-        self._tail.copy_(torch.where(self._tail == self._poison, self._old, self._tail))
+    def _wrong(self, region: torch.Tensor) -> torch.Tensor:
+        """Tells which entries hold what they must not, whoever wrote it."""
+        bad = torch.zeros(region.shape, dtype=torch.bool, device=region.device)
+        if self._demand.expected is not None:
+            bad |= region != as_bits(self._demand.expected, self._tensor.dtype)
+        if self._demand.bound is not None:
+            sign, limit = self._demand.bound
+            bad |= ~COMPARISONS[sign](region, limit)
+        return bad
 
-    def _left_alone(self) -> torch.Tensor | None:
-        """Returns whether the fill did not write the input, None where it surely did."""
-        if self._head is None:
-            return None
-        if self._version is not None and self._version != version_of(self._tensor):
-            return None
-        return (self._head == self._bits[: self.start]).all()
+    def _along(self, bits: torch.Tensor) -> torch.Tensor:
+        return bits.transpose(0, self._dim) if self._dim else bits
 
-
-def _turns(poison: tuple[int, int], like: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor that shows the two patterns by turns along its first dimension."""
-    if poison[0] == poison[1]:
-        return torch.full((), poison[0], dtype=like.dtype, device=like.device).expand(like.shape)
-    turns = torch.arange(len(like), dtype=like.dtype, device=like.device) % 2
-    laid = turns * (poison[1] - poison[0]) + poison[0]
-    return laid.reshape((-1,) + (1,) * (like.dim() - 1)).expand(like.shape)
+    def _tail(self, bits: torch.Tensor) -> torch.Tensor:
+        return self._along(bits)[self.start :]

@@ -1,4 +1,4 @@
-"""Fills: how a session takes hold of the methods that fill and pad graph inputs.
+"""Fills: how a session instruments the methods that fill and pad graph inputs.
 
 Nothing here looks at a tensor; `open_fill` does, once there is a call to look at.
 """
@@ -15,8 +15,10 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.contract import Contract, Fill, applies
 from fmcheck.errors import nearest
 from fmcheck.finding import CHECKS, Access, Site, Violation
-from fmcheck.runtime import hold
+from fmcheck.runtime import hold, paths
+from fmcheck.runtime.calls import functions_of
 from fmcheck.runtime.captures import Captures
+from fmcheck.runtime.containment import contained
 from fmcheck.runtime.demands import Demands
 
 if TYPE_CHECKING:
@@ -25,7 +27,7 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.hold import Undo
     from fmcheck.runtime.open_fill import Input, OpenFill
-    from fmcheck.runtime.tails import Found
+    from fmcheck.runtime.tails import Found, Unseen
     from fmcheck.runtime.tally import Tally
 
 _CODE = "FR201"
@@ -47,17 +49,21 @@ class FillHold:
 
     `records` are finds that lie on a device, and what they are about. `met` are the names of the
     inputs that there were, `settled` and `unsettled` how many calls were judged by a method of
-    `settled_by`, and how many returned before one was called.
+    `settled_by`, and how many returned before one was called; `pending` is the last of those.
+    `reached` are the paths that led somewhere, `lacking` has a sentence for each that did not.
     """
 
     contract: Contract
     fill: Fill
     tally: Tally
-    problems: list[str] = field(default_factory=list)
     records: dict[tuple[str, str, Any, Site], tuple[Any, Input]] = field(default_factory=dict)
     met: set[str] = field(default_factory=set)
     settled: int = 0
     unsettled: int = 0
+    pending: OpenFill | None = None
+    lacking: dict[str, str] = field(default_factory=dict)
+    reached: set[str] = field(default_factory=set)
+    _problems: list[str] = field(default_factory=list)
     demands: Demands = field(init=False)
     captures: Captures = field(init=False)
 
@@ -66,17 +72,26 @@ class FillHold:
         self.demands = Demands(self.contract.graph_inputs, self.fill)
         self.tally.pending.append(self.read_records)
 
+    @functools.cached_property
+    def unseen(self) -> Unseen:
+        """The inputs that were once written past torch's dispatcher."""
+        from torch.utils.weak import WeakIdKeyDictionary
+
+        return WeakIdKeyDictionary()
+
     def takes(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
         """Yields each module to wait for, and what takes hold of it."""
         yield self.fill.module, self.take
         for name in self.fill.settled_by:
             module, colon, method = name.partition(":")
             if colon:
-                yield module, functools.partial(self._take_settler, method)
+                take = functools.partial(self._take_other, "settled_by", method, self._settling)
+                yield module, take
         for name in self.fill.captured_by:
             module, colon, method = name.partition(":")
             if colon:
-                yield module, functools.partial(self._take_capturer, method)
+                take = functools.partial(self._take_other, "captured_by", method, self._capturing)
+                yield module, take
 
     def take(self, module: ModuleType) -> Iterator[Undo]:
         """Wraps the fill's methods and those that settle it, yielding how to let go."""
@@ -97,36 +112,38 @@ class FillHold:
             self.problem(f"there is no method {wanted}{nearest(self.fill.methods[0], members)}")
         for name in methods:
             yield hold.patch(found, name, self._watched(getattr(found, name)))
-        if self.fill.settled_by and not any(
-            ":" in name or callable(getattr(found, name, None)) for name in self.fill.settled_by
-        ):
-            settlers = " or ".join(f"`{name}`" for name in self.fill.settled_by)
-            near = nearest(self.fill.settled_by[0], dir(found))
-            self.problem(f"settled_by: there is no method {settlers}{near}")
-        for name in self.fill.settled_by:
-            if ":" not in name and callable(getattr(found, name, None)):
-                yield hold.patch(found, name, self._settling(getattr(found, name)))
-        for name in self.fill.captured_by:
-            if ":" not in name and callable(getattr(found, name, None)):
-                yield hold.patch(found, name, self._capturing(getattr(found, name)))
+        yield from self._take_own("settled_by", found, self._settling)
+        yield from self._take_own("captured_by", found, self._capturing)
 
-    def _take_capturer(self, method: str, module: ModuleType) -> Iterator[Undo]:
-        """Wraps a method of another class, which captures for this fill."""
+    def _take_own(
+        self, key: str, class_: type, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> Iterator[Undo]:
+        """Wraps the methods of the fill's own class that a key names, one of which has to exist."""
+        named = getattr(self.fill, key)
+        own = [name for name in named if ":" not in name]
+        there = [name for name in own if callable(getattr(class_, name, None))]
+        if own and not there and len(own) == len(named):
+            wanted = " or ".join(f"`{name}`" for name in own)
+            members = [name for name in dir(class_) if not name.startswith("__")]
+            self.problem(f"{key}: there is no method {wanted}{nearest(own[0], members)}")
+        for name in there:
+            yield hold.patch(class_, name, wrapped(getattr(class_, name)))
+
+    def _take_other(
+        self,
+        key: str,
+        method: str,
+        wrapped: Callable[[Callable[..., Any]], Callable[..., Any]],
+        module: ModuleType,
+    ) -> Iterator[Undo]:
+        """Wraps a method of another class, which a key names for this fill."""
         owner, _, name = method.rpartition(".")
         class_ = hold.attribute(module, owner)
         if isinstance(class_, type) and callable(getattr(class_, name, None)):
-            yield hold.patch(class_, name, self._capturing(getattr(class_, name)))
-        else:
-            self.problem(f"captured_by: module `{module.__name__}` has no `{method}`")
-
-    def _take_settler(self, method: str, module: ModuleType) -> Iterator[Undo]:
-        """Wraps a method of another class, which settles this fill."""
-        owner, _, name = method.rpartition(".")
-        class_ = hold.attribute(module, owner)
-        if isinstance(class_, type) and callable(getattr(class_, name, None)):
-            yield hold.patch(class_, name, self._settling(getattr(class_, name)))
-        else:
-            self.problem(f"settled_by: module `{module.__name__}` has no `{method}`")
+            yield hold.patch(class_, name, wrapped(getattr(class_, name)))
+            return
+        known = nearest(method, functions_of(module))
+        self.problem(f"{key}: module `{module.__name__}` has no `{method}`{known}")
 
     def never_settled(self) -> str:
         """Returns a sentence on a fill none of whose tails was judged, "" if all is well."""
@@ -136,18 +153,31 @@ class FillHold:
         return (
             f"{self._where}: no tail was judged in {self.unsettled} "
             f"call{'s' * (self.unsettled > 1)}: nothing of `settled_by` ({names}) was called "
-            "before the fill returned"
+            "in the fill or after it"
         )
 
     @property
     def _where(self) -> str:
         return f"contract `{self.contract.engine.name}`, fill `{self.fill.class_}`"
 
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong: a path that led nowhere in any call is a slip in the contract."""
+        never = (text for path, text in self.lacking.items() if path not in self.reached)
+        return list(dict.fromkeys((*self._problems, *never)))
+
     def problem(self, text: str) -> None:
-        """Keeps what went wrong, once."""
-        sentence = f"{self._where}: {text}"
-        if sentence not in self.problems:
-            self.problems.append(sentence)
+        """Keeps what went wrong."""
+        self._problems.append(f"{self._where}: {text}")
+
+    def misses(self, err: LookupError) -> None:
+        """A path led nowhere in this call, which is not judged."""
+        if not isinstance(err, (paths.NotThereError, paths.NothingThereError)):
+            self.problem(str(err))
+            return
+        self.tally.untrack("fills", f"their object has no `{err.path}` ({self.fill.class_})")
+        if isinstance(err, paths.NotThereError) and not err.is_set_elsewhere:
+            self.lacking.setdefault(err.path, f"{self._where}: {err}")
 
     def _watched(self, method: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(method)
@@ -155,18 +185,21 @@ class FillHold:
 
         @functools.wraps(method)
         def fill(*args: Any, **kwargs: Any) -> Any:
-            opened = self._opened(signature, args, kwargs, site) if self.tally.active else None
+            opened = None
+            if self.tally.active:
+                with contained(self.tally, _CODE):
+                    opened = self._opened(signature, args, kwargs, site)
             if opened is None:
                 return method(*args, **kwargs)
             _open.stack.append(opened)
             try:
                 result = method(*args, **kwargs)
-            except BaseException:
-                opened.put_back()
-                raise
             finally:
                 _open.stack.remove(opened)
-            opened.end(result)
+                with contained(self.tally, _CODE):
+                    opened.leave()
+            with contained(self.tally, _CODE):
+                self._end(opened, result)
             return result
 
         return fill
@@ -174,10 +207,10 @@ class FillHold:
     def _opened(
         self, signature: inspect.Signature, args: Any, kwargs: Any, site: Site
     ) -> OpenFill | None:
-        """Lays poison; None where the call is not one that can be looked at.
+        """Follows a call from here on; None where it is not one that can be looked at.
 
-        That goes for a fill inside of a fill of the same object, by a base class's method say: the
-        poison of the outer one would be taken for values.
+        That goes for a fill inside of a fill of the same object, by a base class's method say: it
+        is part of the outer one.
         """
         from fmcheck.runtime.open_fill import OpenFill
 
@@ -189,40 +222,75 @@ class FillHold:
         opened = OpenFill(self, dict(bound.arguments), site)
         if any(outer.hold is self and outer.filler is opened.filler for outer in _open.stack):
             return None
+        self.pending = None
         return opened if opened.begin() else None
+
+    def _end(self, opened: OpenFill, result: Any) -> None:
+        """A fill has returned: it is judged now, or once something settles it."""
+        opened.returns(result)
+        if not self.fill.settled_by:
+            if self.fill.captured_by and not self.captures.knows(opened.filler):
+                self.tally.untrack("fills", "no graph was captured that would read them")
+                return
+            opened.settle()
+        elif not opened.is_settled:
+            self.unsettled += opened.pads()
+            self.pending = opened
+            opened.test = self.tally.test
+        opened.judge_mapping()
 
     def _settling(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a method that settles the innermost open fill of this hold before it runs."""
 
         @functools.wraps(method)
         def settle(*args: Any, **kwargs: Any) -> Any:
-            for opened in reversed(_open.stack):
-                if opened.hold is self:
-                    self.settled += 1
-                    opened.settle()
-                    break
+            if self.tally.active:
+                with contained(self.tally, _CODE):
+                    self._settle()
             return method(*args, **kwargs)
 
         return settle
 
+    def _settle(self) -> None:
+        """Judges the innermost open fill of this hold, or else the last one that has returned."""
+        opened = next((one for one in reversed(_open.stack) if one.hold is self), None)
+        if opened is None:
+            opened, self.pending = self.pending, None
+            if opened is None or opened.test != self.tally.test:
+                return  # of another test: what settles here reads something else
+        self.settled += 1
+        opened.settle()
+        if opened not in _open.stack:
+            opened.judge_mapping()
+
     def _capturing(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a method after which the inputs are where a graph reads them."""
         site = _definition(method)
+        signature = inspect.signature(method)
 
         @functools.wraps(method)
         def capture(*args: Any, **kwargs: Any) -> Any:
             result = method(*args, **kwargs)
             if self.tally.active and args:
-                from fmcheck.runtime.open_fill import OpenFill
-
-                try:
-                    places = OpenFill(self, {"self": args[0]}, site).places()
-                    self.captures.capture(args[0], places, site)
-                except Exception as err:
-                    self.problem(f"captured_by: {err}")
+                with contained(self.tally, "FR601"):
+                    self._captured(args[0], signature.bind(*args, **kwargs), site)
             return result
 
         return capture
+
+    def _captured(self, filler: Any, call: inspect.BoundArguments, site: Site) -> None:
+        """A graph of `filler` was captured by this call."""
+        from fmcheck.runtime.open_fill import OpenFill
+
+        call.apply_defaults()
+        opened = OpenFill(self, {**call.arguments, "self": filler}, site)
+        try:
+            places = opened.places()
+        except LookupError as err:
+            self.misses(err)
+            return
+        given = [one for one in call.arguments.values() if type(one) is int]
+        self.captures.capture(filler, places, site, (*given, *sorted(opened.padded_sizes())))
 
     def read_records(self) -> None:
         """Reports what was found on devices since it was last asked."""

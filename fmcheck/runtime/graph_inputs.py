@@ -21,7 +21,10 @@ class Hold(Protocol):
     """What waits for modules, takes hold of them, and keeps what went wrong."""
 
     contract: Contract
-    problems: list[str]
+
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong."""
 
     def takes(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
         """Yields each module to wait for, and what takes hold of it."""

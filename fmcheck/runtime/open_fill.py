@@ -1,4 +1,4 @@
-"""Open fills: one call of a fill method, from the poison it finds to the verdict on its tails."""
+"""Open fills: one call of a fill method, from what it finds to the verdict on its tails."""
 
 from __future__ import annotations
 
@@ -11,10 +11,12 @@ import torch
 
 from fmcheck.runtime import paths
 from fmcheck.runtime.captures import Place, place_of
+from fmcheck.runtime.containment import broke
 from fmcheck.runtime.demands import SINK, Demand
 from fmcheck.runtime.device_tails import DeviceTail, Record
 from fmcheck.runtime.relay_tensor import plain
-from fmcheck.runtime.tails import Found, HostTail, Tail, can_be_laid
+from fmcheck.runtime.tails import BY_FILL, BY_NOBODY, Found, HostTail, Tail, can_be_followed
+from fmcheck.runtime.writes import UNSEEN, Trace, follow, leave
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,6 +26,16 @@ if TYPE_CHECKING:
 
 # What these lead to is not known, or is that of an earlier call, before the fill has run.
 _LATE = ("self", paths.RETURN)
+
+
+_WRITTEN = {
+    BY_NOBODY: "nothing wrote the tail: the replay reads leftover values, which may happen to be "
+    "correct",
+    BY_FILL: "this fill wrote the tail; these are the values that the replay reads",
+}
+_IN_DOUBT = (
+    "these are the values that the replay reads; whether this fill wrote them cannot be known here"
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,18 +58,12 @@ class Input:
         rule = f"the contract's rule for it is `graph_inputs.{self.rule}`"
         if self.part != "tail":
             return (rule,)
-        if found.untouched:
-            told = (
-                "nothing wrote the tail: the replay reads what was left there, right by luck or not"
-            )
-        else:
-            told = "this fill wrote the tail; these are the values that the replay reads"
-        return (told, rule)
+        return (_WRITTEN.get(found.by, _IN_DOUBT), rule)
 
 
 @dataclass(frozen=True, slots=True)
-class _Laid:
-    """A poisoned tail behind `raw` real rows of an axis, `per_row` entries each."""
+class _Followed:
+    """A tail behind `raw` real rows of an axis, `per_row` entries each, and the writes to it."""
 
     name: str
     tensor: torch.Tensor
@@ -66,6 +72,7 @@ class _Laid:
     raw: int
     per_row: int
     tail: Tail
+    trace: Trace
     source: torch.Tensor | None
 
     @property
@@ -81,9 +88,12 @@ class OpenFill:
     hold: FillHold
     bindings: dict[str, Any]
     site: Site
-    _laid: list[_Laid] = field(default_factory=list)
+    _followed: list[_Followed] = field(default_factory=list)
     _places: dict[str, Place] = field(default_factory=dict)
     _padded: bool = False
+    _is_left: bool = False
+    is_settled: bool = False
+    test: str = ""
 
     @property
     def owner(self) -> str:
@@ -96,27 +106,41 @@ class OpenFill:
         return self.bindings.get("self")
 
     def begin(self) -> bool:
-        """Lays poison behind the real entries of each declared input; tells whether it could."""
+        """Follows the writes to each declared input from now on; tells whether it could."""
         if self._passed_over():
             return False
         try:
             self._places = self.places()
-            self._lay_all()
-        except Exception as err:  # an engine must not stop for a contract that does not fit it
-            self.put_back()
-            self._problem(err)
+            self._follow_all()
+        except LookupError as err:  # an engine must not stop for a contract that does not fit it
+            self.hold.misses(err)
             return False
+        follow(one.trace for one in self._followed)
         return True
 
+    def leave(self) -> None:
+        """The fill is over: what is written from now on is not its work."""
+        if self._is_left:
+            return
+        self._is_left = True
+        leave([one.trace for one in self._followed])
+        # Where one was given other memory, the old one may be gone.
+        self._followed = [one for one in self._followed if one.trace.is_in_place]
+        for one in self._followed:
+            one.tail.seal(one.trace)
+            if one.trace.error is not None:
+                broke(self.hold.tally, "FR201", one.trace.error)
+
     def settle(self) -> None:
-        """Judges the tails, and gives back what the fill did not write."""
+        """Judges the tails, once: something is about to read them."""
+        self.leave()
+        self.is_settled = True
+        followed, self._followed = self._followed, []
         try:
             self.hold.captures.judge(self, self._places)
-            self._judge_all()
-        except Exception as err:
-            self._problem(err)
-        finally:
-            self.put_back()
+            self._judge_all([one for one in followed if one.trace.is_in_place])
+        except LookupError as err:
+            self.hold.misses(err)
 
     def places(self) -> dict[str, Place]:
         """Returns where each declared input lies now, by its name."""
@@ -126,33 +150,34 @@ class OpenFill:
             if self.hold.demands.of(name, tensor.dtype is torch.bool) is not None
         }
 
-    def put_back(self) -> None:
-        """Takes all poison away."""
-        laid, self._laid = self._laid, []
-        for one in laid:
-            one.tail.restore()
-
-    def end(self, result: Any) -> None:
-        """The fill has returned: judges what nothing has settled, then row 0 of the mapping."""
-        self.bindings[paths.RETURN] = result
-        if self.hold.fill.settled_by:
-            self.hold.unsettled += self._pads()
-            self.put_back()  # never settled: nothing was replayed
-        else:
-            self.settle()
+    def judge_mapping(self) -> None:
+        """Judges row 0 of the mapping, where a tail was judged."""
         if self.hold.fill.mapping and self._padded:
             try:
                 self._judge_mapping(plain(self._look_up(self.hold.fill.mapping)))
-            except Exception as err:
-                self._problem(err)
+            except LookupError as err:
+                self.hold.misses(err)
 
-    def _pads(self) -> bool:
+    def returns(self, result: Any) -> None:
+        """The fill has returned `result`."""
+        self.bindings[paths.RETURN] = result
+
+    def pads(self) -> bool:
         """Tells whether any tail would have been judged: an eager step pads nothing."""
         axes = self.hold.fill.axis
         try:
-            return any(int(self._look_up(axes[one.axis].padded)) > one.raw for one in self._laid)
+            return any(
+                int(self._look_up(axes[one.axis].padded)) > one.raw for one in self._followed
+            )
         except LookupError:
             return False
+
+    def padded_sizes(self) -> set[int]:
+        """Returns how far each axis is padded now, none where a path leads nowhere yet."""
+        try:
+            return {int(self._look_up(axis.padded)) for axis in self.hold.fill.axis.values()}
+        except (LookupError, TypeError, ValueError):
+            return set()
 
     # --- before ---
 
@@ -162,7 +187,7 @@ class OpenFill:
         except LookupError:
             return False  # a release that cannot be told to
 
-    def _lay_all(self) -> None:
+    def _follow_all(self) -> None:
         fill = self.hold.fill
         sizes = {name: self._sizes(name) for name in fill.axis}
         source = self._look_up(fill.source) if fill.source else None
@@ -170,7 +195,7 @@ class OpenFill:
             demand = self._demand(name, tensor, slot)
             if demand is not None:
                 raw, rows = sizes[axis]
-                self._lay(name, axis, tensor, demand, raw, rows, _member(source, name))
+                self._follow(name, axis, tensor, demand, raw, rows, _member(source, name))
 
     def _sizes(self, axis: str) -> tuple[int, int]:
         """Returns how many rows of an axis are real, and how many there may be."""
@@ -206,9 +231,10 @@ class OpenFill:
         if demand is None or not demand.path:
             return demand
         value = paths.look_up(demand.path, {**self.bindings, "slot": slot})
+        self.hold.reached.add(demand.path)
         return None if value is None else dataclasses.replace(demand, expected=int(value))
 
-    def _lay(
+    def _follow(
         self,
         name: str,
         axis: str,
@@ -221,14 +247,15 @@ class OpenFill:
         dim = self.hold.demands.dim(name)
         per_row, rest = divmod(tensor.shape[dim], rows) if rows else (0, 0)
         start = raw * per_row
-        if rest or start >= tensor.shape[dim] or not per_row or not can_be_laid(tensor):
+        if rest or start >= tensor.shape[dim] or not per_row or not can_be_followed(tensor):
             return
         source = plain(brought) if isinstance(brought, torch.Tensor) else None
         if source is not None and _reaches(source, tensor, dim, start):
-            return  # the fill copies from where poison would lie
-        tail = self._tail(name, tensor, dim, start, demand)
-        self._laid.append(_Laid(name, tensor, demand, axis, raw, per_row, tail, source))
-        tail.lay()
+            source = None  # the fill may have gone over it since
+        tail, trace = self._tail(name, tensor, dim, start, demand), Trace(tensor)
+        self._followed.append(
+            _Followed(name, tensor, demand, axis, raw, per_row, tail, trace, source)
+        )
 
     def _tail(
         self,
@@ -240,13 +267,13 @@ class OpenFill:
         what: Input | None = None,
     ) -> Tail:
         if tensor.device.type == "cpu" and not self.hold.tally.compare_on_device:
-            return HostTail(tensor, dim, start, demand)
+            return HostTail(tensor, dim, start, demand, self.hold.unseen)
         told = what or Input(name, "tail", tensor, demand.sentence, demand.rule)
 
         def record(part: str, bits: torch.Tensor) -> Record:
             return self._record(told.head() if part == "head" else told, bits)
 
-        return DeviceTail(tensor, dim, start, demand, record)
+        return DeviceTail(tensor, dim, start, demand, self.hold.unseen, record)
 
     def _record(self, what: Input, bits: torch.Tensor) -> Record:
         """Returns where finds on a device are entered."""
@@ -259,11 +286,11 @@ class OpenFill:
 
     # --- after ---
 
-    def _judge_all(self) -> None:
+    def _judge_all(self, followed: list[_Followed]) -> None:
         axes = self.hold.fill.axis
         padded: dict[str, int] = {}
-        holder = self._look_up(self.hold.fill.inputs) if self._laid else None
-        for one in self._laid:
+        holder = self._look_up(self.hold.fill.inputs) if followed else None
+        for one in followed:
             if self._tensor_of(_member(holder, one.name)) is not one.tensor:
                 continue  # given another tensor, which the graph does not know: no tail's fault
             if one.axis not in padded:
@@ -271,13 +298,15 @@ class OpenFill:
             if padded[one.axis] > one.raw:
                 self._judge(one, padded[one.axis])
 
-    def _judge(self, one: _Laid, padded: int) -> None:
+    def _judge(self, one: _Followed, padded: int) -> None:
         self._padded = True
         self.hold.tally.tails += 1
         self.hold.tally.checked.add(self.hold.contract.engine.name)
         found = one.tail.judge(min((padded - one.raw) * one.per_row, one.tail.length))
         if found is not None:
             self._tell(one.what, found)
+        elif one.tail.is_in_doubt:
+            self.hold.tally.untrack("tails", one.trace.why or UNSEEN)
         if self.hold.fill.copies_source and one.source is not None:
             found = one.tail.judge_head(one.source)
             if found is not None:
@@ -288,7 +317,7 @@ class OpenFill:
         expected = "zeros: padded rows look up their cache slots in row 0"
         demand = Demand(0, "fill.mapping", always=True)
         what = Input(name, "row 0", mapping, expected, demand.rule)
-        tail = self._tail(name, mapping[SINK : SINK + 1], 0, 0, demand, what)
+        tail = self._tail(name, mapping[SINK : SINK + 1], 0, 0, demand, what)  # by its values alone
         found = tail.judge(1)
         if found is not None:
             self._tell(what, found)
@@ -297,10 +326,9 @@ class OpenFill:
         self.hold.report(self.owner, what, found, self.site)
 
     def _look_up(self, path: str) -> Any:
-        return paths.look_up(path, self.bindings)
-
-    def _problem(self, err: Exception) -> None:
-        self.hold.problem(str(err) if isinstance(err, LookupError) else repr(err))
+        found = paths.look_up(path, self.bindings)
+        self.hold.reached.add(path)
+        return found
 
 
 def _members(holder: Any) -> list[tuple[str, Any]]:

@@ -9,6 +9,8 @@ With `[]` for each item of a sequence it leads to several things: `reqs[].kv.req
 
 from __future__ import annotations
 
+import dis
+import inspect
 import re
 from collections.abc import Mapping
 from functools import cache
@@ -31,6 +33,10 @@ _STEP = re.compile(r"\.?(?P<name>[A-Za-z_]\w*)|\[(?P<key>[\w.]+|\*)\]")
 class NothingThereError(LookupError):
     """A path leads through None: the engine has not made, or does not use, what it leads to."""
 
+    def __init__(self, path: str, name: str) -> None:
+        super().__init__(f"path `{path}`: nothing before `{name}`")
+        self.path = path
+
 
 class NotThereError(LookupError):
     """A path names what is not there. What is, is looked at only if anybody wants to know."""
@@ -39,12 +45,31 @@ class NotThereError(LookupError):
         super().__init__(path, name)
         self.path, self.name, self._found = path, name, found
 
+    @property
+    def is_set_elsewhere(self) -> bool:
+        """Tells whether the class of the object sets such an attribute: this one is half built."""
+        return any(
+            self.name in getattr(class_, "__annotations__", ())
+            or any(_sets(self.name, function) for function in vars(class_).values())
+            for class_ in type(self._found).__mro__
+        )
+
     def __str__(self) -> str:
         found = self._found
         names = found if isinstance(found, Mapping) else dir(found)
         public = [str(one) for one in names if not str(one).startswith("__")]
         known = nearest(self.name, public) if self.name.isidentifier() else ""
         return f"path `{self.path}`: there is no `{self.name}`{known}"
+
+
+def _sets(name: str, function: object) -> bool:
+    """Tells whether a method assigns an attribute of that name."""
+    code = getattr(inspect.unwrap(function), "__code__", None) if callable(function) else None
+    if code is None or name not in code.co_names:
+        return False
+    return any(
+        step.opname == "STORE_ATTR" and step.argval == name for step in dis.get_instructions(code)
+    )
 
 
 def look_up(path: str, bindings: Bindings) -> Any:
@@ -65,7 +90,7 @@ def look_up(path: str, bindings: Bindings) -> Any:
                 found = found[_key(key, found, bindings)]
         except (KeyError, AttributeError, IndexError, TypeError, ValueError):
             if number and found is None:
-                raise NothingThereError(f"path `{path}`: nothing before `{name or key}`") from None
+                raise NothingThereError(path, name or key) from None
             raise NotThereError(path, name or key, found) from None
     return found
 

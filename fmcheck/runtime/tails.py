@@ -1,39 +1,36 @@
-"""Tails: `[raw:]` of a graph input, poisoned before a fill, judged and put back after it.
+"""Tails: `[raw:]` of a graph input, copied before a fill and compared with that after it.
 
-Inputs are seen as bits, signed integers of the element's width. What a fill left as it was gets its
-old values back, so that an engine computes what it would have computed without the watch.
+Inputs are seen as bits, signed integers of the element's width. An input is only read here, never
+written: an entry that holds what it held before the fill was written all the same if its trace says
+so, and where that cannot be known, nothing is said of who wrote it.
 """
 
 from __future__ import annotations
 
+import ctypes
 import functools
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import numpy as np
 import torch
 
 from fmcheck.contract import COMPARISONS
 from fmcheck.runtime import capturing
+from fmcheck.runtime.writes import address_of, unheard
 
 if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
     import numpy.typing as npt
 
     from fmcheck.runtime.demands import Demand
+    from fmcheck.runtime.writes import Trace
 
 SHOWN = 8
+BY_FILL, BY_NOBODY, UNKNOWN = range(3)
 
 _SAME_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
-# Numbers like any other, between 0 and 0.2, whose last digits no arithmetic is likely to make.
-_FLOAT_BITS = {
-    torch.float64: 0x3FB0_C0DE_DEAD_F00D,
-    torch.float32: 0x3DC0_DEAD,
-    torch.float16: 0x2EAD,
-    torch.bfloat16: 0x3DCE,
-}
-# Rows, positions and cache slots 1 and 2 are in every engine's range. By turns, so that no fill
-# with one number is taken for them.
-_INDEX_BITS = (1, 2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,33 +38,40 @@ class Found:
     """Entries of an input that hold what they must not.
 
     `entries` are places along the padded dimension and `values` what stands there, the first few
-    of `count`; `hits` is how often it happened.
+    of `count`; `hits` is how often it happened. `by` tells who wrote them: the fill, nobody, or
+    somebody who may have.
     """
 
     entries: tuple[int, ...]
     values: tuple[str, ...]
     count: int
-    untouched: bool
+    by: int
     hits: int = 1
 
 
+#: Inputs that were once written past torch's dispatcher, and may be at any time: True, or whether
+#: that is so as a tensor on the input's own device.
+Unseen: TypeAlias = "MutableMapping[torch.Tensor, Any]"
+
+
 class Tail(Protocol):
-    """A tail between `lay` and `restore`."""
+    """A tail from the start of a fill on.
+
+    It `is_in_doubt` where nothing was said of an entry because nobody knows whether it was written.
+    """
 
     start: int
     length: int
+    is_in_doubt: bool
 
-    def lay(self) -> None:
-        """Puts poison in place of the values."""
+    def seal(self, trace: Trace) -> None:
+        """Takes over which elements were written, now that the fill is over."""
 
     def judge(self, count: int) -> Found | None:
         """Looks at the first `count` entries; None if they are right, or if it is not known yet."""
 
     def judge_head(self, source: torch.Tensor) -> Found | None:
         """Compares what lies before the tail with where it was copied from."""
-
-    def restore(self) -> None:
-        """Gives what still holds poison its old values."""
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -83,98 +87,106 @@ def as_bits(value: int, dtype: torch.dtype) -> int:
     return int(bits_of(torch.tensor([value], dtype=dtype)).item())
 
 
-@functools.cache
-def poison_bits(expected: int | None, dtype: torch.dtype) -> tuple[int, int]:
-    """Returns the poison of a tail: two bit patterns that take turns along the padded dimension."""
-    if dtype in _FLOAT_BITS:
-        return (_FLOAT_BITS[dtype],) * 2
-    if expected is None and dtype is not torch.bool:
-        return _INDEX_BITS
-    right = as_bits(expected or 0, dtype)
-    return ((right ^ 1) if dtype is torch.bool else right + 1,) * 2
-
-
-def version_of(tensor: torch.Tensor) -> int | None:
-    """Returns the count of writes that torch keeps, None for a tensor of inference mode."""
-    return None if tensor.is_inference() else tensor._version
-
-
-def can_be_laid(tensor: torch.Tensor) -> bool:
-    """Tells whether poison can be laid now: not into a graph, not where there is no memory."""
-    if tensor.device.type == "cpu":
-        return tensor.layout is torch.strided
-    if capturing.on(tensor.device):
+def can_be_followed(tensor: torch.Tensor) -> bool:
+    """Tells whether a tail can be copied now: not into a graph, not where there is no memory."""
+    if tensor.layout is not torch.strided or tensor.element_size() not in _SAME_WIDTH:
         return False
-    return tensor.device.type != "meta" and tensor.layout is torch.strided
+    return tensor.device.type == "cpu" or not (
+        tensor.device.type == "meta" or capturing.on(tensor.device)
+    )
 
 
 class HostTail:
     """A tail in this process's memory, through NumPy."""
 
-    def __init__(self, tensor: torch.Tensor, dim: int, start: int, demand: Demand) -> None:
+    def __init__(
+        self, tensor: torch.Tensor, dim: int, start: int, demand: Demand, unseen: Unseen
+    ) -> None:
         self._tensor = tensor
+        self._dim = dim
         self._demand = demand
-        bits: npt.NDArray[Any] = bits_of(tensor).numpy()
-        self._bits = bits.swapaxes(0, dim) if dim else bits
+        self._unseen = unseen
+        # Good as long as the trace says that the tensor is in place.
+        self._array = array_of(tensor)
+        self._before = self._array.copy()
+        self._is_judged = True
+        # Which elements nobody wrote, and which of the others nobody was seen to write.
+        self._untouched = np.zeros(self._before.shape, bool)
+        self._doubtful = self._untouched
         self.start = start
-        self.length = len(self._bits) - start
-        self._head = None if demand.always else self._bits[:start].copy()
-        self._tail = self._bits[start:]
-        self._old = self._tail.copy()
-        first, second = poison_bits(demand.expected, tensor.dtype)
-        # One number costs a fraction of an array.
-        self._poison: Any = (
-            first if first == second else _turns(self._tail.dtype, self.length, self._tail.ndim)
-        )
-        self._version = version_of(tensor)
+        self.length = self._before.shape[dim] - start
+        self.is_in_doubt = False
 
-    def lay(self) -> None:
-        """Puts poison in place of the values."""
-        self._tail[...] = self._poison
+    def seal(self, trace: Trace) -> None:
+        """Takes over which elements were written, now that the fill is over."""
+        written, perhaps = (one.numpy() for one in trace.marks())
+        changed = self._array != self._before
+        if (changed & ~written & ~perhaps).any():
+            self._unseen[self._tensor] = True
+        self._is_judged = self._demand.always or trace.was_touched or bool(changed.any())
+        left = ~(changed | written)
+        self._doubtful = left & (perhaps | (self._tensor in self._unseen))
+        self._untouched = left & ~self._doubtful
 
     def judge(self, count: int) -> Found | None:
         """Looks at the first `count` entries."""
-        region = self._tail[:count]
-        bad = untouched = (self._tail == self._poison)[:count]
-        if self._demand.expected is not None:
-            bad = region != as_bits(self._demand.expected, self._tensor.dtype)
-        if self._demand.bound is not None:
-            sign, limit = self._demand.bound
-            bad = bad | ~np.asarray(COMPARISONS[sign](region, limit))
-        if not bad.any() or not self._was_filled():
+        bits = self._array
+        still = bits == self._before
+        region = self._tail(bits)[:count]
+        untouched = self._tail(self._untouched & still)[:count]
+        doubtful = self._tail(self._doubtful & still)[:count]
+        wrong = self._wrong(region)
+        bad = wrong | untouched
+        self.is_in_doubt = self._is_judged and bool((doubtful & ~wrong).any())
+        if not self._is_judged or not bad.any():
             return None
-        shown = np.where(untouched, self._old[:count], region)
-        return _found(bad, shown, self.start, self._tensor.dtype, bool(untouched[bad].all()))
+        by = BY_NOBODY if untouched[bad].all() else BY_FILL
+        by = UNKNOWN if doubtful[bad].any() else by
+        return _found(bad, region, self.start, self._tensor.dtype, by)
 
     def judge_head(self, source: torch.Tensor) -> Found | None:
         """Compares what lies before the tail with where it was copied from."""
-        head = self._bits[: self.start]
         brought = source.detach()
         if brought.dtype.is_floating_point or brought.dtype is torch.bool:
             brought = bits_of(brought)
-        values = brought.numpy()
+        head, values = self._along(self._array)[: self.start], array_of(brought)
         if values.shape != head.shape:
             return None
         bad = head != values
-        return _found(bad, head, 0, self._tensor.dtype, False) if bad.any() else None
+        return _found(bad, head, 0, self._tensor.dtype, BY_FILL) if bad.any() else None
 
-    def restore(self) -> None:
-        """Gives what still holds poison its old values."""
-        left = self._tail == self._poison
-        if left.any():
-            np.copyto(self._tail, self._old, where=left)
+    def _wrong(self, region: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Tells which entries hold what they must not, whoever wrote it."""
+        bad = np.zeros(region.shape, bool)
+        if self._demand.expected is not None:
+            bad |= region != as_bits(self._demand.expected, self._tensor.dtype)
+        if self._demand.bound is not None:
+            sign, limit = self._demand.bound
+            bad |= ~np.asarray(COMPARISONS[sign](region, limit))
+        return bad
 
-    def _was_filled(self) -> bool:
-        if self._head is None or self._version != version_of(self._tensor):
-            return True
-        return not np.array_equal(self._head, self._bits[: self.start])
+    def _along(self, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return bits.swapaxes(0, self._dim) if self._dim else bits
+
+    def _tail(self, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return self._along(bits)[self.start :]
 
 
-@functools.lru_cache
-def _turns(dtype: np.dtype[Any], length: int, ndim: int) -> npt.NDArray[Any]:
-    """Returns the two index poisons by turns along the first of `ndim` dimensions."""
-    turns = np.resize(np.asarray(_INDEX_BITS, dtype), length)
-    return turns.reshape((-1,) + (1,) * (ndim - 1))
+def array_of(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """Returns the elements as bits, over the same memory, only to be read.
+
+    Not by `numpy()`, after which torch would not let the engine resize the tensor.
+    """
+    with unheard():
+        bits = bits_of(tensor)
+    item = bits.element_size()
+    reach = sum((n - 1) * stride for n, stride in zip(bits.shape, bits.stride(), strict=True))
+    kind = np.dtype(f"i{item}")
+    if not bits.numel():
+        return np.empty(tuple(bits.shape), kind)
+    memory: Any = (ctypes.c_char * ((reach + 1) * item)).from_address(address_of(bits))
+    strides = tuple(stride * item for stride in bits.stride())
+    return np.ndarray(tuple(bits.shape), kind, memory, strides=strides)
 
 
 def _found(
@@ -182,7 +194,7 @@ def _found(
     bits: npt.NDArray[Any],
     start: int,
     dtype: torch.dtype,
-    untouched: bool,
+    by: int,
 ) -> Found:
     wrong = bad.reshape(len(bad), -1)
     entries = np.flatnonzero(wrong.any(axis=1))
@@ -193,7 +205,7 @@ def _found(
         tuple(int(entry) + start for entry in first),
         tuple(shown(value) for value in values.tolist()),
         len(entries),
-        untouched,
+        by,
     )
 
 
