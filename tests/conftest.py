@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from fmcheck.cli import main
+from tests import zygote
 
 pytest_plugins = ("pytester",)
 
@@ -20,6 +23,10 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     with contextlib.suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Whoever forbids compiled files makes each process that a test starts compile fmcheck: 1.1 s.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Tests that others run, in environments of their own.
 collect_ignore = ["data"]
 
@@ -28,6 +35,33 @@ collect_ignore = ["data"]
 def root() -> Path:
     """The checkout that these tests stand in."""
     return ROOT
+
+
+@pytest.fixture
+def pytester(pytester, request, monkeypatch):
+    """pytest's own, whose inner runs are forks of the zygote; not in a test marked `fresh`."""
+    fresh = request.node.get_closest_marker("fresh") is not None
+    start = pytester.popen
+
+    def popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options):
+        path = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH", ""))))
+        environment = {**os.environ, "PYTHONPATH": path}  # as pytester's own
+        closed = options.get("stdin", pytester.CLOSE_STDIN) is pytester.CLOSE_STDIN
+        files = not isinstance(stdout, int) and not isinstance(stderr, int)
+        if fresh or not (closed and files) or zygote.why_not(command, environment):
+            return start(command, stdout, stderr, **options)
+        with open(os.devnull) as nothing:
+            descriptors = (nothing.fileno(), stdout.fileno(), stderr.fileno())
+            return zygote.the_zygote().start(command, environment, os.getcwd(), descriptors)
+
+    monkeypatch.setattr(pytester, "popen", popen)
+    return pytester
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_zygote_is_left():
+    yield
+    zygote.close()
 
 
 @pytest.fixture
