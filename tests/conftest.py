@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from fmcheck.cli import main
-from tests import zygote
+from tests import markers, zygote
 
 pytest_plugins = ("pytester",)
 
@@ -29,6 +29,28 @@ sys.dont_write_bytecode = False
 
 # Tests that others run, in environments of their own.
 collect_ignore = ["data"]
+
+
+def pytest_configure(config):
+    for name, what in {**markers.KINDS, **markers.BESIDE}.items():
+        config.addinivalue_line("markers", f"{name}: {what}")
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items):
+    markers.mark(items)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Tests that share what took long run in one process, whatever `--dist` says."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByScope(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return markers.scope(nodeid)
+
+    return ByScope(config, log)
 
 
 @pytest.fixture(scope="session")

@@ -144,6 +144,11 @@ class Zygote:
             os.close(its)
         return Forked(status)
 
+    @property
+    def pid(self) -> int:
+        """The server's process."""
+        return self._process.pid
+
     def said(self) -> str:
         """Returns what the zygote wrote on its own behalf."""
         self._process.poll()
@@ -176,7 +181,7 @@ def close() -> None:
 def run(
     command: Sequence[str], folder: Path, environment: Mapping[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    """Runs `python -m pytest ...` as `subprocess.run` with captured text does, forked if it can be."""
+    """Runs `python -m pytest ...` and captures its text, in a fork if that can be."""
     if why_not(command, environment):
         return subprocess.run(
             command, cwd=folder, env=environment, capture_output=True, text=True, check=False

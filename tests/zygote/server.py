@@ -21,8 +21,12 @@ IMPORTS: dict[str, list[str]] = {}
 _load_unlocked, _loading = _bootstrap._load_unlocked, [""]
 
 
+_whole: set[str] = set()  # those whose imports are known
+
+
 def _noted(spec: ModuleSpec) -> object:
-    IMPORTS.setdefault(_loading[-1], []).append(spec.name)
+    if _loading[-1] not in _whole:
+        IMPORTS.setdefault(_loading[-1], []).append(spec.name)
     _loading.append(spec.name)
     try:
         return _load_unlocked(spec)
@@ -56,32 +60,31 @@ class Stow:
 
     def __init__(self) -> None:
         self._modules: dict[str, object] = {}
-        self._names: dict[int, str] = {}
-        self._attributes: dict[str, dict[str, object]] = {}
+        self._hidden: set[str] = set()
+        self._machinery: dict[str, dict[str, object]] = {}
         self._by_hand: set[str] = set()  # put into `sys.modules` by a module, not by an import
         self._late: list[tuple[str, str]] = []
+        self._rebound: list[tuple[str, str, object]] = []
+        self._names: dict[int, str] = {}
+        self._depth = 0
         self._filters = list(warnings.filters)
-        self._environment = dict(os.environ)
-        self._hidden = False
+        before = dict(os.environ)
         # Not one more finder: pytest's own, which takes `test_*.py` of torch, asks the PathFinder.
         PathFinder.find_spec = self._find  # type: ignore[method-assign,assignment]
-        for root in (None, *ROOTS):
-            self._take(root)
-        _bootstrap._load_unlocked = _load_unlocked
-        self._environment = {
-            name: value
-            for name, value in os.environ.items()
-            if self._environment.get(name) != value
-        }
-
-    def _take(self, root: str | None) -> None:
-        """Imports a root; stows what is new, and forgets it as an attribute of older packages."""
-        if root is not None:
+        self._keep("")
+        for root in ROOTS:
+            self._hide()
             importlib.import_module(root)
+            self._keep(root)
+        _bootstrap._load_unlocked = _load_unlocked
+        self._set = {name: os.environ[name] for name in os.environ if name not in before}
+
+    def _keep(self, root: str) -> None:
+        """Keeps what is new since the last root; `root` has imported it."""
         fresh = [name for name in sys.modules if name not in BARE and name not in self._modules]
         noted = {name for names in IMPORTS.values() for name in names}
         by_hand = [name for name in fresh if name not in noted]
-        IMPORTS.setdefault(root or "", []).extend(by_hand)
+        IMPORTS.setdefault(root, []).extend(by_hand)
         self._by_hand.update(by_hand)
         for name in fresh:
             module = sys.modules[name]
@@ -89,31 +92,44 @@ class Stow:
             if vars(self._modules.get(parent, object)).get(child) is module:
                 self._late.append((parent, child))
             kept = {each: value for each, value in vars(module).items() if each in MACHINERY}
-            self._attributes[name] = kept
+            self._machinery[name] = kept
         self._modules.update((name, sys.modules[name]) for name in fresh)
+        _whole.update(self._modules)
 
-    def hide(self) -> None:
-        """Makes this process one that has imported nothing."""
-        for parent, child in self._late:
-            delattr(self._modules[parent], child)
+    def _hide(self) -> None:
         for name in self._modules:
             sys.modules.pop(name, None)
-        self._hidden = True
+        self._hidden = set(self._modules)
+
+    def become_new(self) -> None:
+        """Makes this process one that has imported nothing."""
+        self._hide()
+        self._rebound = self._named_otherwise()
+        for parent, child in self._late:
+            vars(self._modules[parent]).pop(child, None)
         warnings.resetwarnings()
         warnings.filters.extend(self._filters)  # type: ignore[attr-defined]
-        os.environ.update(
-            {name: value for name, value in self._environment.items() if name not in os.environ}
-        )
-        draws = self._modules.get("numpy.random")
-        if draws is not None:
-            draws.seed()  # type: ignore[attr-defined]  # as a new process does
+        os.environ.update({**self._set, **os.environ})
+        # As each new process draws numbers of its own.
+        self._modules["numpy.random"].seed()  # type: ignore[attr-defined]
+        self._modules["torch"].default_generator.seed()  # type: ignore[attr-defined]
+
+    def _named_otherwise(self) -> list[tuple[str, str, object]]:
+        """Returns names of packages that mean no longer the submodule, which an import binds."""
+        found = []
+        for name, module in self._modules.items():
+            package, _, child = name.rpartition(".")
+            value = vars(self._modules.get(package, object)).get(child, module)
+            if value is not module:
+                found.append((package, child, value))
+        return found
 
     def _find(self, name: str, path: object = None, target: object = None) -> ModuleSpec | None:
-        """Finds a module that is stowed; others as ever."""
-        module = self._modules.get(name) if self._hidden else None
-        if module is None:
+        """Finds a module that is hidden; others as ever."""
+        if name not in self._hidden:
             return _find_spec(name, path, target)  # type: ignore[arg-type]
-        origin = getattr(self._attributes[name].get("__spec__"), "origin", None)
+        module = self._modules[name]
+        origin = getattr(self._machinery[name].get("__spec__"), "origin", None)
         if "." not in name and origin not in (None, "built-in", "frozen"):
             found = _find_spec(name)
             if found is None or found.origin != origin:
@@ -122,21 +138,33 @@ class Stow:
 
     def create_module(self, spec: ModuleSpec) -> object:
         """Gives the loaded module back."""
-        module = self._modules.pop(spec.name)
+        self._hidden.discard(spec.name)
+        module = self._modules[spec.name]
         self._names[id(module)] = spec.name
         return module
 
     def exec_module(self, module: object) -> None:
         """Imports again what the module had imported, in the same order."""
         name = self._names[id(module)]
-        vars(module).update(self._attributes[name])
+        vars(module).update(self._machinery[name])
+        self._depth += 1
         for each in IMPORTS.get(name, ()):
-            if each in sys.modules or each not in self._modules:
+            if each in sys.modules or each not in self._hidden:
                 continue
             if each in self._by_hand:
-                sys.modules[each] = self._modules.pop(each)  # type: ignore[assignment]
+                self._hidden.discard(each)
+                sys.modules[each] = self._modules[each]  # type: ignore[assignment]
             else:
                 importlib.import_module(each)
+        self._depth -= 1
+        if not self._depth:
+            self._bind_again()
+
+    def _bind_again(self) -> None:
+        there = [one for one in self._rebound if f"{one[0]}.{one[1]}" in sys.modules]
+        for package, child, value in there:
+            setattr(sys.modules[package], child, value)
+        self._rebound = [one for one in self._rebound if one not in there]
 
 
 def serve(control: socket.socket) -> dict[str, object]:
@@ -197,7 +225,7 @@ def become(run: dict[str, object], path: list[str], stow: Stow) -> None:
     sys.path[:] = [os.getcwd(), *(named if environment.get("PYTHONPATH") else ()), *path]
     sys.argv[:] = run["argv"]  # type: ignore[assignment]
     sys.orig_argv[:] = run["command"]  # type: ignore[assignment]
-    stow.hide()
+    stow.become_new()
 
 
 def main() -> None:
