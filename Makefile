@@ -6,7 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help demo test check truth museum drives reach engines benchmarks robust fuzz prove corpus-diff docs clean
+# A compiled file that may not be written is compiled again by each process that a test starts.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help demo quick test sweep check prove-self matrix truth museum drives reach engines benchmarks robust fuzz prove corpus-diff docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -30,8 +33,16 @@ check: $(VENV)/.ready  ## format, lint and types of fmcheck itself
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: check  ## the whole test suite
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(JOBS)
+
+quick: check  ## format, lint, types, and the tests that start no process
+	$(PYTEST) -m '(pure or torch) and not sweep'
+
+test: check  ## the whole test suite: every promise of the README
+	$(PYTEST) -m 'not sweep'
+
+sweep: $(VENV)/.ready  ## the rest of CI: the same on more releases, seeds and backends
+	$(PYTEST) -m sweep
 
 truth: $(VENV)/.ready  ## the linter on lines of released SGLang wheels: expected against given
 	$(BIN)/python -m tests.truth
