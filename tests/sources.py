@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections import defaultdict
 from pathlib import Path
 
@@ -35,7 +36,8 @@ BROKEN = STRAY_EVENT.replace("Event()", "Event(")
 def chosen() -> list[Path]:
     """Returns the shortest, the middle and the longest file of each folder of this checkout.
 
-    The museum's cases are one folder for each form, as they are written alike.
+    The museum's cases are one folder for each form, as they are written alike. With
+    `FMCHECK_SOURCES=all` it returns all files, to compare what each choice of them notices.
     """
     kinds: dict[str, list[Path]] = defaultdict(list)
     for folder in ("fmcheck", "rules", "fixtures", "tests"):
@@ -47,5 +49,8 @@ def chosen() -> list[Path]:
     found = []
     for paths in kinds.values():
         paths.sort(key=lambda path: (path.stat().st_size, path))
+        if os.environ.get("FMCHECK_SOURCES") == "all":
+            found += paths
+            continue
         found += dict.fromkeys((paths[0], paths[len(paths) // 2], paths[-1]))
     return sorted(found)
