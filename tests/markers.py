@@ -33,11 +33,12 @@ BESIDE = {
 FILES = {
     "pure": (
         *("baseline", "benchmarks", "config", "contract", "contract_command", "corpus"),
-        *("corpus_diff", "docs", "fix", "flow", "formats", "fuzz", "html", "judged", "ledger"),
-        *("lint_cli", "lint_files", "lint_output", "lint_suppressions", "markers", "museum"),
-        *("pool", "prove_operators", "quick", "readme", "registry"),
-        *("relay_rules", "report", "rules", "since", "slices", "stream_rules", "suppressions"),
-        *("tail", "tree", "write_words", "engine/lint"),
+        *("corpus_diff", "docs", "drives", "fix", "flow", "formats", "fuzz", "html"),
+        *("judged", "ledger", "lint_cli", "lint_files", "lint_output"),
+        *("lint_suppressions", "markers", "museum", "pool", "prove_operators", "quick"),
+        *("readme", "registry", "relay_rules", "report", "rules", "since", "slices"),
+        *("stream_rules", "supported", "suppressions", "tail", "tree", "write_words"),
+        *("engine/lint",),
     ),
     "torch": (
         *("beneath", "captures", "clocks", "cuda", "device_ops", "device_streams"),
@@ -45,14 +46,23 @@ FILES = {
         *("poison", "races", "relay_tensor", "replays_runtime", "rows", "run_reports"),
         *("stream_options", "streams", "syncs_runtime", "tails_runtime", "trace", "unmet"),
         *("virtual_streams", "watch_api", "engine/device_graph", "engine/equality"),
-        *("engine/future_map", "engine/late", "engine/memory", "engine/parts", "engine/ranks"),
-        *("engine/reach", "engine/streams", "engine/tails", "engine/watch"),
+        *("engine/future_map", "engine/memory", "engine/parts", "engine/ranks"),
+        *("engine/reach", "engine/tails"),
     ),
     "process": (
         *("ci", "ci_command", "doctor", "guard", "lint_cache", "lint_robust", "outcomes"),
         *("packaging", "plugin", "prove", "reach", "zygote"),
     ),
-    "release": ("real_engines", "real_races", "real_sglang", "real_tails", "engine/faults"),
+    "release": (
+        "real_engines",
+        "real_races",
+        "real_sglang",
+        "real_tails",
+        "engine/faults",
+        "engine/late",
+        "engine/streams",
+        "engine/watch",
+    ),
     "compile": ("compile", "dead_assert"),
 }
 #: Who has one of these starts processes.
