@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 from fmcheck.finding import Finding, Severity, Span
 from fmcheck.lint.block import Block
 from fmcheck.lint.facts import ModuleFacts
+from fmcheck.lint.identity import identity_of
 from fmcheck.lint.module import Module, TooMuchError, extent, parse
 from fmcheck.lint.nodes import MOST_DEPTH, depth
 from fmcheck.lint.rule import Rule, Scope
@@ -87,8 +88,14 @@ def _concerned(
     `seen` takes in which needles do, of those that were looked for.
     """
 
+    known: list[str] = []
+
     def wants(number: int) -> bool:
-        return number not in rare or rules[number].concerns_path(path)
+        if number not in rare:
+            return True
+        if not known:
+            known.append(identity_of(path))
+        return rules[number].concerns_path(known[0])
 
     sieve, rare = _sieve(tuple(rules))
     for number in sieve.held(text, wants, seen):

@@ -7,6 +7,7 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from fmcheck.lint.identity import identity_of
 from fmcheck.lint.imports import imported_names, scan_imports
 from fmcheck.lint.nodes import walk
 
@@ -50,6 +51,11 @@ class ModuleFacts:
         for one in self.grown:
             one.order.clear()
             one.order.owner = None
+
+    @cached_property
+    def identity(self) -> str:
+        """Which file of an engine this is, for the contracts: see `identity.py`."""
+        return identity_of(self.path)
 
     @property
     def tree(self) -> ast.Module:
