@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fmcheck import __version__
+from fmcheck.cli import at_least_one
 from fmcheck.errors import UsageError
 
 if TYPE_CHECKING:
@@ -23,6 +24,12 @@ if TYPE_CHECKING:
 CLEAN, FOUND, FAILED = 0, 1, 2
 
 FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit")
+
+#: Said where the standard input has no name.
+NAMELESS = (
+    "the standard input has no name: what contracts declare by module and file does not apply to "
+    "it; pass the path that it is saved under as `--stdin-filename`"
+)
 
 EPILOG = """\
 in the source:
@@ -64,7 +71,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "--stdin-filename",
         type=Path,
         metavar="NAME",
-        help="what to call the standard input, for settings and reports",
+        help="the path that the standard input is saved under: settings, contracts and reports "
+        "know it by that",
     )
     _add_fixes(lint.add_argument_group("fixes"))
     _add_baseline(lint.add_argument_group("baseline"))
@@ -194,7 +202,7 @@ def add_speed(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "-j",
         "--jobs",
-        type=_at_least_one,
+        type=at_least_one,
         metavar="N",
         help="processes to use (default: as many as there are processors, if there is work)",
     )
@@ -205,13 +213,6 @@ def add_speed(group: argparse._ArgumentGroup) -> None:
         help="folder of the cache (default: $FMCHECK_CACHE_DIR, or .fmcheck_cache in the project's "
         "folder, or fmcheck/lint in the user's cache)",
     )
-
-
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -289,8 +290,15 @@ def _stdin(arguments: argparse.Namespace) -> bytes | None:
         return None
     if len(arguments.paths) > 1:
         raise UsageError("-", "expected no other path beside the standard input")
+    if sys.stdin is None:
+        raise UsageError("-", "expected source on the standard input, which is closed")
+    if not (arguments.stdin_filename or arguments.quiet):
+        print(f"fmcheck: {NAMELESS}", file=sys.stderr)
     arguments.stdin_filename = arguments.stdin_filename or Path("stdin.py")
-    return sys.stdin.buffer.read()
+    try:
+        return sys.stdin.buffer.read()
+    except (OSError, ValueError) as err:
+        raise UsageError("-", f"the standard input cannot be read: {err}") from err
 
 
 def _selectors(given: Sequence[str]) -> tuple[str, ...]:

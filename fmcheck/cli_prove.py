@@ -9,6 +9,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.cli import at_least_one
 from fmcheck.errors import UsageError
 
 if TYPE_CHECKING:
@@ -61,13 +62,16 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="PATTERN",
         help="not in these files: a pattern as in .gitignore, from this folder",
     )
-    which.add_argument("--limit", type=_count, metavar="N", help="no more than N")
+    which.add_argument("--limit", type=at_least_one, metavar="N", help="no more than N")
     which.add_argument("--seed", type=int, metavar="N", help="drawn at random, not the first")
     which.add_argument("--known", type=Path, metavar="FILE", help="known survivors (TOML)")
     which.add_argument("--list", action="store_true", help="tell the plan, and try nothing")
     how = prove.add_argument_group("how")
     how.add_argument(
-        *("-j", "--jobs"), type=_count, metavar="N", help="trials side by side (default: all cores)"
+        *("-j", "--jobs"),
+        type=at_least_one,
+        metavar="N",
+        help="trials side by side (default: all cores)",
     )
     how.add_argument(
         "--timeout",
@@ -186,16 +190,6 @@ def _write(path: Path, text: str) -> None:
         replace_file(path, f"{text}\n".encode())
     except OSError as err:
         raise UsageError(str(path), f"cannot be written: {err.strerror or err}") from err
-
-
-def _count(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 1 on, got `{text}`")
-    return number
 
 
 def _options(parser: argparse.ArgumentParser) -> tuple[str, ...]:

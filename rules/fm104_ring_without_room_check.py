@@ -142,7 +142,9 @@ class Sampler:
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for the relay's class, and for a remainder."""
-        return "%" in text and any(one.qualname in text for one in self.relays.of_file(facts.identity))
+        return "%" in text and any(
+            one.qualname in text for one in self.relays.of_file(facts.identity)
+        )
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears all but relay classes that compute a remainder."""

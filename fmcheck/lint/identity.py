@@ -33,7 +33,7 @@ def _resolved(here: str, folder: str) -> str:
 
 def is_module(identity: str, module: str) -> bool:
     """Tells whether the file of this identity may be the module, or the package, of this name."""
-    tail = module.replace(".", "/")
+    tail, identity = module.replace(".", "/"), identity.replace("\\", "/")
     return any(
         identity == end or identity.endswith(f"/{end}")
         for end in (f"{tail}.py", f"{tail}/__init__.py")

@@ -126,26 +126,30 @@ class Padding:
             if self._compares(node.test)
         ]
 
-    def _compares(self, test: ast.expr, seen: frozenset[str] = frozenset()) -> bool:
+    def _compares(self, test: ast.expr, seen: set[str] | None = None) -> bool:
+        """Tells whether a test may compare sizes; `seen` are the names that it has followed."""
+        seen = set() if seen is None else seen
         if isinstance(test, ast.UnaryOp):
             return self._compares(test.operand, seen)
         if isinstance(test, ast.BoolOp):
             return any(self._compares(one, seen) for one in test.values)
         if isinstance(test, ast.Name) and test.id not in seen:
-            values = self._sites.values(test.id)
-            return any(self._compares(one, seen | {test.id}) for one in values)
+            seen.add(test.id)
+            return any(self._compares(one, seen) for one in self._sites.values(test.id))
         return any(self._raw_of(*pair) for pair in self._pairs(test))
 
     def _pairs(
-        self, node: ast.expr, seen: frozenset[str] = frozenset()
+        self, node: ast.expr, seen: set[str] | None = None
     ) -> Iterator[tuple[ast.expr, ast.expr]]:
         """Yields what may be (raw, padded) in a comparison or a difference."""
+        seen = set() if seen is None else seen
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
             yield node.right, node.left
         elif isinstance(node, ast.Name) and node.id not in seen:
+            seen.add(node.id)
             for value in self._sites.values(node.id):
                 if isinstance(value, ast.BinOp):
-                    yield from self._pairs(value, seen | {node.id})
+                    yield from self._pairs(value, seen)
         elif isinstance(node, ast.Compare) and len(node.ops) == 1:
             left, right = node.left, node.comparators[0]
             if isinstance(right, ast.Constant):
@@ -216,13 +220,16 @@ class Padding:
                 found += [*call.args, *(keyword.value for keyword in call.keywords)]
         return found
 
-    def _atoms(self, size: ast.expr, seen: frozenset[str] = frozenset()) -> set[str]:
+    def _atoms(self, size: ast.expr) -> set[str]:
         """Returns what an expression mentions, and what the names in it were computed from."""
         found = set(_mentioned(size))
-        for name in found - seen:
-            for value in self._sites.values(name):
+        asked = list(found)
+        while asked:
+            for value in self._sites.values(asked.pop()):
                 if isinstance(value, (ast.BinOp, ast.IfExp, ast.Name, ast.Attribute)):
-                    found |= self._atoms(value, seen | found)
+                    new = set(_mentioned(value)) - found
+                    found |= new
+                    asked += new
         return found
 
 
