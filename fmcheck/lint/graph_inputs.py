@@ -165,7 +165,8 @@ class Filling:
             if isinstance(test.operator, cst.And) is outcome:
                 told = sides & {When.PADDED, When.UNPADDED}
                 return told.pop() if len(told) == 1 else When.SOMETIMES
-            return When.SOMETIMES
+            # `pad or raw != bs` holds for every padded batch, and for others too.
+            return When.PADDED if When.PADDED in sides and outcome else When.SOMETIMES
         if isinstance(test, cst.Name):
             values = self._names.values(test.value)
             if len(values) == 1 and not isinstance(values[0], cst.Name):
