@@ -85,7 +85,7 @@ class Binding:
 
 
 #: Expressions that are looked at to learn what one name may stand for: more are a maze.
-MOST_STEPS = 20_000
+MOST_STEPS = 100_000
 #: The nodes that bind a name, or grow what one is bound to.
 _BINDING = frozenset(
     ("AnnAssign", "Assign", "AugAssign", "Call", "CompFor", "For", "NamedExpr", "Param")

@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 UNREADABLE = "FM001"
 #: The code of a rule that failed on a file. No selection turns it off either.
 FAILED = "FM002"
+#: What a rule may end with: one that calls `sys.exit` would end the run with a status of its own.
+FAILURES = (Exception, SystemExit)
 #: Brackets nested deeper than CPython's own limit may end libcst, and its process with it.
 MOST_BRACKETS = 200
 #: Encodings in which a word's bytes are those of its letters, and nothing else's.
@@ -103,7 +105,7 @@ def _concerned(
         try:
             if type(rule).concerns is Rule.concerns or rule.concerns(text):
                 yield rule
-        except Exception as err:
+        except FAILURES as err:
             failed.append(_failed(rule, path, err))
 
 
@@ -147,7 +149,7 @@ def _lint_module(module: Module, path: str, rules: Sequence[Rule], whole: bool) 
                 continue
         except SyntaxError:
             raise  # of the file
-        except Exception as err:
+        except FAILURES as err:
             found.append(_failed(rule, path, err))
             continue
         words = () if whole else (*rule.words(), *_aliases(rule, facts))
@@ -156,7 +158,7 @@ def _lint_module(module: Module, path: str, rules: Sequence[Rule], whole: bool) 
                 found += _check(rule, node, facts, whole)
         except SyntaxError:
             raise  # of the file
-        except Exception as err:
+        except FAILURES as err:
             found.append(_failed(rule, path, err))
     facts.forget()
     return found
@@ -195,25 +197,29 @@ def _aliases(rule: Rule, facts: ModuleFacts) -> Iterator[str]:
 
 
 def _check(rule: Rule, node: ast.AST | Slice, facts: ModuleFacts, whole: bool) -> Sequence[Finding]:
-    """Returns a rule's findings in one block; a rule that fails is one finding."""
+    """Returns a rule's findings in one block; a rule that fails is one finding more."""
     first = 1
+    found: list[Finding] = []
     try:
         if isinstance(node, ast.AST):
             if not whole and not rule.suspects(node, facts):
                 return ()
+            first = _line(node)
             if depth(node) > MOST_DEPTH:
                 why = f"could not be checked for {rule.code}: it nests too deeply"
-                return [unreadable(facts.path, why, _line(node), left_out="this part of the file")]
+                return [unreadable(facts.path, why, first, left_out="this part of the file")]
         first, last = _lines(node, facts.module)
         parsed = node if isinstance(node, ast.stmt) else None
-        return list(rule.check(Block.at(facts, first, last, parsed)))
+        for one in rule.check(Block.at(facts, first, last, parsed)):
+            found.append(one)  # noqa: PERF402, what is found before an error is kept
     except SyntaxError:
         raise  # of the file, from whatever part of it the rule asked for
     except (RecursionError, MemoryError) as err:
         why = f"could not be checked for {rule.code}: {str(err) or type(err).__name__}"
-        return [unreadable(facts.path, why, first, left_out="this part of the file")]
-    except Exception as err:
-        return [_failed(rule, facts.path, err)]
+        found.append(unreadable(facts.path, why, first, left_out="the rest of this part"))
+    except FAILURES as err:
+        found.append(_failed(rule, facts.path, err, first))
+    return found
 
 
 def _lines(node: ast.AST | Slice, module: Module) -> tuple[int, int]:
@@ -259,14 +265,14 @@ def _libcst_parses(source: str) -> bool:
     return True
 
 
-def _failed(rule: Rule, path: str, err: Exception) -> Finding:
+def _failed(rule: Rule, path: str, err: BaseException, line: int = 1) -> Finding:
     """Tells of an error in a rule: which, where in the rule, and on which file."""
     import traceback
 
     last = traceback.extract_tb(err.__traceback__)[-1]
     return Finding(
         path=path,
-        span=Span(1, 1, 1, 2),
+        span=Span(line, 1, line, 2),
         code=FAILED,
         severity=Severity.ERROR,
         message=f"rule {rule.code} failed here: {type(err).__name__}: {err}",
