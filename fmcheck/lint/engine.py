@@ -210,8 +210,8 @@ def _check(rule: Rule, node: ast.AST | Slice, facts: ModuleFacts, whole: bool) -
                 return [unreadable(facts.path, why, first, left_out="this part of the file")]
         first, last = _lines(node, facts.module)
         parsed = node if isinstance(node, ast.stmt) else None
-        for one in rule.check(Block.at(facts, first, last, parsed)):
-            found.append(one)  # noqa: PERF402, what is found before an error is kept
+        # What it finds before an error is kept.
+        found.extend(rule.check(Block.at(facts, first, last, parsed)))
     except SyntaxError:
         raise  # of the file, from whatever part of it the rule asked for
     except (RecursionError, MemoryError) as err:

@@ -38,6 +38,7 @@ class ModuleFacts:
         self.path = path
         self._mentioned: dict[ast.AST, set[str]] = {}
         self._renamed: dict[str, bool] = {}
+        self._reads: dict[frozenset[str], bool] = {}
         #: Blocks that rules were handed, by first and last line: each grows its tree once.
         self.blocks: dict[tuple[int, int], Block] = {}
         #: The outlines of functions, as `outline.py` makes them.
@@ -157,6 +158,12 @@ class ModuleFacts:
         """
         if "names" in vars(self):
             return not self.names.isdisjoint(names)
+        wanted = frozenset(names)
+        if wanted not in self._reads:
+            self._reads[wanted] = self._may_read(wanted)
+        return self._reads[wanted]
+
+    def _may_read(self, names: Collection[str]) -> bool:
         present = [name for name in names if name in self.module.text]
         if not present:
             return False

@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 #: A shorter class is not cut into methods: it is parsed as soon, and for all rules at once.
 LONG = 1000
+#: So many lines are counted from the start of the text, before all of them are looked for.
+FEW = 64
+#: Further down than this, a slice is parsed by itself and its tree moved.
+MOST_BLANK = 5000
 #: The start of a line of code that is not indented, unless it only closes a bracket.
 _AT_MARGIN = re.compile(r"\n(?=[^ \t\n#)\]}])")
 _NO_MARGIN = " \t\n#)]}"
@@ -51,6 +55,7 @@ class Module:
         self._parsed: dict[tuple[int, int], list[ast.stmt]] = {}
         self._parsed_methods: dict[tuple[int, int], tuple[list[ast.stmt], list[ast.stmt]]] = {}
         self._heads: dict[Slice, ast.ClassDef] = {}
+        self._lines_asked = 0
         self._hits: dict[str, list[int]] = {word: [] for word in absent}
         self._texts: dict[tuple[int, int], str] = {}
         self._cut_methods: dict[Slice, tuple[str, Sequence[Slice]] | None] = {}
@@ -90,7 +95,8 @@ class Module:
 
     def line_of(self, offset: int) -> int:
         """Returns the line of an offset, from 1."""
-        if "_line_starts" in vars(self):
+        self._lines_asked += 1
+        if "_line_starts" in vars(self) or self._lines_asked > FEW:
             return bisect_right(self._line_starts, offset)
         # Asked for a few slices only, this is less than to look for every line.
         return self.text.count("\n", 0, offset) + 1
@@ -125,8 +131,12 @@ class Module:
             elif statements is None:
                 statements = self._statements(one, scope, words, may_hold)
             found = statements or []
+            near: dict[tuple[int, int], bool] = {}
             for node in found:
-                if len(found) == 1 or self._near(node, words):
+                lines = extent(node)
+                if len(found) > 1 and lines not in near:  # a line may hold thousands of statements
+                    near[lines] = self._near(node, words)
+                if near.get(lines, True):
                     yield node
 
     def statements_with(
@@ -206,8 +216,8 @@ class Module:
     def _head(self, head: Slice, indent: str) -> list[ast.stmt]:
         """Returns the statements before the first method, which are indented by `indent`."""
         if head not in self._heads:
-            before = "\n" * (self.line_of(head.start) - 1)
-            tree = parse(f"{before}{self.text[head.start : head.end]}{indent}pass\n")
+            head_text = f"{self.text[head.start : head.end]}{indent}pass\n"
+            tree = parse_at(self.line_of(head.start), head_text)
             node = tree.body[0]
             if len(tree.body) > 1 or not isinstance(node, ast.ClassDef):
                 raise SyntaxError("what is defined here is not of the class")
@@ -219,10 +229,9 @@ class Module:
     def _parse(self, one: Slice) -> list[ast.stmt]:
         key = one.start, one.end
         if key not in self._parsed:
-            # Empty lines before it put a slice where it stands in the file.
-            before = "\n" * (self.line_of(one.start) - 1)
             self._parsed[key] = (
-                self._put_together(one) or parse(f"{before}{self.text[one.start : one.end]}").body
+                self._put_together(one)
+                or parse_at(self.line_of(one.start), self.text[one.start : one.end]).body
             )
         return self._parsed[key]
 
@@ -230,8 +239,8 @@ class Module:
         """Returns the statements of a class's body in a slice, and what follows the class."""
         key = one.start, one.end
         if key not in self._parsed_methods:
-            before = "\n" * (self.line_of(one.start) - 2)
-            head, *after = parse(f"{before}class _:\n{self.text[one.start : one.end]}").body
+            inside = f"class _:\n{self.text[one.start : one.end]}"
+            head, *after = parse_at(self.line_of(one.start) - 1, inside).body
             assert isinstance(head, ast.ClassDef)
             self._parsed_methods[key] = head.body, after
         return self._parsed_methods[key]
@@ -363,6 +372,19 @@ def extent(node: ast.stmt) -> tuple[int, int]:
 
 class TooMuchError(SyntaxError):
     """Source that is more than the parser bears, whatever its grammar."""
+
+
+def parse_at(line: int, source: str) -> ast.Module:
+    """Parses source that starts on this line of a file, whose lines its nodes have then.
+
+    Raises:
+        SyntaxError: if it does not parse.
+    """
+    if line <= MOST_BLANK:  # to read past empty lines is less than to move every node
+        return parse("\n" * (line - 1) + source)
+    found = parse(source)
+    ast.increment_lineno(found, line - 1)
+    return found
 
 
 def parse(source: str) -> ast.Module:

@@ -31,12 +31,18 @@ _ORDERED = (ast.Eq, ast.NotEq, ast.Lt, ast.Gt)
 class Padding:
     """What one function shows of padding.
 
-    `resetting` are the functions of its block that reset a buffer.
+    `resetting` are the functions of its block that reset a buffer, `peers` the same by name.
     """
 
-    def __init__(self, outline: Outline, resetting: Sequence[Outline]) -> None:
+    def __init__(
+        self,
+        outline: Outline,
+        resetting: Sequence[Outline],
+        peers: Mapping[str, Sequence[Outline]],
+    ) -> None:
         self._outline = outline
         self._resetting = resetting
+        self._peers = peers
         self._sites = Sites(outline)
 
     def may_show(self) -> bool:
@@ -180,9 +186,10 @@ class Padding:
             if is_named and self._may_be_of(whole, [site]):
                 found.update(name for size in self._cuts([site]) for name in self._texts(size))
         told = [self._sites.nodes]
-        for peer in self._resetting:
-            if peer is not self._outline and peer.name in self._outline.calls:
-                told.append(peer.nodes)
+        called = self._outline.calls & self._peers.keys()
+        told += [
+            peer.nodes for name in called for peer in self._peers[name] if peer is not self._outline
+        ]
         for raw, padded in (pair for nodes in told for pair in self._all_pairs(nodes)):
             found |= self._raw_of(raw, padded)
         return found
