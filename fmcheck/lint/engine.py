@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
@@ -12,7 +13,7 @@ from fmcheck.finding import Finding, Severity, Span
 from fmcheck.lint.block import Block
 from fmcheck.lint.facts import ModuleFacts
 from fmcheck.lint.identity import identity_of
-from fmcheck.lint.module import Module, TooMuchError, extent, parse
+from fmcheck.lint.module import Module, NewerGrammarError, TooMuchError, extent, parse
 from fmcheck.lint.nodes import MOST_DEPTH, depth
 from fmcheck.lint.rule import Rule, Scope
 from fmcheck.lint.sieve import Sieve
@@ -212,14 +213,25 @@ def _check(rule: Rule, node: ast.AST | Slice, facts: ModuleFacts, whole: bool) -
         parsed = node if isinstance(node, ast.stmt) else None
         # What it finds before an error is kept.
         found.extend(rule.check(Block.at(facts, first, last, parsed)))
+    except NewerGrammarError:
+        found.append(_too_new(rule, facts, first))
     except SyntaxError:
-        raise  # of the file, from whatever part of it the rule asked for
+        if not facts.module.newer:
+            raise  # of the file, from whatever part of it the rule asked for
+        found.append(_too_new(rule, facts, first))
     except (RecursionError, MemoryError) as err:
         why = f"could not be checked for {rule.code}: {str(err) or type(err).__name__}"
         found.append(unreadable(facts.path, why, first, left_out="the rest of this part"))
     except FAILURES as err:
         found.append(_failed(rule, facts.path, err, first))
     return found
+
+
+def _too_new(rule: Rule, facts: ModuleFacts, line: int) -> Finding:
+    """Tells of a part that a rule looks at by `ast`, which does not know its grammar."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    why = f"could not be checked for {rule.code}: its grammar is newer than Python {version}"
+    return unreadable(facts.path, why, line, left_out="run fmcheck on the Python of the file: this")
 
 
 def _lines(node: ast.AST | Slice, module: Module) -> tuple[int, int]:

@@ -152,7 +152,11 @@ class Module:
                 yield from found or ()
 
     def statements_at(self, first: int, last: int) -> Iterator[ast.stmt]:
-        """Yields the top-level statements that these lines are in."""
+        """Yields the top-level statements that these lines are in.
+
+        Raises:
+            NewerGrammarError: if only libcst can parse them.
+        """
         start, end = self._line_start(first), self._line_start(last + 1)
         for number in range(max(bisect_right(self._slice_starts, start) - 1, 0), len(self.slices)):
             one = self.slices[number]
@@ -160,7 +164,9 @@ class Module:
                 break
             if one.end > start:
                 found = self._try_parse(one) if self.newer else self._parse(one)
-                for node in found or ():
+                if found is None:
+                    raise NewerGrammarError
+                for node in found:
                     if node.lineno <= last and first <= (node.end_lineno or node.lineno):
                         yield node
 
@@ -368,6 +374,10 @@ def extent(node: ast.stmt) -> tuple[int, int]:
     decorators = getattr(node, "decorator_list", [])
     first = min([node.lineno, *(decorator.lineno for decorator in decorators)])
     return first, node.end_lineno or node.lineno
+
+
+class NewerGrammarError(Exception):
+    """What `ast` is asked for can only be parsed by a newer interpreter's."""
 
 
 class TooMuchError(SyntaxError):
