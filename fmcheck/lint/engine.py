@@ -143,25 +143,36 @@ def _lint_module(module: Module, path: str, rules: Sequence[Rule], whole: bool) 
     facts = ModuleFacts(module, path)
     found: list[Finding] = []
     for rule in rules:
-        try:
-            if not rule.concerns_module(facts):
-                continue
-            if not (whole or rule.may_stand_in(module.text, facts)):
-                continue
-        except SyntaxError:
-            raise  # of the file
-        except FAILURES as err:
-            found.append(_failed(rule, path, err))
-            continue
-        words = () if whole else (*rule.words(), *_aliases(rule, facts))
-        try:
-            for node in _nodes(rule, facts, words, whole):
-                found += _check(rule, node, facts, whole)
-        except SyntaxError:
-            raise  # of the file
-        except FAILURES as err:
-            found.append(_failed(rule, path, err))
+        module.missed = False
+        by_rule = _by_rule(rule, facts, whole)
+        if module.missed and not by_rule:
+            by_rule.append(_too_new(rule, facts, 1))
+        found += by_rule
     facts.forget()
+    return found
+
+
+def _by_rule(rule: Rule, facts: ModuleFacts, whole: bool) -> list[Finding]:
+    """Returns what one rule finds in a module, with one finding more for each time that it fails.
+
+    Raises:
+        SyntaxError: if the file, or what was taken for a part of it, does not parse.
+    """
+    found: list[Finding] = []
+    try:
+        if not rule.concerns_module(facts):
+            return found
+        if not (whole or rule.may_stand_in(facts.module.text, facts)):
+            return found
+        words = () if whole else (*rule.words(), *_aliases(rule, facts))
+        for node in _nodes(rule, facts, words, whole):
+            found += _check(rule, node, facts, whole)
+    except SyntaxError:
+        raise
+    except NewerGrammarError:
+        found.append(_too_new(rule, facts, 1))
+    except FAILURES as err:
+        found.append(_failed(rule, facts.path, err))
     return found
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint.identity import identity_of
 from fmcheck.lint.imports import imported_names, scan_imports
+from fmcheck.lint.module import defines
 from fmcheck.lint.nodes import walk
 
 if TYPE_CHECKING:
@@ -60,7 +61,9 @@ class ModuleFacts:
 
     @property
     def tree(self) -> ast.Module:
-        """The syntax tree of the whole module."""
+        """The syntax tree of the whole module; `module.missed` tells that a definition is not in it."""
+        if any(map(defines, self.module.unparsed)):
+            self.module.missed = True
         return self.module.tree
 
     @cached_property
@@ -146,7 +149,7 @@ class ModuleFacts:
     @cached_property
     def names(self) -> frozenset[str]:
         """Every identifier that the module reads, as a name or an attribute."""
-        found = set(_names(self.tree))
+        found = set(_names(self.module.tree))
         for text in self.module.unparsed:
             found.update(_WORD.findall(text))
         return frozenset(found)
@@ -164,6 +167,14 @@ class ModuleFacts:
         return self._reads[wanted]
 
     def _may_read(self, names: Collection[str]) -> bool:
+        # What cannot be parsed is read as text here: nothing is missed.
+        missed = self.module.missed
+        try:
+            return self._may_read_parsed(names)
+        finally:
+            self.module.missed = missed
+
+    def _may_read_parsed(self, names: Collection[str]) -> bool:
         present = [name for name in names if name in self.module.text]
         if not present:
             return False

@@ -26,6 +26,7 @@ MOST_BLANK = 5000
 #: The start of a line of code that is not indented, unless it only closes a bracket.
 _AT_MARGIN = re.compile(r"\n(?=[^ \t\n#)\]}])")
 _NO_MARGIN = " \t\n#)]}"
+_DEFINITION = re.compile(r"^[ \t]*(?:class|def|async)\b", re.MULTILINE)
 _DEFINES = re.compile(r"(?:class|def|async)\b|@")
 
 
@@ -55,6 +56,8 @@ class Module:
         self._parsed: dict[tuple[int, int], list[ast.stmt]] = {}
         self._parsed_methods: dict[tuple[int, int], tuple[list[ast.stmt], list[ast.stmt]]] = {}
         self._heads: dict[Slice, ast.ClassDef] = {}
+        #: Something was asked of statements that `ast` cannot parse, since this was last set.
+        self.missed = False
         self._lines_asked = 0
         self._hits: dict[str, list[int]] = {word: [] for word in absent}
         self._texts: dict[tuple[int, int], str] = {}
@@ -144,11 +147,14 @@ class Module:
     ) -> Iterator[ast.stmt]:
         """Yields top-level statements, those near one of `words` among them.
 
-        Slices that `may_hold` refuses by their text are left out.
+        Slices that `may_hold` refuses by their text are left out. So is what only libcst can parse:
+        `missed` tells that it defines something.
         """
         for one in self._slices_with(words):
             if may_hold(self._text_of(one)):
                 found = self._try_parse(one) if self.newer else self._parse(one)
+                if found is None and defines(self._text_of(one)):
+                    self.missed = True
                 yield from found or ()
 
     def statements_at(self, first: int, last: int) -> Iterator[ast.stmt]:
@@ -367,6 +373,11 @@ def plain_part(text: str) -> str:
         if not _DEFINES.match(text, match.end()):
             return text[match.end() :]
     return ""
+
+
+def defines(text: str) -> bool:
+    """Tells whether source text may define a function or a class."""
+    return _DEFINITION.search(text) is not None
 
 
 def extent(node: ast.stmt) -> tuple[int, int]:
