@@ -61,7 +61,7 @@ class ModuleFacts:
 
     @property
     def tree(self) -> ast.Module:
-        """The syntax tree of the whole module; `module.missed` tells that a definition is not in it."""
+        """The whole module's syntax tree; `module.missed` tells that a definition is not in it."""
         if any(map(defines, self.module.unparsed)):
             self.module.missed = True
         return self.module.tree
