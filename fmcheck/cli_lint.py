@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fmcheck import __version__
 from fmcheck.cli import at_least_one
 from fmcheck.errors import UsageError
+from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -228,9 +229,9 @@ def run(arguments: argparse.Namespace) -> int:
         _show(outcome, arguments, to_stderr=arguments.fix and request.stdin is not None)
         found = outcome.failing
     for path, why in outcome.refused:
-        print(f"fmcheck: {path}: left as it was: {why}", file=sys.stderr)
+        print(printable(f"fmcheck: {path}: left as it was: {why}"), file=sys.stderr)
     for note in outcome.notes:
-        print(f"fmcheck: {note}", file=sys.stderr)
+        print(printable(f"fmcheck: {note}"), file=sys.stderr)
     if not outcome.files and not arguments.since and not arguments.force_exclude:
         print("fmcheck: no Python files there; nothing was checked", file=sys.stderr)
     if outcome.unreadable:
@@ -408,10 +409,10 @@ def _show_diff(outcome: Outcome, arguments: argparse.Namespace) -> None:
 
     paint = _paint(arguments, sys.stdout.isatty())
     for diff in outcome.diffs:
-        print(paint_diff(diff, paint), end="")
+        print(paint_diff(printable(diff, keep="\t\n\f"), paint), end="")
     unchecked = [one for one in outcome.findings if one.code in ("FM001", "FM002")]
     for one in unchecked:
-        print(f"fmcheck: {one.path}: {one.message}", file=sys.stderr)
+        print(printable(f"fmcheck: {one.path}: {one.message}"), file=sys.stderr)
     if not arguments.quiet:
         print(f"{count(len(outcome.diffs), 'file')} would change", file=sys.stderr)
 

@@ -17,6 +17,7 @@ from fmcheck.atomic import replace_file
 from fmcheck.errors import UsageError
 from fmcheck.finding import Finding, Span
 from fmcheck.lint.own import GONE_ENTRY, OWN_CODES, UNCHECKED
+from fmcheck.report.printable import well_formed
 from fmcheck.strict import convert
 
 if TYPE_CHECKING:
@@ -155,7 +156,7 @@ class Baseline:
     def _key(self, finding: Finding, lines: Sequence[str]) -> Key:
         where = os.path.join(os.path.realpath(os.path.dirname(finding.path) or "."), "")
         where = os.path.relpath(where + os.path.basename(finding.path), self._folder)
-        return where.replace(os.sep, "/"), finding.code, finding.fingerprint(lines)
+        return well_formed(where.replace(os.sep, "/")), finding.code, finding.fingerprint(lines)
 
     def _line_of(self, key: Key) -> int:
         wanted = [f'"{part}"' for part in key]
