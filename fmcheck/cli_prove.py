@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.cli import at_least_one
 from fmcheck.errors import UsageError
+from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
     from fmcheck.prove.mutant import Mutant
@@ -18,6 +19,8 @@ if TYPE_CHECKING:
     from fmcheck.prove.trial import Result
 
 PROVED, BELOW = 0, 1
+#: In a pipe, progress takes about so many lines.
+MOST_LINES = 20
 
 EPILOG = """\
 example:
@@ -144,19 +147,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Progress:
-    """Progress on standard error: one line that is written over on a terminal, else nothing."""
+    """Progress on standard error: one line that is written over on a terminal, else plain lines."""
 
     def __init__(self) -> None:
         self._shows = sys.stderr.isatty()
+        self._survived = 0
 
     def tell(self, sentence: str) -> None:
-        print(f"fmcheck prove: {sentence}", flush=True)
+        print(f"fmcheck prove: {printable(sentence)}", flush=True)
 
     def tried(self, done: int, total: int, mutant: Mutant, result: Result) -> None:
+        self._survived += not result.caught
         if self._shows:
-            verdict = "caught" if result.caught else "SLIPPED"
-            line = f"[{done}/{total}] {verdict} {mutant.id}"
+            verdict = "caught" if result.caught else "survived"
+            line = printable(f"[{done}/{total}] {verdict} {mutant.id}")
             print(f"\r\x1b[K{line[:100]}", end="", file=sys.stderr, flush=True)
+        elif done % max(total // MOST_LINES, 1) == 0:
+            told = f"{done:,} of {total:,} tried, {self._survived:,} survived"
+            print(f"fmcheck prove: {told}", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         if self._shows:
