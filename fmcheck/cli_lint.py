@@ -42,7 +42,7 @@ exit status:
   1    warnings or errors found; with --diff: there is a difference
   2    could not check everything: bad input, a file that cannot be read or decoded, a
        file of a rule's concern that does not parse, a rule that failed, a file that
-       cannot be written
+       cannot be written, or an error of fmcheck's own, which `--traceback` shows
   130  interrupted
 """
 
