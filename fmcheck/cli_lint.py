@@ -9,7 +9,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fmcheck import __version__
+from fmcheck.cli import at_least_one
 from fmcheck.errors import UsageError
+from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -24,6 +26,12 @@ CLEAN, FOUND, FAILED = 0, 1, 2
 
 FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit")
 
+#: Said where the standard input has no name.
+NAMELESS = (
+    "the standard input has no name: what contracts declare by module and file does not apply to "
+    "it; pass the path that it is saved under as `--stdin-filename`"
+)
+
 EPILOG = """\
 in the source:
   # fmcheck: ignore[FM201] why this is right         on the finding's line
@@ -34,7 +42,7 @@ exit status:
   1    warnings or errors found; with --diff: there is a difference
   2    could not check everything: bad input, a file that cannot be read or decoded, a
        file of a rule's concern that does not parse, a rule that failed, a file that
-       cannot be written
+       cannot be written, or an error of fmcheck's own, which `--traceback` shows
   130  interrupted
 """
 
@@ -64,7 +72,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "--stdin-filename",
         type=Path,
         metavar="NAME",
-        help="what to call the standard input, for settings and reports",
+        help="the path that the standard input is saved under: settings, contracts and reports "
+        "know it by that",
     )
     _add_fixes(lint.add_argument_group("fixes"))
     _add_baseline(lint.add_argument_group("baseline"))
@@ -194,7 +203,7 @@ def add_speed(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "-j",
         "--jobs",
-        type=_at_least_one,
+        type=at_least_one,
         metavar="N",
         help="processes to use (default: as many as there are processors, if there is work)",
     )
@@ -205,13 +214,6 @@ def add_speed(group: argparse._ArgumentGroup) -> None:
         help="folder of the cache (default: $FMCHECK_CACHE_DIR, or .fmcheck_cache in the project's "
         "folder, or fmcheck/lint in the user's cache)",
     )
-
-
-def _at_least_one(text: str) -> int:
-    number = int(text)
-    if number < 1:
-        raise ValueError
-    return number
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -227,11 +229,11 @@ def run(arguments: argparse.Namespace) -> int:
         _show(outcome, arguments, to_stderr=arguments.fix and request.stdin is not None)
         found = outcome.failing
     for path, why in outcome.refused:
-        print(f"fmcheck: {path}: left as it was: {why}", file=sys.stderr)
+        print(printable(f"fmcheck: {path}: left as it was: {why}"), file=sys.stderr)
     for path, why in outcome.unwritten:
-        print(f"fmcheck: {path}: {why}", file=sys.stderr)
+        print(printable(f"fmcheck: {path}: {why}"), file=sys.stderr)
     for note in outcome.notes:
-        print(f"fmcheck: {note}", file=sys.stderr)
+        print(printable(f"fmcheck: {note}"), file=sys.stderr)
     if not outcome.files and not arguments.since and not arguments.force_exclude:
         print("fmcheck: no Python files there; nothing was checked", file=sys.stderr)
     if outcome.unreadable:
@@ -296,8 +298,15 @@ def _stdin(arguments: argparse.Namespace) -> bytes | None:
         return None
     if len(arguments.paths) > 1:
         raise UsageError("-", "expected no other path beside the standard input")
+    if sys.stdin is None:
+        raise UsageError("-", "expected source on the standard input, which is closed")
+    if not (arguments.stdin_filename or arguments.quiet):
+        print(f"fmcheck: {NAMELESS}", file=sys.stderr)
     arguments.stdin_filename = arguments.stdin_filename or Path("stdin.py")
-    return sys.stdin.buffer.read()
+    try:
+        return sys.stdin.buffer.read()
+    except (OSError, ValueError) as err:
+        raise UsageError("-", f"the standard input cannot be read: {err}") from err
 
 
 def _selectors(given: Sequence[str]) -> tuple[str, ...]:
@@ -407,10 +416,10 @@ def _show_diff(outcome: Outcome, arguments: argparse.Namespace) -> None:
 
     paint = _paint(arguments, sys.stdout.isatty())
     for diff in outcome.diffs:
-        print(paint_diff(diff, paint), end="")
+        print(paint_diff(printable(diff, keep="\t\n\f"), paint), end="")
     unchecked = [one for one in outcome.findings if one.code in ("FM001", "FM002")]
     for one in unchecked:
-        print(f"fmcheck: {one.path}: {one.message}", file=sys.stderr)
+        print(printable(f"fmcheck: {one.path}: {one.message}"), file=sys.stderr)
     if not arguments.quiet:
         print(f"{count(len(outcome.diffs), 'file')} would change", file=sys.stderr)
 

@@ -9,7 +9,9 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.cli import at_least_one
 from fmcheck.errors import UsageError
+from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
     from fmcheck.prove.mutant import Mutant
@@ -17,6 +19,8 @@ if TYPE_CHECKING:
     from fmcheck.prove.trial import Result
 
 PROVED, BELOW = 0, 1
+#: In a pipe, progress takes about so many lines.
+MOST_LINES = 20
 
 EPILOG = """\
 example:
@@ -61,13 +65,16 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="PATTERN",
         help="not in these files: a pattern as in .gitignore, from this folder",
     )
-    which.add_argument("--limit", type=_count, metavar="N", help="no more than N")
+    which.add_argument("--limit", type=at_least_one, metavar="N", help="no more than N")
     which.add_argument("--seed", type=int, metavar="N", help="drawn at random, not the first")
     which.add_argument("--known", type=Path, metavar="FILE", help="known survivors (TOML)")
     which.add_argument("--list", action="store_true", help="tell the plan, and try nothing")
     how = prove.add_argument_group("how")
     how.add_argument(
-        *("-j", "--jobs"), type=_count, metavar="N", help="trials side by side (default: all cores)"
+        *("-j", "--jobs"),
+        type=at_least_one,
+        metavar="N",
+        help="trials side by side (default: all cores)",
     )
     how.add_argument(
         "--timeout",
@@ -140,19 +147,24 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 class _Progress:
-    """Progress on standard error: one line that is written over on a terminal, else nothing."""
+    """Progress on standard error: one line that is written over on a terminal, else plain lines."""
 
     def __init__(self) -> None:
         self._shows = sys.stderr.isatty()
+        self._survived = 0
 
     def tell(self, sentence: str) -> None:
-        print(f"fmcheck prove: {sentence}", flush=True)
+        print(f"fmcheck prove: {printable(sentence)}", flush=True)
 
     def tried(self, done: int, total: int, mutant: Mutant, result: Result) -> None:
+        self._survived += not result.caught
         if self._shows:
-            verdict = "caught" if result.caught else "SLIPPED"
-            line = f"[{done}/{total}] {verdict} {mutant.id}"
+            verdict = "caught" if result.caught else "survived"
+            line = printable(f"[{done}/{total}] {verdict} {mutant.id}")
             print(f"\r\x1b[K{line[:100]}", end="", file=sys.stderr, flush=True)
+        elif done % max(total // MOST_LINES, 1) == 0:
+            told = f"{done:,} of {total:,} tried, {self._survived:,} survived"
+            print(f"fmcheck prove: {told}", file=sys.stderr, flush=True)
 
     def clear(self) -> None:
         if self._shows:
@@ -186,16 +198,6 @@ def _write(path: Path, text: str) -> None:
         replace_file(path, f"{text}\n".encode())
     except OSError as err:
         raise UsageError(str(path), f"cannot be written: {err.strerror or err}") from err
-
-
-def _count(text: str) -> int:
-    try:
-        number = int(text)
-    except ValueError:
-        number = 0
-    if number < 1:
-        raise argparse.ArgumentTypeError(f"expected a number from 1 on, got `{text}`")
-    return number
 
 
 def _options(parser: argparse.ArgumentParser) -> tuple[str, ...]:

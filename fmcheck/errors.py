@@ -1,13 +1,15 @@
-"""Errors that a user can mend: each says where, what, what was expected, and the nearest name."""
+"""Errors that a user can fix: each says where, what, what was expected, and the nearest name."""
 
 from __future__ import annotations
 
 import difflib
+import re
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Collection, Iterable
 
+_CODE = re.compile(r"(?P<letters>[A-Z]+)(?P<digits>\d*)")
 #: How near a name must be to one that nothing else stands for, to be taken for a slip of it.
 SLIP = 0.8
 
@@ -55,6 +57,31 @@ def closest(name: str, known: Iterable[str], cutoff: float = 0.5) -> str:
     # Two letters that changed places are nearer than others: a slip of the fingers.
     matches.sort(key=lambda match: not _is_swapped(match, name))
     return matches[0] if matches else ""
+
+
+def nearest_code(code: str, known: Collection[str]) -> str:
+    """Returns what may have been meant by a code or family that is not known, as "; ...".
+
+    Digits are no word: the nearest code is one of its own family, or else a family that exists.
+    """
+    given, families = code.upper(), {_family(one) for one in known}
+    form = _CODE.fullmatch(given)
+    if given != code and given in {*known, *families}:
+        return f"; did you mean `{given}`?"
+    if form is None or form["letters"] not in {one[:-1] for one in families}:
+        return nearest(code, sorted(known))
+    family = form["letters"] + form["digits"][:1]
+    if family in families:
+        within = sorted(one for one in known if _family(one) == family)
+        if near := nearest(given, within, SLIP):
+            return near
+        return f"; the family `{family}` has {', '.join(within)}"
+    alike = sorted(one for one in families if one[:-1] == form["letters"])
+    return f"; there are the families {', '.join(alike)}"
+
+
+def _family(code: str) -> str:
+    return code.rstrip("0123456789") + code[len(code.rstrip("0123456789")) :][:1]
 
 
 def _is_swapped(one: str, other: str) -> bool:

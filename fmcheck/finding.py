@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from dataclasses import dataclass, field, fields, replace
+from functools import lru_cache
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -89,11 +90,16 @@ class Finding:
         They recognise the finding when lines above it have moved. `lines` are the file's; a line
         that it has not is empty.
         """
-        import hashlib  # a run that writes text needs none
-
         number = self.span.line
-        text = lines[number - 1] if number <= len(lines) else ""
-        return hashlib.sha256(" ".join(text.split()).encode()).hexdigest()[:16]
+        return _digits(lines[number - 1] if number <= len(lines) else "")
+
+
+@lru_cache(maxsize=8)  # many findings of one line that is megabytes long
+def _digits(line: str) -> str:
+    import hashlib  # a run that writes text needs none
+
+    text = " ".join(line.split())
+    return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
 @dataclass(frozen=True, slots=True)

@@ -199,16 +199,16 @@ class FutureMap:
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for a buffer of a contract, and for what holds it."""
-        return self.relays.may_be_named(text, facts.path)
+        return self.relays.may_be_named(text, facts.identity)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that take no rows of a buffer of a contract."""
-        return self.relays.may_index(node, facts.path, ast.Load)
+        return self.relays.may_index(node, facts.identity, ast.Load)
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each gather that may return unchecked."""
         for function in functions(block):
-            if function.name.value in self.relays.peeks(block.path):
+            if function.name.value in self.relays.peeks(block.identity):
                 continue
             accesses = Accesses(function, block, self.relays)
             seen: set[CSTNode] = set()

@@ -148,7 +148,7 @@ class Planner:
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each empty buffer that nothing in the module fills."""
-        if not self.relays.of_file(block.path):
+        if not self.relays.of_file(block.identity):
             return
         made = [one for function in functions(block) for one in _made(function)]
         empty = [(name, call) for name, call in made if _is_empty(call)]

@@ -129,11 +129,11 @@ def seed(future_map, rows, tokens):
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears what writes no rows."""
-        return self.relays.may_index(node, facts.path, ast.Store)
+        return self.relays.may_index(node, facts.identity, ast.Store)
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding at the first write of each method that never asks for rows."""
-        if not self.relays.of_file(block.path):
+        if not self.relays.of_file(block.identity):
             return
         for function in functions(block):
             if not _is_method(function):

@@ -142,11 +142,13 @@ class Sampler:
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for the relay's class, and for a remainder."""
-        return "%" in text and any(one.qualname in text for one in self.relays.of_file(facts.path))
+        return "%" in text and any(
+            one.qualname in text for one in self.relays.of_file(facts.identity)
+        )
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears all but relay classes that compute a remainder."""
-        if not isinstance(node, ast.ClassDef) or not self._is_relay(node.name, facts.path):
+        if not isinstance(node, ast.ClassDef) or not self._is_relay(node.name, facts.identity):
             return False
         return any(
             isinstance(one, (ast.BinOp, ast.AugAssign)) and isinstance(one.op, ast.Mod)
@@ -159,7 +161,7 @@ class Sampler:
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each counter that wraps unasked."""
         for node in block.module.body:
-            if isinstance(node, cst.ClassDef) and self._is_relay(node.name.value, block.path):
+            if isinstance(node, cst.ClassDef) and self._is_relay(node.name.value, block.identity):
                 for method in node.body.body:
                     if isinstance(method, cst.FunctionDef):
                         yield from self._in_method(method, block)

@@ -170,11 +170,11 @@ class FutureMap:
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for the relay's class."""
-        return any(one.qualname in text for one in self.relays.of_file(facts.path))
+        return any(one.qualname in text for one in self.relays.of_file(facts.identity))
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears all but relay classes that write rows under a test of a kind, or on both sides."""
-        if not isinstance(node, ast.ClassDef) or not self._is_relay(node.name, facts.path):
+        if not isinstance(node, ast.ClassDef) or not self._is_relay(node.name, facts.identity):
             return False
         writes = self.relays.may_write
         return any(
@@ -189,7 +189,7 @@ class FutureMap:
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding at each write that a gather needs and a branch lacks."""
         for node in block.module.body:
-            if isinstance(node, cst.ClassDef) and self._is_relay(node.name.value, block.path):
+            if isinstance(node, cst.ClassDef) and self._is_relay(node.name.value, block.identity):
                 methods = [
                     Method(Flow(one, block), Accesses(one, block, self.relays), one)
                     for one in node.body.body

@@ -130,13 +130,13 @@ class Processor:
         self.needles = (self._declared.needles(),)
         self.anchors = tuple(name.encode() for name in self._declared.names)
 
-    def concerns_path(self, path: str) -> bool:
+    def concerns_path(self, identity: str) -> bool:
         """Clears modules of which no function handles late results."""
-        return bool(self._declared.of_file(path))
+        return bool(self._declared.of_file(identity))
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears functions that handle no late results, and those that add to nothing in a loop."""
-        names = self._declared.of_file(facts.path)
+        names = self._declared.of_file(facts.identity)
         if not names:
             return False
         inner = list(ast.walk(node))
@@ -151,7 +151,7 @@ class Processor:
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding at the first counter of each loop that is added to unasked."""
-        names = self._declared.of_file(block.path)
+        names = self._declared.of_file(block.identity)
         for function in functions(block):
             if function.name.value in names:
                 flow = Flow(function, block)

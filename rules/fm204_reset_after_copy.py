@@ -128,7 +128,8 @@ def counted(lengths, counts):
                         yield self._finding(reset, filled, part)
 
     def _finding(self, reset: Write, filled: Write, part: Block) -> Finding:
-        leaf = reset.region.leaf
+        # A tensor that a call returned has no name of its own.
+        leaf = reset.region.leaf or part.code(reset.site)
         return part.finding(
             self,
             reset.site,

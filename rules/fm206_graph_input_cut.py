@@ -146,10 +146,11 @@ class Runner:
             write = filled.get((region.path, stop))
             others = [one for one in handed if one[1].path != region.path]
             if write is not None and any((one[1].path, one[2]) not in filled for one in others):
+                name = region.leaf or block.code(value)
                 yield block.finding(
                     self,
                     value,
-                    f"`{region.leaf}` is handed to the graph up to `{stop}` only, its siblings "
+                    f"`{name}` is handed to the graph up to `{stop}` only, its siblings "
                     "are handed on for the padded batch",
                     help="hand on what the graph was captured with",
                     related=[(write.site, "filled here")],

@@ -312,15 +312,15 @@ class Worker:
         #: The module that was asked about last, and whether it does at its top.
         self._at_top: tuple[ModuleFacts | None, bool] = None, False
 
-    def concerns_path(self, path: str) -> bool:
+    def concerns_path(self, identity: str) -> bool:
         """Clears modules that are written for CUDA alone."""
-        return not lies_in(path, self._cuda_only)
+        return not lies_in(identity, self._cuda_only)
 
     def concerns_module(self, facts: ModuleFacts) -> bool:
         """Clears those too that are not agnostic and say nothing of a device module."""
-        if not self.concerns_path(facts.path):
+        if not self.concerns_path(facts.identity):
             return False
-        return self._names_module(facts.module.text) or lies_in(facts.path, self._agnostic)
+        return self._names_module(facts.module.text) or lies_in(facts.identity, self._agnostic)
 
     def _names_module(self, text: str) -> bool:
         return any(name in text for name in self._device_modules)
@@ -330,7 +330,7 @@ class Worker:
         if not (has_word(_CUDA, text) or any(name in text for name in _names_of_cuda(facts))):
             return False
         return (
-            lies_in(facts.path, self._agnostic)
+            lies_in(facts.identity, self._agnostic)
             or self._names_module(text)
             or any(name in text for name in _other_names(facts, self._device_modules))
             # What defines nothing shares the names of the module.
@@ -351,7 +351,7 @@ class Worker:
         if not CUDA_ALONE.isdisjoint(mentioned):
             return False
         return (
-            lies_in(facts.path, self._agnostic)
+            lies_in(facts.identity, self._agnostic)
             or self._reaches_module(mentioned)
             or (not is_within and self._reaches_at_top(facts))
         )
@@ -392,7 +392,7 @@ class Worker:
         if not self._is_agnostic(block.facts, names, _is_within_definition(block)):
             return
         uses = [(node, api) for node, api in mentions if api in API]
-        is_agnostic = lies_in(block.path, self._agnostic)
+        is_agnostic = lies_in(block.identity, self._agnostic)
         if not uses or not (
             is_agnostic
             or self._reaches_module(dotted(node) or "" for node, _ in mentions)

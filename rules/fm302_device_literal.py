@@ -125,13 +125,13 @@ class Relay:
         self._cuda_only = [glob for one in devices for glob in one.cuda_only]
         self._platform = Platform({name for one in devices for name in one.guards})
 
-    def concerns_path(self, path: str) -> bool:
+    def concerns_path(self, identity: str) -> bool:
         """Clears modules that are for CUDA."""
-        return self._is_agnostic(path)
+        return self._is_agnostic(identity)
 
     def concerns_module(self, facts: ModuleFacts) -> bool:
         """Clears the same."""
-        return self._is_agnostic(facts.path)
+        return self._is_agnostic(facts.identity)
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for `cuda()`, or for the literal as a `device` or as the first argument of `to`."""
@@ -149,8 +149,8 @@ class Relay:
             for inner in all_below(node)
         )
 
-    def _is_agnostic(self, path: str) -> bool:
-        return lies_in(path, self._agnostic) and not lies_in(path, self._cuda_only)
+    def _is_agnostic(self, identity: str) -> bool:
+        return lies_in(identity, self._agnostic) and not lies_in(identity, self._cuda_only)
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each literal that no test for CUDA guards."""

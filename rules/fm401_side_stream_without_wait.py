@@ -287,8 +287,9 @@ def finish(self, loads, stores):
         words = stream_words(node)
         if any(_tells(calls) for calls in words.calls.values() if len(calls) > 1):
             return True
+        waited = _waited(words) if words.contexts else set()
         return any(
-            _may_be_of_own_job(context, words) or _may_be_unordered(context, words)
+            _may_be_of_own_job(context, words, waited) or _may_be_unordered(context, words)
             for context in words.contexts
         )
 
@@ -396,7 +397,19 @@ def _wait_keyword(call: libcst.Call) -> str:
     return ""
 
 
-def _may_be_of_own_job(context: ast.With, words: StreamWords) -> bool:
+def _waited(words: StreamWords) -> set[str]:
+    """Returns the names of the events that are waited for."""
+    args = [arg for call in words.calls["wait_event"] for arg in call.args]
+    names = {arg.id for arg in args if isinstance(arg, ast.Name)}
+    return {last_word(arg) for arg in args if isinstance(arg, ast.Attribute)} | {
+        last_word(one.value)
+        for one in words.assigns
+        if isinstance(one.value, (ast.Attribute, ast.Name))
+        and not names.isdisjoint(last_word(target) for target in one.targets)
+    }
+
+
+def _may_be_of_own_job(context: ast.With, words: StreamWords, waited: set[str]) -> bool:
     """Tells whether an event is waited for whose name is that of one recorded in the body."""
     end = context.end_lineno or context.lineno
     recorded = {
@@ -405,15 +418,6 @@ def _may_be_of_own_job(context: ast.With, words: StreamWords) -> bool:
         for call in words.calls[word]
         if context.lineno <= call.lineno <= end
         for part in (getattr(call.func, "value", call.func), *call.args)
-    }
-    args = [arg for call in words.calls["wait_event"] for arg in call.args]
-    waited = {last_word(arg) for arg in args if isinstance(arg, ast.Attribute)}
-    names = {arg.id for arg in args if isinstance(arg, ast.Name)}
-    waited |= {
-        last_word(one.value)
-        for one in words.assigns
-        if isinstance(one.value, (ast.Attribute, ast.Name))
-        and not names.isdisjoint(last_word(target) for target in one.targets)
     }
     return bool(recorded & waited - {""})
 

@@ -116,11 +116,11 @@ class FutureMap:
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for a buffer of a contract, and for what holds it."""
-        return self.relays.may_be_named(text, facts.path)
+        return self.relays.may_be_named(text, facts.identity)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that take and write no rows of a buffer of a contract."""
-        return self.relays.may_index(node, facts.path, ast.Load, ast.Store)
+        return self.relays.may_index(node, facts.identity, ast.Load, ast.Store)
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding at the first access of each group."""

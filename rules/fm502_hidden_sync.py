@@ -180,22 +180,22 @@ class Runner:
         self.needles = (self._declared.needles(),)
         self.anchors = tuple(name.encode() for name in self._declared.names)
 
-    def concerns_path(self, path: str) -> bool:
+    def concerns_path(self, identity: str) -> bool:
         """Clears modules of which no function runs every step."""
-        return bool(self._declared.of_file(path))
+        return bool(self._declared.of_file(identity))
 
     def concerns_module(self, facts: ModuleFacts) -> bool:
         """Clears the same."""
-        return self.concerns_path(facts.path)
+        return self.concerns_path(facts.identity)
 
     def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
         """Asks for the definition of a function that runs every step."""
-        names = self._declared.of_file(facts.path)
+        names = self._declared.of_file(facts.identity)
         return any(may_define(name, text) for name in names)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears functions that do not run every step, and those that only launch."""
-        names = self._declared.of_file(facts.path)
+        names = self._declared.of_file(facts.identity)
         defined = (
             (ast.walk(node) if isinstance(node, (ast.If, ast.Try)) else (node,)) if names else ()
         )
@@ -205,7 +205,7 @@ class Runner:
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each sync of a function that runs every step."""
-        names = self._declared.of_file(block.path)
+        names = self._declared.of_file(block.identity)
         for function in functions(block):
             if function.name.value in names:
                 syncs = Syncs(function, block, self._host_values, self._mirrored)

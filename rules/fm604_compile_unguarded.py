@@ -188,15 +188,15 @@ def gather(buf, rows):
         """Asks for the function itself, or for what `torch` or it may be called here."""
         return _COMPILE.search(text) is not None
 
-    def concerns_path(self, path: str) -> bool:
+    def concerns_path(self, identity: str) -> bool:
         """Clears modules for CUDA alone."""
-        return not lies_in(path, self._cuda_only)
+        return not lies_in(identity, self._cuda_only)
 
     def concerns_module(self, facts: ModuleFacts) -> bool:
         """Clears those too that guard nothing and are not agnostic."""
-        if not self.concerns_path(facts.path):
+        if not self.concerns_path(facts.identity):
             return False
-        return lies_in(facts.path, self._agnostic) or _guards(facts)
+        return lies_in(facts.identity, self._agnostic) or _guards(facts)
 
     def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
         """Clears blocks that decorate no function by `torch.compile`."""
@@ -209,7 +209,7 @@ def gather(buf, rows):
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each such decorator."""
-        is_agnostic = lies_in(block.path, self._agnostic)
+        is_agnostic = lies_in(block.identity, self._agnostic)
         why = "its siblings are guarded by `disable=`"
         if is_agnostic:
             platforms = " or ".join(f"`{name}`" for name in self._platforms)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import fmcheck
 from fmcheck.contract import load_contract
+from fmcheck.lint.quick import source_stamp
 from fmcheck.registry import rules
 
 if TYPE_CHECKING:
@@ -19,8 +20,8 @@ HEAD = '''\
 Written by `python -m tests.shipped`; a test tells when that is due.
 """
 
-NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
 '''
+NEEDLES = "NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (\n"
 
 
 def shipped_rules() -> list[Rule]:
@@ -33,7 +34,11 @@ def shipped_rules() -> list[Rule]:
 
 def contents() -> str:
     """Returns what the module is to hold."""
-    lines = [HEAD]
+    stamp = (
+        "#: Of the sources that these are made of; with others, they count for nothing.\n"
+        f'STAMP = "{source_stamp()}"\n'
+    )
+    lines = [HEAD, stamp, NEEDLES]
     for rule in shipped_rules():
         lines.append(f"    # {rule.code}\n    (\n")
         for group in rule.needles:

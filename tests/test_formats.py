@@ -163,7 +163,7 @@ ODD = Finding(
 def test_github_escapes_what_would_end_a_command():
     assert github.render(contents(ODD)) == (
         '::warning title=FM999 odd,file=a%2Cb%3Ac%25"<&>.py,line=1,endLine=3::'
-        "100 %25%0D%0Aof <a> & \x07\x1b[31m \ud800 :: , b%0Anote: here, too, line 7"
+        "100 %25%0D%0Aof <a> & \\x07\\x1b[31m \\ud800 :: , b%0Anote: here, too, line 7"
     )
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -13,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from fmcheck.finding import Severity
+from fmcheck.lint import module
 from fmcheck.lint.engine import lint_text
 from fmcheck.lint.rule import Rule, Scope
 from tests.odd_files import BAIT, EVENT, plant
+from tests.shipped import shipped_rules as default_rules
 from tests.test_rules import RULES, make
 
 ROOT = Path(__file__).parent.parent
@@ -321,3 +324,139 @@ def test_no_code_of_the_linted_tree_runs(hostile, tmp_path, way, command):
     assert "Traceback" not in done.stderr
     if command == COMMANDS[0]:
         assert (done.returncode, done.stderr) == (1, "")
+
+
+def lint_default(source: str, path: str = "runner.py") -> list[tuple[str, str]]:
+    return [(one.code, one.message) for one in lint_text(source.encode(), path, default_rules())]
+
+
+RUNNER = """\
+class GraphRunner:
+    def replay(self, raw_bs, bs, seq_lens, rows, pad):
+{before}        if {test}:
+            self.seq_lens.fill_(1)
+        self.seq_lens[:raw_bs].copy_(seq_lens)
+        self.rows[:raw_bs].copy_(rows)
+        self.graph.replay()
+"""
+MADE_OF_THEMSELVES = {
+    "itself": ("pad = pad or raw_bs != bs", "pad"),
+    "itself and not": ("pad = not pad", "pad or raw_bs != bs"),
+    "another": ("pad = more or raw_bs != bs\n        more = pad or more", "pad"),
+    "a size": ("raw_bs = raw_bs + 1 - 1\n        n = raw_bs\n        raw_bs = n", "raw_bs != bs"),
+    "a place": (
+        "rows = seq_lens\n        seq_lens = rows\n        rows.to(0, non_blocking=True)",
+        "raw_bs != bs",
+    ),
+}
+
+
+@pytest.mark.parametrize(("assigned", "test"), MADE_OF_THEMSELVES.values(), ids=MADE_OF_THEMSELVES)
+def test_names_that_are_made_of_themselves_end_no_analysis(assigned, test):
+    source = RUNNER.format(before=f"        {assigned}\n", test=test)
+    codes = [code for code, _ in lint_default(source)]
+    assert "FM001" not in codes
+    assert "FM002" not in codes
+
+
+def test_a_reset_under_a_test_of_itself_is_one_for_the_padding():
+    source = RUNNER.format(before="        pad = pad or raw_bs != bs\n", test="pad")
+    assert [code for code, _ in lint_default(source)] == ["FM201"]
+
+
+def test_names_that_are_bound_in_every_way_are_one_diagnostic_for_a_rule():
+    names = range(14)
+    maze = "".join(f"        n{a} = n{b}\n" for a in names for b in names if a != b)
+    source = RUNNER.format(before=maze, test="raw_bs != bs").replace("self.rows[", "n0[")
+    found = lint_default(source)
+    assert found == [
+        (
+            "FM001",
+            "file could not be checked for FM201: its names are bound to one another in too "
+            "many ways",
+        ),
+    ]
+
+
+DEEP = {
+    "brackets": "(" * 5000 + ")" * 5000,
+    "sums": "1 + " * 5000 + "1",
+    "attributes": "a" + ".b" * 5000,
+    "calls": "f" + "()" * 5000,
+    "minus": "-" * 5000 + "1",
+    "choices": "1 if a else " * 5000 + "1",
+    "lambdas": "lambda: " * 5000 + "1",
+}
+
+
+@pytest.mark.parametrize("deep", DEEP.values(), ids=DEEP)
+def test_an_expression_that_nests_too_deeply_is_one_diagnostic(deep):
+    source = RUNNER.format(before=f"        x = {deep}\n", test="raw_bs != bs")
+    assert [code for code, _ in lint_default(source)] == ["FM001"]
+
+
+class FailingOnTheSecond(Failing):
+    """Finds one thing, then fails."""
+
+    code = "ZZ107"
+
+    def check(self, block):
+        yield block.finding(self, next(iter(block.nodes())), "one thing")
+        raise KeyError("lost")
+
+
+class Leaving(Failing):
+    """Ends the process, if it may."""
+
+    code = "ZZ108"
+
+    def check(self, block):
+        raise SystemExit(0)
+
+
+def test_what_a_rule_found_before_it_failed_is_kept_and_the_line_is_named():
+    source = b"x = 1\n\n\ndef f():\n    return torch.cuda\n"
+    found = lint_text(source, "relay.py", [FailingOnTheSecond(())])
+    assert sorted(one.code for one in found) == ["FM002", "ZZ107"]
+    assert [one.span.line for one in found if one.code == "FM002"] == [4]
+
+
+def test_a_rule_that_leaves_is_one_that_failed():
+    found = lint_text(b"torch.cuda\n", "relay.py", [Leaving(())])
+    assert [one.code for one in found] == ["FM002"]
+
+
+NEWER = {
+    "after it": lambda code: f"{code}\ntype X = int\n",
+    "in it": lambda code: re.sub(
+        r"^( *)((?:async )?def [^\n]*:)\n",
+        '\\1\\2\n\\1    y_ = f"{"a"}"\n',
+        code,
+        flags=re.MULTILINE,
+    ),
+}
+EXAMPLES = [
+    pytest.param(rule, number, id=f"{rule.code}-{number}")
+    for rule in RULES
+    for number in range(len(rule.bad))
+]
+
+
+@pytest.mark.parametrize("newer", NEWER.values(), ids=NEWER)
+@pytest.mark.parametrize(("rule", "number"), EXAMPLES)
+def test_newer_grammar_silences_no_rule(rule, number, newer):
+    example = rule.bad[number]
+    found = lint_text(newer(example.code).encode(), example.path, [make(rule, example)])
+    assert {one.code for one in found} & {rule.code, "FM001"}
+
+
+def test_many_functions_are_read_once_each(monkeypatch):
+    read = []
+    real = module.parse
+    monkeypatch.setattr(module, "parse", lambda text: read.append(len(text)) or real(text))
+    one = "def f{0}(a):\n    torch.get_device_module()\n    return torch.cuda.Event()\n\n\n"
+    source = "import torch\n" + "".join(one.format(number) for number in range(3000))
+    found = lint_default(source)
+    assert {code for code, _ in found} == {"FM301"}
+    assert len(found) == 3000
+    assert sum(read) < 100 * len(source)  # and not 3,000 times all lines before it

@@ -10,9 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+import fmcheck
 from fmcheck.cli import main
-from fmcheck.lint.quick import quick
-from fmcheck.lint.shipped import NEEDLES
+from fmcheck.lint.quick import quick, source_stamp
+from fmcheck.lint.shipped import NEEDLES, STAMP
 from fmcheck.lint.sieve import Sieve
 from tests.shipped import shipped_rules
 
@@ -36,6 +37,26 @@ def test_needles_are_those_of_the_rules() -> None:
     expected = [[list(group) for group in rule.needles] for rule in shipped_rules()]
     kept = [[list(group) for group in groups] for groups in NEEDLES]
     assert kept == expected, "run `python -m tests.shipped`, then `ruff format`"
+    assert source_stamp() == STAMP, "run `python -m tests.shipped`, then `ruff format`"
+
+
+def test_a_copy_of_other_rules_counts_for_nothing(
+    file: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fmcheck.lint.shipped.STAMP", "of another day")
+    assert quick(["lint", str(file)]) is None
+
+
+@pytest.mark.parametrize("name", ["rules/new.py", "contracts/new.toml", "lint/relays.py"])
+def test_whatever_makes_needles_is_in_the_stamp(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = source_stamp()
+    changed = tmp_path / name
+    changed.parent.mkdir()
+    changed.write_text("# another one")
+    monkeypatch.setattr("fmcheck.__path__", [*fmcheck.__path__, str(tmp_path)])
+    assert source_stamp() != before
 
 
 @pytest.mark.parametrize("options", [[], ["-q"], ["--no-cache", "--exit-zero"]])

@@ -105,3 +105,25 @@ def test_page_shows_what_why_and_instead(rule):
     for heading in ("## What it does", "## Why is this bad", "## Example", "## Use instead"):
         assert heading in page
     assert rule.bad[0].code.splitlines()[0] in page
+
+
+@pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)
+def test_a_page_shows_examples_as_code_and_sources_as_links(rule):
+    page = rule_page(rule)
+    for example in (*rule.bad, *rule.good):
+        code = example.code.strip("\n")
+        assert f"\n\n```python\n{code}\n```\n" in page or page.startswith(f"```python\n{code}")
+    for link in rule.seen_in:
+        if link.startswith("https://"):
+            assert f"- <{link}>\n" in page
+
+
+def test_a_tensor_without_a_name_of_its_own_is_named_by_its_code():
+    source = (
+        b"import torch\n\n\ndef replay(self, raw_bs, a):\n    x = make(a)\n"
+        b"    x[:raw_bs].copy_(a)\n    x.zero_()\n"
+    )
+    rule = next(one for one in RULES if one.code == "FM204")
+    (finding,) = lint_text(source, "runner.py", [rule(())])
+    assert finding.message.startswith("`x` is set to one value here")
+    assert finding.related[0][1] == "`x` is filled here"

@@ -191,7 +191,7 @@ class Accesses:
     def _relay_buffers(self, node: CSTNode) -> Iterator[tuple[str, bool]]:
         found: dict[str, bool] = {}
         for region in self.names.regions(node):
-            declared = self._relays.buffer(region, self._block.path)
+            declared = self._relays.buffer(region, self._block.identity)
             if declared or (declared is False and self._is_told):
                 found[region.leaf] = bool(declared)
         yield from found.items()

@@ -18,6 +18,7 @@ from fmcheck.errors import UsageError
 from fmcheck.finding import Finding, Span
 from fmcheck.lint.own import GONE_ENTRY, OWN_CODES, UNCHECKED
 from fmcheck.reading import MOST_RECORD, read_regular
+from fmcheck.report.printable import well_formed
 from fmcheck.strict import convert
 
 if TYPE_CHECKING:
@@ -159,7 +160,7 @@ class Baseline:
     def _key(self, finding: Finding, lines: Sequence[str]) -> Key:
         where = os.path.join(os.path.realpath(os.path.dirname(finding.path) or "."), "")
         where = os.path.relpath(where + os.path.basename(finding.path), self._folder)
-        return where.replace(os.sep, "/"), finding.code, finding.fingerprint(lines)
+        return well_formed(where.replace(os.sep, "/")), finding.code, finding.fingerprint(lines)
 
     def _line_of(self, key: Key) -> int:
         """Returns the line of an entry, in a file that has one a line, as `save` writes it."""

@@ -57,6 +57,11 @@ class Block:
         return self.facts.path
 
     @property
+    def identity(self) -> str:
+        """Which file of an engine the block is in, for the contracts."""
+        return self.facts.identity
+
+    @property
     def last_line(self) -> int:
         """The block's last line in the file."""
         return self.first_line + len(self._lines) - 1

@@ -84,6 +84,8 @@ class Binding:
     column: int | None = None
 
 
+#: Expressions that are looked at to learn what one name may stand for: more are a maze.
+MOST_STEPS = 100_000
 #: The nodes that bind a name, or grow what one is bound to.
 _BINDING = frozenset(
     ("AnnAssign", "Assign", "AugAssign", "Call", "CompFor", "For", "NamedExpr", "Param")
@@ -98,6 +100,7 @@ class Names:
         self._parameters: set[str] = set()
         self._bindings: dict[str, list[Binding]] = defaultdict(list)
         self._grown: dict[str, list[CSTNode]] = defaultdict(list)
+        self._steps = 0
         for node in walk(function):
             if node.__class__.__name__ in _BINDING:
                 self._note(node)
@@ -149,7 +152,16 @@ class Names:
         return found or None
 
     def regions(self, node: CSTNode, seen: frozenset[str] = frozenset()) -> Sequence[Region]:
-        """Returns every region that `node` may name: none, one, or one for each binding."""
+        """Returns every region that `node` may name: none, one, or one for each binding.
+
+        Raises:
+            RecursionError: if names are bound to one another in too many ways to follow.
+        """
+        if not seen:
+            self._steps = 0
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            raise RecursionError("its names are bound to one another in too many ways")
         if isinstance(node, cst.Name):
             return self._named(node, seen)
         if isinstance(node, cst.Attribute):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fmcheck.lint.identity import is_module
 from fmcheck.lint.lazy import cst
 
 if TYPE_CHECKING:
@@ -37,22 +38,16 @@ class DeclaredFunctions:
             if not any(one != other and other in one for other in self.names)
         )
 
-    def of_file(self, path: str) -> frozenset[str]:
-        """Returns the names of the functions that this file may define."""
-        if path.replace("\\", "/").rpartition("/")[2].removesuffix(".py") not in self._stems:
+    def of_file(self, identity: str) -> frozenset[str]:
+        """Returns the names of the functions that the file of this identity may define."""
+        stem = identity.removesuffix("/__init__.py").rpartition("/")[2].removesuffix(".py")
+        if stem not in self._stems:
             return frozenset()
-        found = self._files.get(path)
+        found = self._files.get(identity)
         if found is None:
-            names = (name for module, name in self._functions if is_module(path, module))
-            found = self._files[path] = frozenset(names)
+            names = (name for module, name in self._functions if is_module(identity, module))
+            found = self._files[identity] = frozenset(names)
         return found
-
-
-def is_module(path: str, module: str) -> bool:
-    """Tells whether a file may be the module of this dotted name."""
-    tail = module.replace(".", "/") + ".py"
-    path = path.replace("\\", "/")
-    return path == tail or path.endswith("/" + tail)
 
 
 def functions(block: Block) -> Iterator[libcst.FunctionDef]:

@@ -5,13 +5,15 @@ from __future__ import annotations
 import ast
 import os
 import re
+import sys
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Finding, Severity, Span
 from fmcheck.lint.block import Block
 from fmcheck.lint.facts import ModuleFacts
-from fmcheck.lint.module import Module, TooMuchError, extent, parse
+from fmcheck.lint.identity import identity_of
+from fmcheck.lint.module import Module, NewerGrammarError, TooMuchError, extent, parse
 from fmcheck.lint.nodes import MOST_DEPTH, depth
 from fmcheck.lint.rule import Rule, Scope
 from fmcheck.lint.sieve import Sieve
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 UNREADABLE = "FM001"
 #: The code of a rule that failed on a file. No selection turns it off either.
 FAILED = "FM002"
+#: What a rule may end with: one that calls `sys.exit` would end the run with a status of its own.
+FAILURES = (Exception, SystemExit)
 #: Brackets nested deeper than CPython's own limit may end libcst, and its process with it.
 MOST_BRACKETS = 200
 #: Encodings in which a word's bytes are those of its letters, and nothing else's.
@@ -87,8 +91,14 @@ def _concerned(
     `seen` takes in which needles do, of those that were looked for.
     """
 
+    known: list[str] = []
+
     def wants(number: int) -> bool:
-        return number not in rare or rules[number].concerns_path(path)
+        if number not in rare:
+            return True
+        if not known:
+            known.append(identity_of(path))
+        return rules[number].concerns_path(known[0])
 
     sieve, rare = _sieve(tuple(rules))
     for number in sieve.held(text, wants, seen):
@@ -96,7 +106,7 @@ def _concerned(
         try:
             if type(rule).concerns is Rule.concerns or rule.concerns(text):
                 yield rule
-        except Exception as err:
+        except FAILURES as err:
             failed.append(_failed(rule, path, err))
 
 
@@ -133,25 +143,36 @@ def _lint_module(module: Module, path: str, rules: Sequence[Rule], whole: bool) 
     facts = ModuleFacts(module, path)
     found: list[Finding] = []
     for rule in rules:
-        try:
-            if not rule.concerns_module(facts):
-                continue
-            if not (whole or rule.may_stand_in(module.text, facts)):
-                continue
-        except SyntaxError:
-            raise  # of the file
-        except Exception as err:
-            found.append(_failed(rule, path, err))
-            continue
-        words = () if whole else (*rule.words(), *_aliases(rule, facts))
-        try:
-            for node in _nodes(rule, facts, words, whole):
-                found += _check(rule, node, facts, whole)
-        except SyntaxError:
-            raise  # of the file
-        except Exception as err:
-            found.append(_failed(rule, path, err))
+        module.missed = False
+        by_rule = _by_rule(rule, facts, whole)
+        if module.missed and not by_rule:
+            by_rule.append(_too_new(rule, facts, 1))
+        found += by_rule
     facts.forget()
+    return found
+
+
+def _by_rule(rule: Rule, facts: ModuleFacts, whole: bool) -> list[Finding]:
+    """Returns what one rule finds in a module, with one finding more for each time that it fails.
+
+    Raises:
+        SyntaxError: if the file, or what was taken for a part of it, does not parse.
+    """
+    found: list[Finding] = []
+    try:
+        if not rule.concerns_module(facts):
+            return found
+        if not (whole or rule.may_stand_in(facts.module.text, facts)):
+            return found
+        words = () if whole else (*rule.words(), *_aliases(rule, facts))
+        for node in _nodes(rule, facts, words, whole):
+            found += _check(rule, node, facts, whole)
+    except SyntaxError:
+        raise
+    except NewerGrammarError:
+        found.append(_too_new(rule, facts, 1))
+    except FAILURES as err:
+        found.append(_failed(rule, facts.path, err))
     return found
 
 
@@ -188,25 +209,40 @@ def _aliases(rule: Rule, facts: ModuleFacts) -> Iterator[str]:
 
 
 def _check(rule: Rule, node: ast.AST | Slice, facts: ModuleFacts, whole: bool) -> Sequence[Finding]:
-    """Returns a rule's findings in one block; a rule that fails is one finding."""
+    """Returns a rule's findings in one block; a rule that fails is one finding more."""
     first = 1
+    found: list[Finding] = []
     try:
         if isinstance(node, ast.AST):
             if not whole and not rule.suspects(node, facts):
                 return ()
+            first = _line(node)
             if depth(node) > MOST_DEPTH:
                 why = f"could not be checked for {rule.code}: it nests too deeply"
-                return [unreadable(facts.path, why, _line(node), left_out="this part of the file")]
+                return [unreadable(facts.path, why, first, left_out="this part of the file")]
         first, last = _lines(node, facts.module)
         parsed = node if isinstance(node, ast.stmt) else None
-        return list(rule.check(Block.at(facts, first, last, parsed)))
+        # What it finds before an error is kept.
+        found.extend(rule.check(Block.at(facts, first, last, parsed)))
+    except NewerGrammarError:
+        found.append(_too_new(rule, facts, first))
     except SyntaxError:
-        raise  # of the file, from whatever part of it the rule asked for
+        if not facts.module.newer:
+            raise  # of the file, from whatever part of it the rule asked for
+        found.append(_too_new(rule, facts, first))
     except (RecursionError, MemoryError) as err:
         why = f"could not be checked for {rule.code}: {str(err) or type(err).__name__}"
-        return [unreadable(facts.path, why, first, left_out="this part of the file")]
-    except Exception as err:
-        return [_failed(rule, facts.path, err)]
+        found.append(unreadable(facts.path, why, first, left_out="the rest of this part"))
+    except FAILURES as err:
+        found.append(_failed(rule, facts.path, err, first))
+    return found
+
+
+def _too_new(rule: Rule, facts: ModuleFacts, line: int) -> Finding:
+    """Tells of a part that a rule looks at by `ast`, which does not know its grammar."""
+    version = f"{sys.version_info.major}.{sys.version_info.minor}"
+    why = f"could not be checked for {rule.code}: its grammar is newer than Python {version}"
+    return unreadable(facts.path, why, line, left_out="run fmcheck on the Python of the file: this")
 
 
 def _lines(node: ast.AST | Slice, module: Module) -> tuple[int, int]:
@@ -252,14 +288,14 @@ def _libcst_parses(source: str) -> bool:
     return True
 
 
-def _failed(rule: Rule, path: str, err: Exception) -> Finding:
+def _failed(rule: Rule, path: str, err: BaseException, line: int = 1) -> Finding:
     """Tells of an error in a rule: which, where in the rule, and on which file."""
     import traceback
 
     last = traceback.extract_tb(err.__traceback__)[-1]
     return Finding(
         path=path,
-        span=Span(1, 1, 1, 2),
+        span=Span(line, 1, line, 2),
         code=FAILED,
         severity=Severity.ERROR,
         message=f"rule {rule.code} failed here: {type(err).__name__}: {err}",

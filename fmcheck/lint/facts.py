@@ -7,7 +7,9 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
+from fmcheck.lint.identity import identity_of
 from fmcheck.lint.imports import imported_names, scan_imports
+from fmcheck.lint.module import defines
 from fmcheck.lint.nodes import walk
 
 if TYPE_CHECKING:
@@ -37,6 +39,7 @@ class ModuleFacts:
         self.path = path
         self._mentioned: dict[ast.AST, set[str]] = {}
         self._renamed: dict[str, bool] = {}
+        self._reads: dict[frozenset[str], bool] = {}
         #: Blocks that rules were handed, by first and last line: each grows its tree once.
         self.blocks: dict[tuple[int, int], Block] = {}
         #: The outlines of functions, as `outline.py` makes them.
@@ -51,9 +54,16 @@ class ModuleFacts:
             one.order.clear()
             one.order.owner = None
 
+    @cached_property
+    def identity(self) -> str:
+        """Which file of an engine this is, for the contracts: see `identity.py`."""
+        return identity_of(self.path)
+
     @property
     def tree(self) -> ast.Module:
-        """The syntax tree of the whole module."""
+        """The whole module's syntax tree; `module.missed` tells that a definition is not in it."""
+        if any(map(defines, self.module.unparsed)):
+            self.module.missed = True
         return self.module.tree
 
     @cached_property
@@ -139,7 +149,7 @@ class ModuleFacts:
     @cached_property
     def names(self) -> frozenset[str]:
         """Every identifier that the module reads, as a name or an attribute."""
-        found = set(_names(self.tree))
+        found = set(_names(self.module.tree))
         for text in self.module.unparsed:
             found.update(_WORD.findall(text))
         return frozenset(found)
@@ -151,6 +161,20 @@ class ModuleFacts:
         """
         if "names" in vars(self):
             return not self.names.isdisjoint(names)
+        wanted = frozenset(names)
+        if wanted not in self._reads:
+            self._reads[wanted] = self._may_read(wanted)
+        return self._reads[wanted]
+
+    def _may_read(self, names: Collection[str]) -> bool:
+        # What cannot be parsed is read as text here: nothing is missed.
+        missed = self.module.missed
+        try:
+            return self._may_read_parsed(names)
+        finally:
+            self.module.missed = missed
+
+    def _may_read_parsed(self, names: Collection[str]) -> bool:
         present = [name for name in names if name in self.module.text]
         if not present:
             return False

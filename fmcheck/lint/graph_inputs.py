@@ -151,21 +151,30 @@ class Filling:
 
     def reached(self, test: CSTNode, outcome: bool) -> When:
         """Returns which batches see `test` come out as `outcome`."""
+        return self._reached(test, outcome, {})
+
+    def _reached(self, test: CSTNode, outcome: bool, known: dict[tuple[str, bool], When]) -> When:
+        """Returns the same; `known` holds what names came to, which may be made of themselves."""
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
-            return self.reached(test.expression, not outcome)
+            return self._reached(test.expression, not outcome, known)
         if isinstance(test, cst.BooleanOperation):
-            sides = {self.reached(side, outcome) for side in (test.left, test.right)}
+            sides = {self._reached(side, outcome, known) for side in (test.left, test.right)}
             if len(sides) == 1:
                 return sides.pop()
             # Both sides hold for an `and` that is true, both fail for an `or` that is false.
             if isinstance(test.operator, cst.And) is outcome:
-                known = sides & {When.PADDED, When.UNPADDED}
-                return known.pop() if len(known) == 1 else When.SOMETIMES
-            return When.SOMETIMES
+                told = sides & {When.PADDED, When.UNPADDED}
+                return told.pop() if len(told) == 1 else When.SOMETIMES
+            # `pad or raw != bs` holds for every padded batch, and for others too.
+            return When.PADDED if When.PADDED in sides and outcome else When.SOMETIMES
         if isinstance(test, cst.Name):
             values = self._names.values(test.value)
             if len(values) == 1 and not isinstance(values[0], cst.Name):
-                return self.reached(values[0], outcome)
+                key = (test.value, outcome)
+                if key not in known:
+                    known[key] = When.SOMETIMES  # what is read while it is being made
+                    known[key] = self._reached(values[0], outcome, known)
+                return known[key]
         if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
             operator, right = test.comparisons[0].operator, test.comparisons[0].comparator
             if isinstance(right, cst.Name) and right.value == "None":

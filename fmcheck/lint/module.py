@@ -19,9 +19,14 @@ if TYPE_CHECKING:
 
 #: A shorter class is not cut into methods: it is parsed as soon, and for all rules at once.
 LONG = 1000
+#: So many lines are counted from the start of the text, before all of them are looked for.
+FEW = 64
+#: Further down than this, a slice is parsed by itself and its tree moved.
+MOST_BLANK = 5000
 #: The start of a line of code that is not indented, unless it only closes a bracket.
 _AT_MARGIN = re.compile(r"\n(?=[^ \t\n#)\]}])")
 _NO_MARGIN = " \t\n#)]}"
+_DEFINITION = re.compile(r"^[ \t]*(?:class|def|async)\b", re.MULTILINE)
 _DEFINES = re.compile(r"(?:class|def|async)\b|@")
 
 
@@ -51,6 +56,9 @@ class Module:
         self._parsed: dict[tuple[int, int], list[ast.stmt]] = {}
         self._parsed_methods: dict[tuple[int, int], tuple[list[ast.stmt], list[ast.stmt]]] = {}
         self._heads: dict[Slice, ast.ClassDef] = {}
+        #: Something was asked of statements that `ast` cannot parse, since this was last set.
+        self.missed = False
+        self._lines_asked = 0
         self._hits: dict[str, list[int]] = {word: [] for word in absent}
         self._texts: dict[tuple[int, int], str] = {}
         self._cut_methods: dict[Slice, tuple[str, Sequence[Slice]] | None] = {}
@@ -90,7 +98,8 @@ class Module:
 
     def line_of(self, offset: int) -> int:
         """Returns the line of an offset, from 1."""
-        if "_line_starts" in vars(self):
+        self._lines_asked += 1
+        if "_line_starts" in vars(self) or self._lines_asked > FEW:
             return bisect_right(self._line_starts, offset)
         # Asked for a few slices only, this is less than to look for every line.
         return self.text.count("\n", 0, offset) + 1
@@ -125,8 +134,12 @@ class Module:
             elif statements is None:
                 statements = self._statements(one, scope, words, may_hold)
             found = statements or []
+            near: dict[tuple[int, int], bool] = {}
             for node in found:
-                if len(found) == 1 or self._near(node, words):
+                lines = extent(node)
+                if len(found) > 1 and lines not in near:  # a line may hold thousands of statements
+                    near[lines] = self._near(node, words)
+                if near.get(lines, True):
                     yield node
 
     def statements_with(
@@ -134,15 +147,22 @@ class Module:
     ) -> Iterator[ast.stmt]:
         """Yields top-level statements, those near one of `words` among them.
 
-        Slices that `may_hold` refuses by their text are left out.
+        Slices that `may_hold` refuses by their text are left out. So is what only libcst can parse:
+        `missed` tells that it defines something.
         """
         for one in self._slices_with(words):
             if may_hold(self._text_of(one)):
                 found = self._try_parse(one) if self.newer else self._parse(one)
+                if found is None and defines(self._text_of(one)):
+                    self.missed = True
                 yield from found or ()
 
     def statements_at(self, first: int, last: int) -> Iterator[ast.stmt]:
-        """Yields the top-level statements that these lines are in."""
+        """Yields the top-level statements that these lines are in.
+
+        Raises:
+            NewerGrammarError: if only libcst can parse them.
+        """
         start, end = self._line_start(first), self._line_start(last + 1)
         for number in range(max(bisect_right(self._slice_starts, start) - 1, 0), len(self.slices)):
             one = self.slices[number]
@@ -150,7 +170,9 @@ class Module:
                 break
             if one.end > start:
                 found = self._try_parse(one) if self.newer else self._parse(one)
-                for node in found or ():
+                if found is None:
+                    raise NewerGrammarError
+                for node in found:
                     if node.lineno <= last and first <= (node.end_lineno or node.lineno):
                         yield node
 
@@ -206,8 +228,8 @@ class Module:
     def _head(self, head: Slice, indent: str) -> list[ast.stmt]:
         """Returns the statements before the first method, which are indented by `indent`."""
         if head not in self._heads:
-            before = "\n" * (self.line_of(head.start) - 1)
-            tree = parse(f"{before}{self.text[head.start : head.end]}{indent}pass\n")
+            head_text = f"{self.text[head.start : head.end]}{indent}pass\n"
+            tree = parse_at(self.line_of(head.start), head_text)
             node = tree.body[0]
             if len(tree.body) > 1 or not isinstance(node, ast.ClassDef):
                 raise SyntaxError("what is defined here is not of the class")
@@ -219,10 +241,9 @@ class Module:
     def _parse(self, one: Slice) -> list[ast.stmt]:
         key = one.start, one.end
         if key not in self._parsed:
-            # Empty lines before it put a slice where it stands in the file.
-            before = "\n" * (self.line_of(one.start) - 1)
             self._parsed[key] = (
-                self._put_together(one) or parse(f"{before}{self.text[one.start : one.end]}").body
+                self._put_together(one)
+                or parse_at(self.line_of(one.start), self.text[one.start : one.end]).body
             )
         return self._parsed[key]
 
@@ -230,8 +251,8 @@ class Module:
         """Returns the statements of a class's body in a slice, and what follows the class."""
         key = one.start, one.end
         if key not in self._parsed_methods:
-            before = "\n" * (self.line_of(one.start) - 2)
-            head, *after = parse(f"{before}class _:\n{self.text[one.start : one.end]}").body
+            inside = f"class _:\n{self.text[one.start : one.end]}"
+            head, *after = parse_at(self.line_of(one.start) - 1, inside).body
             assert isinstance(head, ast.ClassDef)
             self._parsed_methods[key] = head.body, after
         return self._parsed_methods[key]
@@ -354,6 +375,11 @@ def plain_part(text: str) -> str:
     return ""
 
 
+def defines(text: str) -> bool:
+    """Tells whether source text may define a function or a class."""
+    return _DEFINITION.search(text) is not None
+
+
 def extent(node: ast.stmt) -> tuple[int, int]:
     """Returns the first and last line of a statement, decorators included."""
     decorators = getattr(node, "decorator_list", [])
@@ -361,8 +387,25 @@ def extent(node: ast.stmt) -> tuple[int, int]:
     return first, node.end_lineno or node.lineno
 
 
+class NewerGrammarError(Exception):
+    """What `ast` is asked for can only be parsed by a newer interpreter's."""
+
+
 class TooMuchError(SyntaxError):
     """Source that is more than the parser bears, whatever its grammar."""
+
+
+def parse_at(line: int, source: str) -> ast.Module:
+    """Parses source that starts on this line of a file, whose lines its nodes have then.
+
+    Raises:
+        SyntaxError: if it does not parse.
+    """
+    if line <= MOST_BLANK:  # to read past empty lines is less than to move every node
+        return parse("\n" * (line - 1) + source)
+    found = parse(source)
+    ast.increment_lineno(found, line - 1)
+    return found
 
 
 def parse(source: str) -> ast.Module:

@@ -60,7 +60,7 @@ def literal(glob: str) -> str:
 
 def lies_in(path: str, globs: Iterable[str]) -> bool:
     """Tells whether a glob means this path; globs start at a package's root, paths may not."""
-    path = path.replace("\\", "/")
+    path = f"/{path}".replace("\\", "/")
     return any(
         start in path and pattern.match(path) is not None
         for start, pattern in _any_of(tuple(globs))
@@ -71,4 +71,4 @@ def lies_in(path: str, globs: Iterable[str]) -> bool:
 def _any_of(globs: tuple[str, ...]) -> Sequence[tuple[str, re.Pattern[str]]]:
     """Returns of each glob what it starts with, as it is, and the whole of it."""
     names = [os.path.normcase(glob) for glob in globs]
-    return [(_WILD.split(name)[0], re.compile(fnmatch.translate(f"*{name}"))) for name in names]
+    return [(_WILD.split(name)[0], re.compile(fnmatch.translate(f"*/{name}"))) for name in names]

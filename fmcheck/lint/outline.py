@@ -49,7 +49,7 @@ class Outline:
         #: Whether its text has anything in it that fills or resets.
         self.may_write = _TELLS.search(text) is not None
         #: Whether it may show padding, by the lines of the functions that reset beside it.
-        self.shows_padding: dict[tuple[int, ...], bool] = {}
+        self.shows_padding: dict[str, bool] = {}
 
     def block(self, facts: ModuleFacts) -> Block:
         """Returns the block of the function, decorators left out."""

@@ -31,12 +31,18 @@ _ORDERED = (ast.Eq, ast.NotEq, ast.Lt, ast.Gt)
 class Padding:
     """What one function shows of padding.
 
-    `resetting` are the functions of its block that reset a buffer.
+    `resetting` are the functions of its block that reset a buffer, `peers` the same by name.
     """
 
-    def __init__(self, outline: Outline, resetting: Sequence[Outline]) -> None:
+    def __init__(
+        self,
+        outline: Outline,
+        resetting: Sequence[Outline],
+        peers: Mapping[str, Sequence[Outline]],
+    ) -> None:
         self._outline = outline
         self._resetting = resetting
+        self._peers = peers
         self._sites = Sites(outline)
 
     def may_show(self) -> bool:
@@ -126,26 +132,30 @@ class Padding:
             if self._compares(node.test)
         ]
 
-    def _compares(self, test: ast.expr, seen: frozenset[str] = frozenset()) -> bool:
+    def _compares(self, test: ast.expr, seen: set[str] | None = None) -> bool:
+        """Tells whether a test may compare sizes; `seen` are the names that it has followed."""
+        seen = set() if seen is None else seen
         if isinstance(test, ast.UnaryOp):
             return self._compares(test.operand, seen)
         if isinstance(test, ast.BoolOp):
             return any(self._compares(one, seen) for one in test.values)
         if isinstance(test, ast.Name) and test.id not in seen:
-            values = self._sites.values(test.id)
-            return any(self._compares(one, seen | {test.id}) for one in values)
+            seen.add(test.id)
+            return any(self._compares(one, seen) for one in self._sites.values(test.id))
         return any(self._raw_of(*pair) for pair in self._pairs(test))
 
     def _pairs(
-        self, node: ast.expr, seen: frozenset[str] = frozenset()
+        self, node: ast.expr, seen: set[str] | None = None
     ) -> Iterator[tuple[ast.expr, ast.expr]]:
         """Yields what may be (raw, padded) in a comparison or a difference."""
+        seen = set() if seen is None else seen
         if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Sub):
             yield node.right, node.left
         elif isinstance(node, ast.Name) and node.id not in seen:
+            seen.add(node.id)
             for value in self._sites.values(node.id):
                 if isinstance(value, ast.BinOp):
-                    yield from self._pairs(value, seen | {node.id})
+                    yield from self._pairs(value, seen)
         elif isinstance(node, ast.Compare) and len(node.ops) == 1:
             left, right = node.left, node.comparators[0]
             if isinstance(right, ast.Constant):
@@ -176,9 +186,10 @@ class Padding:
             if is_named and self._may_be_of(whole, [site]):
                 found.update(name for size in self._cuts([site]) for name in self._texts(size))
         told = [self._sites.nodes]
-        for peer in self._resetting:
-            if peer is not self._outline and peer.name in self._outline.calls:
-                told.append(peer.nodes)
+        called = self._outline.calls & self._peers.keys()
+        told += [
+            peer.nodes for name in called for peer in self._peers[name] if peer is not self._outline
+        ]
         for raw, padded in (pair for nodes in told for pair in self._all_pairs(nodes)):
             found |= self._raw_of(raw, padded)
         return found
@@ -216,13 +227,16 @@ class Padding:
                 found += [*call.args, *(keyword.value for keyword in call.keywords)]
         return found
 
-    def _atoms(self, size: ast.expr, seen: frozenset[str] = frozenset()) -> set[str]:
+    def _atoms(self, size: ast.expr) -> set[str]:
         """Returns what an expression mentions, and what the names in it were computed from."""
         found = set(_mentioned(size))
-        for name in found - seen:
-            for value in self._sites.values(name):
+        asked = list(found)
+        while asked:
+            for value in self._sites.values(asked.pop()):
                 if isinstance(value, (ast.BinOp, ast.IfExp, ast.Name, ast.Attribute)):
-                    found |= self._atoms(value, seen | found)
+                    new = set(_mentioned(value)) - found
+                    found |= new
+                    asked += new
         return found
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import inspect
-import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -29,23 +28,24 @@ def _parts(rule: type[Rule]) -> Iterator[str]:
     default = "on by default" if rule.on_by_default else "off by default"
     yield f"{rule.severity.value}, {default}, {fix}\n"
     yield f"{inspect.getdoc(rule)}\n"
-    yield "## Seen in"
-    yield from (f"- {link}" for link in rule.seen_in)
+    yield "## Seen in\n"
+    yield from (f"- <{link}>" if link.startswith("http") else f"- {link}" for link in rule.seen_in)
     if rule.judged:
         yield "\n## On released trees\n"
         yield from (f"- {judged}" for judged in rule.judged)
     yield "\n## Flagged, from the rule's own tests\n"
     for example in rule.bad:
         places = ", ".join(f"{line}:{column}" for line, column in example.at)
-        yield f"at {places}{_named(example.path)}\n{_indented(example.code)}"
+        yield f"at {places}{_named(example.path)}\n\n{_fenced(example.code)}"
     yield "## Left alone\n"
     for example in rule.good:
-        yield f"{_named(example.path).lstrip()}\n{_indented(example.code)}".lstrip("\n")
+        yield f"{_named(example.path).lstrip()}\n\n{_fenced(example.code)}".lstrip("\n")
 
 
 def _named(path: str) -> str:
     return "" if path == "example.py" else f" in {path}"
 
 
-def _indented(code: str) -> str:
-    return textwrap.indent(code, "    ")
+def _fenced(code: str) -> str:
+    """Returns source as a block of code, whatever is around it."""
+    return f"```python\n{code.strip(chr(10))}\n```\n"

@@ -30,6 +30,6 @@ class RelayRule(Rule):
 
     def concerns_module(self, facts: ModuleFacts) -> bool:
         """Clears modules that name no relay class and nothing that holds one."""
-        if self.in_own_module and not self.relays.of_file(facts.path):
+        if self.in_own_module and not self.relays.of_file(facts.identity):
             return False
         return any(name.decode() in facts.module.text for name in self.relays.needles())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.declared import is_module
+from fmcheck.lint.identity import is_module
 from fmcheck.lint.nodes import walk as all_below
 
 if TYPE_CHECKING:
@@ -48,17 +48,17 @@ class Relays:
         names = {buffer.name for relay in self._relays for buffer in relay.buffer}
         return tuple(sorted({name.strip("*?").encode() for name in names}))
 
-    def of_file(self, path: str) -> Sequence[Relay]:
+    def of_file(self, identity: str) -> Sequence[Relay]:
         """Returns the relays whose class this file defines."""
-        found = self._files.get(path)
+        found = self._files.get(identity)
         if found is None:
-            found = [relay for relay in self._relays if is_module(path, relay.module)]
-            self._files[path] = found
+            found = [relay for relay in self._relays if is_module(identity, relay.module)]
+            self._files[identity] = found
         return found
 
-    def peeks(self, path: str) -> frozenset[str]:
+    def peeks(self, identity: str) -> frozenset[str]:
         """Returns the methods of this file's relays whose gathers do not consume."""
-        return frozenset(name for relay in self.of_file(path) for name in relay.peeks)
+        return frozenset(name for relay in self.of_file(identity) for name in relay.peeks)
 
     def declares(self, attribute: str) -> bool:
         """Tells whether a contract has a buffer of this name, whichever class it belongs to."""
@@ -72,16 +72,16 @@ class Relays:
             for buffer in relay.buffer
         )
 
-    def may_be_named(self, text: str, path: str) -> bool:
+    def may_be_named(self, text: str, identity: str) -> bool:
         """Tells whether source text may name a declared buffer, reached through what may hold it.
 
         That is all that `may_index` may find in it.
         """
         return any(name in text for name in self._anchors) and (
-            bool(self.of_file(path)) or any(holder in text for holder in self._holders)
+            bool(self.of_file(identity)) or any(holder in text for holder in self._holders)
         )
 
-    def may_index(self, node: ast.AST, path: str, *contexts: type[ast.expr_context]) -> bool:
+    def may_index(self, node: ast.AST, identity: str, *contexts: type[ast.expr_context]) -> bool:
         """Tells whether a syntax tree may access rows of a declared buffer: to clear it cheaply.
 
         One is named, reached through what may hold it; and it, what it is assigned to or what looks
@@ -90,14 +90,14 @@ class Relays:
         """
         inner = list(all_below(node))
         named = [one for one in inner if isinstance(one, ast.Attribute) and self.declares(one.attr)]
-        if not named or not (self.of_file(path) or self._is_held(inner)):
+        if not named or not (self.of_file(identity) or self._is_held(inner)):
             return False
         aliases = _aliases(inner, {one.attr for one in named})
         for one in inner:
             if isinstance(one, ast.Subscript):
                 if isinstance(one.ctx, contexts) and not isinstance(one.slice, ast.Slice):
                     base = all_below(one.value)
-                    if any(self._may_be_buffer(part, path, aliases) for part in base):
+                    if any(self._may_be_buffer(part, identity, aliases) for part in base):
                         return True
             elif isinstance(one, (ast.Attribute, ast.Name)):
                 word = one.attr if isinstance(one, ast.Attribute) else one.id
@@ -109,12 +109,12 @@ class Relays:
         words = (getattr(one, "attr", getattr(one, "id", None)) for one in nodes)
         return any(isinstance(word, str) and word.lstrip("_") in self._holders for word in words)
 
-    def _may_be_buffer(self, part: ast.AST, path: str, aliases: Collection[str]) -> bool:
+    def _may_be_buffer(self, part: ast.AST, identity: str, aliases: Collection[str]) -> bool:
         if isinstance(part, ast.Name):
             return part.id in aliases
         if not isinstance(part, ast.Attribute):
             return False
-        own = self.of_file(path)
+        own = self.of_file(identity)
         return self.declares(part.attr) or any(self._looks_like(one, part.attr) for one in own)
 
     def may_write(self, nodes: Iterable[ast.AST]) -> bool:
@@ -129,12 +129,12 @@ class Relays:
                     return True
         return False
 
-    def buffer(self, region: Region, path: str) -> bool | None:
+    def buffer(self, region: Region, identity: str) -> bool | None:
         """Tells whether a region is a declared relay buffer; False if it only looks like one."""
         holder, _, attribute = region.path.rpartition(".")
         if not region.is_whole or not holder:
             return None
-        own = self.of_file(path) if holder in ("self", "cls") else ()
+        own = self.of_file(identity) if holder in ("self", "cls") else ()
         last = holder.rpartition(".")[2].lstrip("_")
         for relay in self._relays:
             is_held = last == _snake(relay.qualname.rpartition(".")[2])

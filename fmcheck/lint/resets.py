@@ -236,16 +236,15 @@ class Resets:
 def candidates(found: Sequence[Outline]) -> Iterator[Outline]:
     """Yields the functions that fill a buffer where they or their peers reset one."""
     resetting = tuple(one for one in found if one.resets)
+    lines = ",".join(str(one.line) for one in resetting)  # a text is hashed once
+    peers: dict[str, list[Outline]] = {}
+    for one in resetting:
+        peers.setdefault(one.name, []).append(one)
     for one in found if resetting else ():
-        if one.fills and _shows_padding(one, resetting):
+        if lines not in one.shows_padding and one.fills:
+            one.shows_padding[lines] = Padding(one, resetting, peers).may_show()
+        if one.fills and one.shows_padding[lines]:
             yield one
-
-
-def _shows_padding(one: Outline, resetting: tuple[Outline, ...]) -> bool:
-    lines = tuple(other.line for other in resetting)
-    if lines not in one.shows_padding:
-        one.shows_padding[lines] = Padding(one, resetting).may_show()
-    return one.shows_padding[lines]
 
 
 def _is_reset(write: Write) -> bool:

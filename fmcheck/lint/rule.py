@@ -95,8 +95,8 @@ class Rule(ABC):
         """Tells whether an example shows a fix."""
         return any(example.fixed is not None for example in cls.bad)
 
-    def concerns_path(self, path: str) -> bool:
-        """Tells whether a file of this name may hold a finding, before it is looked into."""
+    def concerns_path(self, identity: str) -> bool:
+        """Tells whether the file of this identity may hold a finding, before it is looked into."""
         return True
 
     def concerns(self, text: bytes) -> bool:

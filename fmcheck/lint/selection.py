@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fmcheck.errors import UsageError, nearest
+from fmcheck.errors import UsageError, nearest_code
+from fmcheck.finding import CHECKS
 from fmcheck.lint.own import OPTIONAL, OWN_CODES
 
 if TYPE_CHECKING:
@@ -60,11 +61,15 @@ def _matching(known: Mapping[str, type[Rule]], selectors: Iterable[Selector]) ->
         codes = {code for code in names if selector == "ALL" or _covers(selector, code)}
         if selector in OWN_CODES and not codes:
             raise UsageError(where, f"`{selector}` cannot be turned off or on")
+        if selector.upper() in {*CHECKS, *(code[:3] for code in CHECKS)}:
+            raise UsageError(
+                where, f"`{selector}` is of the run-time checks, which are not selected here"
+            )
         if not codes:
             raise UsageError(
                 where,
                 f"expected a rule code, a family like `FM2`, or `ALL`, got `{selector}`"
-                f"{nearest(selector, sorted(names))}",
+                f"{nearest_code(selector, names)}",
             )
         found |= codes
     return found

@@ -141,13 +141,13 @@ class Sites:
 
     def may_be_head(self, site: ast.expr) -> bool:
         """Tells whether an expression may be the front of a buffer, by itself or by its names."""
-        return self._may_be_cut(site, frozenset(), is_head=True)
+        return self._may_be_cut(site, set(), is_head=True)
 
     def may_be_tail(self, site: ast.expr) -> bool:
         """Tells whether an expression may be a buffer from some row on."""
-        return self._may_be_cut(site, frozenset(), is_head=False)
+        return self._may_be_cut(site, set(), is_head=False)
 
-    def _may_be_cut(self, site: ast.expr, seen: frozenset[str], *, is_head: bool) -> bool:
+    def _may_be_cut(self, site: ast.expr, seen: set[str], *, is_head: bool) -> bool:
         if isinstance(site, ast.Subscript):
             inner = indices(site)
             for one in inner:
@@ -161,7 +161,8 @@ class Sites:
             if site.id in self._looped:
                 return True
             if site.id not in seen:
-                below, seen = self.values(site.id), seen | {site.id}
+                seen.add(site.id)
+                below = self.values(site.id)
         elif isinstance(site, ast.Attribute):
             below = [site.value] if site.attr in HELD else ()
         elif isinstance(site, ast.Call) and isinstance(site.func, ast.Attribute):
@@ -176,35 +177,45 @@ class Sites:
             below = [site.value]
         return any(self._may_be_cut(one, seen, is_head=is_head) for one in below)
 
-    def may_be_buffer(self, site: ast.expr, seen: frozenset[str] = frozenset()) -> bool:
-        """Tells a buffer with a name of its own from what a call returned and from a global."""
+    def may_be_buffer(self, site: ast.expr, known: dict[str, bool] | None = None) -> bool:
+        """Tells a buffer with a name of its own from what a call returned and from a global.
+
+        `known` holds what names came to, True for one that is made of itself.
+        """
+        known = {} if known is None else known
         if isinstance(site, ast.Subscript) and _is_cut(site):
-            return self.may_be_buffer(site.value, seen)
+            return self.may_be_buffer(site.value, known)
         if isinstance(site, ast.Name):
-            return (
-                site.id in self._parameters
-                or site.id in self._looped
-                or site.id in seen
-                or any(self.may_be_buffer(one, seen | {site.id}) for one in self.values(site.id))
-            )
+            if site.id in self._parameters or site.id in self._looped:
+                return True
+            if site.id not in known:
+                known[site.id] = True
+                values = self.values(site.id)
+                known[site.id] = any(self.may_be_buffer(one, known) for one in values)
+            return known[site.id]
         return called(site) in _SAME if isinstance(site, ast.Call) else True
 
-    def is_one(self, site: ast.expr, seen: frozenset[str] = frozenset()) -> bool:
-        """Tells whether an expression surely names no more than one buffer."""
+    def is_one(self, site: ast.expr, known: dict[str, bool] | None = None) -> bool:
+        """Tells whether an expression surely names no more than one buffer.
+
+        `known` holds what names came to, False for one that is made of itself.
+        """
+        known = {} if known is None else known
         if isinstance(site, ast.Name):
             values = self.values(site.id)
-            if site.id in self._looped or site.id in seen:
+            if site.id in self._looped or len(values) + (site.id in self._parameters) > 1:
                 return False
-            if len(values) + (site.id in self._parameters) > 1:
-                return False
-            return all(self.is_one(one, seen | {site.id}) for one in values)
+            if site.id not in known:
+                known[site.id] = False
+                known[site.id] = all(self.is_one(one, known) for one in values)
+            return known[site.id]
         if isinstance(site, ast.Attribute):
-            return self.is_one(site.value, seen)
+            return self.is_one(site.value, known)
         if isinstance(site, ast.Subscript):
             keys = [site.slice] if isinstance(site.slice, ast.Name) else []
-            return all(self.is_one(one, seen) for one in (*keys, site.value))
+            return all(self.is_one(one, known) for one in (*keys, site.value))
         if isinstance(site, ast.Call):
-            return all(self.is_one(one, seen) for one in (site.func, *site.args))
+            return all(self.is_one(one, known) for one in (site.func, *site.args))
         return isinstance(site, ast.Constant)
 
     def may_hold(self, one: ast.expr, other: ast.expr) -> bool:

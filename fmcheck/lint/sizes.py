@@ -86,13 +86,16 @@ class Sizes:
             return {self.text(size)}
         return set()
 
-    def _atoms(self, size: CSTNode | None, seen: frozenset[str] = frozenset()) -> set[str]:
+    def _atoms(self, size: CSTNode | None) -> set[str]:
         """Returns what an expression mentions, and what the names in it were computed from."""
-        found = set(self._mentioned(size))
-        for name in found - seen:
-            for value in self._names.values(name):
+        found = self._mentioned(size)
+        asked = list(found)
+        while asked:
+            for value in self._names.values(asked.pop()):
                 if isinstance(value, (cst.BinaryOperation, cst.IfExp, cst.Name, cst.Attribute)):
-                    found |= self._atoms(value, seen | found)
+                    new = self._mentioned(value) - found
+                    found |= new
+                    asked += new
         return found
 
 

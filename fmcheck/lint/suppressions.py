@@ -12,7 +12,7 @@ import tokenize
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING
 
-from fmcheck.errors import nearest
+from fmcheck.errors import nearest, nearest_code
 from fmcheck.finding import Edit, Finding, Span
 from fmcheck.lint.own import MALFORMED_SUPPRESSION, OWN_CODES, UNCHECKED, UNUSED_SUPPRESSION
 from fmcheck.lint.source import decode, split_lines
@@ -139,7 +139,7 @@ def _problems(form: re.Match[str], named: Sequence[str], codes: Codes) -> Iterat
         if code in OWN_CODES:
             yield f"`{code}` cannot be suppressed"
         elif code not in codes.known:
-            yield f"there is no rule `{code}`{nearest(code, codes.known)}"
+            yield f"there is no rule `{code}`{nearest_code(code, codes.known)}"
     if not form["reason"]:
         yield f"no reason is given, so it suppresses nothing: write why behind `[{form['codes']}]`"
 

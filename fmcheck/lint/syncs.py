@@ -162,6 +162,9 @@ class Syncs:
             for target in node.targets
         }
         self._counters = set(_counters(self._nodes))
+        #: What names came to: a name may be bound a thousand times, to itself too.
+        self._pageable: dict[str, bool] = {}
+        self._host_names: dict[tuple[str, int], bool] = {}
 
     def all(self) -> Iterator[Sync]:
         """Yields the syncs in source order, but for those of a branch without overlap."""
@@ -293,8 +296,12 @@ class Syncs:
     def _is_pageable(self, node: CSTNode) -> bool:
         """Tells whether a value was just made in host memory that is not pinned."""
         if isinstance(node, cst.Name):
-            values = self._names.values(node.value)
-            return bool(values) and all(self._is_pageable(one) for one in values)
+            if node.value not in self._pageable:
+                self._pageable[node.value] = False  # a name that is made of itself
+                values = self._names.values(node.value)
+                found = bool(values) and all(self._is_pageable(one) for one in values)
+                self._pageable[node.value] = found
+            return self._pageable[node.value]
         if not isinstance(node, cst.Call):
             return False
         name = self._block.facts.resolve(dotted(node.func) or "")
@@ -309,8 +316,12 @@ class Syncs:
         if isinstance(node, cst.Name):
             if is_named_host(node.value, self._host_values):
                 return True
-            values = self._names.values(node.value)
-            return bool(values) and all(self._on_host(one, depth + 1) for one in values)
+            key = (node.value, depth)
+            if key not in self._host_names:
+                values = self._names.values(node.value)
+                found = bool(values) and all(self._on_host(one, depth + 1) for one in values)
+                self._host_names[key] = found
+            return self._host_names[key]
         if isinstance(node, cst.Attribute):
             return is_named_host(node.attr.value, self._host_values)
         if isinstance(node, cst.Subscript):

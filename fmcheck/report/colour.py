@@ -48,8 +48,5 @@ def plain(text: str, style: str) -> str:
 def paint_diff(diff: str, paint: Paint) -> str:
     """Returns a unified diff with its changed lines in colour."""
     styles = {"+": "added", "-": "removed"}
-    lines = diff.splitlines(keepends=True)
-    return "".join(
-        paint(line.rstrip("\n"), styles[line[0]]) + "\n" if line[0] in styles else line
-        for line in lines
-    )
+    lines = diff.split("\n")
+    return "\n".join(paint(line, styles[line[0]]) if line[:1] in styles else line for line in lines)

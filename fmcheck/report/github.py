@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
 from fmcheck.report.by_check import FAILS, TOLD, by_site
+from fmcheck.report.printable import printable
 from fmcheck.report.repository import path_in, repository
 from fmcheck.report.violation import MISSING, headline
 
@@ -71,6 +72,7 @@ def _line(command: str, properties: Mapping[str, object], message: str) -> str:
 
 
 def _data(text: str) -> str:
+    text = printable(text, keep="\t\n\r")
     return text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
 
 

@@ -7,6 +7,7 @@ import json
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
+from fmcheck.report.printable import well_formed
 
 if TYPE_CHECKING:
     from fmcheck.report.contents import Contents
@@ -23,12 +24,12 @@ def render(contents: Contents) -> str:
         key = f"{path}:{finding.code}:{digits}"
         entries.append(
             {
-                "description": told,
+                "description": well_formed(told),
                 "check_name": finding.code,
-                "fingerprint": hashlib.sha256(key.encode()).hexdigest(),
+                "fingerprint": hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest(),
                 "severity": SEVERITIES[finding.severity],
                 "location": {
-                    "path": path,
+                    "path": well_formed(path),
                     "lines": {"begin": finding.span.line, "end": finding.span.end_line},
                 },
             }

@@ -17,6 +17,7 @@ from fmcheck.report.checks import meaning
 from fmcheck.report.closing import endings, gaps, not_watched
 from fmcheck.report.excerpts import Excerpt, Sources
 from fmcheck.report.picture import HEADS, picture
+from fmcheck.report.printable import printable
 from fmcheck.report.timeline import as_text, shortened, timeline
 from fmcheck.report.violation import MISSING, headline, key_values, short_path
 
@@ -234,6 +235,10 @@ def _environment() -> Environment:
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
+    )
+    # Markup is ours; a plain text may come from the engine, its tests or its file names.
+    environment.finalize = lambda value: (
+        printable(value, keep="\t\n") if type(value) is str else value
     )
     environment.filters["number"] = lambda value: f"{value:,}"
     environment.filters["plural"] = _plural

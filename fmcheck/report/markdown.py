@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.report.by_check import ACCEPTED, TOLD, by_check, by_site
 from fmcheck.report.closing import closing_line_of, endings, gaps, left_unchecked, not_watched
+from fmcheck.report.printable import printable
 from fmcheck.report.text import summary as lint_summary
 from fmcheck.report.violation import headline, short_path
 from fmcheck.report.violation import render as render_violation
@@ -100,7 +101,7 @@ def _violations(run: Run, link: Callable[[str, int], str]) -> Iterator[str]:
         yield "\n".join(table)
     shown = by_site(run.violations)
     for one, *_ in shown[:MOST_VIOLATIONS]:
-        title = html.escape(headline(one).removeprefix("FMCHECK: "))
+        title = html.escape(printable(headline(one).removeprefix("FMCHECK: ")))
         text = _fenced(render_violation(one, root))
         yield f"<details><summary>{title}</summary>\n\n{text}\n\n</details>"
     if len(shown) > MOST_VIOLATIONS:
@@ -128,7 +129,7 @@ def _place(path: str, line: int, address: str) -> str:
 
 def _cell(text: str) -> str:
     """Returns a text for one cell: `code` stays code, and nothing else in it becomes markup."""
-    parts = " ".join(text.split()).split("`")
+    parts = printable(" ".join(text.split())).split("`")
     if len(parts) % 2 == 0:  # a backtick without its fellow
         return _plain("`".join(parts))
     cells = [_plain(one) if number % 2 == 0 else _code(one) for number, one in enumerate(parts)]
@@ -145,6 +146,7 @@ def _plain(text: str) -> str:
 
 
 def _fenced(text: str) -> str:
+    text = printable(text, keep="\t\n")
     longest = max((len(run) for run in re.findall("`+", text)), default=0)
     fence = "`" * max(3, longest + 1)
     return f"{fence}text\n{text}\n{fence}"

@@ -9,6 +9,8 @@ import os
 from html import escape
 from typing import TYPE_CHECKING
 
+from fmcheck.report.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -59,7 +61,7 @@ def _lanes(line: Timeline, width: int) -> Iterator[str]:
     for lane in line.lanes:
         y = _y(line, lane)
         yield f'<line class="lane" x1="{LABEL - 14}" y1="{y}" x2="{width - 6}" y2="{y}"/>'
-        yield f'<text class="stream" x="2" y="{y + 4}">{escape(_cut(lane, 13))}</text>'
+        yield f'<text class="stream" x="2" y="{y + 4}">{escape(printable(_cut(lane, 13)))}</text>'
 
 
 def _fences(line: Timeline) -> Iterator[str]:
@@ -104,7 +106,7 @@ def _mark(line: Timeline, index: int, mark: Mark) -> Iterator[str]:
         lines.append(("place", _place(event.site)))
     for number, (kind, text) in enumerate(lines):
         below = y + 26 + 14 * number
-        yield f'<text class="{kind}" x="{x}" y="{below}">{escape(_cut(text, 20))}</text>'
+        yield f'<text class="{kind}" x="{x}" y="{below}">{escape(printable(_cut(text, 20)))}</text>'
 
 
 def _point(line: Timeline, index: int) -> tuple[int, int]:

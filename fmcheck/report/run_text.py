@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fmcheck.report.by_check import FAILS, sorted_kinds
 from fmcheck.report.closing import closing_line_of, endings, gaps, not_watched
 from fmcheck.report.colour import plain
+from fmcheck.report.printable import printable
 from fmcheck.report.table import table
 from fmcheck.report.violation import render as render_violation
 
@@ -27,12 +28,14 @@ def render(run: Run, paint: Paint = plain, *, brief: bool = False) -> str:
     """Returns the whole of it; with `brief`, no violation is told in full."""
     root = Path(run.root)
     parts = [] if brief else list(_violations(run, root, paint))
-    summary = [f"{paint('not watched', 'error')}: {one}" for one in not_watched(run)]
+    summary = [f"{paint('not watched', 'error')}: {printable(one)}" for one in not_watched(run)]
     summary += [
         paint(text, "error" if kind == FAILS else "strong" if not kind else "margin")
         for text, kind in table(run, root)
     ]
-    summary += [f"fmcheck: {gap}" for gap in (*endings(run.processes), *gaps(run.coverage))]
+    summary += [
+        f"fmcheck: {printable(gap)}" for gap in (*endings(run.processes), *gaps(run.coverage))
+    ]
     summary.append(closing(run))
     return "\n\n".join([*parts, "\n".join(summary)])
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
 from fmcheck.finding import Severity
+from fmcheck.report.printable import well_formed
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -80,13 +81,13 @@ def _results(
             "ruleId": finding.code,
             "ruleIndex": used.index(finding.code),
             "level": LEVELS[finding.severity],
-            "message": {"text": text},
+            "message": {"text": well_formed(text)},
             "locations": [_location(finding.span, artifact)],
             "partialFingerprints": {FINGERPRINT: digits},
         }
         if finding.related:
             result["relatedLocations"] = [
-                {"id": number, **_location(span, artifact), "message": {"text": told}}
+                {"id": number, **_location(span, artifact), "message": {"text": well_formed(told)}}
                 for number, (span, told) in enumerate(finding.related)
             ]
         if finding.edits:
@@ -123,9 +124,11 @@ def _region(span: Span) -> dict[str, int]:
 
 def artifact_of(path: str) -> dict[str, str]:
     """Returns the location of a file: absolute, or relative to `BASE`."""
+    # A name that is not UTF-8 is quoted byte by byte.
+    name = path.encode(errors="surrogateescape")
     if path.startswith("/"):
-        return {"uri": f"file://{quote(path)}"}
+        return {"uri": f"file://{quote(name)}"}
     # A drive's colon would be read as a scheme's.
     if path[1:2] == ":":
-        return {"uri": f"file:///{quote(path, safe='/:')}"}
-    return {"uri": quote(path), "uriBaseId": BASE}
+        return {"uri": f"file:///{quote(name, safe='/:')}"}
+    return {"uri": quote(name), "uriBaseId": BASE}

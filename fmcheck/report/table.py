@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.report.by_check import ACCEPTED, FAILS, TOLD, by_check
+from fmcheck.report.printable import printable
 from fmcheck.report.violation import short_path
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ def table(run: Run, root: Path) -> list[tuple[str, str]]:
         more = f" and {line.sites - 1:,} more" if line.sites > 1 else ""
         numbers = (f"{number:,}" for number in (line.sites, line.times, line.tests))
         name = f"{line.code} {line.name}{_REMARK[line.kind]}"
-        rows.append((name, *numbers, place + more))
+        rows.append((name, *numbers, printable(place) + more))
     widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
     return [
         (_aligned(row, widths), line.kind if line else "")

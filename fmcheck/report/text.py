@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
 from fmcheck.report.colour import plain
+from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
 
 #: Longer stretches than this are shown by their first lines.
 MOST_LINES = 3
+#: Longer lines than this are shown by what is around the caret.
+MOST_COLUMNS = 240
+#: How much of a cut line is shown before the caret.
+_BEFORE = 80
+_CUT = "[...]"
 
 
 def render(
@@ -31,21 +37,22 @@ def render(
     bar, equals = (paint(f"{margin} {mark}", "margin") for mark in "|=")
     label = f"suppressed {level}" if finding.suppressed else level
     out = [
-        f"{paint(f'{label}[{finding.code}]', level)}: {paint(finding.message, 'strong')}"
+        f"{paint(f'{label}[{finding.code}]', level)}: {paint(printable(finding.message), 'strong')}"
         f"{_fixable(finding)}",
-        f"{margin}{paint('-->', 'margin')} {finding.path}:{span.line}:{span.column}",
+        f"{margin}{paint('-->', 'margin')} {printable(finding.path)}:{span.line}:{span.column}",
     ]
     if span.line <= len(lines):
         excerpt = _excerpt(span, lines, margin, lambda mark: paint(mark, level), paint)
         out += [bar, *excerpt, bar]
     for at, text in finding.related:
-        out.append(f"{equals} note: {text}, line {at.line}")
+        out.append(f"{equals} note: {printable(text)}, line {at.line}")
         if at.line <= len(lines):
-            out.append(_numbered(at.line, lines, margin, paint))
+            text = "".join(_window(lines[at.line - 1], at.column - 1, at.end_column - 1))
+            out.append(_numbered(at.line, text, margin, paint))
     if finding.help:
-        out.append(f"{equals} {paint('help', 'help')}: {finding.help}")
+        out.append(f"{equals} {paint('help', 'help')}: {printable(finding.help)}")
     if finding.suppressed:
-        out.append(f"{equals} suppressed: {finding.suppressed}")
+        out.append(f"{equals} suppressed: {printable(finding.suppressed)}")
     return "\n".join(out) + "\n"
 
 
@@ -98,15 +105,31 @@ def _excerpt(
     last = min(span.end_line, span.line + MOST_LINES - 1, len(lines))
     bar = paint(f"{margin} |", "margin")
     for number in range(span.line, last + 1):
-        yield _numbered(number, lines, margin, paint)
-        text = lines[number - 1].rstrip("\n")
+        text = lines[number - 1]
         start = span.column - 1 if number == span.line else len(text) - len(text.lstrip())
         end = span.end_column - 1 if number == span.end_line else len(text)
+        before, marked, after = _window(text, start, max(end, start + 1))
+        yield _numbered(number, before + marked + after, margin, paint)
         # Tabs are kept, so that the caret stands where the reader's terminal put the text.
-        lead = "".join("\t" if char == "\t" else " " for char in text[:start])
-        yield f"{bar} {lead}{mark('^' * max(end - start, 1))}"
+        lead = "".join("\t" if char == "\t" else " " for char in before)
+        yield f"{bar} {lead}{mark('^' * max(len(marked), 1))}"
 
 
-def _numbered(number: int, lines: Sequence[str], margin: str, paint: Paint) -> str:
+def _window(text: str, start: int, end: int) -> tuple[str, str, str]:
+    """Returns what to show of a line, printable: before a stretch, the stretch, and after it."""
+    first, last = 0, len(text) - text.endswith("\n")
+    if last > MOST_COLUMNS:
+        first = max(start - _BEFORE, 0)
+        last = min(first + MOST_COLUMNS, last)
+    end = min(end, last)
+    before, after = (_CUT if first else ""), (_CUT if text[last:].strip() else "")
+    return (
+        before + printable(text[first:start]),
+        printable(text[start:end]),
+        printable(text[end:last]) + after,
+    )
+
+
+def _numbered(number: int, text: str, margin: str, paint: Paint) -> str:
     place = paint(f"{number:>{len(margin)}} |", "margin")
-    return f"{place} {lines[number - 1].rstrip()}".rstrip()
+    return f"{place} {text.rstrip()}".rstrip()

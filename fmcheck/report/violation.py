@@ -8,6 +8,8 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fmcheck.report.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
@@ -61,7 +63,7 @@ def render_all(violations: Iterable[Violation], root: Path) -> str:
 def headline(violation: Violation) -> str:
     """Returns the first line: check, buffer, rows."""
     line = f"FMCHECK: {violation.code} {violation.name} in {violation.buffer} {_rows(violation)}"
-    return line.rstrip()
+    return printable(line.rstrip())
 
 
 def key_values(violation: Violation, root: Path) -> str:
@@ -100,9 +102,9 @@ def _story(violation: Violation, root: Path) -> Iterator[str]:
     alone = {one.stream for one in story if one is not None} <= _PLAIN_STREAMS
     yield _labelled(violation.access.verb, _access(violation.access, root, alone))
     if violation.values:
-        yield f"    values    {_values(violation)}"
+        yield f"    values    {printable(_values(violation))}"
     if violation.expected:
-        yield f"    expected  {violation.expected}"
+        yield f"    expected  {printable(violation.expected)}"
     for label, access in (
         ("last write", violation.last_write),
         ("last read", violation.last_read),
@@ -127,7 +129,7 @@ def _story(violation: Violation, root: Path) -> Iterator[str]:
 
 
 def _labelled(label: str, text: str) -> str:
-    return f"  {label:<10}  {text}"
+    return f"  {label:<10}  {printable(text)}"
 
 
 def _site(site: Site, root: Path) -> str:
@@ -181,4 +183,5 @@ def _values(violation: Violation) -> str:
 def _value(text: str) -> str:
     if not text:
         return ABSENT
-    return text if re.fullmatch(r'[^\s"]+', text) else json.dumps(text)
+    is_plain = re.fullmatch(r'[^\s"]+', text) and printable(text) == text
+    return text if is_plain else json.dumps(text)

@@ -1,0 +1,17 @@
+"""Progress of `fmcheck prove` where standard error is no terminal: a few plain lines."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+
+from fmcheck.cli_prove import MOST_LINES, _Progress
+
+
+def test_a_pipe_gets_plain_lines_and_not_one_for_each_mutant(capsys):
+    progress = _Progress()
+    for done in range(1, 201):
+        progress.tried(done, 200, SimpleNamespace(id="x"), SimpleNamespace(caught=done > 2))
+    lines = capsys.readouterr().err.splitlines()
+    assert len(lines) == MOST_LINES
+    assert lines[-1] == "fmcheck prove: 200 of 200 tried, 2 survived"
+    assert not any("\x1b" in line or "\r" in line for line in lines)
