@@ -75,9 +75,9 @@ class Ledger:
             from fmcheck.runtime.homes import Homes
             from fmcheck.runtime.syncs import StepMode
 
-            homes = Homes(self._contract, self.tally.kinds)
+            homes = Homes([self._contract], self.tally.kinds)
             _thread.mode = StepMode(self, homes, self.tally.sites)
-            _thread.mode.__enter__()  # type: ignore[no-untyped-call]
+            _thread.mode.__enter__()
             _thread.ledger = self
         _thread.windows.append(window)
         if window.budget.launches is not None and _thread.mode is not None:
@@ -89,7 +89,7 @@ class Ledger:
         if window.budget.launches is not None and _thread.mode is not None:
             _thread.mode.counting -= 1
         if not _thread.windows and _thread.mode is not None:
-            _thread.mode.__exit__(None, None, None)  # type: ignore[no-untyped-call]
+            _thread.mode.__exit__(None, None, None)
             _thread.mode = _thread.ledger = None
         most = window.budget.launches
         if most is not None and len(window.sites) > most:

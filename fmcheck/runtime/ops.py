@@ -15,6 +15,7 @@ import functools
 import operator
 import sys
 import threading
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -27,6 +28,7 @@ from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatc
 from fmcheck.runtime import virtual
 from fmcheck.runtime.containment import broke, contained, made_once
 from fmcheck.runtime.hold import patch
+from fmcheck.runtime.homes import FactoryMode, tensors_in
 from fmcheck.runtime.unfollowed import is_here
 
 if TYPE_CHECKING:
@@ -55,6 +57,7 @@ class Plan:
     `reads` and `writes` are places of tensor arguments, (position, name). A view touches nothing;
     what does not `fill` leaves its result's memory as it was found. On a device, the host `waits`
     for what its result hangs on. `unknown` says why a call cannot be told of, "" if it can.
+    One that is not `of_torch` may leave out any of what it is given.
     """
 
     name: str
@@ -64,6 +67,7 @@ class Plan:
     fills: bool = True
     waits: bool = False
     unknown: str = ""
+    of_torch: bool = True
 
 
 @dataclass(eq=False, slots=True)
@@ -157,6 +161,9 @@ class Ops:
         self._is_watching, here.of_device = True, not virtual
         here.mode = Mode(self)
         put_beneath(here.mode)
+        if virtual:
+            here.factories = FactoryMode(self.tally)
+            here.factories.begin()
 
     def _entering(self, enter: Callable[..., Any], virtual: bool) -> Callable[..., Any]:
         @functools.wraps(enter)
@@ -178,8 +185,17 @@ class Ops:
     def stop(self) -> None:
         """Ends the watch of this thread; other threads' modes do nothing from now on."""
         mode, self._here.mode = self._here.mode, None
+        factories, self._here.factories = self._here.factories, None
         if mode is not None:
             take_out(mode)
+        if factories is not None:
+            factories.end()
+
+    def begin_test(self) -> None:
+        """Leaves this thread until it enters a stream again, as it was before any test did so."""
+        is_of_device = self.on_device is not None and self.on_device.devices
+        if not (is_of_device or virtual.is_in_stream()):
+            self.stop()
 
     # --- calls ---
 
@@ -265,14 +281,15 @@ class Ops:
         here.quiet = True
         undo: list[tuple[str, Callable[[], None]]] = []
         try:
-            for listener in self.listeners:
-                try:
-                    one = listener.before(call)
-                except Exception as err:
-                    broke(self.tally, listener.check, err)
-                    continue
-                if one is not None:
-                    undo.append((listener.check, one))
+            with _unheard():
+                for listener in self.listeners:
+                    try:
+                        one = listener.before(call)
+                    except Exception as err:
+                        broke(self.tally, listener.check, err)
+                        continue
+                    if one is not None:
+                        undo.append((listener.check, one))
         except BaseException:
             self._undo(undo)
             raise
@@ -283,9 +300,10 @@ class Ops:
     def _undo(self, undo: list[tuple[str, Callable[[], None]]]) -> None:
         self._here.quiet = True
         try:
-            for check, one in reversed(undo):
-                with contained(self.tally, check):
-                    one()
+            with _unheard():
+                for check, one in reversed(undo):
+                    with contained(self.tally, check):
+                        one()
         finally:
             self._here.quiet = False
 
@@ -294,11 +312,12 @@ class Ops:
         here = self._here
         here.quiet = True
         try:
-            for listener in self.listeners:
-                try:
-                    listener.after(call)
-                except Exception as err:
-                    broke(self.tally, listener.check, err)
+            with _unheard():
+                for listener in self.listeners:
+                    try:
+                        listener.after(call)
+                    except Exception as err:
+                        broke(self.tally, listener.check, err)
         finally:
             here.quiet = False
 
@@ -312,7 +331,7 @@ class Ops:
             is_plain = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
             if here.quiet or here.reading or not is_plain or not self.tally.active:
                 return method(tensor, *args, **kwargs)
-            if not has_memory(tensor) or _is_busy(here):
+            if not has_memory(tensor) or _is_traced():
                 return method(tensor, *args, **kwargs)
             if sys._getframe(1).f_code.co_filename.startswith(_OWN):
                 return method(tensor, *args, **kwargs)
@@ -342,14 +361,32 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.mode: Mode | None = None
+        self.factories: FactoryMode | None = None
         self.of_device = False
         self.quiet = False
         self.reading = False
 
 
-def _is_busy(here: _Here) -> bool:
-    """Tells whether somebody else's modes are at work, who would see what our listeners do."""
-    return function_modes_on() > 0 or modes_on() > (here.mode is not None)
+def _unheard() -> Any:
+    """Keeps what our listeners do from modes of the program, which would take it for the program's.
+
+    Of operators ours is told last; a read by the host comes to us before any of them.
+    """
+    return _Unheard() if function_modes_on() or modes_on() else _HEARD_BY_NOBODY
+
+
+class _Unheard:
+    def __enter__(self) -> None:
+        self._guards = torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch()
+        for guard in self._guards:
+            guard.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        for guard in reversed(self._guards):
+            guard.__exit__(None, None, None)
+
+
+_HEARD_BY_NOBODY = nullcontext()
 
 
 class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -373,6 +410,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if decomposes(func, types, args):
+            return taken_apart(self, func, args, kwargs)
         try:
             return self.ops.run(func, args, kwargs or {})
         except RuntimeError:
@@ -468,6 +507,38 @@ def has_memory(tensor: torch.Tensor) -> bool:
     return not torch._C._dispatch_keys(tensor).raw_repr() & ~_PLAIN_KEYS
 
 
+def decomposes(func: Any, types: Any, args: Any) -> bool:
+    """Tells whether an operator is to be seen by what it consists of.
+
+    Outside of inference mode torch takes such an operator apart before any mode sees it.
+    """
+    known = _composite.get(func)
+    if known is None:
+        known = _composite[func] = _is_composite(func)
+    # Who else looks on, a mode beneath or a class of tensors, sees what it would see without us.
+    return known and not types and not modes_on() and all(map(has_memory, tensors_in(args)))
+
+
+def taken_apart(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Runs an operator by what it consists of, which a mode is to see."""
+    # A function mode would call the operator, and not what it consists of.
+    with torch._C.DisableTorchFunction():
+        TorchDispatchMode.__enter__(mode)  # type: ignore[no-untyped-call]
+        try:
+            return func.decompose(*args, **(kwargs or {}))
+        finally:
+            TorchDispatchMode.__exit__(mode, None, None, None)  # type: ignore[no-untyped-call]
+
+
+def _is_composite(func: Any) -> bool:
+    def has(key: str) -> bool:
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+
+    if getattr(func, "_schema", None) is None:
+        return False
+    return has("CompositeImplicitAutograd") and not has("CPU")
+
+
 # By torch's own word, what these bring or how much of it hangs on values: of a device the host has
 # to wait for it. Of an index that holds for masks alone; of some others torch says nothing, as of
 # the last step of `torch.tensor`, which has uploaded its values.
@@ -475,8 +546,9 @@ _WAITING = frozenset({"is_nonzero", "multinomial", "_linalg_check_errors", "lift
 _BY_MASK = frozenset({"index"})
 _BY_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 # They change what a tensor object shows, and no element.
-_MOVES = frozenset({"set_", "resize_", "lift_fresh", "detach", "alias"})
+_MOVES = frozenset({"set_", "resize_", "lift_fresh", "detach", "detach_", "alias"})
 _plans: dict[Any, Plan] = {}
+_composite: dict[Any, bool] = {}
 
 
 def _planned(func: Any, tally: Tally) -> Plan:
@@ -506,8 +578,11 @@ def _plan(func: Any) -> Plan:
         name,
         () if makes_alike else tuple(reads),
         tuple(writes),
-        is_view=bool(getattr(func, "is_view", False)) or name in _MOVES,
+        is_view=bool(getattr(func, "is_view", False))
+        or name in _MOVES
+        or torch.Tag.inplace_view in getattr(func, "tags", ()),
         fills=not name.removeprefix("new_").startswith("empty"),
+        of_torch=schema.name.startswith("aten::"),
         waits=name in _WAITING
         or (name not in _BY_MASK and not _BY_VALUES.isdisjoint(getattr(func, "tags", ()))),
     )

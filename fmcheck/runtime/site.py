@@ -19,7 +19,7 @@ _OWN = str(Path(__file__).parent)
 _HERE = Path(__file__).parent
 _LISTENING = frozenset(
     str(_HERE / name)
-    for name in ("site.py", "syncs.py", "ops.py", "device_ops.py", "containment.py")
+    for name in ("site.py", "syncs.py", "ops.py", "device_ops.py", "homes.py", "containment.py")
 )
 _PASSING_ON = frozenset(
     str(_HERE / name)
