@@ -326,6 +326,7 @@ class _Session:
         """Watches the set-up, fixtures included."""
         self._found_outside()
         self.outcomes.open(item)
+        self.watch.begin_test()
         return (yield from self._phase(item, "setup"))
 
     @pytest.hookimpl(wrapper=True)

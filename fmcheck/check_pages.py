@@ -138,7 +138,9 @@ PAGES = {
         "the device may get the next step's values.",
         how="From a non-blocking copy to the event or synchronisation that ends it, host writes to "
         "its source are faults.",
-        unseen="Writes to memory that shares the buffer and was never seen as a tensor.",
+        unseen="Writes to memory that shares the buffer and was never seen as a tensor; and to a "
+        "buffer that may be the device's: made before the first stream was entered, and not named "
+        "by `host_values`.",
         mend="Wait for the copy's event before the buffer is filled again, or use a fresh buffer.",
         seen_in=("NVIDIA/TensorRT-LLM#15546", "vllm-project/vllm#24527"),
     ),
@@ -148,9 +150,9 @@ PAGES = {
         how="From a non-blocking copy to the host until its event or stream was waited for, reads "
         "of its target are faults: by `.tolist()` and the like, and by operators such as an index. "
         "A copy on a stream that is behind the first one reads in order.",
-        unseen="Reads through memory that was never seen as a tensor; and operators on a target "
-        "that nothing calls the host's: neither its name (`cpu`, `host`, `pinned`) nor "
-        '`.to("cpu")`.',
+        unseen="Reads through memory that was never seen as a tensor; and operators, in order on "
+        "the copy's stream, on a target that is not the host's for certain: neither pinned, nor "
+        'brought by `.to("cpu")`, nor named by `host_values`.',
         mend="Record an event after the copy and `synchronize()` it before the read.",
         seen_in=("vllm-project/vllm#31584",),
     ),

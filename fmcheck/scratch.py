@@ -1,25 +1,33 @@
 """Scratch code with a stream's fault in it, or the wait that it lacks: what probes run.
 
-It stands outside of `runtime`, where the detectors look for an engine's frames and its words.
+It stands outside of `runtime`, where the detectors look for an engine's frames.
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    Read = Callable[[torch.Tensor], None]
+    class Host(Protocol):
+        """What scratch code asks of whoever runs it."""
+
+        def own(self, tensor: torch.Tensor) -> torch.Tensor:
+            """Returns a tensor that is told to be the host's."""
+
+        def read(self, tensor: torch.Tensor) -> None:
+            """Reads a tensor as the host does."""
+
 
 #: The name of the event that is consumed once.
 EVENT = "publish_ready"
 _DEVICE = torch.device("cpu")
 
 
-def use_after_reuse(fenced: bool, read: Read) -> None:
+def use_after_reuse(fenced: bool, host: Host) -> None:
     """Frees what another stream still uses."""
     here, elsewhere = torch.cpu.Stream(), torch.cpu.Stream()
     with torch.cpu.stream(here):
@@ -32,32 +40,32 @@ def use_after_reuse(fenced: bool, read: Read) -> None:
     del made
 
 
-def pinned_overwrite(fenced: bool, read: Read) -> None:
+def pinned_overwrite(fenced: bool, host: Host) -> None:
     """Writes on the host what a copy has yet to read."""
-    staging_cpu = torch.zeros(2)
+    staging = host.own(torch.zeros(2))
     stream: Any = torch.cpu.Stream()
     with torch.cpu.stream(stream):
-        sent = staging_cpu.to(_DEVICE, non_blocking=True, copy=True)
+        sent = staging.to(_DEVICE, non_blocking=True, copy=True)
     if fenced:
         stream.synchronize()
-    staging_cpu.fill_(1)
+    staging.fill_(1)
     stream.synchronize()
     del sent
 
 
-def early_host_read(fenced: bool, read: Read) -> None:
+def early_host_read(fenced: bool, host: Host) -> None:
     """Reads on the host what a copy has yet to fill."""
     stream: Any = torch.cpu.Stream()
-    target_cpu = torch.empty(2)
+    target = host.own(torch.empty(2))
     with torch.cpu.stream(stream):
-        target_cpu.copy_(torch.ones(2, device=_DEVICE), non_blocking=True)
+        target.copy_(torch.ones(2, device=_DEVICE), non_blocking=True)
     if fenced:
         stream.synchronize()
-    read(target_cpu)
+    host.read(target)
     stream.synchronize()
 
 
-def stale_event(fenced: bool, read: Read) -> None:
+def stale_event(fenced: bool, host: Host) -> None:
     """Waits twice for one record of an event that is consumed once."""
     stream: Any = torch.cpu.Stream()
     publish_ready: Any = torch.cpu.Event()

@@ -33,6 +33,9 @@ CONTRACT = f"""
 
     [[streams.lend]]
     functions = ["{__name__}:lend"]
+
+    [launches]
+    host_values = ["*_cpu"]
 """
 
 

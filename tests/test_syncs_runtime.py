@@ -31,7 +31,7 @@ CONTRACT = f"""
 
     [launches]
     per_step = ["{__name__}:Loop.prepare", "{__name__}:Loop.gone", "{__name__}:Loop.make"]
-    host_values = ["lora_ids"]
+    host_values = ["lora_ids", "*_cpu"]
     mirrored = ["req_pool_indices"]
     fused = ["{__name__}:Loop.replay"]
 

@@ -1,14 +1,12 @@
 """Blocks: pieces of memory that lanes share, as far as torch's operators touch them.
 
 Each knows which lane it was allocated on, which lanes used it last, and the asynchronous copies
-that read or fill it. On a CPU device nothing but the words of the call tells host memory from the
-device's: what is made without a device is the host's.
+that read or fill it. Whose memory it is, `homes` knows.
 """
 
 from __future__ import annotations
 
 import ctypes
-import enum
 import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -23,14 +21,6 @@ if TYPE_CHECKING:
 
 #: Bytes of a copy's source that are kept, to see whether somebody wrote it out of torch's sight.
 KEPT_BYTES = 1 << 16
-
-
-class Home(enum.Enum):
-    """Whose memory it is."""
-
-    UNKNOWN = "unknown"
-    HOST = "host"
-    DEVICE = "device"
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,22 +42,26 @@ class Use:
 class Copy:
     """An asynchronous copy that the host has not waited for: its source or its target.
 
-    `known` tells that this end is the host's, `named` that its name says so. `before` holds the
-    source's bytes at the call.
+    `known` tells that this end is the host's, `sure` that it is so beyond doubt, `doubtful` that it
+    may be the device's as well. `before` holds the source's bytes at the call.
     """
 
     use: Use
     known: bool
-    named: bool = False
+    sure: bool = False
+    doubtful: bool = False
     before: bytes = b""
 
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """What is known of one storage. `made` is its allocation by an operator, None for any other."""
+    """What is known of one storage. `made` is its allocation by an operator, None for any other.
+
+    It `is_host` where the last asynchronous copy found it to be the host's.
+    """
 
     storage: weakref.ref[Any]
-    home: Home = Home.UNKNOWN
+    is_host: bool = False
     made: Use | None = None
     uses: dict[int, Use] = field(default_factory=dict)
     by_kernels: set[int] = field(default_factory=set)

@@ -32,7 +32,7 @@ def step_codes(device: str, waits: bool, launches: int) -> set[str]:
     for held in budgets.budget_holds(contract, tally):
         undo += held.take(scratch)
     try:
-        Loop().step(torch.zeros(2, device=device))
+        Loop().step(torch.zeros(2, device=torch.device(device)))
     finally:
         for put_back in reversed(undo):
             put_back()

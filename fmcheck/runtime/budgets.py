@@ -77,11 +77,10 @@ class Ledger:
         if not _thread.windows:
             from fmcheck.runtime.homes import Homes
             from fmcheck.runtime.syncs import StepMode
-            from fmcheck.runtime.torch_modes import put_beneath
 
-            homes = Homes(self._contract, self.tally.kinds)
+            homes = Homes([self._contract], self.tally.kinds)
             _thread.mode = StepMode(self, homes, self.tally.sites)
-            put_beneath(_thread.mode)
+            _thread.mode.begin()
             _thread.ledger = self
         _thread.windows.append(window)
         if window.budget.launches is not None and _thread.mode is not None:
@@ -93,9 +92,7 @@ class Ledger:
         if window.budget.launches is not None and _thread.mode is not None:
             _thread.mode.counting -= 1
         if not _thread.windows and _thread.mode is not None:
-            from fmcheck.runtime.torch_modes import take_out
-
-            take_out(_thread.mode)
+            _thread.mode.end()
             _thread.mode = _thread.ledger = None
         most = window.budget.launches
         if most is not None and len(window.sites) > most:

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.buffer import RelayBuffer
     from fmcheck.runtime.fences import Fences, Lane
-    from fmcheck.runtime.handover import Handover
+    from fmcheck.runtime.handover import Handover, Memory
     from fmcheck.runtime.ops import Call
 
 _KEPT = 16
@@ -64,8 +64,15 @@ class Delay:
     def __init__(self, fences: Fences, handover: Handover, seed: int | None) -> None:
         self.fences = fences
         self.handover = handover
+        self._seed = seed
         self._coin = None if seed is None else random.Random(seed)
         self._relays: dict[int, StoreBuffer] = {}
+
+    def begin_test(self) -> None:
+        """Throws the coin from its beginning: the next test sees what it would see alone."""
+        self._coin = None if self._seed is None else random.Random(self._seed)
+        for relay in list(self._relays.values()):
+            relay.stored.clear()
 
     def adopt(self, buffer: RelayBuffer) -> None:
         """A relay buffer's writes are delayed from now on."""
@@ -122,7 +129,7 @@ class Delay:
             relay.before = relay.base.clone()
             return
         memory = self.handover.memory_of(tensor)
-        if memory.by_parts or not memory.writes or tensor.untyped_storage().nbytes() > _LARGE:
+        if _is_left(memory) or not memory.writes or tensor.untyped_storage().nbytes() > _LARGE:
             memory.image = None
         else:
             memory.image = _bytes_of(tensor).clone()
@@ -150,7 +157,7 @@ class Delay:
 
     def _as_memory(self, tensor: torch.Tensor, lane: Lane) -> Iterator[Callable[[], object]]:
         memory = self.handover.memory_of(tensor)
-        if memory.by_parts or memory.out or not self.handover.is_late(memory, tensor, lane):
+        if _is_left(memory) or memory.out or not self.handover.is_late(memory, tensor, lane):
             return
         memory.out = self._is_out()
         if memory.out:
@@ -162,6 +169,11 @@ class Delay:
         else:
             shown.copy_(memory.image)
         yield lambda: shown.copy_(now)
+
+
+def _is_left(memory: Memory) -> bool:
+    """Tells whether memory is shown as it is: its rows go ways that one image would hide."""
+    return memory.left_out or memory.by_index
 
 
 def _bytes_of(tensor: torch.Tensor) -> torch.Tensor:

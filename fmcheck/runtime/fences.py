@@ -133,6 +133,7 @@ class Fences:
         """Opens a lane. It is used again once its `owner`, the stream, is gone."""
         if self._free:
             number = self._free.pop()
+            self.clocks.reopen(number)
             lane = self.lanes[number] = Lane(number, self, naming)
         else:
             lane = Lane(self.clocks.add(), self, naming)
@@ -226,6 +227,12 @@ class Fences:
         """The host waits for the device."""
         for lane in self.lanes[1:]:
             self.synchronize_lane(lane)
+
+    def settle(self) -> None:
+        """All that any lane was given so far comes before all that is done next."""
+        for lane in self.lanes[1:]:
+            self.clocks.acquire(self.host.number, self.clocks.release(lane.number))
+        self._host_version += 1
 
     def lend(self, tensor: Any, lane: Lane) -> None:
         """A tensor is told to be in use on a lane, by `record_stream`."""

@@ -1,8 +1,8 @@
 """Handed-over tensors: any memory that one lane writes and another touches, declared or not.
 
 A relay buffer has a shadow of its own, row by row. Of all other memory each storage keeps its last
-write and, a lane each, its last reads, with the bytes that they reached. Memory that is written by
-index is left out from then on: other rows of it may well be in use elsewhere.
+writes and reads, with the bytes that they reached: all of a range, the elements of a strided view,
+or those that an index picked. Where that cannot be told, nothing is reported and it is counted.
 """
 
 from __future__ import annotations
@@ -12,32 +12,41 @@ from dataclasses import dataclass, field, replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.runtime.extents import (
+    PARTLY,
+    READS,
+    WRITES,
+    Picked,
+    Some,
+    Strided,
+    is_certain,
+    meet,
+    meets_range,
+    picked,
+)
 from fmcheck.runtime.races import Party, race
 
 if TYPE_CHECKING:
     import torch
 
     from fmcheck.finding import Site
+    from fmcheck.runtime.extents import Extent
     from fmcheck.runtime.fences import Fences, Lane
     from fmcheck.runtime.ops import Call
 
-#: Operators that write the elements that an index picks, or read those.
-_WRITES_BY_INDEX = frozenset(
-    {
-        *("index_put_", "_index_put_impl_", "index_copy_", "index_fill_", "index_add_"),
-        *("index_reduce_", "scatter_", "scatter_add_", "scatter_reduce_", "masked_fill_"),
-        *("masked_scatter_", "put_"),
-    }
-)
+#: Accesses of one storage that are remembered, each way.
 _REMEMBERED = 8
+_UNCOMPARED = "they touch too many pieces, or an index on a device picks them"
+_MASKED = "an index writes what was gathered before, of which the reader may use a part alone"
+_EVICTED = f"more than {_REMEMBERED} accesses of one tensor are not remembered"
 
 
 @dataclass(eq=False, slots=True)  # frozen, it would take four times as long to make
 class Touch:
-    """One access of a storage: bytes [low, high), all of them if `dense`.
+    """One access of a storage: bytes [low, high), of which `extent` tells some, None all.
 
     `is_copy` tells of a copy that the host does not wait for: what the host does beside it is
-    judged elsewhere.
+    judged elsewhere. `is_loose` tells that it may leave out any of them.
     """
 
     lane: Lane
@@ -45,35 +54,49 @@ class Touch:
     moment: int
     low: int
     high: int
-    dense: bool
+    extent: Extent | None
     is_copy: bool
+    is_loose: bool = False
 
-    def meets(self, other: Touch) -> bool:
-        """Tells whether both reach some byte, as far as that is certain."""
+    def meets(self, other: Touch) -> bool | None:
+        """Tells whether both reach some byte; None where there is no telling."""
         if self.low >= other.high or other.low >= self.high:
             return False
-        if self.dense and other.dense:
+        if self.extent is None and other.extent is None:
             return True
-        if self.dense or other.dense:
-            wide, narrow = (self, other) if self.dense else (other, self)
-            return wide.low <= narrow.low and narrow.high <= wide.high
-        return (self.low, self.high) == (other.low, other.high)
+        if self.extent is not None and other.extent is not None:
+            return meet(self.extent, other.extent)
+        whole, part = (self, other) if self.extent is None else (other, self)
+        assert part.extent is not None
+        covers = whole.low <= part.low and part.high <= whole.high
+        if isinstance(part.extent, Some):
+            return True if covers and not whole.is_loose else None
+        if covers and isinstance(part.extent, Strided):
+            return True
+        found = meets_range(part.extent, whole.low, whole.high)
+        return None if found and whole.is_loose and isinstance(part.extent, Picked) else found
+
+    def covers(self, other: Touch) -> bool:
+        """Tells whether this reaches all that another did."""
+        is_whole = self.extent is None and not self.is_loose
+        return is_whole and self.low <= other.low and other.high <= self.high
 
 
 @dataclass(eq=False, slots=True)
 class Memory:
-    """What is known of one storage. `by_parts` ends it.
+    """What is known of one storage. `left_out` is what others follow.
 
-    `image` is what its last write in place went over, where writes are delayed; `out` tells that
-    everybody sees that write. What is `on_host` only copies touch in a stream's order: all else the
-    host does itself, at once.
+    Where writes are delayed, `image` is what its last write in place went over, `out` tells that
+    everybody sees that write; memory that is written `by_index` is shown as it is. What is
+    `on_host` only copies touch in a stream's order: all else the host does itself, at once.
     """
 
     storage: weakref.ref[Any]
     device: torch.device
     writes: list[Touch] = field(default_factory=list)
-    reads: dict[int, Touch] = field(default_factory=dict)
-    by_parts: bool = False
+    reads: list[Touch] = field(default_factory=list)
+    left_out: bool = False
+    by_index: bool = False
     on_host: bool = False
     image: torch.Tensor | None = None
     out: bool = False
@@ -92,7 +115,7 @@ class Handover:
 
     def leave_out(self, tensor: torch.Tensor) -> None:
         """A tensor's memory is followed by other means, or not at all."""
-        self.memory_of(tensor).by_parts = True
+        self.memory_of(tensor).left_out = True
 
     def before(self, call: Call) -> None:
         """The host has launched the call, and has waited for what it is about to read itself."""
@@ -100,6 +123,14 @@ class Handover:
             self.fences.read_by_host(call.lane)
         else:
             self.fences.launch(call.lane)
+
+    def begin_test(self) -> None:
+        """Tells each gap again, and holds nothing against what comes."""
+        self._told.clear()
+        for memory in list(self._memory.values()):
+            memory.writes.clear()
+            memory.reads.clear()
+            memory.by_index = memory.on_host = False
 
     def is_late(self, memory: Memory, tensor: torch.Tensor, lane: Lane) -> bool:
         """Tells whether a lane may miss a write to what a tensor shows."""
@@ -112,23 +143,34 @@ class Handover:
         site = call.site(self.fences.tally.sites)
         for tensor in call.reads:
             memory = self.memory_of(tensor)
-            if not memory.by_parts:
-                self._read(memory, self._touch(memory, tensor, lane, site, call))
+            if not memory.left_out:
+                late = self._touch(memory, tensor, lane, site, call)
+                if call.name in READS and tensor is call.args[0]:
+                    late.extent = picked(READS, call.name, call.args)
+                late.is_loose = not call.plan.of_torch or call.name in PARTLY
+                self._read(memory, late)
         for tensor in call.writes:
             memory = self.memory_of(tensor)
-            if memory.by_parts:
-                continue
-            if call.name in _WRITES_BY_INDEX:
-                memory.by_parts = True
-                memory.writes.clear()
-                memory.reads.clear()
-            else:
-                self._write(memory, self._touch(memory, tensor, lane, site, call))
+            if not memory.left_out:
+                late = self._touch(memory, tensor, lane, site, call)
+                if call.name not in WRITES or self._picks(memory, late, call):
+                    self._write(memory, late)
         if call.fills:
             for tensor in call.made:
                 memory = self.memory_of(tensor)
-                if not memory.by_parts:
+                if not memory.left_out:
                     self._write(memory, self._touch(memory, tensor, lane, site, call))
+
+    def _picks(self, memory: Memory, late: Touch, call: Call) -> bool:
+        """Lets a touch be what an index picks; tells whether that is anything for certain."""
+        memory.by_index = True
+        late.extent = picked(WRITES, call.name, call.args)
+        if isinstance(late.extent, Some) and not is_certain(WRITES, call.name, call.args):
+            self.fences.tally.untrack(
+                "accesses", "a mask that is not looked at says what is written"
+            )
+            return False
+        return True
 
     def _touch(
         self, memory: Memory, tensor: torch.Tensor, lane: Lane, site: int, call: Call
@@ -157,24 +199,47 @@ class Handover:
             if self._clash(early, late):
                 self._report("write-read", memory, early, late)
                 break
-        memory.reads[late.lane.number] = late
+        self._remember(memory.reads, late)
 
     def _write(self, memory: Memory, late: Touch) -> None:
         for early in memory.writes:
             if self._clash(early, late):
                 self._report("write-write", memory, early, late)
                 break
-        for early in memory.reads.values():
-            if self._clash(early, late):
+        for early in memory.reads:
+            if self._clash(early, late) and not self._may_be_masked(early, late):
                 self._report("read-write", memory, early, late)
                 break
-        if late.dense:
-            memory.writes = [
-                one for one in memory.writes if one.low < late.low or one.high > late.high
-            ]
-        memory.writes.append(late)
+        if late.extent is None:
+            memory.writes = [one for one in memory.writes if not late.covers(one)]
+        self._remember(memory.writes, late)
         memory.out = False
-        del memory.writes[:-_REMEMBERED]
+
+    def _may_be_masked(self, early: Touch, late: Touch) -> bool:
+        """Tells whether an index writes what one gathered before: that may be masked, as in tables.
+
+        A table of slots is gathered by whole rows, and what lies behind a row's length is not used.
+        """
+        if not (isinstance(early.extent, Picked) and isinstance(late.extent, Picked)):
+            return False
+        self.fences.tally.untrack("accesses", _MASKED)
+        return True
+
+    def _remember(self, kept: list[Touch], late: Touch) -> None:
+        """Keeps an access; it stands for earlier ones of its lane that it covers."""
+        if kept:
+            kept[:] = [one for one in kept if one.lane is not late.lane or not late.covers(one)]
+            if len(kept) == _REMEMBERED:
+                # What all have waited for decides nothing any more.
+                past = next((one for one in kept if self._is_past(one)), None)
+                if past is None:
+                    self.fences.tally.untrack("accesses", _EVICTED)
+                kept.remove(kept[0] if past is None else past)
+        kept.append(late)
+
+    def _is_past(self, one: Touch) -> bool:
+        """Tells whether the host has waited for an access: then whatever is launched next has."""
+        return one.count <= self.fences.clocks.known(self.fences.host.number, one.lane.number)
 
     def _clash(self, early: Touch, late: Touch) -> bool:
         if early.lane is late.lane:
@@ -185,7 +250,12 @@ class Handover:
         beside_a_copy = (early.is_copy and late.lane is host) or (
             late.is_copy and early.lane is host
         )
-        return not beside_a_copy and early.meets(late)
+        if beside_a_copy:
+            return False
+        found = early.meets(late)
+        if found is None:
+            self.fences.tally.untrack("accesses", _UNCOMPARED)
+        return bool(found)
 
     def _report(self, kind: str, memory: Memory, early: Touch, late: Touch) -> None:
         fences, tally = self.fences, self.fences.tally
@@ -223,6 +293,10 @@ class Handover:
 def _touch(tensor: torch.Tensor, lane: Lane, count: int, moment: int, is_copy: bool) -> Touch:
     low = tensor.data_ptr()
     if tensor.is_contiguous():
-        return Touch(lane, count, moment, low, low + tensor.nbytes, True, is_copy)
-    reach = sum((n - 1) * s for n, s in zip(tensor.shape, tensor.stride(), strict=True))
-    return Touch(lane, count, moment, low, low + (reach + 1) * tensor.itemsize, False, is_copy)
+        return Touch(lane, count, moment, low, low + tensor.nbytes, None, is_copy)
+    shape, strides, itemsize = tensor.shape, tensor.stride(), tensor.itemsize
+    if not tensor.numel():
+        return Touch(lane, count, moment, low, low, None, is_copy)
+    reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
+    extent = Strided(low, shape, strides, itemsize)
+    return Touch(lane, count, moment, low, low + (reach + 1) * itemsize, extent, is_copy)

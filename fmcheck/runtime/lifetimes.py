@@ -11,16 +11,14 @@ from __future__ import annotations
 
 import ctypes
 import random
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from fmcheck.host_words import SURE_WORDS, words
-from fmcheck.runtime import call_text
-from fmcheck.runtime.blocks import Block, Blocks, Copy, Home, Use, content, holds, span
-from fmcheck.runtime.homes import goes_to_host, names_a_device
+from fmcheck.runtime import homes
+from fmcheck.runtime.blocks import Block, Blocks, Copy, Use, content, holds, span
+from fmcheck.runtime.homes import Home, Homes
 from fmcheck.runtime.too_soon import TooSoon
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Callable
 
     import torch
@@ -30,13 +28,8 @@ if TYPE_CHECKING:
 
 # They say that the host has the memory, and do not look at what is in it.
 _NO_READS = frozenset({"cpu"})
-_FACTORIES = frozenset(
-    {
-        *("empty", "zeros", "ones", "full", "rand", "randn", "arange", "empty_strided"),
-        *("randint", "randperm", "linspace", "scalar_tensor", "eye"),
-    }
-)
 _COPIES = frozenset({"copy_", "_to_copy"})
+_UNCERTAIN = (Home.UNKNOWN, Home.EITHER)
 # Copies of one block that are kept in mind, each way.
 _KEPT_COPIES = 16
 
@@ -46,22 +39,33 @@ class Lifetimes:
 
     check = "FR402 to FR404"
 
-    def __init__(self, fences: Fences) -> None:
+    def __init__(self, fences: Fences, known: Homes | None = None) -> None:
         self.fences = fences
         self.tally = fences.tally
+        self.homes = known or Homes()
         self.blocks = Blocks(self._freed)
         self._coin = None if fences.seed is None else random.Random(fences.seed)
         self._told = TooSoon(fences)
         self._read_by_copies: set[Block] = set()
         fences.listeners.append(self._heard)
 
+    def begin_test(self) -> None:
+        """Forgets the copies that nobody waited for, and what was told."""
+        self.homes.begin_test()
+        self._told.begin_test()
+        if self.fences.seed is not None:
+            self._coin = random.Random(self.fences.seed)
+        for block in self.blocks:
+            block.fills.clear()
+            block.reads.clear()
+        self._read_by_copies.clear()
+
     # --- what the operators do ---
 
     def before(self, call: Call) -> Callable[[], None] | None:
         """The host is about to read or write: what copies still work with is not its to touch."""
         if call.host:
-            if call.name == "numpy" and not goes_to_host(call_text.subject(self._text())):
-                self._is_on_host(call.reads[0])  # memory of a device has no such view
+            self._looks(call)
         elif not call.is_async_copy:
             for tensor in call.writes:
                 self._writes(call, tensor)
@@ -73,23 +77,29 @@ class Lifetimes:
                     return _poisoned(tensor)
         return None
 
+    def _looks(self, call: Call) -> None:
+        """The host asks for a copy of a tensor, or an array, which no memory of a device can be."""
+        tensor = call.reads[0]
+        if call.name == "cpu":
+            homes.pull(tensor)
+        elif call.name == "numpy" and not homes.was_pulled(tensor):
+            self._view_as_array(tensor)
+
+    def _view_as_array(self, tensor: torch.Tensor) -> None:
+        if self._home(tensor) is not Home.DEVICE:
+            self._is_on_host(tensor)
+
     def _blocks(self, call: Call) -> None:
         """A copy from the device that says nothing of blocking: the host waits for it."""
-        target, source = (self.blocks.of(one) for one in call.args[:2])
-        if target.home is not Home.DEVICE and source.home is Home.DEVICE:
-            is_named = _is_surely_host(call_text.subject(self._text()))
-            if target.home is Home.HOST or is_named:
-                self._is_on_host(call.args[0])
-                self.fences.read_by_host(call.lane)
+        target, source = call.args[:2]
+        if self._home(target) is Home.HOST and self._home(source) is Home.DEVICE:
+            self._is_on_host(target)
+            self.fences.read_by_host(call.lane)
 
     def after(self, call: Call) -> None:
         """Notes who used what."""
         if call.host:
             return
-        is_async = call.is_async_copy
-        # The source is read only where it says something: this is done for each operator.
-        asks = is_async or call.name in _FACTORIES or call.name == "_to_copy"
-        text = self._text() if asks else None
         fences = self.fences
         epoch = fences.now(call.lane)
         moment = self.tally.moments.on(call.lane.name, call.site(self.tally.sites))
@@ -97,56 +107,64 @@ class Lifetimes:
         for tensor in (*call.reads, *call.writes):
             block = self.blocks.of(tensor)
             block.uses[call.lane.number] = use
-            if not is_async:
+            if not call.is_async_copy:
                 block.by_kernels.add(call.lane.number)
         for tensor in call.made:
             block = self.blocks.of(tensor)
             if block.made is None:
                 block.made = use
-                block.home = self._home(call, text)
-        if is_async:
-            self._copied(call, text, use)
+                self._make(call, tensor)
+        if call.is_async_copy:
+            self._copied(call, use)
 
-    def _home(self, call: Call, text: ast.expr | None) -> Home:
-        """Returns whose memory an operator's new tensor is."""
-        if call.name in _FACTORIES:
-            return Home.DEVICE if names_a_device(text) else Home.HOST
-        if call.name == "_to_copy" and goes_to_host(text):
-            return Home.HOST
-        if call.reads and all(self.blocks.of(one).home is Home.HOST for one in call.reads):
-            moves = call.name == "_to_copy" and call.kwargs.get("device") is not None
-            return Home.DEVICE if moves else Home.HOST
-        return Home.DEVICE
+    def _home(self, tensor: torch.Tensor) -> Home:
+        return self.homes.of(tensor, self.tally.sites.frame())
 
-    def _copied(self, call: Call, text: ast.expr | None, use: Use) -> None:
+    def _make(self, call: Call, tensor: torch.Tensor) -> None:
+        """Notes whose memory an operator's new tensor is; a factory is heard when it is called."""
+        if call.name == "_to_copy" and call.kwargs.get("device") is not None:
+            self._send(call, tensor)
+            return
+        operands = call.reads or list(homes.tensors_in(call.args[:1]))
+        if operands:
+            homes.made(tensor, homes.from_operands(map(self._home, operands)))
+
+    def _send(self, call: Call, tensor: torch.Tensor) -> None:
+        """A copy by `to`: from the host to the device, or the other way."""
+        source, asked = self._home(call.args[0]), homes.asked()
+        if source is Home.HOST:
+            homes.made(tensor, Home.DEVICE)
+        elif asked is not None and asked.goes_to_host:
+            if source is Home.DEVICE:
+                homes.made(tensor, Home.HOST, sure=True)
+        elif asked is not None:
+            homes.made(tensor, Home.DEVICE)
+
+    def _copied(self, call: Call, use: Use) -> None:
         """Keeps both ends of an asynchronous copy in mind."""
         self.fences.tell(use.lane, "copy", use.moment)
-        sent = call.name == "_to_copy" and not goes_to_host(text)
-        if call.name == "copy_":
-            target, source = call.args[0], call.args[1]
-            target_name, source_name = call_text.subject(text), _argument(text)
-        else:
-            target, source = call.made[0], call.args[0]
-            target_name, source_name = None, call_text.subject(text)
-        for tensor, name, is_target in ((target, target_name, True), (source, source_name, False)):
+        is_sent = call.name == "_to_copy"
+        target, source = (call.made[0], call.args[0]) if is_sent else call.args[:2]
+        for tensor, is_target in ((target, True), (source, False)):
             block = self.blocks.of(tensor)
             low, high = span(tensor)
-            kept = block.fills if is_target else block.reads
-            pulled = is_target and call.name == "_to_copy" and not sent
-            named = pulled or (block.home is not Home.DEVICE and _is_surely_host(name))
-            known = (
-                block.home is Home.HOST
-                or named
-                or (block.home is Home.UNKNOWN and sent and not is_target)
-            )
+            home = self._home(tensor)
+            # What is sent by an asynchronous copy is the host's, unless it is brought there.
+            doubtful = home in _UNCERTAIN and is_sent and not is_target
+            known = home is Home.HOST or doubtful
+            block.is_host = home is Home.HOST
             if not is_target:
                 self._compare(block, use.moment)
                 self._read_by_copies.add(block)
             if known:
                 self._is_on_host(tensor)
             end = Use(use.lane, use.epoch, use.moment, low, high)
-            kept.append(Copy(end, known, named, b"" if is_target else content(tensor)))
-            del kept[:-_KEPT_COPIES]
+            before = b"" if is_target or doubtful else content(tensor)
+            kept = block.fills if is_target else block.reads
+            kept.append(Copy(end, known, homes.is_sure(tensor), doubtful, before))
+            if len(kept) > _KEPT_COPIES:
+                self.tally.untrack("copies", f"more than {_KEPT_COPIES} of one tensor unwaited for")
+                del kept[0]
 
     def _is_on_host(self, tensor: torch.Tensor) -> None:
         """Host memory is touched by the host at once, whatever stream is current.
@@ -158,7 +176,7 @@ class Lifetimes:
             if not memory.on_host:
                 memory.on_host = True
                 memory.writes = [one for one in memory.writes if one.is_copy]
-                memory.reads = {n: one for n, one in memory.reads.items() if one.is_copy}
+                memory.reads = [one for one in memory.reads if one.is_copy]
 
     # --- FR404 ---
 
@@ -177,14 +195,15 @@ class Lifetimes:
     def _is_in_order(self, call: Call, copy: Copy) -> bool:
         """Tells whether a read comes behind a copy without a wait of the host, or may do so.
 
-        An operator is judged only on memory that its copy calls the host's: what was made without a
-        device may be the device's all the same, where a default device is set.
+        What was made without a device may be the device's all the same, where a default device is
+        set: an operator on it is early only if it would be so there too.
         """
-        if not (call.host or copy.named):
+        if not (call.host or copy.known):
             return True
         # The host waits for the current stream where it reads memory of the device, and a copy
         # reads when its stream gets there.
-        waits = not copy.known or call.name in _COPIES
+        is_certain = copy.known if call.host else copy.sure
+        waits = not is_certain or call.name in _COPIES
         return waits and self.fences.ordered(copy.use.epoch, call.lane)
 
     def _is_shown(self) -> bool:
@@ -214,7 +233,9 @@ class Lifetimes:
             return
         self._forget_done(block)
         for copy in block.reads:
-            if copy.known and copy.use.meets(*span(tensor)):
+            if not (copy.known and copy.use.meets(*span(tensor))):
+                continue
+            if not (copy.doubtful and self.fences.ordered(copy.use.epoch, call.lane)):
                 block.reads.remove(copy)  # it is told of once
                 self._overwritten(copy.use, call.name.rstrip("_"), self._here())
                 return
@@ -262,7 +283,7 @@ class Lifetimes:
         home = block.made.lane
         for number, use in block.uses.items():
             # The host's allocator waits for the copies from and to its memory.
-            is_kept = block.home is Home.HOST and number not in block.by_kernels
+            is_kept = block.is_host and number not in block.by_kernels
             if use.lane is home or is_kept or number in block.lent:
                 continue
             if not self.fences.ordered(use.epoch, home):
@@ -311,10 +332,6 @@ class Lifetimes:
     def _here(self) -> int:
         return self.tally.moments.on("host", self.tally.sites.here(2))
 
-    def _text(self) -> ast.expr | None:
-        frame = self.tally.sites.frame()
-        return None if frame is None else call_text.call_at(frame)
-
 
 def _poisoned(tensor: torch.Tensor) -> Callable[[], None] | None:
     """Fills a tensor with what nobody has written, -1 or NaN; returns what puts its values back."""
@@ -332,13 +349,3 @@ def _poisoned(tensor: torch.Tensor) -> Callable[[], None] | None:
         shown.copy_(values)
 
     return put_back
-
-
-def _is_surely_host(name: ast.expr | None) -> bool:
-    found = call_text.names(name)[:1]
-    return any(not SURE_WORDS.isdisjoint(words(one)) for one in found)
-
-
-def _argument(text: Any) -> Any:
-    arguments = getattr(text, "args", None)
-    return arguments[0] if arguments else None

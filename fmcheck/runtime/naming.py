@@ -3,7 +3,15 @@
 from __future__ import annotations
 
 import gc
-from typing import Any
+import sys
+from contextlib import suppress
+from types import FunctionType, ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    import re
+    from collections.abc import Iterator
+    from types import FrameType
 
 # What torch's own context managers call any stream.
 _PASSING = frozenset({"stream", "prev_stream"})
@@ -40,3 +48,54 @@ def slots_of(class_: type) -> list[str]:
 
 def _listed(slots: Any) -> list[str]:
     return [slots] if isinstance(slots, str) else list(slots)
+
+
+#: Frames outwards, and objects in all, that are searched for a name.
+_FRAMES, _OBJECTS = 32, 2000
+_NO_HOLDERS = (type, ModuleType, FunctionType, str, bytes, int, float)
+
+
+def names_of(tensor: Any, frame: FrameType | None, like: re.Pattern[str]) -> Iterator[str]:
+    """Yields names like a pattern under which a frame, or who called it, holds a tensor's memory.
+
+    Looked at are locals and globals, attributes and items of the locals, and those of these.
+    """
+    key = tensor.untyped_storage()._cdata
+    seen: set[int] = set()
+    for _ in range(_FRAMES):
+        if frame is None:
+            return
+        yield from _named(frame.f_globals, key, like)
+        levels: list[dict[Any, Any]] = [frame.f_locals]
+        for _ in range(3):
+            for names in levels:
+                yield from _named(names, key, like)
+            levels = [inner for names in levels for inner in _inner(names, seen)]
+        frame = frame.f_back
+
+
+def _named(names: dict[Any, Any], key: int, like: re.Pattern[str]) -> Iterator[str]:
+    """Yields the names in a namespace, like a pattern, whose tensor has this storage."""
+    torch = sys.modules["torch"]
+    for name, value in list(names.items()):
+        if isinstance(name, str) and isinstance(value, torch.Tensor) and like.match(name):
+            with suppress(RuntimeError, NotImplementedError):  # some have no storage
+                if value.untyped_storage()._cdata == key:
+                    yield name
+
+
+def _inner(names: dict[Any, Any], seen: set[int]) -> Iterator[dict[Any, Any]]:
+    """Yields the namespaces of what a namespace holds, each object once."""
+    for value in list(names.values()):
+        if isinstance(value, _NO_HOLDERS) or id(value) in seen or len(seen) >= _OBJECTS:
+            continue
+        seen.add(id(value))
+        if isinstance(value, dict):
+            yield value
+            continue
+        held = getattr(value, "__dict__", None)
+        if isinstance(held, dict):
+            yield held
+        slots = slots_of(type(value))
+        if slots:
+            yield {name: getattr(value, name, None) for name in slots}

@@ -25,13 +25,16 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fmcheck.runtime import virtual
 from fmcheck.runtime.containment import broke, contained, made_once
 from fmcheck.runtime.hold import patch
+from fmcheck.runtime.homes import FactoryMode
 from fmcheck.runtime.torch_modes import (
     called,
+    decomposes,
     has_memory,
     is_traced,
-    others_listen,
     put_beneath,
     take_out,
+    taken_apart,
+    unheard,
 )
 from fmcheck.runtime.unfollowed import is_here
 
@@ -62,6 +65,7 @@ class Plan:
     `reads` and `writes` are places of tensor arguments, (position, name). A view touches nothing;
     what does not `fill` leaves its result's memory as it was found. On a device, the host `waits`
     for what its result hangs on. `unknown` says why a call cannot be told of, "" if it can.
+    One that is not `of_torch` may leave out any of what it is given.
     """
 
     name: str
@@ -71,6 +75,7 @@ class Plan:
     fills: bool = True
     waits: bool = False
     unknown: str = ""
+    of_torch: bool = True
 
 
 @dataclass(eq=False, slots=True)
@@ -171,6 +176,9 @@ class Ops:
         self._is_watching, here.of_device = True, not virtual
         here.mode = Mode(self)
         put_beneath(here.mode)
+        if virtual:
+            here.factories = FactoryMode(self.tally)
+            here.factories.begin()
 
     def _entering(self, enter: Callable[..., Any], virtual: bool) -> Callable[..., Any]:
         @functools.wraps(enter)
@@ -192,8 +200,17 @@ class Ops:
     def stop(self) -> None:
         """Ends the watch of this thread; other threads' modes do nothing from now on."""
         mode, self._here.mode = self._here.mode, None
+        factories, self._here.factories = self._here.factories, None
         if mode is not None:
             take_out(mode)
+        if factories is not None:
+            factories.end()
+
+    def begin_test(self) -> None:
+        """Leaves this thread until it enters a stream again, as it was before any test did so."""
+        is_of_device = self.on_device is not None and self.on_device.devices
+        if not (is_of_device or virtual.is_in_stream()):
+            self.stop()
 
     # --- calls ---
 
@@ -276,14 +293,15 @@ class Ops:
         here.quiet = True
         undo: list[tuple[str, Callable[[], None]]] = []
         try:
-            for listener in self.listeners:
-                try:
-                    one = listener.before(call)
-                except Exception as err:
-                    broke(self.tally, listener.check, err)
-                    continue
-                if one is not None:
-                    undo.append((listener.check, one))
+            with unheard():
+                for listener in self.listeners:
+                    try:
+                        one = listener.before(call)
+                    except Exception as err:
+                        broke(self.tally, listener.check, err)
+                        continue
+                    if one is not None:
+                        undo.append((listener.check, one))
         except BaseException:
             self._undo(undo)
             raise
@@ -294,9 +312,10 @@ class Ops:
     def _undo(self, undo: list[tuple[str, Callable[[], None]]]) -> None:
         self._here.quiet = True
         try:
-            for check, one in reversed(undo):
-                with contained(self.tally, check):
-                    one()
+            with unheard():
+                for check, one in reversed(undo):
+                    with contained(self.tally, check):
+                        one()
         finally:
             self._here.quiet = False
 
@@ -305,11 +324,12 @@ class Ops:
         here = self._here
         here.quiet = True
         try:
-            for listener in self.listeners:
-                try:
-                    listener.after(call)
-                except Exception as err:
-                    broke(self.tally, listener.check, err)
+            with unheard():
+                for listener in self.listeners:
+                    try:
+                        listener.after(call)
+                    except Exception as err:
+                        broke(self.tally, listener.check, err)
         finally:
             here.quiet = False
 
@@ -323,7 +343,7 @@ class Ops:
             is_plain = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
             if here.quiet or here.reading or not is_plain or not self.tally.active:
                 return method(tensor, *args, **kwargs)
-            if not has_memory(tensor) or others_listen():
+            if not has_memory(tensor) or is_traced():
                 return method(tensor, *args, **kwargs)
             if sys._getframe(1).f_code.co_filename.startswith(_OWN):
                 return method(tensor, *args, **kwargs)
@@ -355,6 +375,7 @@ class _Here(threading.local):
 
     def __init__(self) -> None:
         self.mode: Mode | None = None
+        self.factories: FactoryMode | None = None
         self.of_device = False
         self.quiet = False
         self.reading = False
@@ -381,10 +402,14 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if decomposes(func, types, args):
+            return taken_apart(self, func, args, kwargs)
         return self.ops.run(func, args, kwargs or {})
 
 
 _NO_MEMORY = "a sparse, nested or wrapped tensor has no plain memory that accesses could be told by"
+
+
 # By torch's own word, what these bring or how much of it hangs on values: of a device the host has
 # to wait for it. Of an index that holds for masks alone; of some others torch says nothing, as of
 # the last step of `torch.tensor`, which has uploaded its values.
@@ -392,7 +417,7 @@ _WAITING = frozenset({"is_nonzero", "multinomial", "_linalg_check_errors", "lift
 _BY_MASK = frozenset({"index"})
 _BY_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
 # They change what a tensor object shows, and no element.
-_MOVES = frozenset({"set_", "resize_", "lift_fresh", "detach", "alias"})
+_MOVES = frozenset({"set_", "resize_", "lift_fresh", "detach", "detach_", "alias"})
 _plans: dict[Any, Plan] = {}
 
 
@@ -423,8 +448,11 @@ def _plan(func: Any) -> Plan:
         name,
         () if makes_alike else tuple(reads),
         tuple(writes),
-        is_view=bool(getattr(func, "is_view", False)) or name in _MOVES,
+        is_view=bool(getattr(func, "is_view", False))
+        or name in _MOVES
+        or torch.Tag.inplace_view in getattr(func, "tags", ()),
         fills=not name.removeprefix("new_").startswith("empty"),
+        of_torch=schema.name.startswith("aten::"),
         waits=name in _WAITING
         or (name not in _BY_MASK and not _BY_VALUES.isdisjoint(getattr(func, "tags", ()))),
     )

@@ -182,6 +182,10 @@ class Session:
         """Returns what was reached so far, with every problem that can be told by now."""
         return self._watch.coverage()
 
+    def begin_test(self) -> None:
+        """Says that another test begins."""
+        self._watch.begin_test()
+
     def enter(self, test: str) -> None:
         """Says what is running now."""
         self._watch.enter(test)

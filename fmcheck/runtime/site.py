@@ -24,6 +24,7 @@ _LISTENING = frozenset(
         "syncs.py",
         "ops.py",
         "device_ops.py",
+        "homes.py",
         "containment.py",
         "torch_modes.py",
     )

@@ -7,7 +7,7 @@ import torch
 from fmcheck import scratch
 from fmcheck.contract import Contract, Engine
 from fmcheck.contract import Streams as Declared
-from fmcheck.runtime import virtual
+from fmcheck.runtime import homes, virtual
 from fmcheck.runtime.lifetimes import Lifetimes
 from fmcheck.runtime.ops import Call, Mode, Plan
 from fmcheck.runtime.relay_tensor import relay_tensor
@@ -43,6 +43,25 @@ def race_codes(device: str, fenced: bool) -> list[str]:
     return [one.code for one in found]
 
 
+class _Host:
+    """The host of scratch code."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._ops = streams.ops
+
+    def own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor that is the host's, whatever default device there is."""
+        homes.declare_host(tensor)
+        return tensor
+
+    def read(self, tensor: torch.Tensor) -> None:
+        """Reads as the host does: the methods that do so are wrapped by a session's own streams."""
+        plan = Plan("tolist", (), (), is_view=False)
+        call = Call(plan, (), {}, virtual.current_lane(), [tensor], [], host=True)
+        self._ops.before(call)
+        self._ops.after(call)
+
+
 def memory_codes(code: str, fenced: bool) -> list[str]:
     """Returns what is said of scratch code that does what a check is for, or waits as it must."""
     tally = Tally()
@@ -51,13 +70,6 @@ def memory_codes(code: str, fenced: bool) -> list[str]:
     declared = Declared(consumed_once=(scratch.EVENT,))
     StaleEvents(streams.fences, [Contract(engine=Engine(name="probe"), streams=declared)])
 
-    def read(tensor: torch.Tensor) -> None:
-        """Reads as the host does: the methods that do so are wrapped by a session's own streams."""
-        plan = Plan("tolist", (), (), is_view=False)
-        call = Call(plan, (), {}, virtual.current_lane(), [tensor], [], host=True)
-        streams.ops.before(call)
-        streams.ops.after(call)
-
     with virtual.told_to(streams.fences), Mode(streams.ops):
-        scratch.FAULTS[code](fenced, read)
+        scratch.FAULTS[code](fenced, _Host(streams))
     return [one.code for one in tally.drain()]

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmcheck.runtime import moment, virtual
+from fmcheck.runtime import homes, moment, virtual
 from fmcheck.runtime.clash import Clashes
 from fmcheck.runtime.delay import Delay
 from fmcheck.runtime.device_ops import DeviceOps
@@ -26,6 +26,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.buffer import RelayBuffer
     from fmcheck.runtime.fences import Lane
     from fmcheck.runtime.hold import Undo
+    from fmcheck.runtime.lifetimes import Lifetimes
     from fmcheck.runtime.tally import Tally
 
 
@@ -42,6 +43,7 @@ class Streams:
         self.clashes = Clashes(tally)
         self.devices: dict[str, DeviceStreams] = {}
         self.ops.on_device = DeviceOps(self.fences, self.handover, self.devices)
+        self.lifetimes: Lifetimes | None = None
         self.delay: Delay | None = None
         if mode in ("delayed", "random"):
             self.delay = Delay(self.fences, self.handover, self.fences.seed)
@@ -70,6 +72,17 @@ class Streams:
     def _let_go(self, kind: str) -> None:
         del self.devices[kind]
         moment.followed.pop(kind, None)
+
+    def begin_test(self) -> None:
+        """Begins as if no test had run before: what they did is done, and decides nothing more."""
+        self.ops.begin_test()
+        self.fences.settle()
+        self.handover.begin_test()
+        homes.forget_names()
+        if self.lifetimes is not None:
+            self.lifetimes.begin_test()
+        if self.delay is not None:
+            self.delay.begin_test()
 
     @contextmanager
     def told(self, kind: str) -> Iterator[None]:

@@ -6,22 +6,30 @@ without an operation (`tolist`, `cpu`, `to`) is seen by methods in place of the 
 
 from __future__ import annotations
 
-import ast
 import functools
 import os
 import sys
+import threading
 from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch._C import _len_torch_dispatch_stack as modes_on
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from fmcheck.runtime import call_text
+from fmcheck.runtime import homes
 from fmcheck.runtime.budgets import CHECK
 from fmcheck.runtime.containment import broke
 from fmcheck.runtime.hold import patch
-from fmcheck.runtime.homes import MARK, goes_to_host, makes_from_values, names_a_device
-from fmcheck.runtime.torch_modes import called, is_traced, others_listen
+from fmcheck.runtime.homes import FROM_VALUES, FactoryMode, Home, tensors_in
+from fmcheck.runtime.torch_modes import (
+    called,
+    decomposes,
+    is_traced,
+    put_beneath,
+    take_out,
+    taken_apart,
+    unheard,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -78,15 +86,26 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     `counting` is how many budgets of launches are open: without one, launches are not told of.
     """
 
-    def __init__(self, listener: Listener, homes: Homes, sites: Sites) -> None:
+    def __init__(self, listener: Listener, known: Homes, sites: Sites) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self._listener = listener
-        self._homes = homes
+        self._homes = known
         self._sites = sites
+        self._factories = FactoryMode(listener.tally)
         self.counting = 0
 
     # Else torch refuses to run `torch.cond` and its like.
     supports_higher_order_operators = True
+
+    def begin(self) -> None:
+        """Begins to see the operations of this thread."""
+        self._factories.begin()
+        put_beneath(self)
+
+    def end(self) -> None:
+        """Ends that."""
+        take_out(self)
+        self._factories.end()
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -97,6 +116,8 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Makes the call and says what it did."""
+        if decomposes(func, types, args):
+            return taken_apart(self, func, args, kwargs)
         result = called(func, args, kwargs or {})
         if not (modes_on() and is_traced()):
             try:
@@ -109,16 +130,25 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kind = _kinds.get(func)
         if kind is None:
             kind = _kinds[func] = _kind_of(func)
-        if kind is _PLAIN or kind is _VIEW:
-            first = args[0] if args else None
-            if type(first) is list and first:
-                first = first[0]
-            if getattr(first, MARK, False):
-                self._homes.derive(result, args)
-            if kind is _PLAIN and self.counting:
-                self._listener.launch(func)
+        if kind is _PLAIN:
+            self._derive(args, result)
+            self._launched(func)
+        elif kind is _VIEW:
+            if homes.is_moved(args[0] if args else None):
+                for one in tensors_in([result]):
+                    homes.move_view(one, homes.home_of(args[0]))
         elif kind not in _OF_TENSORS or not any(type(one) in _NUMBERS for one in args[:2]):
             kind(self, func, args, kwargs or {}, result)
+
+    def _home(self, tensor: torch.Tensor) -> Home:
+        return self._homes.of(tensor, self._sites.frame())
+
+    def _derive(self, args: Any, result: Any) -> None:
+        """Notes whose memory an operation made, by what it made it from."""
+        given = list(tensors_in(args))
+        for one in tensors_in([result]):
+            if given and one is not given[0] and homes.home_of(one) is Home.UNKNOWN:
+                homes.made(one, homes.from_operands(map(self._home, given)))
 
     def waits(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """The host has to know values to go on."""
@@ -134,8 +164,8 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         masks = [one for one in args[1] if one is not None and one.dtype in _MASKS]
         fills = _base(func) != "index" and args[2].numel() == 1
         if masks and not fills:
-            self._told("mask", args[0] if self._homes.is_host(args[0]) else masks[0])
-        self._homes.derive(result, args[:1])
+            self._told("mask", args[0] if self._is_free(args[0]) else masks[0])
+        self._derive(args[:1], result)
         self._launched(func)
 
     def repeats(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -147,53 +177,60 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def copies(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """A copy: between device and host the host waits for it, unless it says otherwise."""
         self._launched(func)
-        text = self._text()
         if _base(func) == "copy_":
             is_async = bool(kwargs.get("non_blocking", len(args) > 2 and args[2]))
-            self._copied(text, args[0], args[1], is_async)
+            self._copied(args[0], args[1], is_async)
         else:
-            self._converted(text, args[0], kwargs, result)
+            self._converted(args[0], kwargs, result)
 
-    def _copied(
-        self, text: ast.expr | None, target: torch.Tensor, source: torch.Tensor, is_async: bool
-    ) -> None:
-        homes = self._homes
-        from_host = homes.is_host(source) or homes.is_named_host(_first_argument(text))
-        to_host = homes.is_surely_host(target, call_text.subject(text))
+    def _copied(self, target: torch.Tensor, source: torch.Tensor, is_async: bool) -> None:
+        from_host = self._is_free(source)
         if is_async:
             if not from_host:
-                homes.mark(target)
-        elif to_host and not from_host:
+                homes.pull(target)
+        elif self._home(target) is Home.HOST and not from_host:
             self._told("to host")
         elif from_host and target.device.type != "cpu":
             self._told("upload")
 
-    def _converted(
-        self, text: ast.expr | None, source: torch.Tensor, kwargs: Any, result: torch.Tensor
-    ) -> None:
-        homes = self._homes
-        from_host = homes.is_host(source) or homes.is_named_host(call_text.subject(text))
-        moves = kwargs.get("device") is not None
-        to_host = homes.is_host(result) if homes.tensors_tell else moves and goes_to_host(text)
-        if to_host or (from_host and not moves):
-            homes.mark(result)
-        if moves and from_host != to_host and not kwargs.get("non_blocking"):
-            self._told("to host" if to_host else "upload")
+    def _converted(self, source: torch.Tensor, kwargs: Any, result: torch.Tensor) -> None:
+        home = self._home(source)
+        if kwargs.get("device") is None:
+            homes.made(result, homes.from_operands([home]))
+            return
+        goes = self._goes(result)
+        homes.made(result, goes)
+        if not kwargs.get("non_blocking") and _crosses(home, goes):
+            self._told("to host" if goes is Home.HOST else "upload")
+
+    def _goes(self, result: torch.Tensor) -> Home:
+        """Returns where a copy goes, by what its caller asked for."""
+        if self._homes.tensors_tell:
+            return self._homes.of(result)
+        asked = homes.asked()
+        if asked is None:
+            return Home.EITHER
+        if asked.goes_to_host:
+            # Some engines have their device as a string, which is `cpu` as well here.
+            is_sure = asked.name == "cpu" or not self._homes.device_is_string
+            return Home.HOST if is_sure else Home.EITHER
+        return Home.DEVICE
 
     def makes(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """A new tensor that was made of nothing, or of numbers of the host's."""
         if _base(func) not in _NO_LAUNCH:
             self._launched(func)
-        if isinstance(result, torch.Tensor) and not names_a_device(self._text()):
-            self._homes.mark(result)
 
     def lifts(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
         """Numbers of the host's that became a tensor: `torch.tensor` and its like."""
-        text = self._text()
-        on_device = result.device.type != "cpu" or not self._homes.tensors_tell
-        if not (on_device and names_a_device(text)):
-            self._homes.mark(result)
-        elif makes_from_values(text) and result.dim() and result.numel():
+        asked = homes.asked()
+        if asked is None:
+            homes.made(result, Home.HOST)  # `torch.from_numpy` and its like are not heard
+        if asked is None or asked.name not in FROM_VALUES:
+            return
+        sent = (Home.DEVICE, Home.EITHER) if self._homes.device_is_string else (Home.DEVICE,)
+        is_sent = asked.home in sent or result.device.type != "cpu"
+        if is_sent and result.dim() and result.numel():
             self._told("upload")
 
     def reads(self, tensor: torch.Tensor, args: Any, kwargs: Any, result: Any) -> Any:
@@ -202,25 +239,33 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             self._told("tolist", tensor)
         return result
 
-    def sends(self, tensor: torch.Tensor, args: Any, kwargs: Any, result: Any) -> Any:
+    def sends(
+        self, tensor: torch.Tensor, args: Any, kwargs: Any, result: Any, name: str = "to"
+    ) -> Any:
         """A copy that a CPU need not make, for the tensor is there already.
 
-        What goes to the device is handed on as another tensor: the one that stayed is the host's.
+        What goes to the other side is handed on as another tensor: the one that stayed stays.
         """
-        if result is not tensor or tensor.device.type != "cpu":
+        device = _device_of(name, args, kwargs)
+        if result is not tensor or tensor.device.type != "cpu" or device is None:
             return result
-        text = self._text()
-        homes = self._homes
-        is_host = homes.is_host(tensor) or homes.is_named_host(call_text.subject(text))
-        if goes_to_host(text):
-            if not (is_host or kwargs.get("non_blocking")):
-                self._told("to host")
-            homes.mark(result)
-        elif is_host and _has_device(args, kwargs) and not homes.tensors_tell:
-            if not kwargs.get("non_blocking"):
-                self._told("upload")
-            return homes.elsewhere(result)
-        return result
+        if self._homes.tensors_tell:
+            return result
+        home, goes = self._home(tensor), self._asked_to(name, device)
+        if not _crosses(home, goes):
+            return result
+        if not kwargs.get("non_blocking"):
+            self._told("to host" if goes is Home.HOST else "upload")
+        return homes.on_other_side(result, goes) if type(result) is torch.Tensor else result
+
+    def _asked_to(self, name: str, device: Any) -> Home:
+        if name == "cpu":
+            return Home.HOST
+        if isinstance(device, torch.Tensor):
+            return self._home(device)
+        if not isinstance(device, str):
+            return Home.DEVICE
+        return Home.EITHER if self._homes.device_is_string else Home.HOST
 
     @property
     def tally(self) -> Tally:
@@ -231,26 +276,29 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         if self.counting:
             self._listener.launch(func)
 
-    def _text(self) -> ast.expr | None:
-        frame = self._sites.frame()
-        return None if frame is None else call_text.call_at(frame)
+    def _is_free(self, tensor: torch.Tensor) -> bool:
+        """Tells whether the host need not wait for a tensor's values, or may not have to."""
+        return self._home(tensor) in (Home.HOST, Home.EITHER) or homes.was_pulled(tensor)
 
     def _told(self, verb: str, tensor: torch.Tensor | None = None) -> None:
         """Says that the host waits, unless fmcheck asked, or the tensor is the host's."""
         if self._sites.is_own():
             return
-        if tensor is None or not self._homes.is_host(tensor, self._sites.frame()):
+        if tensor is None or not self._is_free(tensor):
             self._listener.sync(verb)
 
 
-def _has_device(args: Any, kwargs: Any) -> bool:
-    """Tells whether a call of `to` names a device."""
-    first = kwargs.get("device", args[0] if args else None)
-    return isinstance(first, (str, torch.device))
+def _crosses(home: Home, goes: Home) -> bool:
+    """Tells whether a copy from one home to another is between host and device, for certain."""
+    return Home.EITHER not in (home, goes) and (home is Home.HOST) != (goes is Home.HOST)
 
 
-def _first_argument(text: ast.expr | None) -> ast.expr | None:
-    return text.args[0] if isinstance(text, ast.Call) and text.args else None
+def _device_of(name: str, args: Any, kwargs: Any) -> Any:
+    """Returns the device that a call of `to` or `cpu` names, or a tensor that is there."""
+    if name == "cpu":
+        return name
+    first = kwargs.get("device", args[0] if args else kwargs.get("other"))
+    return first if isinstance(first, (str, torch.device, torch.Tensor)) else None
 
 
 # Handed a number for a tensor, as for the constants of a traced graph, they are nobody's.
@@ -289,6 +337,13 @@ def _base(func: Any) -> str:
     return parts[1] if len(parts) > 1 else parts[0]
 
 
+class _Here(threading.local):
+    is_inside = False
+
+
+_here = _Here()
+
+
 def watch_methods(mode_of_thread: Callable[[], StepMode | None]) -> Undo:
     """Puts methods in place of those that make no operation on a CPU; returns what puts them back.
 
@@ -300,21 +355,30 @@ def watch_methods(mode_of_thread: Callable[[], StepMode | None]) -> Undo:
 
         @functools.wraps(original)
         def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-            mode = mode_of_thread()
-            result = original(tensor, *args, **kwargs)
-            if mode is None or type(tensor) not in _PLAIN_TYPES or others_listen():
-                return result
+            mode = None if _here.is_inside else mode_of_thread()
+            if mode is None or type(tensor) not in _PLAIN_TYPES:
+                return original(tensor, *args, **kwargs)
+            # Under a function mode torch calls the method that it finds, which is this one again.
+            _here.is_inside = True
+            try:
+                result = original(tensor, *args, **kwargs)
+            finally:
+                _here.is_inside = False
             if result is tensor and sys._getframe(1).f_code.co_filename.startswith(_TORCH):
                 return result  # torch knows some tensors by the objects that they are
+            if is_traced():
+                return result
             try:
-                return told(mode, tensor, args, kwargs, result)
+                with unheard():
+                    return told(mode, tensor, args, kwargs, result)
             except Exception as err:
                 broke(mode.tally, CHECK, err)
             return result
 
         return method
 
-    told = {"tolist": StepMode.reads, "cpu": StepMode.sends, "to": StepMode.sends}
+    told: dict[str, Callable[..., Any]] = {"tolist": StepMode.reads, "to": StepMode.sends}
+    told["cpu"] = functools.partial(StepMode.sends, name="cpu")
     undo = [patch(torch.Tensor, name, watched(name, tell)) for name, tell in told.items()]
 
     def put_back() -> None:

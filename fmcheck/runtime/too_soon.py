@@ -26,6 +26,11 @@ class TooSoon:
         self.lends = False
         self._told: dict[tuple[str, Site, str, str], tuple[str, str, Site]] = {}
 
+    def begin_test(self) -> None:
+        """Tells each gap again, and as the next test's own."""
+        self.lends = False
+        self._told.clear()
+
     def line(self, moment: int) -> str:
         """Returns the file's name and the line of a moment."""
         site = self.tally.sites[self.tally.moments.site(moment)]

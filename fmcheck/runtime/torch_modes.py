@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import functools
 import operator
-from typing import TYPE_CHECKING, Any
+from contextlib import nullcontext
+from typing import Any
 
 import torch
 from torch._C import _dispatch_keys as keys_of
 from torch._C import _len_torch_dispatch_stack as modes_on
 from torch._C import _len_torch_function_stack as function_modes_on
-from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
-if TYPE_CHECKING:
-    from torch.utils._python_dispatch import TorchDispatchMode
+from fmcheck.runtime.homes import tensors_in
 
 _PACKAGE = __name__.partition(".")[0] + "."
 
@@ -124,3 +124,60 @@ def has_memory(tensor: torch.Tensor) -> bool:
     has a key that says so.
     """
     return not keys_of(tensor).raw_repr() & _OTHER_KEYS
+
+
+def unheard() -> Any:
+    """Keeps what our listeners do from modes of the program, which would take it for the program's.
+
+    Of operators ours is told last; a read by the host comes to us before any of them.
+    """
+    return _Unheard() if function_modes_on() or modes_on() else _HEARD_BY_NOBODY
+
+
+class _Unheard:
+    def __enter__(self) -> None:
+        self._guards = torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch()
+        for guard in self._guards:
+            guard.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        for guard in reversed(self._guards):
+            guard.__exit__(None, None, None)
+
+
+_HEARD_BY_NOBODY = nullcontext()
+
+
+def decomposes(func: Any, types: Any, args: Any) -> bool:
+    """Tells whether an operator is to be seen by what it consists of.
+
+    Outside of inference mode torch takes such an operator apart before any mode sees it.
+    """
+    known = _composite.get(func)
+    if known is None:
+        known = _composite[func] = _is_composite(func)
+    # Who else looks on, a mode beneath or a class of tensors, sees what it would see without us.
+    return known and not types and not modes_on() and all(map(has_memory, tensors_in(args)))
+
+
+def taken_apart(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Runs an operator by what it consists of, which a mode is to see."""
+    # A function mode would call the operator, and not what it consists of.
+    with torch._C.DisableTorchFunction():
+        TorchDispatchMode.__enter__(mode)  # type: ignore[no-untyped-call]
+        try:
+            return func.decompose(*args, **(kwargs or {}))
+        finally:
+            TorchDispatchMode.__exit__(mode, None, None, None)  # type: ignore[no-untyped-call]
+
+
+def _is_composite(func: Any) -> bool:
+    def has(key: str) -> bool:
+        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+
+    if getattr(func, "_schema", None) is None:
+        return False
+    return has("CompositeImplicitAutograd") and not has("CPU")
+
+
+_composite: dict[Any, bool] = {}

@@ -163,6 +163,11 @@ def current_lane() -> Lane:
     return lane_of(None)
 
 
+def is_in_stream() -> bool:
+    """Tells whether this thread has entered a stream."""
+    return bool(_current.entered)
+
+
 def lane_of(stream: Any) -> Lane:
     """Returns a stream's lane, that of the current one for None."""
     assert _fences is not None

@@ -138,6 +138,14 @@ class Watch:
             relay.look_for_twins()
             relay.look_for_strays()
 
+    def begin_test(self) -> None:
+        """Says that another test begins: what ran before it changes none of its verdicts."""
+        from fmcheck.runtime.containment import contained
+
+        if self.tally.streams is not None:
+            with contained(self.tally, "following streams (FR401 to FR405)"):
+                self.tally.streams.begin_test()
+
     def enter(self, test: str) -> None:
         """Says what is running now, and looks what became of the classes."""
         for relay in self._relays:
@@ -317,6 +325,7 @@ class Watch:
 
     def _follow_streams(self, _: ModuleType) -> Iterator[Undo]:
         from fmcheck.runtime.budgets import heard
+        from fmcheck.runtime.homes import Homes
         from fmcheck.runtime.lifetimes import Lifetimes
         from fmcheck.runtime.stale_events import StaleEvents
         from fmcheck.runtime.streams import Streams
@@ -324,7 +333,8 @@ class Watch:
 
         followed = Streams(self.tally, self._streams, self._seed)
         # First: what the host reads, it has not waited for yet.
-        followed.ops.listeners.insert(0, Lifetimes(followed.fences))
+        followed.lifetimes = Lifetimes(followed.fences, Homes(self.contracts))
+        followed.ops.listeners.insert(0, followed.lifetimes)
         StaleEvents(followed.fences, self.contracts)
         followed.fences.gates = [
             (relay.module.partition(".")[0], contract.streams.gated)
