@@ -32,7 +32,7 @@ reads = ["tokens_buf"]
 row_indices = ["rows"]
 index_like = ["positions"]
 tail_is_discarded = ["hidden"]
-holds = { hidden = 0, lens = 1 }
+holds = { lens = 1 }
 
 [[graph_inputs.registry]]
 slot_class = "Slot"
