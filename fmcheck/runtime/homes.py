@@ -29,7 +29,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
 from fmcheck.runtime.containment import contained
-from fmcheck.runtime.naming import names_of
+from fmcheck.runtime.naming import forget_classes, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -203,6 +203,7 @@ def is_moved(tensor: Any) -> bool:
 
 def forget_names() -> None:
     """Forgets what names said: the next test has its own."""
+    forget_classes()
     for known in list(_known.values()):
         known.named = known.pulled = False
         known.asked_by = 0

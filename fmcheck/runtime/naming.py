@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import sys
 from contextlib import suppress
@@ -77,17 +78,28 @@ def names_of(tensor: Any, frame: FrameType | None, like: re.Pattern[str]) -> Ite
 def _named(names: dict[Any, Any], key: int, like: re.Pattern[str]) -> Iterator[str]:
     """Yields the names in a namespace, like a pattern, whose tensor has this storage."""
     torch = sys.modules["torch"]
-    for name, value in list(names.items()):
-        if isinstance(name, str) and isinstance(value, torch.Tensor) and like.match(name):
+    # Namespaces of one class have the same names: the pattern is tried on them once.
+    for name in _matching(like, tuple([name for name in names if type(name) is str])):
+        value = names.get(name)
+        if isinstance(value, torch.Tensor):
             with suppress(RuntimeError, NotImplementedError):  # some have no storage
                 if value.untyped_storage()._cdata == key:
                     yield name
 
 
+@functools.lru_cache(maxsize=4096)
+def _matching(like: re.Pattern[str], names: tuple[str, ...]) -> tuple[str, ...]:
+    return tuple(name for name in names if like.match(name))
+
+
 def _inner(names: dict[Any, Any], seen: set[int]) -> Iterator[dict[Any, Any]]:
     """Yields the namespaces of what a namespace holds, each object once."""
     for value in list(names.values()):
-        if isinstance(value, _NO_HOLDERS) or id(value) in seen or len(seen) >= _OBJECTS:
+        class_ = type(value)
+        slots = _slots.get(class_)
+        if slots is None:
+            slots = _slots[class_] = _slots_of_holder(class_)
+        if slots is _NOTHING or id(value) in seen or len(seen) >= _OBJECTS:
             continue
         seen.add(id(value))
         if isinstance(value, dict):
@@ -96,6 +108,23 @@ def _inner(names: dict[Any, Any], seen: set[int]) -> Iterator[dict[Any, Any]]:
         held = getattr(value, "__dict__", None)
         if isinstance(held, dict):
             yield held
-        slots = slots_of(type(value))
         if slots:
             yield {name: getattr(value, name, None) for name in slots}
+
+
+#: By class: the slots that its objects have, or that they hold nothing by a name.
+_slots: dict[type, tuple[str, ...]] = {}
+_NOTHING = ("",)
+
+
+def _slots_of_holder(class_: type) -> tuple[str, ...]:
+    if issubclass(class_, _NO_HOLDERS):
+        return _NOTHING
+    slots = tuple(slots_of(class_))
+    has_names = slots or issubclass(class_, dict) or class_.__dictoffset__
+    return slots if has_names else _NOTHING
+
+
+def forget_classes() -> None:
+    """Forgets what is known of classes: one that a test made is not to live on here."""
+    _slots.clear()
