@@ -456,6 +456,8 @@ def test_a_record_that_somebody_else_wrote_says_nothing(project, tmp_path):
     forged = {"XDG_CACHE_HOME": str(tmp_path / "attacker")}
     saving = f"""
 import os, sys
+from fmcheck.import_path import leave_out_working_folder
+leave_out_working_folder()
 from fmcheck.lint import replay, stored
 inputs = replay.Inputs()
 inputs.note_file({str(project.folder / "pyproject.toml")!r})
