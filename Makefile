@@ -72,6 +72,14 @@ fuzz: $(VENV)/.ready  ## the rules over mutated files, the contract loader over 
 prove: $(VENV)/.ready  ## faults planted into the built-in engine: which of them are noticed
 	$(BIN)/python -m tests.prove engine --min-score 95
 
+EACH ?= 20
+prove-self: $(VENV)/.ready  ## mutants of fmcheck itself: which of them its own tests kill
+	$(PIP) install --quiet -c constraints.txt -r tests/requirements-mutation.txt
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.prove_self --each $(EACH)
+
+matrix: $(VENV)/.ready  ## the versions of Python, torch and pytest that can be had: each tried
+	$(BIN)/python -m tests.matrix
+
 corpus-diff: $(VENV)/.ready  ## what a change of the rules does to released trees
 	$(BIN)/python -m tests.corpus_diff
 
