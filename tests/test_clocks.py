@@ -56,6 +56,27 @@ def test_the_three_kinds_of_conflict(fences: Fences) -> None:
     assert conflicts(fences, shadow, "write", two, 1) == [("write-write", "one", [1])]
 
 
+def test_nothing_is_held_against_a_forgotten_row(fences: Fences) -> None:
+    one, two = opened(fences, "one", "two")
+    shadow = Shadow(8, fences.clocks)
+    conflicts(fences, shadow, "write", one, 1, 2)
+    conflicts(fences, shadow, "read", one, 3)
+    shadow.forget(np.array([1, 3]))
+    assert conflicts(fences, shadow, "write", two, 1, 3) == []
+    assert conflicts(fences, shadow, "read", two, 2) == [("write-read", "one", [2])]
+
+
+def test_a_write_of_another_lane_is_unseen_until_it_is_waited_for(fences: Fences) -> None:
+    one, two = opened(fences, "one", "two")
+    shadow = Shadow(4, fences.clocks)
+    conflicts(fences, shadow, "write", one, 1)
+    rows = np.array([0, 1])
+    assert shadow.unseen_writes(rows, two.number).tolist() == [False, True]
+    assert shadow.unseen_writes(rows, one.number).tolist() == [False, False]
+    fences.wait(two, fences.record(one))
+    assert shadow.unseen_writes(rows, two.number).tolist() == [False, False]
+
+
 def test_an_event_stands_for_its_last_record(fences: Fences) -> None:
     one, two = opened(fences, "one", "two")
     shadow = Shadow(4, fences.clocks)

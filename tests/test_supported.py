@@ -70,5 +70,5 @@ def test_what_cannot_be_had_is_said_to_be_untried(monkeypatch) -> None:
 
 
 def test_a_python_that_is_not_here_is_named() -> None:
-    with pytest.raises(Unavailable, match="no Python 3[.]99 here"):
+    with pytest.raises(Unavailable, match=r"no Python 3\.99 here"):
         matrix.interpreter("3.99")
