@@ -46,14 +46,23 @@ FILES = {
         *("poison", "races", "relay_tensor", "replays_runtime", "rows", "run_reports"),
         *("stream_options", "streams", "syncs_runtime", "tails_runtime", "trace", "unmet"),
         *("virtual_streams", "watch_api", "engine/device_graph", "engine/equality"),
-        *("engine/future_map", "engine/late", "engine/memory", "engine/parts", "engine/ranks"),
-        *("engine/reach", "engine/streams", "engine/tails", "engine/watch"),
+        *("engine/future_map", "engine/memory", "engine/parts", "engine/ranks"),
+        *("engine/reach", "engine/tails"),
     ),
     "process": (
         *("ci", "ci_command", "doctor", "guard", "lint_cache", "lint_robust", "outcomes"),
         *("packaging", "plugin", "prove", "reach", "zygote"),
     ),
-    "release": ("real_engines", "real_races", "real_sglang", "real_tails", "engine/faults"),
+    "release": (
+        "real_engines",
+        "real_races",
+        "real_sglang",
+        "real_tails",
+        "engine/faults",
+        "engine/late",
+        "engine/streams",
+        "engine/watch",
+    ),
     "compile": ("compile", "dead_assert"),
 }
 #: Who has one of these starts processes.
