@@ -6,7 +6,10 @@ VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check
 
-.PHONY: help demo test check truth museum drives reach engines benchmarks robust fuzz prove corpus-diff docs clean
+# A compiled file that may not be written is compiled again by each process that a test starts.
+unexport PYTHONDONTWRITEBYTECODE
+
+.PHONY: help demo quick test sweep check prove-self matrix truth museum drives reach engines benchmarks robust fuzz prove corpus-diff docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -30,8 +33,16 @@ check: $(VENV)/.ready  ## format, lint and types of fmcheck itself
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 
-test: check  ## the whole test suite
-	$(BIN)/python -m pytest -n $(JOBS) --dist loadfile
+PYTEST := $(BIN)/python -m pytest -n $(JOBS)
+
+quick: check  ## format, lint, types, and the tests that start no process
+	$(PYTEST) -m '(pure or torch) and not sweep'
+
+test: check  ## the whole test suite: every promise of the README
+	$(PYTEST) -m 'not sweep'
+
+sweep: $(VENV)/.ready  ## the rest of CI: the same on more releases, seeds and backends
+	$(PYTEST) -m sweep
 
 truth: $(VENV)/.ready  ## the linter on lines of released SGLang wheels: expected against given
 	$(BIN)/python -m tests.truth
@@ -60,6 +71,14 @@ fuzz: $(VENV)/.ready  ## the rules over mutated files, the contract loader over 
 
 prove: $(VENV)/.ready  ## faults planted into the built-in engine: which of them are noticed
 	$(BIN)/python -m tests.prove engine --min-score 95
+
+EACH ?= 20
+prove-self: $(VENV)/.ready  ## mutants of fmcheck itself: which of them its own tests kill
+	$(PIP) install --quiet -c constraints.txt -r tests/requirements-mutation.txt
+	OPENBLAS_NUM_THREADS=1 $(BIN)/python -m tests.prove_self --each $(EACH)
+
+matrix: $(VENV)/.ready  ## the versions of Python, torch and pytest that can be had: each tried
+	$(BIN)/python -m tests.matrix
 
 corpus-diff: $(VENV)/.ready  ## what a change of the rules does to released trees
 	$(BIN)/python -m tests.corpus_diff

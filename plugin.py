@@ -173,7 +173,9 @@ def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
     from fmcheck.config import find_settings, load_settings
     from fmcheck.reach.outreach import Outreach
     from fmcheck.runtime.session import Session
+    from fmcheck.supported import check_torch
 
+    check_torch()
     named = getattr(config.known_args_namespace, "fmcheck_config", None)
     located = load_settings(Path(named)) if named else find_settings(config.rootpath)
     watch = Session(

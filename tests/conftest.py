@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import os
 import signal
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from fmcheck.cli import main
+from tests import markers, zygote
 
 pytest_plugins = ("pytester",)
 
@@ -20,14 +23,68 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     with contextlib.suppress(ValueError):  # not the main thread
         signal.signal(signal.SIGINT, signal.default_int_handler)
 
+# Whoever forbids compiled files makes each process that a test starts compile fmcheck: 1.1 s.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
+
 # Tests that others run, in environments of their own.
 collect_ignore = ["data"]
+
+
+def pytest_configure(config):
+    for name, what in {**markers.KINDS, **markers.BESIDE}.items():
+        config.addinivalue_line("markers", f"{name}: {what}")
+
+
+@pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
+def pytest_collection_modifyitems(items):
+    data = ROOT / "tests" / "data"  # what is there, other tests run
+    markers.mark(item for item in items if data not in item.path.parents)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config, log):
+    """Tests that share what took long run in one process, whatever `--dist` says."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class ByScope(LoadScopeScheduling):
+        def _split_scope(self, nodeid):
+            return markers.scope(nodeid)
+
+    return ByScope(config, log)
 
 
 @pytest.fixture(scope="session")
 def root() -> Path:
     """The checkout that these tests stand in."""
     return ROOT
+
+
+@pytest.fixture
+def pytester(pytester, request, monkeypatch):
+    """pytest's own, whose inner runs are forks of the zygote; not in a test marked `fresh`."""
+    fresh = request.node.get_closest_marker("fresh") is not None
+    start = pytester.popen
+
+    def popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, **options):
+        path = os.pathsep.join(filter(None, (os.getcwd(), os.environ.get("PYTHONPATH", ""))))
+        environment = {**os.environ, "PYTHONPATH": path}  # as pytester's own
+        closed = options.get("stdin", pytester.CLOSE_STDIN) is pytester.CLOSE_STDIN
+        files = not isinstance(stdout, int) and not isinstance(stderr, int)
+        if fresh or not (closed and files) or zygote.why_not(command, environment):
+            return start(command, stdout, stderr, **options)
+        with open(os.devnull) as nothing:
+            descriptors = (nothing.fileno(), stdout.fileno(), stderr.fileno())
+            return zygote.the_zygote().start(command, environment, os.getcwd(), descriptors)
+
+    monkeypatch.setattr(pytester, "popen", popen)
+    return pytester
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_zygote_is_left():
+    yield
+    zygote.close()
 
 
 @pytest.fixture

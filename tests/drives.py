@@ -6,6 +6,8 @@ reported by fmcheck, and which by SGLang's own guard.
 
 from __future__ import annotations
 
+import hashlib
+import os
 import re
 import shlex
 import subprocess
@@ -13,14 +15,25 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
+from collections.abc import Mapping  # noqa: TC003  # read as a drive is read from a file
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
-from tests.sglang_env import HERE, RELEASES, NoEnvironment, environment_of, sglang_python
+import msgspec
+
+from tests.corpus import cache_folder
+from tests.sglang_env import (
+    HERE,
+    RELEASES,
+    REPOSITORY,
+    NoEnvironment,
+    environment_of,
+    sglang_python,
+)
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Sequence
 
 DRIVES = HERE / "data" / "drive"
 _COUNTS = re.compile(r"^fmcheck: ([\d,]+) buffers?, ([\d,]+) writes?, ([\d,]+) gathers?", re.M)
@@ -56,12 +69,40 @@ def drive(
 ) -> Drive:
     """Runs `test_NAME.py` of the drives under a release, with the settings file `settings`.
 
+    What it said is kept beside the releases, and given again while nothing that it depends on has
+    changed: not the checkout's code, the drives, nor the Python. `FMCHECK_DRIVES=again` runs it
+    all the same.
+
     Raises:
         NoEnvironment: if the release or its environment cannot be had.
     """
     arguments = ["-p", "fmcheck", f"--fmcheck={mode}", str(DRIVES / f"test_{name}.py")]
     arguments += [f"--fmcheck-config={DRIVES / settings}"] if settings else []
-    return under_pytest(arguments, environment_of(release, SGLANG_IS_IN_CI=str(in_ci).lower()))
+    names = "-".join((name, "ci" if in_ci else "production", mode, *settings.split(".")[:1]))
+    kept = cache_folder() / "drives" / checkout_digest() / release / f"{names}.json"
+    if kept.is_file() and os.environ.get("FMCHECK_DRIVES") != "again":
+        return msgspec.json.decode(kept.read_bytes(), type=Drive)
+    made = under_pytest(arguments, environment_of(release, SGLANG_IS_IN_CI=str(in_ci).lower()))
+    if made.status in (0, 1):  # ran to its end
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        written = kept.with_suffix(f".{os.getpid()}")
+        written.write_bytes(msgspec.json.encode(made))
+        written.replace(kept)
+    return made
+
+
+@cache
+def checkout_digest() -> str:
+    """Returns a digest of all that a drive depends on beside the release."""
+    digest = hashlib.sha256(sys.version.encode())
+    named = [REPOSITORY / "plugin.py", REPOSITORY / "constraints.txt"]
+    for folder in ("fmcheck", "rules", "tests/data"):
+        named += (REPOSITORY / folder).rglob("*")
+    for path in sorted(named):
+        if path.is_file() and path.suffix != ".pyc":
+            digest.update(f"{path.relative_to(REPOSITORY)} {path.stat().st_size}\n".encode())
+            digest.update(path.read_bytes())
+    return digest.hexdigest()[:16]
 
 
 def under_pytest(arguments: Sequence[str], environment: Mapping[str, str]) -> Drive:

@@ -126,10 +126,7 @@ class Case:
 
     def given(self, name: str) -> list[tuple[int, str]]:
         """Returns the (line, code) pairs that the rules give for a file of the folder, sorted."""
-        text = (self.folder / name).read_bytes()
-        path = self.file.path or f"fixtures/museum/{self.folder.name}/{name}"
-        found = lint_text(text, path, _rules(self._contracts()))
-        return sorted((finding.span.line, finding.code) for finding in found)
+        return list(_given(self, name))
 
     @property
     def is_caught(self) -> bool:
@@ -140,6 +137,14 @@ class Case:
     def _contracts(self) -> tuple[Contract, ...]:
         own = (load_contract(self.folder / self.file.contract),) if self.file.contract else ()
         return (*contracts_for(Located(Settings(), None)), *own)
+
+
+@cache
+def _given(case: Case, name: str) -> tuple[tuple[int, str], ...]:
+    text = (case.folder / name).read_bytes()
+    path = case.file.path or f"fixtures/museum/{case.folder.name}/{name}"
+    found = lint_text(text, path, _rules(case._contracts()))
+    return tuple(sorted((finding.span.line, finding.code) for finding in found))
 
 
 def expectations(source: str) -> list[tuple[int, str]]:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fmcheck.runtime.clocks import Clocks, Shadow
-from fmcheck.runtime.fences import Fences
+from fmcheck.runtime.fences import Fences, Lane
 from fmcheck.runtime.relay_tensor import relay_tensor
 from fmcheck.runtime.tally import Tally
 from fmcheck.runtime.watch import Watch
@@ -54,6 +54,67 @@ def test_the_three_kinds_of_conflict(fences: Fences) -> None:
     assert conflicts(fences, shadow, "read", two, 4) == []
     assert conflicts(fences, shadow, "write", one, 4) == [("read-write", "two", [4])]
     assert conflicts(fences, shadow, "write", two, 1) == [("write-write", "one", [1])]
+
+
+def test_nothing_is_held_against_a_forgotten_row(fences: Fences) -> None:
+    one, two = opened(fences, "one", "two")
+    shadow = Shadow(8, fences.clocks)
+    conflicts(fences, shadow, "write", one, 1, 2)
+    conflicts(fences, shadow, "read", one, 3)
+    shadow.forget(np.array([1, 3]))
+    assert conflicts(fences, shadow, "write", two, 1, 3) == []
+    assert conflicts(fences, shadow, "read", two, 2) == [("write-read", "one", [2])]
+
+
+def test_a_write_of_another_lane_is_unseen_until_it_is_waited_for(fences: Fences) -> None:
+    one, two = opened(fences, "one", "two")
+    shadow = Shadow(4, fences.clocks)
+    conflicts(fences, shadow, "write", one, 1)
+    rows = np.array([0, 1])
+    assert shadow.unseen_writes(rows, two.number).tolist() == [False, True]
+    assert shadow.unseen_writes(rows, one.number).tolist() == [False, False]
+    fences.wait(two, fences.record(one))
+    assert shadow.unseen_writes(rows, two.number).tolist() == [False, False]
+
+
+def test_a_reason_to_doubt_is_counted(fences: Fences) -> None:
+    for reason in ("one", "two", "one"):
+        fences.doubt(reason)
+    assert fences.doubts == {"one": 2, "two": 1}
+
+
+def test_an_event_tells_what_it_is_about_if_that_is_a_text(fences: Fences) -> None:
+    (one,) = opened(fences, "one")
+    said = fences.tell(one, "launch", 0, about="a text")
+    kept = fences.tell(one, "launch", 0, about=fences)
+    assert [fences.event(each).about for each in (said, kept)] == ["a text", ""]
+
+
+def test_the_host_never_waits_for_itself(fences: Fences) -> None:
+    one, two = opened(fences, "one", "two")
+    fences.synchronize_all()
+    assert set(fences.host.waits) == {one.number, two.number}
+
+
+def test_a_record_carries_what_the_host_had_done(fences: Fences) -> None:
+    one, two = opened(fences, "one", "two")
+    fences.synchronize_lane(one)
+    done = fences.clocks.now(fences.host.number).time
+    record = fences.record(one)
+    fences.wait(two, record)
+    assert fences.clocks.known(two.number, fences.host.number) >= done
+
+
+def test_a_new_stream_knows_what_the_host_had_done(fences: Fences) -> None:
+    done = fences.clocks.now(fences.host.number).time
+    (one,) = opened(fences, "one")
+    assert fences.clocks.known(one.number, fences.host.number) >= done
+
+
+def test_a_lane_is_itself_alone(fences: Fences) -> None:
+    (one,) = opened(fences, "one")
+    again = Lane(one.number, fences, one.naming)
+    assert len({one, again}) == 2
 
 
 def test_an_event_stands_for_its_last_record(fences: Fences) -> None:

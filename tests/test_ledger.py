@@ -135,3 +135,23 @@ def test_an_adopted_value_is_awaited_by_nobody(ledger: Ledger) -> None:
     ledger.adopt(np.full(5, True))
     assert not ledger.awaits_any(np.arange(5))
     assert ledger.all_live(np.arange(5))
+
+
+def test_what_is_dumped_can_be_loaded_and_is_all_that_is_kept(ledger: Ledger) -> None:
+    ledger.stash(ROWS, 7)
+    ledger.consume(np.array([1]), 8, True)
+    other = Ledger(5)
+    other.load({name: kept.copy() for name, kept in ledger.dump().items()})
+    assert states(other) == states(ledger)
+    for row in range(5):
+        assert other.last_write(row) == ledger.last_write(row)
+        assert other.last_read(row) == ledger.last_read(row)
+
+
+def test_what_is_dumped_is_signed_integers_of_the_width_that_is_kept(ledger: Ledger) -> None:
+    for kept in ledger.dump().values():
+        assert kept.dtype.kind == "i"
+        assert len(kept) == 5
+    assert ledger.dump()["state"].dtype == np.int8
+    ledger.dump()["state"][:] = State.LIVE
+    assert states(ledger) == [State.LIVE] * 5

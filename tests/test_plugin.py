@@ -491,6 +491,7 @@ def test_settings_may_be_named(project: Project) -> None:
     project.run(STALE, "--fmcheck-config=mine.toml").assert_outcomes(failed=1)
 
 
+@pytest.mark.fresh
 @pytest.mark.parametrize("package", ["numpy", "wrapt"])
 def test_a_missing_package_is_named(project: Project, package: str) -> None:
     project.write(f"{package}.py", "raise ImportError('gone')")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -15,12 +15,27 @@ from fmcheck.lint.rule import Scope
 from fmcheck.lint.slices import Cuts
 from fmcheck.registry import contracts_for, rules
 from tests.corpus import wheel_source
+from tests.sources import chosen
 
-SOURCES = sorted(
-    path
-    for folder in ("fmcheck", "rules", "fixtures", "tests")
-    for path in (Path(__file__).parent.parent / folder).rglob("*.py")
+if TYPE_CHECKING:
+    from pathlib import Path
+
+#: Files of sglang 0.5.23: with findings of several rules, with none, with strings that are not cut.
+SAMPLE = (
+    "sglang/srt/managers/overlap_utils.py",
+    "sglang/srt/model_executor/cpu_graph_runner.py",
+    "sglang/srt/model_executor/runner_utils/pool.py",
+    "sglang/srt/managers/tp_worker.py",
+    "sglang/srt/managers/utils.py",
+    "sglang/srt/speculative/eagle_utils.py",
+    "sglang/srt/utils/common.py",
+    "sglang/version.py",
 )
+
+
+def sources() -> list[Path]:
+    """Files of this checkout and of a release."""
+    return [*chosen(), *(wheel_source("sglang", "0.5.23") / name for name in SAMPLE)]
 
 
 def cut(source: str) -> list[str]:
@@ -71,30 +86,29 @@ def test_a_product_cut_as_a_decorator_is_parsed_whole():
         list(module.nodes(Scope.CLASS, ["word"]))
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_slices_hold_the_statements_of_the_whole_module(path):
-    source = path.read_text(encoding="utf-8")
-    module = Module(source)
+def test_slices_hold_the_statements_of_the_whole_module():
+    for path in sources():
+        source = path.read_text(encoding="utf-8")
+        module = Module(source)
+        for scope in (Scope.CLASS, Scope.FUNCTION):
+            expected = []
+            for statement in ast.parse(source).body:
+                is_class = isinstance(statement, ast.ClassDef) and scope is Scope.FUNCTION
+                expected += statement.body if is_class else [statement]
+            # Attributes too: a slice's nodes stand where the file has them.
+            assert [
+                ast.dump(node, include_attributes=True) for node in module.nodes(scope, ())
+            ] == [ast.dump(node, include_attributes=True) for node in expected], path
 
-    for scope in (Scope.CLASS, Scope.FUNCTION):
-        expected = []
-        for statement in ast.parse(source).body:
-            is_class = isinstance(statement, ast.ClassDef) and scope is Scope.FUNCTION
-            expected += statement.body if is_class else [statement]
-        # Attributes too: a slice's nodes stand where the file has them.
-        assert [ast.dump(node, include_attributes=True) for node in module.nodes(scope, ())] == [
-            ast.dump(node, include_attributes=True) for node in expected
-        ]
 
-
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_imports_are_found_without_parsing(path):
-    source = path.read_text(encoding="utf-8")
-    parsed = Module(source)
-    assert parsed.tree
-    module = Module(source)
-
-    assert ModuleFacts(module, "x.py").imported == ModuleFacts(parsed, "x.py").imported
+def test_imports_are_found_without_parsing():
+    for path in sources():
+        source = path.read_text(encoding="utf-8")
+        parsed = Module(source)
+        assert parsed.tree
+        module = Module(source)
+        imported = ModuleFacts(parsed, "x.py").imported
+        assert ModuleFacts(module, "x.py").imported == imported, path
 
 
 @pytest.mark.parametrize(
@@ -146,19 +160,6 @@ def test_a_fact_that_needs_no_tree_parses_none():
     assert not facts.reads({"get_device_module"})
     assert facts.imported == {"torch": "torch"}
     assert "tree" not in vars(module)
-
-
-#: Files of sglang 0.5.23: with findings of several rules, with none, with strings that are not cut.
-SAMPLE = (
-    "sglang/srt/managers/overlap_utils.py",
-    "sglang/srt/model_executor/cpu_graph_runner.py",
-    "sglang/srt/model_executor/runner_utils/pool.py",
-    "sglang/srt/managers/tp_worker.py",
-    "sglang/srt/managers/utils.py",
-    "sglang/srt/speculative/eagle_utils.py",
-    "sglang/srt/utils/common.py",
-    "sglang/version.py",
-)
 
 
 @pytest.mark.parametrize("name", SAMPLE)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import libcst
 import pytest
@@ -12,9 +11,7 @@ from libcst.metadata import MetadataWrapper, PositionProvider
 from fmcheck.lint import nodes, tree
 from fmcheck.lint.grow import Tree
 from fmcheck.lint.newer import Copied, CstError
-
-ROOT = Path(__file__).parent.parent
-SOURCES = sorted(path for folder in ("rules", "fixtures") for path in (ROOT / folder).rglob("*.py"))
+from tests.sources import chosen
 
 ODD = '''\
 import a.b as c, d
@@ -125,9 +122,9 @@ def compare(source: str) -> None:
             assert own.value == other.value
 
 
-@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.name)
-def test_grown_tree_is_that_of_libcst(path):
-    compare(path.read_text(encoding="utf-8"))
+def test_grown_tree_is_that_of_libcst():
+    for path in chosen():
+        compare(path.read_text(encoding="utf-8"))
 
 
 def test_grown_tree_of_odd_source_is_that_of_libcst():
@@ -137,12 +134,11 @@ def test_grown_tree_of_odd_source_is_that_of_libcst():
     compare(source)
 
 
-@pytest.mark.parametrize("path", SOURCES[:8], ids=lambda path: path.name)
-def test_copied_tree_is_the_grown_one(path):
-    source = path.read_text(encoding="utf-8")
-    copied, grown = Copied(source), Tree(ast.parse(source), source)
-
-    assert kinds(tree.walk(copied.module)) == kinds(tree.walk(grown.module))
+def test_copied_tree_is_the_grown_one():
+    for path in chosen()[::8]:
+        source = path.read_text(encoding="utf-8")
+        copied, grown = Copied(source), Tree(ast.parse(source), source)
+        assert kinds(tree.walk(copied.module)) == kinds(tree.walk(grown.module)), path
 
 
 def test_copied_tree_knows_newer_grammar():

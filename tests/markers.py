@@ -1,0 +1,148 @@
+"""Markers: each test has one kind, by which `make quick`, `make test` and `make sweep` choose.
+
+A test says its kind by its own mark, or by that of its module; else it is a `process` test if it
+has a fixture or a name that is listed here, else what is said here of its file. A file of which
+nothing is said is an error, so that no test is left out of a target unawares.
+"""
+
+from __future__ import annotations
+
+import re
+from fnmatch import fnmatch
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+#: The kinds, with what each says; a test has exactly one.
+KINDS = {
+    "pure": "needs no torch and no other process",
+    "torch": "uses torch in this process, and compiles nothing",
+    "process": "starts processes: inner pytest runs, commands, browsers",
+    "release": "runs a whole engine: a released one, or the built-in one with all its faults",
+    "compile": "compiles functions with torch.compile",
+}
+#: Marks beside the kind.
+BESIDE = {
+    "fresh": "its inner pytest runs are processes of their own, not forks of the zygote",
+    "sweep": "the same law again, on more releases, seeds or backends: `make sweep`",
+}
+
+FILES = {
+    "pure": (
+        *("baseline", "benchmarks", "config", "contract", "contract_command", "corpus"),
+        *("corpus_diff", "docs", "drives", "fix", "flow", "formats", "fuzz", "html"),
+        *("judged", "ledger", "lint_cli", "lint_files", "lint_output"),
+        *("lint_suppressions", "markers", "museum", "pool", "prove_operators", "quick"),
+        *("readme", "registry", "relay_rules", "report", "rules", "since", "slices"),
+        *("stream_rules", "supported", "suppressions", "tail", "tree", "write_words"),
+        *("engine/lint",),
+    ),
+    "torch": (
+        *("beneath", "captures", "clocks", "cuda", "device_ops", "device_streams"),
+        *("devices_runtime", "hold", "journal", "lifetimes", "model", "museum_runs", "owners"),
+        *("poison", "races", "relay_tensor", "replays_runtime", "rows", "run_reports"),
+        *("stream_options", "streams", "syncs_runtime", "tails_runtime", "trace", "unmet"),
+        *("virtual_streams", "watch_api", "engine/device_graph", "engine/equality"),
+        *("engine/future_map", "engine/memory", "engine/parts", "engine/ranks"),
+        *("engine/reach", "engine/tails"),
+    ),
+    "process": (
+        *("ci", "ci_command", "doctor", "guard", "lint_cache", "lint_robust", "outcomes"),
+        *("packaging", "plugin", "prove", "reach", "zygote"),
+    ),
+    "release": (
+        "real_engines",
+        "real_races",
+        "real_sglang",
+        "real_tails",
+        "engine/faults",
+        "engine/late",
+        "engine/streams",
+        "engine/watch",
+    ),
+    "compile": ("compile", "dead_assert"),
+}
+#: Who has one of these starts processes.
+FIXTURES = {"pytester", "project", "browser", "installed"}
+#: Tests of other kinds' files that start processes, too.
+STARTERS = (
+    "test_docs.py::test_the_site_*",
+    "test_fuzz.py::test_the_command_says_how_much_was_tried",
+    "test_html.py::test_the_script_runs_and_nothing_else_is_asked_for",
+    "test_html.py::test_filters_are_in_the_address",
+    "test_html.py::test_an_address_opens_its_finding",
+    "test_html.py::test_buttons_filters_and_keys_work",
+    "test_html.py::test_a_script_of_another_is_not_run",
+    "test_journal.py::test_a_parent_tells_how_its_child_ended",
+    "test_lint_cli.py::test_reader_that_goes_away_is_no_traceback",
+    "test_lint_cli.py::test_importing_fmcheck_imports_nothing_heavy",
+    "test_lint_cli.py::test_a_file_that_no_rule_concerns_imports_no_libcst",
+    "test_lint_output.py::test_progress_is_shown_on_a_terminal_unless_quiet",
+    "test_pool.py::*",
+    "test_quick.py::test_it_imports_next_to_nothing",
+    "test_readme.py::test_every_option_exists",
+    "test_readme.py::test_the_watch_of_a_block_of_code_runs",
+    "test_readme.py::test_the_guide_s_contract_sees_what_its_engine_does_wrong",
+    "test_registry.py::test_an_installed_plugin_that_cannot_be_registered_is_named",
+    "test_run_reports.py::test_a_record_needs_neither_jinja2_nor_rich",
+    "test_trace.py::test_pytest_writes_it_whatever_was_found",
+)
+#: Lints and runs the museum's cases, all of them in both.
+MUSEUM = ("tests/test_museum.py", "tests/test_museum_runs.py")
+#: Releases that `make test` runs: one that relays through a ring, and the newest.
+KEPT = ("0.5.12", "0.5.23")
+_RELEASE = re.compile(r"[\[-](\d+\.\d+\.\d+)(?:\.post\d+)?[\]-]")
+
+
+def kind_of_file(path: str) -> str | None:
+    """Returns the kind of a test file, by its path from the checkout; nothing if none is said."""
+    name = path.removeprefix("tests/").removesuffix(".py").replace("test_", "", 1)
+    found = [kind for kind, names in FILES.items() if name in names]
+    assert len(found) < 2, f"{path} is said to be {' and '.join(found)}"
+    return found[0] if found else None
+
+
+def mark(items: Iterable[pytest.Item]) -> None:
+    """Gives each test its marks; pytest.UsageError for one of which nothing is said."""
+    for item in items:
+        own = [each.name for each in item.iter_markers() if each.name in KINDS]
+        kind = own[0] if own else _kind(item)
+        if len(set(own)) > 1 or kind is None:
+            said = " and ".join(own) or "of no kind"
+            raise pytest.UsageError(
+                f"{item.nodeid} is {said}: expected one of {', '.join(KINDS)}, by a mark, or for "
+                "its whole file in `FILES` of tests/markers.py"
+            )
+        if not own:
+            item.add_marker(kind)
+        if kind == "release" and not item.get_closest_marker("sweep") and _is_repeated(item):
+            item.add_marker("sweep")
+
+
+def _kind(item: pytest.Item) -> str | None:
+    kind = kind_of_file(item.nodeid.partition("::")[0])
+    name = item.nodeid.partition("[")[0].removeprefix("tests/")
+    starts = FIXTURES & set(getattr(item, "fixturenames", ()))
+    if kind in ("pure", "torch") and (starts or any(fnmatch(name, each) for each in STARTERS)):
+        return "process"
+    return kind
+
+
+def _is_repeated(item: pytest.Item) -> bool:
+    """Tells whether a test runs a release that stands for no others."""
+    release = _RELEASE.search(item.nodeid)
+    return release is not None and release[1] not in KEPT
+
+
+def scope(nodeid: str) -> str:
+    """Returns what is run in one process, as its tests share what took long: a file, mostly."""
+    path = nodeid.partition("::")[0]
+    if path in MUSEUM:
+        return "museum"
+    release = _RELEASE.search(nodeid)
+    if kind_of_file(path) == "release" and release:
+        return f"release {release[1]}"
+    return path
