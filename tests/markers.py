@@ -50,7 +50,7 @@ FILES = {
         *("engine/reach", "engine/tails"),
     ),
     "process": (
-        *("ci", "ci_command", "doctor", "guard", "lint_cache", "lint_robust", "outcomes"),
+        *("ci", "ci_command", "doctor", "gpu", "guard", "lint_cache", "lint_robust", "outcomes"),
         *("packaging", "plugin", "prove", "reach", "zygote"),
     ),
     "release": (
