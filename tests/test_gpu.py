@@ -246,6 +246,84 @@ def test_what_a_cpu_cannot_show_is_missed_and_not_passed(name):
     assert all(fact.ok is False and str(fact.value).startswith("not shown: ") for fact in facts)
 
 
+class Replayed:
+    """A graph of a step that is made again, as a CPU can."""
+
+    def __init__(self, step):
+        self.replay = step
+
+
+@pytest.fixture
+def captures(monkeypatch):
+    torch = pytest.importorskip("torch")
+    captured = part("captured")
+    monkeypatch.setattr(torch.cpu, "CUDAGraph", Replayed, raising=False)
+
+    def made(buffer, rows, steps):
+        out = torch.zeros_like(rows)
+
+        def step():
+            out.copy_(buffer[rows])
+            if steps:
+                buffer[rows] = out + 1
+
+        return Replayed(step), out
+
+    monkeypatch.setattr(captured, "_captured", made)
+    return captured
+
+
+@pytest.mark.parametrize(("added", "is_ok"), [(2, True), (3, False)])
+def test_replays_are_held_against_their_bare_twin(captures, monkeypatch, added, is_ok):
+    counts = iter([2, 2 + added])
+    monkeypatch.setattr(captures, "launches", lambda *_: next(counts))
+    facts = {fact.what: fact for fact in captures.run("cpu")}
+    assert facts.pop("launches that the watch adds to a replay").ok is is_ok
+    assert len(facts) == 5
+    assert all(fact.ok for fact in facts.values()), facts
+
+
+def test_launches_of_a_replay_that_nobody_counts_are_missed(captures):
+    facts = [fact for fact in captures.run("cpu") if "launches" in fact.what]
+    assert [fact.ok for fact in facts] == [False]
+
+
+@pytest.mark.parametrize("added", [0, 1, 2])
+@pytest.mark.parametrize("waited", [0, 1])
+def test_launches_and_waits_are_held_against_their_goals(monkeypatch, added, waited):
+    launches = part("launches")
+    counts = iter([5, 5 + added] * 1000)
+    monkeypatch.setattr(launches, "launches", lambda *_: next(counts))
+    monkeypatch.setattr(launches, "syncs", lambda *_: waited)
+    facts = list(launches.run("cpu"))
+    bare = [fact for fact in facts if "launches" in fact.what and "streams" not in fact.what]
+    followed = [fact for fact in facts if "launches" in fact.what and "streams" in fact.what]
+    assert [fact.ok for fact in bare] == [added < 2] * 8
+    assert all(fact.ok for fact in followed)
+    assert {fact.ok for fact in facts if "syncs" in fact.what} == {waited == 0}
+
+
+@pytest.mark.parametrize(("watched", "is_ok"), [(1.0, True), (1.05, False), (1.2, False)])
+def test_a_step_that_takes_too_long_misses_its_goal(monkeypatch, watched, is_ok):
+    times, torch = part("times"), pytest.importorskip("torch")
+    model = times.Decoder("cpu", 16, 1, 61)
+    calls = times.steps("cpu", model, times.assert_nonneg_and_invalidate)
+    for call in [value for name, value in calls.items() if name != "tally"]:
+        call()
+    assert calls["tally"].drain() == ()
+    took = {"bare": 1.0, "watched": watched, "compiled guard": 1.1}
+    monkeypatch.setattr(times, "medians", lambda *_: took)
+    monkeypatch.setattr(times, "_captured", times._as_it_is)
+    monkeypatch.setattr(times, "compile_check", lambda *_: times.assert_nonneg_and_invalidate)
+    monkeypatch.setattr(times, "steps", lambda *_: dict(calls))
+    monkeypatch.setattr(times, "Decoder", lambda *_: model)
+    facts = {fact.what: fact.ok for fact in times.run("cuda")}
+    assert facts["step under a graph, watched / bare"] is is_ok
+    assert facts["step eager, watched / bare"] is (watched < 1.1)
+    assert facts["findings"] is True
+    assert torch.is_tensor(model.head)
+
+
 def test_tests_that_are_all_skipped_are_no_pass():
     report = ElementTree.fromstring(
         "<testsuite><testcase name='a'><skipped/></testcase></testsuite>"

@@ -10,6 +10,7 @@ import torch
 
 from fmcheck.runtime import clash
 from fmcheck.runtime.clocks import Conflict
+from fmcheck.runtime.device_streams import DeviceStreams
 from fmcheck.runtime.relay_tensor import relay_tensor
 from fmcheck.runtime.streams import Streams
 from tests.gpu.facts import Fact, exactly, not_shown, seconds_left
@@ -31,16 +32,13 @@ class OnDevice:
         self.fences, self.device = fences, device
         fences.tally.streams = Streams(fences.tally)
         fences.tally.streams.fences = fences
-        undo = []
-        if device.startswith("cuda"):  # its buffers have lanes only where it is followed
-            undo = list(fences.tally.streams.follow_device(torch.cuda, "cuda"))
-        try:
-            plain = torch.zeros(ROWS, dtype=torch.int64, device=device)
-            self.buf = relay_tensor(plain, "b", "m:M", fences.tally, (">=", 0), ())
-        finally:
-            fences.tally.streams.ops.stop()
-            for one in reversed(undo):
-                one()
+        kind = torch.device(device).type
+        if kind != "cpu":  # its buffers have lanes only where its streams are followed
+            module = torch.get_device_module(kind)
+            fences.tally.streams.devices[kind] = DeviceStreams(fences, module, kind)
+        plain = torch.zeros(ROWS, dtype=torch.int64, device=device)
+        self.buf = relay_tensor(plain, "b", "m:M", fences.tally, (">=", 0), ())
+        fences.tally.streams.ops.stop()  # the program alone says what is done
         self.lanes: Any = self.buf._relay.lanes
 
     def read(self, rows: list[int], lane: int, moment: int) -> list[Conflict]:

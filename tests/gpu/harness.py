@@ -91,8 +91,9 @@ class Harness:
             self.report.state = "finished"
         except KeyboardInterrupt:
             self.report.state = "interrupted"
-            self.report.parts[-1].state = "failed"
-            self.report.parts[-1].reason = "interrupted"
+            for one in self.report.parts:
+                if one.state == "running":
+                    one.state, one.reason = "failed", "interrupted"
             begun = len(self.report.parts)
             self.report.parts += [
                 Outcome(part.name, 0, "not run", reason="interrupted") for part in parts[begun:]

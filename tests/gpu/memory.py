@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 from contextlib import nullcontext
 from typing import TYPE_CHECKING
 
@@ -26,6 +27,7 @@ def run(device: str) -> Iterator[Fact]:
             watched(device, 64, 0, tally)  # rings and compiled kernels are a session's
             taken = []
             for rows in (SMALL, LARGE):
+                gc.collect()
                 synchronize(device)
                 before = torch.cuda.memory_allocated()
                 kept = watched(device, rows, 0, tally)

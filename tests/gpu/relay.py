@@ -16,6 +16,10 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
+#: What torch warns of at each wait; it warns once of the mode itself, in other words.
+_SYNC = "called a synchronizing CUDA operation"
+
+
 def plain(device: str, rows: int, width: int = 0) -> torch.Tensor:
     """A buffer as an engine makes it."""
     shape = (rows, width) if width else (rows,)
@@ -67,4 +71,4 @@ def syncs(call: Callable[[], object], device: str) -> int | None:
             call()
         finally:
             torch.cuda.set_sync_debug_mode("default")
-    return sum("synchronizing" in str(one.message) for one in caught)
+    return sum(_SYNC in str(one.message) for one in caught)
