@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # A compiled file that may not be written is compiled again by each process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo quick test sweep check prove-self matrix truth museum drives reach engines benchmarks robust fuzz prove corpus-diff docs clean
+.PHONY: help demo quick test sweep check prove-self matrix truth museum drives reach engines gpu kernels benchmarks robust fuzz prove corpus-diff docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -58,6 +58,12 @@ engines: $(VENV)/.ready  ## whole engines of SGLang on CPU, healthy and with a s
 
 reach: $(VENV)/.ready  ## child processes: each way to start one against each way to end, and kills
 	$(BIN)/python -m tests.reach
+
+gpu:  ## all that only a GPU shows, in eight minutes, by $(PYTHON) and its torch, into gpu.json
+	$(PYTHON) -m tests.gpu
+
+kernels: $(VENV)/.ready  ## the guard's kernels as binaries for GPUs that are not here: docs/gpu.md
+	$(BIN)/python -m tests.gpu.binaries
 
 benchmarks: $(VENV)/.ready  ## ratios: linter against ruff, watch, guard, streams, scaling
 	$(BIN)/python -m tests.benchmarks --output benchmarks.json $(PARTS:%=--part %)

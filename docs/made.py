@@ -27,8 +27,11 @@ BY_HAND = (
     ("Contracts, key by key", "keys.md"),
     ("Is it watching?", "prove.md"),
     ("What it is shown to catch", "proof.md"),
+    ("On a GPU", "gpu.md"),
     ("What it cannot see", "unseen.md"),
     ("False alarms", "false-alarms.md"),
+    ("Versions", "matrix.md"),
+    ("Mutation testing of fmcheck", "self-mutation.md"),
 )
 #: What a page written by hand may put in: the text of a shipped contract, `{{ contract vllm }}`.
 _CONTRACT = "{{{{ contract {} }}}}"

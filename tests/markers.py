@@ -79,7 +79,17 @@ FILES = {
         *("engine/reach", "engine/tails"),
     ),
     "process": (
-        *("ci", "ci_command", "doctor", "guard", "instances", "lint_cache", "lint_robust", "order"),
+        *(
+            "ci",
+            "ci_command",
+            "doctor",
+            "gpu",
+            "guard",
+            "instances",
+            "lint_cache",
+            "lint_robust",
+            "order",
+        ),
         *("outcomes", "packaging", "plugin", "prove", "prove_progress", "reach", "statuses"),
         *("unchecked", "unrelated", "zygote"),
     ),

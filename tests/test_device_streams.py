@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fmcheck.runtime.device_streams import DeviceStreams
+from fmcheck.runtime import capturing
+from fmcheck.runtime.device_streams import DeviceStreams, why_not
 from fmcheck.runtime.fences import Fences
 from fmcheck.runtime.stalls import LONGEST, Stalls
 from fmcheck.runtime.streams import Streams
@@ -359,3 +360,120 @@ def test_all_is_put_back(device) -> None:
     for one in reversed(undo):
         one()
     assert [dict(vars(one)) for one in (device, *classes)] == before
+
+
+# --- other accelerators ---
+
+
+@pytest.fixture
+def accelerator(device, monkeypatch):
+    """Lets torch name the stand-in as this machine's accelerator, an `npu`."""
+    import torch
+
+    named = SimpleNamespace(
+        is_available=lambda: True, current_accelerator=lambda: SimpleNamespace(type="npu")
+    )
+    modules = torch.get_device_module
+    monkeypatch.setattr(torch, "accelerator", named)
+    monkeypatch.setattr(
+        torch, "get_device_module", lambda kind: device if kind == "npu" else modules(kind)
+    )
+    return device
+
+
+def followed_by_a_session(mode: str = "tracked") -> tuple[Streams, list]:
+    made = Streams(Tally(), mode, seed=3)
+    return made, list(made.follow())
+
+
+def test_streams_of_another_accelerator_are_followed(accelerator) -> None:
+    streams, undo = followed_by_a_session()
+    one, two = accelerator.Stream(), accelerator.Stream()
+    lanes = [streams.devices["npu"].lane(stream) for stream in (one, two)]
+    epoch = streams.fences.now(lanes[0])
+    two.wait_stream(one)
+    for each in reversed(undo):
+        each()
+    assert streams.fences.ordered(epoch, lanes[1])
+    assert lanes[0].name == f"npu/stream {one.stream_id}"
+    assert streams.tally.notes == {}
+    assert streams.devices == {}
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"),
+    [("", "Stream"), ("", "Event"), ("", "current_stream"), ("", "stream"), ("Event", "query")],
+)
+def test_an_accelerator_without_one_of_these_is_refused_by_name(accelerator, owner, name) -> None:
+    delattr(getattr(accelerator, owner) if owner else accelerator, name)
+    streams, undo = followed_by_a_session()
+    for each in reversed(undo):
+        each()
+    missing = f"{owner}.{name}" if owner else name
+    assert list(streams.tally.notes) == [
+        f"streams of `npu` are not followed: its module has no `{missing}`"
+    ]
+
+
+def test_an_accelerator_whose_streams_are_torch_s_own_class_is_refused(accelerator) -> None:
+    import torch
+
+    accelerator.Stream = torch.Stream  # as torch.mtia has it
+    streams, undo = followed_by_a_session()
+    for each in reversed(undo):
+        each()
+    (note,) = streams.tally.notes
+    assert note == (
+        "streams of `npu` are not followed: "
+        "its `Stream` is a class of C++, whose methods cannot be wrapped"
+    )
+
+
+@pytest.mark.parametrize("module", ["xpu", "cuda"])
+def test_the_streams_of_torch_s_own_modules_can_be_followed(module) -> None:
+    import torch
+
+    assert why_not(getattr(torch, module)) == ""
+
+
+def test_an_accelerator_that_cannot_hold_streams_up_says_so_and_is_followed(accelerator) -> None:
+    del accelerator._sleep
+    streams, undo = followed_by_a_session("delayed")
+    accelerator.Event().record()
+    for each in reversed(undo):
+        each()
+    assert list(streams.tally.notes) == [
+        "streams of `npu` are not held up: its module has no `_sleep`"
+    ]
+    assert streams.tally.broken == {}
+
+
+def test_a_buffer_on_a_device_that_torch_does_not_name_is_said_to_be_unfollowed() -> None:
+    streams = Streams(Tally())
+    buffer = SimpleNamespace(device="npu:0", guard=None)
+    assert streams.lanes_for(buffer) is None
+    assert streams.lanes_for(buffer) is None
+    assert streams.tally.notes == {
+        "streams of `npu` are not followed: torch does not name it as this machine's accelerator": 1
+    }
+
+
+def test_a_graph_of_another_accelerator_leaves_no_race_certain(device) -> None:
+    device.XPUGraph = device.CUDAGraph
+    del device.CUDAGraph
+    followed = DeviceStreams(Fences(Tally()), device, "xpu")
+    undo = list(followed.follow())
+    device.XPUGraph().replay()
+    for one in reversed(undo):
+        one()
+    assert len(followed.fences.doubts) == 1
+
+
+def test_a_capture_on_another_accelerator_is_seen(device, monkeypatch) -> None:
+    import torch
+
+    npu = SimpleNamespace(type="npu")
+    monkeypatch.setattr(torch, "get_device_module", lambda _: device)
+    assert not capturing.on(npu)
+    device.capturing = True
+    assert capturing.on(npu)

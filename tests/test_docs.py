@@ -95,6 +95,7 @@ def test_no_made_page_is_kept_in_the_tree():
         "matrix.md",
         "self-mutation.md",
         "proof.md",
+        "gpu.md",
         "prove.md",
         "unseen.md",
         "false-alarms.md",

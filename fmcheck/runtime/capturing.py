@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import torch
 
+_WITHOUT_STREAMS = ("cpu", "meta")
+
 
 def on(device: torch.device) -> bool:
     """Tells whether the current stream of a device is being captured."""
-    return device.type == "cuda" and torch.cuda.is_current_stream_capturing()
+    if device.type == "cuda":
+        return torch.cuda.is_current_stream_capturing()
+    if device.type in _WITHOUT_STREAMS:
+        return False
+    module = torch.get_device_module(device)
+    return bool(getattr(module, "is_current_stream_capturing", lambda: False)())

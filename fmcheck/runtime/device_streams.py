@@ -27,6 +27,33 @@ if TYPE_CHECKING:
     from fmcheck.runtime.stalls import Stalls
 
 _COLLECTIVES = "distributed_c10d.py"
+#: What of a device's module is followed, by the class that has it; "" for the module itself.
+_FOLLOWED = {
+    "": ("Stream", "Event", "current_stream", "stream"),
+    "Stream": ("wait_stream", "wait_event", "synchronize", "record_event", "query"),
+    "Event": ("record", "wait", "synchronize", "query"),
+}
+_HEAP_TYPE = 1 << 9  # Python's flag of a class that takes attributes
+
+
+def why_not(module: Any) -> str:
+    """Returns why the streams of a device's module cannot be followed, "" if they can."""
+    for owner, names in _FOLLOWED.items():
+        holder = getattr(module, owner) if owner else module
+        for name in names:
+            if not hasattr(holder, name):
+                return f"its module has no `{owner}{'.' * bool(owner)}{name}`"
+        if owner and not holder.__flags__ & _HEAP_TYPE:
+            return f"its `{owner}` is a class of C++, whose methods cannot be wrapped"
+    if context_of(module) is None:
+        return "its module has no class `StreamContext`"
+    return ""
+
+
+def context_of(module: Any) -> Any:
+    """Returns the class by which a stream is entered, None if there is none."""
+    named = getattr(module, "StreamContext", module.stream)
+    return named if isinstance(named, type) else None
 
 
 class DeviceStreams:
@@ -62,7 +89,7 @@ class DeviceStreams:
         yield from self._wrap(event, "synchronize", lambda e: self.fences.synchronize(self._met(e)))
         yield from self._wrap_result(event, "query", self._event_done)
         # What is current later has a name by the object that was entered alone.
-        yield from self._wrap(self.module.StreamContext, "__enter__", self._entered)
+        yield from self._wrap(context_of(self.module), "__enter__", self._entered)
         for owner in (self.module, accelerator):
             if owner is not None and hasattr(owner, "synchronize"):
                 yield from self._wrap_function(owner.synchronize, self.fences.synchronize_all)
@@ -70,10 +97,10 @@ class DeviceStreams:
             yield from self._wrap_function(accelerator.current_stream, self._hands_out_a_stream)
         captured = "a graph was captured, and what its replays touch is not seen"
         yield from self._doubt_after("graph", "__enter__", captured)
-        yield from self._doubt_after("CUDAGraph", "capture_begin", captured)
-        yield from self._doubt_after(
-            "CUDAGraph", "replay", "a graph was replayed, and what it touches is not seen"
-        )
+        replayed = "a graph was replayed, and what it touches is not seen"
+        for graph in self._graphs():
+            yield from self._doubt_after(graph, "capture_begin", captured)
+            yield from self._doubt_after(graph, "replay", replayed)
         external = getattr(self.module, "ExternalStream", None)
         if isinstance(external, type):
             made = self._told(external.__new__, self._comes_from_outside)
@@ -189,6 +216,10 @@ class DeviceStreams:
             yield patch(class_, name, call)
         except TypeError:  # a class of C++ that takes no attributes
             self.fences.doubt(f"{class_.__name__}.{name} cannot be followed")
+
+    def _graphs(self) -> list[str]:
+        """Returns the names of the module's classes of graphs: `CUDAGraph`, `XPUGraph` and such."""
+        return [name for name in dir(self.module) if name.endswith("Graph")]
 
     def _doubt_after(self, class_: str, name: str, reason: str) -> Iterator[Undo]:
         """Doubts races from the first call of a method on, where the module has its class."""

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
     from fmcheck.runtime.clash import Clash
 
 _SIGNS = {">=": 1, ">": 2}
-#: Rows and columns that a program takes at once, and elements: what fits into registers.
+#: Rows that a program takes, fewer of wide ones; more need a second launch.
 _BLOCK = 256
-_WIDE = 256
+_FEWEST = 32
 _ELEMENTS = 8192
+#: Elements that a program has at hand at once: with more, threads spill registers (docs/gpu.md).
+_AT_ONCE = 1024
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -278,12 +280,12 @@ class GuardedBuffer(RelayBuffer):
     @property
     def _wide(self) -> int:
         """Columns that a program takes at once: a power of two."""
-        return int(min(_WIDE, 1 << max(0, self._width - 1).bit_length()))
+        return int(min(_AT_ONCE // self._block, _power_of_two(self._width)))
 
     @property
     def _block(self) -> int:
         """Rows that a program takes at once: a power of two."""
-        return min(_BLOCK, _ELEMENTS // self._wide)
+        return max(_FEWEST, min(_BLOCK, _ELEMENTS // _power_of_two(self._width)))
 
     def _halt_if_asked(self) -> None:
         """In mode halt waits for the device, so that what it found is raised here."""
@@ -510,3 +512,8 @@ class GuardedBuffer(RelayBuffer):
             if puts_back:
                 for name, values in self.ledger.dump().items():
                     self.on_device[name].copy_(torch.from_numpy(values))
+
+
+def _power_of_two(number: int) -> int:
+    """Returns the least power of two that is not smaller."""
+    return int(1 << max(0, number - 1).bit_length())

@@ -36,7 +36,8 @@ def current_stream(device: str) -> str:
     if device == "cpu":
         return device if virtual is None else virtual()
     torch = sys.modules["torch"]
-    stream = torch.get_device_module(device).current_stream(device)
+    current = getattr(torch.get_device_module(device), "current_stream", lambda device: None)
+    stream = current(device)
     number = getattr(stream, "stream_id", 0)
     return f"{device}/stream {number}" if number else f"{device}/default stream"
 

@@ -12,7 +12,7 @@ from fmcheck.runtime import homes, moment, virtual
 from fmcheck.runtime.clash import Clashes
 from fmcheck.runtime.delay import Delay
 from fmcheck.runtime.device_ops import DeviceOps
-from fmcheck.runtime.device_streams import DeviceStreams
+from fmcheck.runtime.device_streams import DeviceStreams, context_of, why_not
 from fmcheck.runtime.fences import Fences
 from fmcheck.runtime.handover import Handover
 from fmcheck.runtime.ops import Ops
@@ -54,20 +54,37 @@ class Streams:
         self.tally.streams = self
         yield from virtual.follow(self.fences)
         yield from self.ops.follow()
-        if torch.cuda.is_available():
-            yield from self.follow_device(torch.cuda, "cuda")
+        for kind in _accelerators():
+            module = torch.get_device_module(kind)
+            reason = why_not(module)
+            if reason:
+                self._refuse(kind, reason)
+                continue
+            yield from self.follow_device(module, kind)
             work = getattr(getattr(torch._C, "_distributed_c10d", None), "Work", None)
             if work is not None:
-                yield from self.devices["cuda"].follow_work(work)
+                yield from self.devices[kind].follow_work(work)
 
     def follow_device(self, module: ModuleType, kind: str) -> Iterator[Undo]:
         """Begins to follow the streams of a device's module, yielding how to let go again."""
-        stalls = None if self.mode == "tracked" else Stalls(module, self.fences.seed)
+        stalls = self._stalls(module, kind)
         device = self.devices[kind] = DeviceStreams(self.fences, module, kind, stalls)
         moment.followed[kind] = device.name_of_current
         yield partial(self._let_go, kind)
         yield from device.follow(getattr(torch, "accelerator", None))
-        yield from self.ops.follow_contexts(module.StreamContext)
+        yield from self.ops.follow_contexts(context_of(module))
+
+    def _stalls(self, module: ModuleType, kind: str) -> Stalls | None:
+        """Returns what holds streams up, None where nothing is to, or nothing can."""
+        if self.mode == "tracked":
+            return None
+        if not hasattr(module, "_sleep"):
+            self.tally.note(f"streams of `{kind}` are not held up: its module has no `_sleep`")
+            return None
+        return Stalls(module, self.fences.seed)
+
+    def _refuse(self, kind: str, reason: str) -> None:
+        self.tally.note(f"streams of `{kind}` are not followed: {reason}")
 
     def _let_go(self, kind: str) -> None:
         del self.devices[kind]
@@ -110,6 +127,8 @@ class Streams:
             self.ops.watch_here()
             current = partial(self._lane_on, self.devices[kind], buffer.device)
         elif kind != "cpu":
+            if not any(note.startswith(f"streams of `{kind}` ") for note in self.tally.notes):
+                self._refuse(kind, "torch does not name it as this machine's accelerator")
             return None
         if buffer.guard is None:
             return RelayLanes(buffer, self.fences, current, self.delay if kind == "cpu" else None)
@@ -132,3 +151,13 @@ class Streams:
         buffer.lanes = self.lanes_for(buffer)
         if buffer.lanes is not None and buffer.lanes.delay is not None:
             buffer.lanes.delay.adopt(buffer)
+
+
+def _accelerators() -> list[str]:
+    """Returns the kinds of devices here that may have streams: CUDA, and what torch names."""
+    found = ["cuda"] if torch.cuda.is_available() else []
+    named = getattr(torch, "accelerator", None)
+    if named is not None and named.is_available():
+        kind = named.current_accelerator().type
+        found += [] if kind in found else [kind]
+    return found

@@ -100,6 +100,16 @@ def test_many_and_wide_rows(rows, width, dtype, bound):
 
 
 @pytest.mark.parametrize(
+    ("width", "rows"), [(0, 256), (8, 256), (32, 256), (33, 128), (128, 64), (257, 32), (700, 32)]
+)
+def test_a_program_takes_many_rows_and_few_elements_at_once(width, rows):
+    """More elements spill registers; fewer rows need a second launch sooner."""
+    buf, _ = watched(4, width)
+    assert buf._relay._block == rows
+    assert buf._relay._block * buf._relay._wide <= 1024
+
+
+@pytest.mark.parametrize(
     ("width", "dtype", "bound"),
     [
         (0, torch.int64, (">=", 0)),

@@ -1,0 +1,1 @@
+"""What only a GPU shows, one command away: `python -m tests.gpu`; and what can be shown without."""
