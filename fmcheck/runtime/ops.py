@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fmcheck.runtime import virtual
 from fmcheck.runtime.containment import broke, contained, made_once
 from fmcheck.runtime.hold import patch
-from fmcheck.runtime.homes import FactoryMode
+from fmcheck.runtime.homes import PASSES_ON, FactoryMode
 from fmcheck.runtime.torch_modes import (
     called,
     decomposes,
@@ -358,6 +358,7 @@ class Ops:
             finally:
                 here.reading = False
 
+        PASSES_ON.add(read.__code__)
         return read
 
     def _read_by_host(self, plan: Plan, tensor: torch.Tensor, args: Any, kwargs: Any) -> Call:
