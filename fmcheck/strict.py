@@ -53,8 +53,6 @@ def read_toml(path: Path) -> dict[str, Any]:
         content = read_regular(path, MOST_SETTINGS)
     except FileNotFoundError:
         raise UsageError(str(path), "no such file") from None
-    except ValueError:  # that of no file
-        raise UsageError(repr(str(path)), "a path has no null byte") from None
     except OSError as err:
         raise UsageError(str(path), f"cannot be read: {err.strerror or err}") from err
     return parse_toml(content, str(path))

@@ -92,6 +92,8 @@ def test_no_made_page_is_kept_in_the_tree():
     assert kept == {
         "index.md",
         "contract.md",
+        "matrix.md",
+        "self-mutation.md",
         "proof.md",
         "prove.md",
         "unseen.md",
