@@ -54,8 +54,8 @@ _CHECK = "telling host memory from the device's"
 _PUTS_DEVICES = _device.DeviceContext.__torch_function__.__code__
 _DEEPEST = 16
 _OWN = str(Path(__file__).parent)
-#: The code of our methods in place of torch's, which pass on what the engine calls.
-PASSES_ON: set[CodeType] = set()
+# The code of our methods in place of torch's, which pass on what the engine calls.
+_passing: set[CodeType] = set()
 _LISTENED = FACTORIES | FROM_VALUES | _MOVES
 
 
@@ -327,8 +327,13 @@ class FactoryMode(TorchFunctionMode):
         return result
 
 
+def passes_on(method: Any) -> None:
+    """Says of a method of ours that who calls it is heard, and not the method."""
+    _passing.add(method.__code__)
+
+
 def _is_own(code: CodeType) -> bool:
-    return code.co_filename.startswith(_OWN) and code not in PASSES_ON
+    return code.co_filename.startswith(_OWN) and code not in _passing
 
 
 class _lifted:  # noqa: N801  # reads as a function

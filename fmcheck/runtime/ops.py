@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fmcheck.runtime import virtual
 from fmcheck.runtime.containment import broke, contained, made_once
 from fmcheck.runtime.hold import patch
-from fmcheck.runtime.homes import PASSES_ON, FactoryMode
+from fmcheck.runtime.homes import FactoryMode, passes_on
 from fmcheck.runtime.torch_modes import (
     called,
     decomposes,
@@ -358,7 +358,7 @@ class Ops:
             finally:
                 here.reading = False
 
-        PASSES_ON.add(read.__code__)
+        passes_on(read)
         return read
 
     def _read_by_host(self, plan: Plan, tensor: torch.Tensor, args: Any, kwargs: Any) -> Call:

@@ -375,7 +375,7 @@ def watch_methods(mode_of_thread: Callable[[], StepMode | None]) -> Undo:
                 broke(mode.tally, CHECK, err)
             return result
 
-        homes.PASSES_ON.add(method.__code__)
+        homes.passes_on(method)
         return method
 
     told: dict[str, Callable[..., Any]] = {"tolist": StepMode.reads, "to": StepMode.sends}
