@@ -251,7 +251,8 @@ class Ops:
             reads, writes = list(filter(has_memory, reads)), list(filter(has_memory, writes))
         by_host = plan.name == "_local_scalar_dense"
         if self.on_device is not None and self.on_device.devices:
-            device = self.on_device.device_of((*reads, *writes), kwargs)
+            with unheard():
+                device = self.on_device.device_of((*reads, *writes), kwargs)
             if device is not None:
                 host = self.on_device.fences.host
                 return Call(plan, args, kwargs, host, reads, writes, host=by_host, device=device)
@@ -362,9 +363,13 @@ class Ops:
         return read
 
     def _read_by_host(self, plan: Plan, tensor: torch.Tensor, args: Any, kwargs: Any) -> Call:
-        if self.on_device is not None and tensor.device.type in self.on_device.devices:
-            host, device = self.on_device.fences.host, tensor.device
-            return Call(plan, args, kwargs, host, [tensor], [], host=True, device=device)
+        on_device = self.on_device
+        if on_device is not None and on_device.devices:
+            with unheard():  # a function mode of the program hears who asks for a device
+                device = tensor.device
+            if device.type in on_device.devices:
+                host = on_device.fences.host
+                return Call(plan, args, kwargs, host, [tensor], [], host=True, device=device)
         return Call(plan, args, kwargs, virtual.current_lane(), [tensor], [], host=True)
 
 
