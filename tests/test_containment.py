@@ -485,3 +485,45 @@ def test_the_error_of_a_signal_s_handler_passes_where_a_contract_is_followed(
             told[name]()
     finally:
         signal.signal(signal.SIGUSR1, before)
+
+
+# --- operators ------------------------------------------------------------------------------------
+
+
+def test_an_operator_that_the_dispatcher_lacks_is_passed_on(watch: Watch) -> None:
+    """An error there ends the process: torch asks for the sizes of a nested tensor in C++."""
+    with torch.cpu.stream(torch.cpu.Stream()):
+        values = torch.randn(5, 2).requires_grad_()
+        made = torch.nested.nested_tensor_from_jagged(values, torch.tensor([0, 2, 5]))
+        (made * made).sum().backward()
+    assert values.grad is not None
+    assert torch.equal(values.grad, values.detach() * 2)
+    assert watch.coverage().incomplete == ()
+
+
+@pytest.mark.parametrize("broken", ["fmcheck.runtime.ops.decomposes", "fmcheck.runtime.ops._plan"])
+def test_an_operator_that_cannot_be_read_is_made_as_it_is(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    bare = program()
+    monkeypatch.setattr("fmcheck.runtime.ops._plans", {})
+    monkeypatch.setattr(broken, _of_ours)
+    assert program() == bare
+    assert "following operators on streams" in watch.coverage().incomplete[0]
+
+
+def test_a_function_mode_of_the_program_hears_what_it_heard_unwatched(watch: Watch) -> None:
+    from torch.overrides import TorchFunctionMode
+
+    class Hears(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            heard.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    heard: list[str] = []
+    with torch.cpu.stream(torch.cpu.Stream()), Hears():
+        values = torch.ones(2)
+        values.tolist(), values.sum().item(), values.numpy(), values.cpu()
+    assert heard == ["ones", "tolist", "sum", "item", "numpy", "cpu"]

@@ -408,7 +408,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if decomposes(func, types, args):
+        is_composite = False
+        try:
+            is_composite = decomposes(func, types, args)
+        except Exception as err:
+            broke(self.ops.tally, CHECK, err)
+        if is_composite:
             return taken_apart(self, func, args, kwargs)
         return self.ops.run(func, args, kwargs or {})
 
