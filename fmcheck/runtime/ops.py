@@ -250,6 +250,8 @@ class Ops:
                 return None
             reads, writes = list(filter(has_memory, reads)), list(filter(has_memory, writes))
         by_host = plan.name == "_local_scalar_dense"
+        if by_host and not reads:  # of a traced graph's constant, handed on as a number
+            return None
         if self.on_device is not None and self.on_device.devices:
             with unheard():
                 device = self.on_device.device_of((*reads, *writes), kwargs)
