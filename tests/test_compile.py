@@ -241,9 +241,8 @@ def kernel(rows: torch.Tensor, buf: torch.Tensor) -> torch.Tensor:
 def test_opaque_function_inside_a_compiled_one_is_seen_and_not_traced(
     watch: Watch, fm: FutureMap, backend: str, recwarn: pytest.WarningsRecorder
 ) -> None:
-    watched = opaque_call(
-        kernel, Opaque(functions=(f"{__name__}:kernel",), rows="rows", reads=("buf",))
-    )
+    opaque = Opaque(functions=(f"{__name__}:kernel",), rows="rows", reads=("buf",))
+    watched = opaque_call(kernel, opaque, watch.tally)
     compiled = torch.compile(lambda rows, buf: watched(rows, buf) * 2, backend=backend)
 
     assert compiled(ROWS, fm.buf).tolist() == [10, 10]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import signal
+import sys
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -279,7 +281,7 @@ def test_a_step_s_own_code_that_fails_changes_nothing(monkeypatch: pytest.Monkey
     ledger = budgets.Ledger(tally, Contract(engine=Engine(name="toy")))
     window = budgets.Window("step", Budget(functions=("toy:step",), syncs=0), declared=True)
     monkeypatch.setattr(ledger, "sync", broken)
-    monkeypatch.setattr(syncs.StepMode, "_text", broken)
+    monkeypatch.setattr(syncs.StepMode, "_tell", broken)
     undo = syncs.watch_methods(budgets.mode_of_thread)
     ledger.open(window)
     try:
@@ -289,3 +291,246 @@ def test_a_step_s_own_code_that_fails_changes_nothing(monkeypatch: pytest.Monkey
         undo()
     (sentence,) = sentences(tally)
     assert sentence.startswith("budgets of steps (FR501, FR502) is incomplete")
+
+
+# --- the functions that a contract names ----------------------------------------------------------
+
+CONTRACT = """
+    [engine]
+    name = "toy"
+
+    [[relay]]
+    class = "toy_contain:Relay"
+    peeks = ["look"]
+    consumes_at_return = ["late"]
+
+    [[relay.buffer]]
+    name = "tokens"
+    valid = ">= 0"
+
+    [[owners]]
+    functions = ["toy_contain:hand_out"]
+    rows = "return"
+    does = "hands out"
+
+    [[owners]]
+    functions = ["toy_contain:take_back"]
+    rows = "rows"
+    does = "takes back"
+
+    [[opaque]]
+    functions = ["toy_contain:kernel"]
+    rows = "rows"
+    reads = ["tokens"]
+
+    [[graph_inputs.replay]]
+    function = "toy_contain:replayed"
+    rows = "relay.rows"
+    reads = ["relay.tokens"]
+"""
+ROWS = torch.tensor([1, 2])
+
+
+class OutOfRowsError(Exception):
+    """An engine's own."""
+
+
+class Relay:
+    def __init__(self, device: str = "cpu") -> None:
+        self.tokens = torch.arange(8, device=device)
+        self.rows = ROWS
+
+    def look(self) -> list[int]:
+        return self.tokens[ROWS].tolist()  # type: ignore[no-any-return]
+
+    def late(self) -> list[int]:
+        return self.tokens[ROWS].tolist()  # type: ignore[no-any-return]
+
+    def late_fails(self) -> None:
+        self.late()
+        raise OutOfRowsError("late")
+
+
+def hand_out(count: int) -> list[int]:
+    if count > 7:
+        raise OutOfRowsError(f"no {count} rows")
+    return list(range(1, count + 1))
+
+
+def take_back(rows: list[int]) -> int:
+    if not rows:
+        raise OutOfRowsError("nothing to take back")
+    return len(rows)
+
+
+def kernel(rows: Any, tokens: Any) -> list[int]:
+    assert type(tokens) is torch.Tensor
+    return torch.index_select(tokens, 0, rows).tolist()  # type: ignore[no-any-return]
+
+
+def replayed(relay: Relay) -> str:
+    if relay.rows is None:
+        raise OutOfRowsError("no rows")
+    return "replayed"
+
+
+@pytest.fixture
+def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Watch]]:
+    """An engine that a watch has taken hold of."""
+    from fmcheck.contract import parse_contract
+
+    module: Any = ModuleType("toy_contain")
+    for one in (hand_out, take_back, kernel, replayed):
+        setattr(module, one.__name__, one)
+    module.Relay = type("Relay", (Relay,), dict(vars(Relay)))
+    monkeypatch.setitem(sys.modules, "toy_contain", module)
+    made = Watch([parse_contract(CONTRACT, "toy.toml")])
+    made.start()
+    yield module, made
+    made.stop()
+
+
+def _of_ours(*_: Any, **__: Any) -> Any:
+    raise ValueError("of ours")
+
+
+def _error_of(call: Callable[[], Any]) -> tuple[type, str]:
+    try:
+        call()
+    except Exception as err:
+        return type(err), str(err)
+    raise AssertionError("expected an error of the engine's own")
+
+
+@pytest.mark.parametrize(
+    ("broken", "check"),
+    [
+        ("fmcheck.runtime.relay_tensor.before_call", "relay buffers"),
+        ("fmcheck.runtime.relay_tensor.after_call", "relay buffers"),
+        ("fmcheck.runtime.opaque._given", "relay buffers"),
+        ("fmcheck.runtime.paths.look_up", "relay buffers"),
+        ("fmcheck.runtime.buffer.RelayBuffer._retire_now", "relay buffers"),
+        ("fmcheck.runtime.owners.Owners.hand_out", "owners of rows (FR104)"),
+        ("fmcheck.runtime.owners.Owners.take_back", "owners of rows (FR104)"),
+        ("fmcheck.runtime.devices.DeviceHold._compare", "FR301"),
+        ("fmcheck.runtime.devices.compare", "FR301"),
+    ],
+)
+def test_what_the_contract_s_functions_do_is_their_own(
+    engine: tuple[Any, Watch], monkeypatch: pytest.MonkeyPatch, broken: str, check: str
+) -> None:
+    module, watch = engine
+    monkeypatch.setattr(broken, _of_ours)
+    relay = module.Relay()
+    assert module.hand_out(3) == [1, 2, 3]
+    assert module.take_back([1, 2]) == 2
+    assert relay.look() == relay.late() == [1, 2]
+    assert module.kernel(ROWS, relay.tokens) == [1, 2]
+    assert module.replayed(relay) == "replayed"
+    if torch.cuda.is_available():
+        assert isinstance(torch.cuda.Event(), torch.cuda.Event)
+    else:
+        assert "dummy base class" in _error_of(torch.cuda.Event)[1]
+    assert module.Relay("meta").tokens[ROWS].shape == (2,)
+
+    assert _error_of(lambda: module.hand_out(9)) == (OutOfRowsError, "no 9 rows")
+    assert _error_of(lambda: module.take_back([])) == (OutOfRowsError, "nothing to take back")
+    assert _error_of(relay.late_fails) == (OutOfRowsError, "late")
+    assert _error_of(lambda: module.kernel(ROWS, bad=1)) == _error_of(lambda: kernel(ROWS, bad=1))  # type: ignore[call-arg]
+    wrong = torch.tensor([99])
+    plain = torch.arange(8)
+    assert _error_of(lambda: module.kernel(wrong, relay.tokens)) == _error_of(
+        lambda: kernel(wrong, plain)
+    )
+    relay.rows = None
+    assert _error_of(lambda: module.replayed(relay)) == (OutOfRowsError, "no rows")
+
+    told = watch.coverage().incomplete
+    assert [one for one in told if one.startswith(f"{check} is incomplete")] == list(told)
+    assert told
+
+
+def test_an_engine_s_import_goes_on_where_it_cannot_be_instrumented(
+    monkeypatch: pytest.MonkeyPatch, engine: tuple[Any, Watch]
+) -> None:
+    from fmcheck.contract import parse_contract
+
+    module, _ = engine
+    monkeypatch.setattr("fmcheck.runtime.hold.RelayHold._take_class", _of_ours)
+    other = Watch([parse_contract(CONTRACT, "toy.toml")])
+    other.start()
+    try:
+        assert module.Relay().look() == [1, 2]
+        (problem, *_) = other.coverage().problems
+        assert "module `toy_contain`: could not be taken hold of: ValueError('of ours')" in problem
+    finally:
+        other.stop()
+
+
+@pytest.mark.parametrize("name", ["hand_out", "take_back"])
+def test_the_error_of_a_signal_s_handler_passes_where_a_contract_is_followed(
+    engine: tuple[Any, Watch], monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    def too_late(*_: Any) -> None:
+        raise TimeoutError("the test's own")
+
+    module, _ = engine
+    told = {"hand_out": lambda: module.hand_out(2), "take_back": lambda: module.take_back([1])}
+    monkeypatch.setattr(
+        "fmcheck.runtime.paths.as_rows", lambda *_: signal.raise_signal(signal.SIGUSR1)
+    )
+    before = signal.signal(signal.SIGUSR1, too_late)
+    try:
+        with pytest.raises(TimeoutError):
+            told[name]()
+    finally:
+        signal.signal(signal.SIGUSR1, before)
+
+
+# --- operators ------------------------------------------------------------------------------------
+
+
+def test_an_operator_that_the_dispatcher_lacks_is_passed_on(watch: Watch) -> None:
+    """An error there ends the process: torch asks for the sizes of a nested tensor in C++."""
+    with torch.cpu.stream(torch.cpu.Stream()):
+        values = torch.randn(5, 2).requires_grad_()
+        made = torch.nested.nested_tensor_from_jagged(values, torch.tensor([0, 2, 5]))
+        (made * made).sum().backward()
+    assert values.grad is not None
+    assert torch.equal(values.grad, values.detach() * 2)
+    assert watch.coverage().incomplete == ()
+
+
+@pytest.mark.parametrize("broken", ["fmcheck.runtime.ops.decomposes", "fmcheck.runtime.ops._plan"])
+def test_an_operator_that_cannot_be_read_is_made_as_it_is(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch, broken: str
+) -> None:
+    bare = program()
+    monkeypatch.setattr("fmcheck.runtime.ops._plans", {})
+    monkeypatch.setattr(broken, _of_ours)
+    assert program() == bare
+    assert "following operators on streams" in watch.coverage().incomplete[0]
+
+
+def test_a_function_mode_of_the_program_hears_what_it_heard_unwatched(watch: Watch) -> None:
+    from torch.overrides import TorchFunctionMode
+
+    class Hears(TorchFunctionMode):
+        def __torch_function__(
+            self, func: Any, types: Any, args: Any = (), kwargs: Any = None
+        ) -> Any:
+            heard.append(func.__name__)
+            return func(*args, **(kwargs or {}))
+
+    heard: list[str] = []
+    with torch.cpu.stream(torch.cpu.Stream()), Hears():
+        values = torch.ones(2)
+        values.tolist(), values.sum().item(), values.numpy(), values.cpu()
+    assert heard == ["ones", "tolist", "sum", "item", "numpy", "cpu"]
+
+
+def test_a_number_read_as_a_tensor_is_no_error_of_ours(watch: Watch) -> None:
+    with torch.cpu.stream(torch.cpu.Stream()):
+        made = torch.jit.trace(lambda x: x * 2 + x.shape[0], torch.ones(3))
+        assert made(torch.ones(3)).tolist() == [5.0, 5.0, 5.0]
+    assert watch.coverage().incomplete == ()

@@ -164,7 +164,7 @@ class Program:
     def gather(self, subject: Subject, draw: random.Random) -> tuple[list[Said], str]:
         told, call = a_gather(subject, draw)
         scope = draw.choice((None, None, None, Scope.PEEK, Scope.AT_RETURN))
-        mine = scoped(call, scope)(subject.buf) if scope else call(subject.buf)
+        mine = scoped(call, scope, Tally())(subject.buf) if scope else call(subject.buf)
         expected, said = subject.model.gather(call, scope is Scope.PEEK)
         same = torch.equal(bits_of(mine), bits_of(expected))
         assert same, self.story(f"{told}: got {mine}, expected {expected}", subject)

@@ -471,7 +471,7 @@ def test_a_peek_at_what_an_old_owner_left_is_a_stale_owner() -> None:
     subject = Owned()
     subject.buf[ROWS] = 5
     subject.hand_out("b")
-    scoped(lambda: subject.buf[ROWS], Scope.PEEK)()
+    scoped(lambda: subject.buf[ROWS], Scope.PEEK, Tally())()
     assert subject.codes == ["FR104"]
 
 
@@ -525,7 +525,7 @@ OVERWRITES: dict[str, Callable[[Owned], Any]] = {
     "in a row nobody holds": lambda s: s.take_back(),
     "by the next chunk": lambda s: s.hand_out("a"),
     "by an owner without a name": lambda s: s.hand_out(""),
-    "after it was peeked at": lambda s: scoped(lambda: s.buf[ROWS], Scope.PEEK)(),
+    "after it was peeked at": lambda s: scoped(lambda: s.buf[ROWS], Scope.PEEK, Tally())(),
     "by a new owner": lambda s: s.hand_out("b"),
     "after the engine's own poison": lambda s: s.buf.__setitem__(ROWS, -1),
 }
@@ -560,7 +560,7 @@ def test_what_may_always_be_written_over_may_be_after_a_gather() -> None:
 def test_a_gather_that_peeks_leaves_the_value(line: Subject) -> None:
     line.buf[ROWS] = 5
     for _ in range(2):
-        assert scoped(lambda: line.buf[ROWS], Scope.PEEK)().tolist() == [5, 5]
+        assert scoped(lambda: line.buf[ROWS], Scope.PEEK, Tally())().tolist() == [5, 5]
     assert line.live == [2, 3]
     assert line.codes == []
 
@@ -614,7 +614,7 @@ def test_rows_in_a_put_off_gather_may_be_written_and_handed_out() -> None:
         subject.owners.hand_out([3], ["b"])
 
     subject.buf[ROWS] = 5
-    scoped(take, Scope.AT_RETURN)()
+    scoped(take, Scope.AT_RETURN, Tally())()
     assert subject.codes == []
     assert subject.judged[ROWS].tolist() == [6, -1]
     assert subject.live == [2]
@@ -622,7 +622,7 @@ def test_rows_in_a_put_off_gather_may_be_written_and_handed_out() -> None:
 
 def test_a_put_off_gather_takes_the_elements_it_gathered(table: Subject) -> None:
     table.stashed()
-    scoped(lambda: table.buf[ROWS, 1], Scope.AT_RETURN)()
+    scoped(lambda: table.buf[ROWS, 1], Scope.AT_RETURN, Tally())()
     assert np.isnan(table.judged[2]).tolist() == [False, True, False]
 
 

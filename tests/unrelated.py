@@ -39,8 +39,6 @@ CROSSING: set[str] = set()
 #: torch itself takes another formula for them, with other last bits, while any dispatch mode is on:
 #: where streams are followed they are held against a mode that does nothing.
 BY_MODE = {"linear_algebra", "backward_formulas"}
-#: They show the attributes of tensors; in a step on a CPU, what is the host's is marked by one.
-MARKED = {"serialized", "pickled"}
 
 
 def program(function: Callable[[], Any]) -> Callable[[], Any]:
@@ -1419,8 +1417,6 @@ def differences(mode: str, names: list[str] | None = None) -> dict[str, list[Any
     for how in WAYS:
         expected = bare if how == "beside a relay" else under_a_mode
         for name in names:
-            if how == "in a step" and name in MARKED:
-                continue
             if name in CROSSING and how == "in a stream" and mode != "tracked":
                 continue
             inside = torch.cpu.stream(torch.cpu.Stream() if how == "in a stream" else None)

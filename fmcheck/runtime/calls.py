@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import applies
 from fmcheck.contract_checks import HANDS_OUT
-from fmcheck.errors import ViolationError, nearest
+from fmcheck.errors import nearest
 from fmcheck.runtime import paths
-from fmcheck.runtime.containment import contained
+from fmcheck.runtime.containment import contained, is_on_purpose
 from fmcheck.runtime.hold import attribute, installed_version, patch, rebind
 
 if TYPE_CHECKING:
@@ -25,6 +25,9 @@ if TYPE_CHECKING:
     from fmcheck.runtime.hold import Undo
     from fmcheck.runtime.owners import Owners, Pools
     from fmcheck.runtime.tally import Tally
+
+#: What the closing section calls the check of who owns a row.
+CHECK = "owners of rows (FR104)"
 
 
 @dataclass(eq=False)
@@ -143,13 +146,16 @@ class OwnerHold(CallHold):
                 return function(*args, **kwargs)
             if hands_out:
                 result = function(*args, **kwargs)
-                self._tell(reference, lambda: self._hand_out(names(args, kwargs), result))
+                told = self._tell(reference, lambda: self._handed(names(args, kwargs), result))
+                if told is not None:
+                    with contained(self.tally, CHECK), self.tally.lock:
+                        self._hand_out(*told)
                 return result
             leaving = self._tell(reference, lambda: self._leaving(names(args, kwargs)))
             result = function(*args, **kwargs)
             if leaving is not None:
                 owners, rows = leaving
-                with contained(self.tally, "FR104"), self.tally.lock:
+                with contained(self.tally, CHECK), self.tally.lock:
                     owners.take_back(rows)
             return result
 
@@ -158,24 +164,25 @@ class OwnerHold(CallHold):
     def _tell(self, reference: str, tell: Callable[[], Any]) -> Any:
         try:
             return tell()
-        except ViolationError:
-            raise
         except Exception as err:
+            if is_on_purpose(self.tally, err):
+                raise
             what = err if isinstance(err, LookupError) else repr(err)
             self._problem(f"`{reference}`: the rows or owners of a call could not be read: {what}")
             return None
 
-    def _hand_out(self, names: dict[str, Any], result: Any) -> None:
-        """Gives the rows to the owners; names are left out unless there is one a row, or one."""
+    def _handed(self, names: dict[str, Any], result: Any) -> tuple[Owners, list[int], list[str]]:
+        """Returns the rows and who has them, "" where there is neither a name a row nor one."""
         given = {**names, paths.RETURN: result}
         rows = paths.as_rows(paths.follow(self.part.rows, given)).tolist()
         who = [str(one) for one in paths.follow(self.part.owner, given)] if self.part.owner else []
         if len(who) != len(rows):
             who = who * len(rows) if len(who) == 1 else [""] * len(rows)
-        with self.tally.lock:
-            owners = self._owners(given)
-            owners.drained = self.part.drained
-            owners.hand_out(rows, who, self.part.renews)
+        return self._owners(given), rows, who
+
+    def _hand_out(self, owners: Owners, rows: list[int], who: list[str]) -> None:
+        owners.drained = self.part.drained
+        owners.hand_out(rows, who, self.part.renews)
 
     def _leaving(self, names: dict[str, Any]) -> tuple[Owners, list[int]]:
         rows: list[int] = paths.as_rows(paths.follow(self.part.rows, names)).tolist()

@@ -34,7 +34,7 @@ def broke(tally: Tally, check: str, err: Exception) -> None:
     Raises:
         Exception: `err` itself, if it was raised on purpose.
     """
-    if _is_on_purpose(tally, err):
+    if is_on_purpose(tally, err):
         raise err
     with tally.lock:
         known = tally.broken.get(check)
@@ -74,7 +74,7 @@ class contained:  # noqa: N801 - used as a function is
     ) -> bool:
         if not isinstance(err, Exception):
             return False
-        if _is_on_purpose(self._tally, err):
+        if is_on_purpose(self._tally, err):
             return False
         broke(self._tally, self._check, err)
         return True
@@ -124,7 +124,8 @@ class _Once:
         return self.result
 
 
-def _is_on_purpose(tally: Tally, err: Exception) -> bool:
+def is_on_purpose(tally: Tally, err: Exception) -> bool:
+    """Tells whether an error that came by our code is to reach the engine, or its test."""
     if isinstance(err, ViolationError):
         return tally.halts
     return _is_of_a_signal(err)

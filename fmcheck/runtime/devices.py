@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import CHECKS, Access, Violation
 from fmcheck.runtime import hold
+from fmcheck.runtime.containment import contained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -56,7 +57,8 @@ class DeviceHold:
     def _watched(self, make: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(make)
         def new(*args: Any, **kwargs: Any) -> Any:
-            self._compare(sys._getframe(1), "cuda", name)
+            with contained(self.tally, _CODE):
+                self._compare(sys._getframe(1), "cuda", name)
             return make(*args, **kwargs)
 
         return new
@@ -212,15 +214,24 @@ def stray_class() -> type[Any]:
         def __torch_function__(
             cls, func: Any, types: Any, args: Any = (), kwargs: Any = None
         ) -> Any:
-            from fmcheck.runtime import picks
-
-            name = picks.name_of(func)
-            if picks.is_pick(name):
-                compare(name, args, kwargs or {})
+            _compare_strays(func, args, kwargs or {})
             with torch._C.DisableTorchFunctionSubclass():
                 return func(*args, **(kwargs or {}))
 
     return Stray
+
+
+def _compare_strays(func: Any, args: Any, kwargs: Mapping[str, Any]) -> None:
+    """Looks at a call that a buffer without memory is used in."""
+    from fmcheck.runtime import picks
+
+    for one in _tensors((*args, *kwargs.values())):
+        if type(one) is stray_class():
+            with contained(one.tally, _CODE):
+                name = picks.name_of(func)
+                if picks.is_pick(name):
+                    compare(name, args, kwargs)
+            return
 
 
 def stray(tensor: Any, label: str, tally: Tally) -> Any:

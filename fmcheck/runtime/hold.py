@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.contract import Buffer, Contract, Opaque, Relay, applies
 from fmcheck.errors import SLIP, nearest
 from fmcheck.runtime import instances, paths
-from fmcheck.runtime.containment import contained
+from fmcheck.runtime.containment import contained, is_on_purpose
 from fmcheck.runtime.scope import Scope, scoped
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class RelayHold:
             for name in names:
                 method = class_.__dict__.get(name)
                 if callable(method):
-                    self._undo.append(patch(class_, name, scoped(method, kind)))
+                    self._undo.append(patch(class_, name, scoped(method, kind, self.tally)))
         for one in instances.with_subclasses(class_)[1:]:
             self._take_subclass(one)
         for instance in instances.instances_of(class_):
@@ -374,6 +374,8 @@ class RelayHold:
                 value, name, buffer, self.relay, self.tally, bind, self._owners(instance)
             )
         except Exception as err:
+            if is_on_purpose(self.tally, err):
+                raise
             self._problem(f"buffer `{name}`: could not be taken hold of: {err!r}")
             return value
 
@@ -429,6 +431,7 @@ class OpaqueHold:
     contract: Contract
     opaque: Opaque
     reference: str
+    tally: Tally
     problems: list[str] = field(default_factory=list)
 
     @property
@@ -452,7 +455,7 @@ class OpaqueHold:
         self.problems += [f"{where}: {sentence}" for sentence in missing]
         if missing:
             return
-        watched = opaque_call(function, self.opaque)
+        watched = opaque_call(function, self.opaque, self.tally)
         rebind(function, watched)
         yield lambda: rebind(watched, function)
 

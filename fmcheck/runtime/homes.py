@@ -33,7 +33,7 @@ from fmcheck.runtime.naming import forget_classes, names_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
-    from types import FrameType
+    from types import CodeType, FrameType
 
     from fmcheck.contract import Contract
     from fmcheck.runtime.tally import Tally
@@ -54,6 +54,8 @@ _CHECK = "telling host memory from the device's"
 _PUTS_DEVICES = _device.DeviceContext.__torch_function__.__code__
 _DEEPEST = 16
 _OWN = str(Path(__file__).parent)
+# The code of our methods in place of torch's, which pass on what the engine calls.
+_passing: set[CodeType] = set()
 _LISTENED = FACTORIES | FROM_VALUES | _MOVES
 
 
@@ -311,7 +313,7 @@ class FactoryMode(TorchFunctionMode):
             return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
         # What fmcheck makes beside the engine's memory says nothing of the engine's.
-        if name not in _LISTENED or sys._getframe(1).f_code.co_filename.startswith(_OWN):
+        if name not in _LISTENED or _is_own(sys._getframe(1).f_code):
             return func(*args, **kwargs)
         outer, call = _here.asked, None
         with contained(self.tally, _CHECK):
@@ -324,6 +326,15 @@ class FactoryMode(TorchFunctionMode):
             with contained(self.tally, _CHECK):
                 _note_made(call, args, kwargs, result)
         return result
+
+
+def passes_on(method: Any) -> None:
+    """Says of a method of ours that who calls it is heard, and not the method."""
+    _passing.add(method.__code__)
+
+
+def _is_own(code: CodeType) -> bool:
+    return code.co_filename.startswith(_OWN) and code not in _passing
 
 
 class _lifted:  # noqa: N801  # reads as a function

@@ -7,11 +7,16 @@ import inspect
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.errors import nearest
+from fmcheck.runtime.containment import contained
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from fmcheck.contract import Opaque
+    from fmcheck.runtime.tally import Tally
+
+#: The check that an error of our own is counted for.
+CHECK = "relay buffers"
 
 
 def missing_parameters(function: Callable[..., Any], opaque: Opaque) -> list[str]:
@@ -24,7 +29,7 @@ def missing_parameters(function: Callable[..., Any], opaque: Opaque) -> list[str
     ]
 
 
-def opaque_call(function: Callable[..., Any], opaque: Opaque) -> Callable[..., Any]:
+def opaque_call(function: Callable[..., Any], opaque: Opaque, tally: Tally) -> Callable[..., Any]:
     """Returns `function`, which tells the relay buffers what it gathers and writes."""
     from fmcheck.runtime import relay_tensor
 
@@ -32,14 +37,31 @@ def opaque_call(function: Callable[..., Any], opaque: Opaque) -> Callable[..., A
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        bound = signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        rows = bound.arguments[opaque.rows]
-        reads = [bound.arguments[name] for name in opaque.reads]
-        writes = [bound.arguments[name] for name in opaque.writes]
-        relay_tensor.before_call(reads, rows, writes)
+        told = None
+        with contained(tally, CHECK):
+            told = _given(signature, opaque, args, kwargs)
+            if told is not None:
+                rows, reads, writes = told
+                relay_tensor.before_call(reads, rows, writes)
         result = function(*relay_tensor.plain(args), **relay_tensor.plain(kwargs))
-        relay_tensor.after_call(reads, writes, rows)
+        if told is not None:
+            rows, reads, writes = told
+            with contained(tally, CHECK):
+                relay_tensor.after_call(reads, writes, rows)
         return result
 
     return call
+
+
+def _given(
+    signature: inspect.Signature, opaque: Opaque, args: Any, kwargs: Any
+) -> tuple[Any, list[Any], list[Any]] | None:
+    """Returns the rows of a call, what it reads and what it writes; None if the call is wrong."""
+    try:
+        bound = signature.bind(*args, **kwargs)
+    except TypeError:
+        return None  # it will say so itself
+    bound.apply_defaults()
+    names = bound.arguments
+    reads, writes = ([names[name] for name in told] for told in (opaque.reads, opaque.writes))
+    return names[opaque.rows], reads, writes

@@ -25,7 +25,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fmcheck.runtime import virtual
 from fmcheck.runtime.containment import broke, contained, made_once
 from fmcheck.runtime.hold import patch
-from fmcheck.runtime.homes import FactoryMode
+from fmcheck.runtime.homes import FactoryMode, passes_on
 from fmcheck.runtime.torch_modes import (
     called,
     decomposes,
@@ -250,8 +250,11 @@ class Ops:
                 return None
             reads, writes = list(filter(has_memory, reads)), list(filter(has_memory, writes))
         by_host = plan.name == "_local_scalar_dense"
+        if by_host and not reads:  # of a traced graph's constant, handed on as a number
+            return None
         if self.on_device is not None and self.on_device.devices:
-            device = self.on_device.device_of((*reads, *writes), kwargs)
+            with unheard():
+                device = self.on_device.device_of((*reads, *writes), kwargs)
             if device is not None:
                 host = self.on_device.fences.host
                 return Call(plan, args, kwargs, host, reads, writes, host=by_host, device=device)
@@ -358,12 +361,17 @@ class Ops:
             finally:
                 here.reading = False
 
+        passes_on(read)
         return read
 
     def _read_by_host(self, plan: Plan, tensor: torch.Tensor, args: Any, kwargs: Any) -> Call:
-        if self.on_device is not None and tensor.device.type in self.on_device.devices:
-            host, device = self.on_device.fences.host, tensor.device
-            return Call(plan, args, kwargs, host, [tensor], [], host=True, device=device)
+        on_device = self.on_device
+        if on_device is not None and on_device.devices:
+            with unheard():  # a function mode of the program hears who asks for a device
+                device = tensor.device
+            if device.type in on_device.devices:
+                host = on_device.fences.host
+                return Call(plan, args, kwargs, host, [tensor], [], host=True, device=device)
         return Call(plan, args, kwargs, virtual.current_lane(), [tensor], [], host=True)
 
 
@@ -402,7 +410,12 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if decomposes(func, types, args):
+        is_composite = False
+        try:
+            is_composite = decomposes(func, types, args)
+        except Exception as err:
+            broke(self.ops.tally, CHECK, err)
+        if is_composite:
             return taken_apart(self, func, args, kwargs)
         return self.ops.run(func, args, kwargs or {})
 

@@ -561,7 +561,7 @@ def before_call(reads: Sequence[Any], index: Any, writes: Sequence[Any] = ()) ->
             if guard is not None:
                 guard.judge_rows(index, guard.tally.sites.here(_OUR_FRAMES))
             else:
-                _enter(tensor, "judge", picks.host(index))
+                _enter_told(tensor, "judge", index)
 
 
 def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
@@ -577,12 +577,20 @@ def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
             if guard is not None:
                 guard.retire_rows(index, guard.tally.sites.here(_OUR_FRAMES))
             else:
-                _enter(tensor, "retire", picks.host(index))
+                _enter_told(tensor, "retire", index)
     updated = {tensor._relay for tensor in read}
     for tensor in written:
         # A kernel that gathers a buffer and writes it may take the values out.
         both = tensor._relay in updated
         _enter_write(tensor, index, Write(updates=both, constant=both))
+
+
+def _enter_told(tensor: RelayTensor, how: str, index: Any) -> None:
+    try:
+        _enter(tensor, how, picks.host(index))
+    except IndexError:  # the kernel's own affair, which it may be about to say
+        reason = f"a kernel was handed rows that `{tensor._relay.name}` lacks"
+        tensor._relay.tally.untrack("accesses", reason)
 
 
 def _told_of(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.contract import Contract, Replay, applies
 from fmcheck.errors import nearest
 from fmcheck.runtime import hold, paths
+from fmcheck.runtime.containment import contained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -56,9 +57,10 @@ class ReplayHold:
         def replay(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
             if self.tally.active:
-                bound = signature.bind(*args, **kwargs)
-                bound.apply_defaults()
-                self._enter({**bound.arguments, paths.RETURN: result})
+                with contained(self.tally, hold.CHECK):
+                    bound = signature.bind(*args, **kwargs)
+                    bound.apply_defaults()
+                    self._enter({**bound.arguments, paths.RETURN: result})
             return result
 
         return replay

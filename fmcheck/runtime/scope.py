@@ -7,8 +7,15 @@ import functools
 import threading
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.runtime.containment import contained
+
 if TYPE_CHECKING:
     from collections.abc import Callable
+
+    from fmcheck.runtime.tally import Tally
+
+#: The check that an error of our own is counted for.
+CHECK = "relay buffers"
 
 
 class Scope(enum.Enum):
@@ -39,7 +46,7 @@ def put_off(consume: Callable[[], None]) -> None:
     _open.stack[-1][1].append(consume)
 
 
-def scoped(function: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
+def scoped(function: Callable[..., Any], scope: Scope, tally: Tally) -> Callable[..., Any]:
     """Returns `function`, run in a scope."""
 
     @functools.wraps(function)
@@ -50,6 +57,7 @@ def scoped(function: Callable[..., Any], scope: Scope) -> Callable[..., Any]:
         finally:
             _, waiting = _open.stack.pop()
             for consume in waiting:
-                consume()
+                with contained(tally, CHECK):
+                    consume()
 
     return run

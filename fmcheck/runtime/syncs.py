@@ -116,7 +116,12 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Makes the call and says what it did."""
-        if decomposes(func, types, args):
+        is_composite = False
+        try:
+            is_composite = decomposes(func, types, args)
+        except Exception as err:
+            broke(self._listener.tally, CHECK, err)
+        if is_composite:
             return taken_apart(self, func, args, kwargs)
         result = called(func, args, kwargs or {})
         if not (modes_on() and is_traced()):
@@ -375,6 +380,7 @@ def watch_methods(mode_of_thread: Callable[[], StepMode | None]) -> Undo:
                 broke(mode.tally, CHECK, err)
             return result
 
+        homes.passes_on(method)
         return method
 
     told: dict[str, Callable[..., Any]] = {"tolist": StepMode.reads, "to": StepMode.sends}

@@ -173,7 +173,10 @@ def taken_apart(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> A
 
 def _is_composite(func: Any) -> bool:
     def has(key: str) -> bool:
-        return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+        try:
+            return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+        except RuntimeError:  # `aten::sym_size` and its like are no operators of the dispatcher
+            return False
 
     if getattr(func, "_schema", None) is None:
         return False

@@ -84,7 +84,7 @@ class Watch:
             self._calls += budget_holds(contract, self.tally, "FR501" in fail_on)
             self._calls += [LendHold(contract, part, self.tally) for part in contract.streams.lend]
             self._opaques += [
-                OpaqueHold(contract, opaque, function)
+                OpaqueHold(contract, opaque, function, self.tally)
                 for opaque in contract.opaque
                 for function in opaque.functions
             ]

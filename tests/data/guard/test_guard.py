@@ -233,7 +233,7 @@ def test_a_scope_consumes_at_its_end_but_for_what_was_written_in_it():
         assert buf[rows].tolist() == [5, 6]
         buf[torch.tensor([2])] = 9
 
-    scoped(resolve, Scope.AT_RETURN)()
+    scoped(resolve, Scope.AT_RETURN, Tally())()
     assert buf[torch.tensor([2])].tolist() == [9]
     assert told(tally) == []
     buf[torch.tensor([1])]
