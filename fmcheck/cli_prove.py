@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -123,6 +124,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns its exit status."""
+    if find_spec("pytest") is None:  # what listens to a trial is a plugin of it
+        raise UsageError("prove", "trials need pytest: pip install 'fmcheck[pytest]'")
     from fmcheck.prove import told
     from fmcheck.prove.plan import make_plan
 

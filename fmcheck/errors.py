@@ -6,6 +6,8 @@ import difflib
 import re
 from typing import TYPE_CHECKING
 
+from fmcheck.report.printable import printable
+
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
@@ -17,11 +19,13 @@ SLIP = 0.8
 class UsageError(Exception):
     """Bad input that stops a command before it has changed anything (exit status 2).
 
-    `where` is the file, option or key at fault; the message names what was expected.
+    `where` is the file, option or key at fault; the message names what was expected. Both are told
+    on one line, for they hold words of files; `output`, what a program said, follows as it is.
     """
 
-    def __init__(self, where: str, message: str) -> None:
-        super().__init__(f"{where}: {message}")
+    def __init__(self, where: str, message: str, output: str = "") -> None:
+        told = printable(f"{where}: {message}")
+        super().__init__(f"{told}\n{output}" if output else told)
         self.where = where
         self.message = message
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import gc
 import importlib
+import importlib.util
 import pickle
 import sys
 from typing import TYPE_CHECKING, Any
@@ -210,6 +211,28 @@ def test_the_same_file_under_another_module_name_is_watched_and_named(bench: Ben
         assert reason.startswith(f"`maps:FutureMap` is `{declared}:FutureMap` by another module")
     finally:
         del sys.modules["maps"]
+
+
+def test_the_same_file_under_a_name_of_its_own_is_found_beside_the_declared_module(
+    bench: Bench,
+) -> None:
+    engine, watch = bench.engine(RELAY_ONLY, PLAIN)
+    engine.FutureMap()
+    place = importlib.util.spec_from_file_location("named_otherwise", engine.__file__)
+    assert place is not None
+    assert place.loader is not None
+    twin: Any = importlib.util.module_from_spec(place)
+    sys.modules["named_otherwise"] = twin
+    try:
+        place.loader.exec_module(twin)
+        watch.enter("a test")
+        twin.FutureMap().tokens_buf[ROWS]
+        assert codes(watch) == ["FR101"]
+        ((what, reason),) = untracked(watch)
+        assert what == "classes"
+        assert reason.startswith(f"`named_otherwise:FutureMap` is `{bench.name}:FutureMap` by")
+    finally:
+        del sys.modules["named_otherwise"]
 
 
 def test_a_class_that_a_test_replaces_is_counted_and_named(

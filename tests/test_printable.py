@@ -7,7 +7,9 @@ from xml.etree import ElementTree
 
 import pytest
 
+from fmcheck.errors import UsageError
 from fmcheck.finding import Finding, RuleInfo, Severity, Span
+from fmcheck.lint.fix import unified_diff
 from fmcheck.report import github, gitlab, junit, sarif, text
 from fmcheck.report import json as as_json
 from fmcheck.report.contents import Contents
@@ -121,3 +123,23 @@ def test_sarif_quotes_the_bytes_of_a_name_that_is_not_utf_8():
 
 def test_junit_is_xml_whatever_a_file_is_called():
     ElementTree.fromstring(junit.render(_contents(f"{HOSTILE}.py", HOSTILE)))
+
+
+def test_an_error_of_a_user_is_one_line_whatever_the_file_says():
+    error = UsageError("a\n::error::b.toml", "unknown key `c\n::error::d\x1b[31m`")
+    assert str(error) == "a\\n::error::b.toml: unknown key `c\\n::error::d\\x1b[31m`"
+
+
+def test_what_a_program_said_follows_an_error_on_its_own_lines():
+    assert str(UsageError("pytest", "failed:", "one\ntwo")) == "pytest: failed:\none\ntwo"
+
+
+def test_a_difference_names_its_file_on_one_line():
+    lines = unified_diff(f"{HOSTILE}.py", b"x = 1\n", b"x = 2\n").splitlines()
+    assert [line[:3] for line in lines] == ["---", "+++", "@@ ", "-x ", "+x "]
+
+
+def test_a_junit_report_names_a_file_on_one_line():
+    root = ElementTree.fromstring(junit.render(_contents(f"{HOSTILE}.py", "m")))
+    told = root.find(".//failure").text
+    assert told.splitlines()[0].endswith(".py:1:1: m")

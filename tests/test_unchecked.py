@@ -147,6 +147,16 @@ MISSPELT = {
         "toy_spelt.realy:Relay",
         "no module `toy_spelt.realy`; did you mean `relay`?",
     ),
+    "package": (
+        "toy_spelt.relay:Relay",
+        "toy_splet.relay:Relay",
+        "no module `toy_splet.relay`; did you mean `toy_spelt`?",
+    ),
+    "fill package": (
+        "toy_spelt.loop:Runner",
+        "toy_spellt.loop:Runner",
+        "no module `toy_spellt.loop`; did you mean `toy_spelt`?",
+    ),
     "class name": ("relay:Relay", "relay:Raley", "no class `Raley`; did you mean `Relay`?"),
     "buffer": (
         'name = "tokens_buf"',

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint.own import UNUSED_SUPPRESSION
 from fmcheck.lint.source import decode, split_lines
+from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -81,8 +82,9 @@ def unified_diff(path: str, before: bytes, after: bytes) -> str:
     import difflib
 
     old, new = (split_lines(decode(text).raw) for text in (before, after))
+    shown = printable(path)  # on one line, whatever the file is called
     out = []
-    for line in difflib.unified_diff(old, new, path, path):
+    for line in difflib.unified_diff(old, new, shown, shown):
         out.append(line if line.endswith("\n") else f"{line}\n\\ No newline at end of file\n")
     return "".join(out)
 

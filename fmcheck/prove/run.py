@@ -132,7 +132,8 @@ class _Run:
     def baseline(self, scratch: Scratch) -> Raw:
         """Runs the healthy engine's tests, which must pass and be silent."""
         raw = self.tests.run(scratch, None)
-        said = f"{raw.output.strip()[-3000:]}\n" if raw.output.strip() else ""
+        said = raw.output.strip()[-3000:]
+        colon = ":" if said else ""
         ran = " ".join(self.asked.command)
         if not raw.head:
             lacks = "No module named 'fmcheck'" in raw.output
@@ -140,13 +141,15 @@ class _Run:
             raise UsageError(
                 ran,
                 f"ran no pytest that fmcheck's plugins could listen to (exit status {raw.status})"
-                f"{hint}:\n{said}",
+                f"{hint}{colon}",
+                said,
             )
         if raw.status or raw.head["status"]:
             raise UsageError(
                 ran,
                 "the tests do not pass and keep silent without a fault, so that they could prove "
-                f"nothing (exit status {raw.status}):\n{said}",
+                f"nothing (exit status {raw.status}){colon}",
+                said,
             )
         if not raw.head["watched"]:
             raise UsageError(ran, "the tests ran without fmcheck's watch: is it switched off?")

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from xml.etree import ElementTree
 
 from fmcheck.finding import Severity
+from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
     from fmcheck.finding import Finding
@@ -42,7 +43,7 @@ def _add_case(suite: ElementTree.Element, finding: Finding, contents: Contents) 
         line=str(span.line),
     )
     related = [f"note: {text}, line {at.line}" for at, text in finding.related]
-    told = [f"{path}:{span.line}:{span.column}: {finding.message}", *related]
+    told = [f"{printable(path)}:{span.line}:{span.column}: {finding.message}", *related]
     if finding.help:
         told.append(f"help: {finding.help}")
     body = _clean("\n".join(told))

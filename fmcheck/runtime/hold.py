@@ -182,12 +182,14 @@ class RelayHold:
 
     def _is_twin(self, name: str, module: ModuleType) -> bool:
         declared = self.relay.module
-        if name == declared or name.rpartition(".")[2] != declared.rpartition(".")[2]:
+        if name == declared:
             return False
-        original: str | None = getattr(sys.modules.get(declared), "__file__", None)
-        file: str | None = getattr(module, "__file__", None)
-        if original is not None and file is not None:
-            return os.path.realpath(original) == os.path.realpath(file)
+        original, file = _module_file(sys.modules.get(declared)), _module_file(module)
+        if original and file:
+            # Names first: a path of each module that is loaded would be resolved without end.
+            is_like = os.path.basename(original) == os.path.basename(file)
+            is_like = is_like or name.rpartition(".")[2] == declared.rpartition(".")[2]
+            return is_like and os.path.realpath(original) == os.path.realpath(file)
         # Not imported by its own name: one that ends alike is taken to be it.
         return declared.endswith(f".{name}") or name.endswith(f".{declared}")
 
@@ -512,6 +514,12 @@ def _put_back(instance: Any, name: str, ours: Any, value: Any, put: Callable[[An
 def _file_of(class_: type) -> str:
     module = sys.modules.get(class_.__module__)
     return os.path.realpath(getattr(module, "__file__", None) or "")
+
+
+def _module_file(module: ModuleType | None) -> str | None:
+    """Returns a module's file as it says, without asking one that is made on demand."""
+    file = getattr(module, "__dict__", {}).get("__file__")
+    return file if isinstance(file, str) else None
 
 
 def _classes(module: ModuleType) -> list[str]:

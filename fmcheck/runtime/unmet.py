@@ -2,8 +2,9 @@
 
 In a contract of the user's own they fail the run; in one that fmcheck ships they are notes, for a
 fork may lack it by right. Only what is surely not found is reported: a module that its imported
-package lacks, a function that its imported module lacks, a name that none of those that were met
-has, while one that nothing declares is nearly the same.
+package lacks, a package that Python does not find while one that is imported has nearly its name, a
+function that its imported module lacks, a name that none of those that were met has, while one that
+nothing declares is nearly the same.
 """
 
 from __future__ import annotations
@@ -15,9 +16,10 @@ from fnmatch import fnmatchcase
 from typing import TYPE_CHECKING
 
 from fmcheck.contract_names import QUIET, inputs, inputs_of, references
-from fmcheck.errors import SLIP, nearest
+from fmcheck.errors import SLIP, closest, nearest
 from fmcheck.runtime.calls import functions_of
 from fmcheck.runtime.hold import attribute, installed_version
+from fmcheck.runtime.uses import imported_packages
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -36,6 +38,8 @@ def unmet(contract: Contract, opaque: bool = False) -> Iterator[str]:
     by_module: dict[str, list[str]] = {}
     named = list(references(contract, installed_version(contract)))
     named += [("opaque.functions", one.functions) for one in contract.opaque if opaque]
+    if not any(_package(one) in sys.modules for _, alternatives in named for one in alternatives):
+        return  # of another engine than the one that ran
     for key, alternatives in named:
         if not alternatives or not all(_is_missing(one, key in QUIET) for one in alternatives):
             continue
@@ -71,6 +75,10 @@ def unmet_inputs(contract: Contract, fills: Iterable[FillHold]) -> Iterator[str]
             )
 
 
+def _package(reference: str) -> str:
+    return reference.partition(":")[0].partition(".")[0]
+
+
 def _is_missing(reference: str, is_quiet: bool) -> bool:
     module, _, name = reference.partition(":")
     loaded = sys.modules.get(module)
@@ -87,11 +95,14 @@ def _lacks(module: str) -> bool:
 def _is_nowhere(module: str) -> bool:
     package = module.rpartition(".")[0]
     if not package:
-        return False  # installed elsewhere, perhaps
+        # Without a near name it may be a part that is not installed here.
+        return bool(closest(module, imported_packages(), SLIP)) and _is_unknown(module)
     if package not in sys.modules:
         return _is_nowhere(package)
-    if not hasattr(sys.modules[package], "__path__"):
-        return True
+    return not hasattr(sys.modules[package], "__path__") or _is_unknown(module)
+
+
+def _is_unknown(module: str) -> bool:
     try:
         return importlib.util.find_spec(module) is None
     except Exception:
@@ -101,6 +112,8 @@ def _is_nowhere(module: str) -> bool:
 def _sibling(module: str) -> str:
     """Returns the nearest of the modules that are there, as `nearest` does."""
     package, _, name = module.rpartition(".")
+    if not package:
+        return nearest(name, imported_packages(), SLIP)
     if package not in sys.modules:
         return _sibling(package)
     path = getattr(sys.modules[package], "__path__", ())

@@ -76,7 +76,7 @@ def reasons(
     """
     if not use.imported:
         for package in use.packages:
-            near = closest(package, _imported_packages(), SLIP)
+            near = closest(package, imported_packages(), SLIP)
             if near:
                 yield f"`{package}` was never imported; did you mean `{near}`?"
         return
@@ -105,7 +105,8 @@ def shown_source(source: str) -> str:
     return source if relative.startswith(os.pardir) else relative
 
 
-def _imported_packages() -> list[str]:
+def imported_packages() -> list[str]:
+    """Returns the packages and modules at the top that are imported and no part of Python."""
     return [
         name
         for name in sys.modules
