@@ -424,21 +424,14 @@ def _may_be_of_own_job(context: ast.With, words: StreamWords, waited: set[str]) 
 
 def _may_be_unordered(context: ast.With, words: StreamWords) -> bool:
     """Tells whether the body mentions what is launched after all that may order it."""
-    waits = words.ordered_lines(context)
-    launched = {
-        target.id
-        for one in words.assigns
-        if isinstance(one.value, ast.Call)
-        and last_word(one.value.func) in (*LAUNCHES, "to")
-        and one.lineno < context.lineno
-        and not any(one.lineno < line <= context.lineno for line in waits)
-        for target in one.targets
-        if isinstance(target, ast.Name)
-    }
-    return bool(launched) and any(
-        isinstance(inner, ast.Name) and inner.id in launched
+    start = context.lineno
+    last_wait = max((line for line in words.ordered_lines(context) if line <= start), default=0)
+    return bool(words.launched) and any(
+        last_wait <= line < start
         for statement in context.body
         for inner in all_below(statement)
+        if isinstance(inner, ast.Name)
+        for line in words.launched.get(inner.id, ())
     )
 
 
