@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
@@ -425,7 +426,9 @@ def _may_be_of_own_job(context: ast.With, words: StreamWords, waited: set[str]) 
 def _may_be_unordered(context: ast.With, words: StreamWords) -> bool:
     """Tells whether the body mentions what is launched after all that may order it."""
     start = context.lineno
-    last_wait = max((line for line in words.ordered_lines(context) if line <= start), default=0)
+    waits = words.ordered_lines(context)
+    earlier = bisect_right(waits, start)
+    last_wait = waits[earlier - 1] if earlier else 0
     return bool(words.launched) and any(
         last_wait <= line < start
         for statement in context.body

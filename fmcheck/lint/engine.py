@@ -157,8 +157,7 @@ def _lint_module(module: Module, path: str, rules: Sequence[Rule], whole: bool) 
                 done += 1
     except OutOfTimeError:
         left = [one.code for one in rules[done:]]
-        more = f" and {len(left) - 1} more rules" if len(left) > 1 else ""
-        why = f"could not be checked for {left[0]}{more}: it takes over {MOST_SECONDS} s"
+        why = f"could not be checked for {', '.join(left)}: rules took over {MOST_SECONDS} s"
         found.append(unreadable(path, f"{why} of processor time", left_out="the rest"))
     facts.forget()
     return found

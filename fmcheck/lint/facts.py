@@ -49,6 +49,8 @@ class ModuleFacts:
         self.outlines_in: dict[ast.AST, Sequence[Outline]] = {}
         #: Who resets a buffer, by its name, as `resets.py` finds it.
         self.resetting: dict[str, Resetting] = {}
+        #: Whether functions are used behind tests for CUDA only, as FM604 finds it.
+        self.on_cuda_alone: dict[str, bool] = {}
         #: The trees that blocks of the module have grown: each is a ring of nodes, for `forget`.
         self.grown: list[Tree | Copied] = []
 

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.block import walk
+from fmcheck.lint.buffers import Regions
 from fmcheck.lint.graph_inputs import Filling, Kind, When
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import fits
@@ -145,9 +146,11 @@ class Resets:
 
     def reach(self, fill: Write) -> bool:
         """Tells whether anything in the block resets the buffer that `fill` fills."""
-        return any(reset.region.may_be(fill.region) for reset in self._filling.resets) or any(
-            self._by_peers(fill)
-        )
+        return self._reset.may_be(fill.region) or any(self._by_peers(fill))
+
+    @cached_property
+    def _reset(self) -> Regions:
+        return Regions(reset.region for reset in self._filling.resets)
 
     def reach_from_elsewhere(self, fill: Write) -> bool:
         """Tells whether anything in the rest of the module does."""

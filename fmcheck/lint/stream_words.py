@@ -171,7 +171,7 @@ class StreamWords:
         """Returns the lines of waits between the current stream and a body's."""
         entered = _paths(context)
         own = waits.get(min(entered), ()) if len(entered) == 1 else ()
-        return [*self._ordering_lines, *own]
+        return sorted([*self._ordering_lines, *own])
 
     @cached_property
     def _ordering_lines(self) -> Sequence[int]:
@@ -212,10 +212,13 @@ class StreamWords:
         return (
             isinstance(node, ast.Call)
             and last_name(node.func).endswith("current_stream")
-            and not any(
-                one.lineno <= node.lineno <= (one.end_lineno or one.lineno) for one in self.contexts
-            )
+            and node.lineno not in self._lines_in_contexts
         )
+
+    @cached_property
+    def _lines_in_contexts(self) -> set[int]:
+        ranges = (range(one.lineno, (one.end_lineno or one.lineno) + 1) for one in self.contexts)
+        return {line for lines in ranges for line in lines}
 
     def same_as(self, copy: ast.Call) -> set[str]:
         """Returns the last names that the target of a copy, or its result, may go by."""
