@@ -519,7 +519,7 @@ RESETS = {
 def test_four_times_the_statements_are_four_times_the_work(code, source):
     rule = next(one for one in default_rules() if one.code == code)
     calls_of(rule, "runner.py", source(4))
-    few, many = (calls_of(rule, "runner.py", source(n)) for n in (50, 200))
+    few, many = (calls_of(rule, "runner.py", source(n)) for n in (100, 400))
     assert many < 5 * few
 
 
