@@ -155,7 +155,7 @@ class Planner:
         empty = [(name, call) for name, call in empty if self.relays.tells_valid(name)]
         if not empty:
             return
-        filled = {name for name, call in made if not _is_empty(call)} | set(_filled(block.facts))
+        filled = {name for name, call in made if not _is_empty(call)} | _filled(block.facts)
         for name, call in empty:
             if name not in filled:
                 yield block.finding(
@@ -191,10 +191,12 @@ def _is_empty(call: libcst.Call) -> bool:
     return last_name(call.func) in EMPTY
 
 
-def _filled(facts: ModuleFacts) -> Iterator[str]:
-    """Yields the attributes that the module fills whole, in any function."""
-    for node in all_below(facts.tree):
-        if isinstance(node, ast.Call) and isinstance(node.func, ast.Attribute):
-            held = node.func.value
-            if node.func.attr in FILLED and isinstance(held, ast.Attribute):
-                yield held.attr
+def _filled(facts: ModuleFacts) -> set[str]:
+    """Returns the attributes that the module fills whole, in any function."""
+    return {
+        node.func.value.attr
+        for node in facts.calls
+        if isinstance(node.func, ast.Attribute)
+        and node.func.attr in FILLED
+        and isinstance(node.func.value, ast.Attribute)
+    }

@@ -333,9 +333,11 @@ def with_unconditional(buffers, b, mu, t):
         for fill in filling.fills:
             leaf = fill.region.leaf
             if not fits(leaf, self._may_stay):
+                if resets.reach(fill):
+                    continue
                 is_index = fits(leaf.partition(ANY)[0], self._row_indices)
                 siblings = resets.siblings_of(fill, voided=is_index)
-                if siblings and not resets.reach(fill):
+                if siblings:
                     yield fill, siblings
 
     def _stale_tail(

@@ -10,7 +10,7 @@ from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import dotted
 from fmcheck.lint.outline import outlines_at, outlines_of
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.sites import Sites, is_bounded
+from fmcheck.lint.sites import Holders, Sites, is_bounded
 from fmcheck.lint.write_words import may_reset_and_fill
 
 if TYPE_CHECKING:
@@ -151,7 +151,7 @@ def _is_wiped_after(sites: Sites) -> bool:
     """Tells whether all of a buffer may be reset after its front was filled."""
     whole = [site for site in sites.wiped if not is_bounded(site)]
     return any(
-        sites.may_hold(one, front) and not sites.is_before(one, front)
+        Holders(sites, [one]).may_hold(front) and not sites.is_before(one, front)
         for one in whole
         for front in sites.heads
     )

@@ -9,7 +9,7 @@ from fmcheck.finding import Severity
 from fmcheck.lint.buffers import Names
 from fmcheck.lint.graph_inputs import Filling, Kind
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.outline import outlines
+from fmcheck.lint.outline import outlines_at
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.write_words import may_write_part
 
@@ -121,10 +121,8 @@ class Backend:
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each name that is handed on whole, or padded for nobody."""
-        here = range(block.first_line, block.last_line + 1)
-        for outline in outlines(block.facts):
-            if outline.line in here:
-                yield from self._function(outline.block(block.facts))
+        for outline in outlines_at(block):
+            yield from self._function(outline.block(block.facts))
 
     def _function(self, block: Block) -> Iterator[Finding]:
         filling = Filling(block, lambda name: False)

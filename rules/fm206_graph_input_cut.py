@@ -11,7 +11,7 @@ from fmcheck.lint.buffers import Names, Region
 from fmcheck.lint.graph_inputs import Filling, Kind
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.nodes import FUNCTIONS, walk
-from fmcheck.lint.outline import outlines
+from fmcheck.lint.outline import outlines_at
 from fmcheck.lint.rule import Example, Judged, Rule, Scope
 from fmcheck.lint.words import defined
 from fmcheck.lint.write_words import may_fill
@@ -121,9 +121,8 @@ class Runner:
 
     def check(self, block: Block) -> Iterator[Finding]:
         """Yields a finding for each buffer that is handed on as it was filled."""
-        here = range(block.first_line, block.last_line + 1)
-        for outline in outlines(block.facts):
-            if outline.line in here and outline.fills and _GRAPH.search(outline.name):
+        for outline in outlines_at(block):
+            if outline.fills and _GRAPH.search(outline.name):
                 yield from self._function(outline.block(block.facts))
 
     def _function(self, block: Block) -> Iterator[Finding]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import re
+from bisect import bisect_right
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
@@ -424,21 +425,16 @@ def _may_be_of_own_job(context: ast.With, words: StreamWords, waited: set[str]) 
 
 def _may_be_unordered(context: ast.With, words: StreamWords) -> bool:
     """Tells whether the body mentions what is launched after all that may order it."""
+    start = context.lineno
     waits = words.ordered_lines(context)
-    launched = {
-        target.id
-        for one in words.assigns
-        if isinstance(one.value, ast.Call)
-        and last_word(one.value.func) in (*LAUNCHES, "to")
-        and one.lineno < context.lineno
-        and not any(one.lineno < line <= context.lineno for line in waits)
-        for target in one.targets
-        if isinstance(target, ast.Name)
-    }
-    return bool(launched) and any(
-        isinstance(inner, ast.Name) and inner.id in launched
+    earlier = bisect_right(waits, start)
+    last_wait = waits[earlier - 1] if earlier else 0
+    return bool(words.launched) and any(
+        last_wait <= line < start
         for statement in context.body
         for inner in all_below(statement)
+        if isinstance(inner, ast.Name)
+        for line in words.launched.get(inner.id, ())
     )
 
 

@@ -231,8 +231,11 @@ def gather(buf, rows):
         """Tells whether a module's private function is used, and behind tests for CUDA only."""
         if block.is_nested or not name.startswith("_"):
             return False
-        uses = [use for one in _users(name, block) for use in self._uses(name, one)]
-        return bool(uses) and all(uses)
+        known = block.facts.on_cuda_alone
+        if name not in known:
+            uses = [use for one in _users(name, block) for use in self._uses(name, one)]
+            known[name] = bool(uses) and all(uses)
+        return known[name]
 
     def _uses(self, name: str, user: Block) -> Iterator[bool]:
         """Yields of each use of a name whether a test for CUDA stands before it."""

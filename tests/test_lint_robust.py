@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from fmcheck.finding import Severity
-from fmcheck.lint import module
+from fmcheck.lint import engine, module
 from fmcheck.lint.engine import lint_text
 from fmcheck.lint.rule import Rule, Scope
 from tests.odd_files import BAIT, EVENT, plant
@@ -460,3 +460,92 @@ def test_many_functions_are_read_once_each(monkeypatch):
     assert {code for code, _ in found} == {"FM301"}
     assert len(found) == 3000
     assert sum(read) < 100 * len(source)  # and not 3,000 times all lines before it
+
+
+def calls_of(rule: Rule, path: str, source: str) -> int:
+    """Returns how many Python functions are called to lint a source by one rule."""
+    count = 0
+
+    def note(frame, event, arg):
+        nonlocal count
+        count += event == "call"
+
+    before = sys.getprofile()
+    sys.setprofile(note)
+    try:
+        lint_text(source.encode(), path, [rule])
+    finally:
+        sys.setprofile(before)
+    return count
+
+
+@pytest.mark.parametrize(("rule", "number"), EXAMPLES)
+def test_four_times_the_blocks_are_four_times_the_work(rule, number):
+    example = rule.bad[number]
+    made = make(rule, example)
+    calls_of(made, example.path, example.code)  # what is imported and compiled but once
+    few, many = (calls_of(made, example.path, f"{example.code}\n" * n) for n in (20, 80))
+    assert many < 5 * few
+
+
+RESETS = {
+    "one function": lambda n: (
+        "class Runner:\n    def replay(self, n, bs):\n        if n != bs:\n"
+        + "".join(f"            self.b{i}.zero_()\n" for i in range(n))
+        + "".join(f"        self.b{i}[:n].copy_(x{i})\n" for i in range(n))
+        + "        self.c[:n].copy_(x)\n"
+    ),
+    "peers": lambda n: (
+        "class Runner:\n"
+        + "".join(
+            f"    def replay_{i}(self, n):\n        self.b{i}[:n].copy_(x)\n"
+            f"        self.b{(i + 1) % n}.zero_()\n"
+            for i in range(n)
+        )
+    ),
+    "streams": lambda n: (
+        "def f(self, a):\n"
+        + "".join(
+            f"    with torch.cuda.stream(self.s):\n        b{i} = a.cuda(non_blocking=True)\n"
+            "    torch.cuda.current_stream().wait_stream(self.s)\n"
+            for i in range(n)
+        )
+    ),
+}
+
+
+@pytest.mark.parametrize("source", RESETS.values(), ids=RESETS)
+@pytest.mark.parametrize("code", ["FM201", "FM401"])
+def test_four_times_the_statements_are_four_times_the_work(code, source):
+    rule = next(one for one in default_rules() if one.code == code)
+    calls_of(rule, "runner.py", source(4))
+    few, many = (calls_of(rule, "runner.py", source(n)) for n in (100, 400))
+    assert many < 5 * few
+
+
+class Spinning(Failing):
+    """Never ends."""
+
+    code = "ZZ109"
+
+    def check(self, block):
+        while True:
+            try:
+                len("")
+            except Exception:
+                continue
+
+
+def test_a_file_that_takes_too_long_is_one_diagnostic_and_what_was_found_stays(monkeypatch):
+    monkeypatch.setattr(engine, "MOST_SECONDS", 0.2)
+    rule = next(rule for rule in RULES if rule.code == "FM301")
+    good = make(rule, rule.bad[0])
+
+    found = lint_text(BAIT + EVENT, "relay.py", [good, Spinning(()), good])
+
+    assert sorted(one.code for one in found) == ["FM001", "FM301"]
+    told = next(one for one in found if one.code == "FM001")
+    assert told.message == (
+        "file could not be checked for ZZ109, FM301: rules took over 0.2 s of processor time"
+    )
+    assert signal.getsignal(signal.SIGVTALRM) == signal.SIG_DFL

@@ -6,6 +6,8 @@ import json
 
 import pytest
 
+from fmcheck.finding import Span
+from fmcheck.lint import suppressions
 from tests.sources import BROKEN, DEAD_ASSERT, STRAY_EVENT
 
 LINE = "    ready = torch.cuda.Event()"
@@ -186,3 +188,19 @@ def test_two_comments_for_one_finding_leave_one_unused(lint, tmp_path):
     )
 
     assert codes(lint("--format", "json", "a.py")[1]) == [("FM003", 1)]
+
+
+def test_taking_out_one_of_many_comments_copies_no_line():
+    copied = []
+
+    class Line(str):
+        def __getitem__(self, key):
+            found = super().__getitem__(key)
+            copied.append(len(found))
+            return found
+
+    line = Line("x = 1  # fmcheck: ignore[FM301] why " * 1000)
+    one = suppressions._Suppression(1, ("FM301",), "why", Span(1, 8, 1, 36), line[7:35])
+    copied.clear()
+    suppressions._without(one, ("FM301",), [line])
+    assert sum(copied) < 10

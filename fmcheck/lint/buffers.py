@@ -16,7 +16,7 @@ from fmcheck.lint.front_words import HELD, VIEWS
 from fmcheck.lint.lazy import cst
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     import libcst
     from libcst import CSTNode
@@ -73,6 +73,34 @@ class Region:
             return False
         # What a call returned may be anybody's buffer.
         return self.path == other.path or "(" in self.path or "(" in other.path
+
+
+class Regions:
+    """Some regions, read once however many others are compared with them."""
+
+    def __init__(self, regions: Iterable[Region]) -> None:
+        self._stems: set[str] = set()
+        self._paths: dict[str, set[str]] = defaultdict(set)
+        self._returned: set[str] = set()
+        for one in regions:
+            self._stems.add(one.path.removesuffix(ANY))
+            self._paths[one.leaf].add(one.path)
+            if "(" in one.path:
+                self._returned.add(one.leaf)
+
+    def may_be(self, other: Region) -> bool:
+        """Tells whether one of them may be the other, or hold it: see `Region.may_be`."""
+        path, leaf = other.path, other.leaf
+        if leaf in self._paths and (
+            "(" in path or leaf in self._returned or path in self._paths[leaf]
+        ):
+            return True
+        return any(
+            path[:end] in self._stems
+            for mark in (".", ANY)
+            for end in range(len(path))
+            if path.startswith(mark, end)
+        )
 
 
 @dataclass(frozen=True, slots=True)

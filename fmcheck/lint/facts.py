@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.module import Module
     from fmcheck.lint.newer import Copied
     from fmcheck.lint.outline import Outline
+    from fmcheck.lint.resets import Resetting
 
 
 #: The fields of statements in which other ones stand.
@@ -44,6 +45,12 @@ class ModuleFacts:
         self.blocks: dict[tuple[int, int], Block] = {}
         #: The outlines of functions, as `outline.py` makes them.
         self.outlined: dict[ast.AST, Outline] = {}
+        #: The same by the statement that holds them.
+        self.outlines_in: dict[ast.AST, Sequence[Outline]] = {}
+        #: Who resets a buffer, by its name, as `resets.py` finds it.
+        self.resetting: dict[str, Resetting] = {}
+        #: Whether functions are used behind tests for CUDA only, as FM604 finds it.
+        self.on_cuda_alone: dict[str, bool] = {}
         #: The trees that blocks of the module have grown: each is a ring of nodes, for `forget`.
         self.grown: list[Tree | Copied] = []
 
@@ -65,6 +72,11 @@ class ModuleFacts:
         if any(map(defines, self.module.unparsed)):
             self.module.missed = True
         return self.module.tree
+
+    @cached_property
+    def calls(self) -> Sequence[ast.Call]:
+        """The calls of the whole module, looked for once however many blocks ask."""
+        return [node for node in walk(self.tree) if isinstance(node, ast.Call)]
 
     @cached_property
     def imported(self) -> dict[str, str]:

@@ -9,7 +9,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fmcheck.lint.block import walk
-from fmcheck.lint.buffers import ANY, Names, Region
+from fmcheck.lint.buffers import ANY, Names, Region, Regions
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import number
 from fmcheck.lint.outline import RESET_WORDS
@@ -100,11 +100,15 @@ class Filling:
 
     def _is_reset(self, fill: Write) -> bool:
         """Tells whether a buffer whose head is copied to is also made one value as a whole."""
-        return (fill.kind is Kind.COPY and fill.region.is_head) and any(
-            write.kind is Kind.CONSTANT
-            and write.region.is_whole
-            and write.region.may_be(fill.region)
+        is_head = fill.kind is Kind.COPY and fill.region.is_head
+        return is_head and self._reset_whole.may_be(fill.region)
+
+    @cached_property
+    def _reset_whole(self) -> Regions:
+        return Regions(
+            write.region
             for write in self.writes
+            if write.kind is Kind.CONSTANT and write.region.is_whole
         )
 
     @cached_property

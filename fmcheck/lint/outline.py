@@ -130,6 +130,9 @@ def outlines_at(block: Block) -> Sequence[Outline]:
 
 def outlines_of(node: ast.AST, facts: ModuleFacts) -> Sequence[Outline]:
     """Returns the outlines of the functions in `node`, a top-level statement of a module."""
+    known = facts.outlines_in.get(node)
+    if known is not None:
+        return known
     found = []
     for function in _functions([node]):
         outline = facts.outlined.get(function)
@@ -138,6 +141,7 @@ def outlines_of(node: ast.AST, facts: ModuleFacts) -> Sequence[Outline]:
             text = facts.module.text_of_lines(function.lineno, last)
             outline = facts.outlined[function] = Outline(function, text)
         found.append(outline)
+    facts.outlines_in[node] = found
     return found
 
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint.names import fits
 from fmcheck.lint.outline import leaves
-from fmcheck.lint.sites import WIPES, Sites, base, called, is_bounded, stop
+from fmcheck.lint.sites import WIPES, Holders, Sites, base, called, is_bounded, stop
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -117,7 +117,7 @@ class Padding:
 
     def _may_be_of(self, reset: Sequence[ast.expr], filled: Sequence[ast.expr]) -> bool:
         """Tells whether what is reset may be, or hold, something that is filled."""
-        return any(self._sites.may_hold(one, other) for one in reset for other in filled)
+        return any(map(Holders(self._sites, reset).may_hold, filled))
 
     @property
     def _resets(self) -> Sequence[tuple[str, set[int]]]:
@@ -181,9 +181,10 @@ class Padding:
         found: set[str] = set()
         resets = {name for name, _ in self._resets}
         whole = [site for site in self._sites.wiped if not is_bounded(site)]
+        holders = Holders(self._sites, whole)
         for site in self._sites.heads if whole else ():
             is_named = "" in resets or not resets.isdisjoint(leaves(site))
-            if is_named and self._may_be_of(whole, [site]):
+            if is_named and holders.may_hold(site):
                 found.update(name for size in self._cuts([site]) for name in self._texts(size))
         told = [self._sites.nodes]
         called = self._outline.calls & self._peers.keys()

@@ -8,6 +8,7 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.block import walk
+from fmcheck.lint.buffers import Regions
 from fmcheck.lint.graph_inputs import Filling, Kind, When
 from fmcheck.lint.lazy import cst
 from fmcheck.lint.names import fits
@@ -96,20 +97,40 @@ class Functions:
 
         A class that fills such a buffer too resets its own, unless it is called for it.
         """
-        here = {one.line for one in self._here}
-        return any(
-            leaf in outline.resets
-            and leaf not in outline.fills
-            and (outline.name in calls or leaf not in self._filled_by_owner(outline))
-            for outline in self._with(leaf)
-            if outline.line not in here and not fits(outline.name, BEFORE_REPLAY)
-        )
+        known = self._facts.resetting.get(leaf)
+        if known is None:
+            known = self._facts.resetting[leaf] = _resetting(self._facts, leaf)
+        by_name = (lines for name, lines in known.owned.items() if name in calls)
+        return any(line not in self._lines for lines in (known.free, *by_name) for line in lines)
 
-    def _filled_by_owner(self, outline: Outline) -> set[str]:
-        """Returns what is filled in the class that an outline is of."""
-        module = self._facts.module
-        statement = next(iter(module.statements_at(outline.line, outline.line)))
-        return {leaf for one in outlines_of(statement, self._facts) for leaf in one.fills}
+    @cached_property
+    def _lines(self) -> set[int]:
+        return {one.line for one in self._here}
+
+
+@dataclass(frozen=True, slots=True)
+class Resetting:
+    """The lines of a module's functions that reset one buffer, and do not fill it.
+
+    `owned` are those of a class that fills such a buffer too, by the function's name; `free` the
+    rest.
+    """
+
+    free: Sequence[int]
+    owned: Mapping[str, Sequence[int]]
+
+
+def _resetting(facts: ModuleFacts, leaf: str) -> Resetting:
+    free: list[int] = []
+    owned: dict[str, list[int]] = {}
+    for statement in facts.module.statements_with((leaf,)):
+        inside = outlines_of(statement, facts)
+        fills_it = any(leaf in one.fills for one in inside)
+        for one in inside:
+            if leaf not in one.resets or leaf in one.fills or fits(one.name, BEFORE_REPLAY):
+                continue
+            (owned.setdefault(one.name, []) if fills_it else free).append(one.line)
+    return Resetting(free, owned)
 
 
 def _defines(facts: ModuleFacts, name: str) -> bool:
@@ -125,9 +146,11 @@ class Resets:
 
     def reach(self, fill: Write) -> bool:
         """Tells whether anything in the block resets the buffer that `fill` fills."""
-        return any(reset.region.may_be(fill.region) for reset in self._filling.resets) or any(
-            self._by_peers(fill)
-        )
+        return self._reset.may_be(fill.region) or any(self._by_peers(fill))
+
+    @cached_property
+    def _reset(self) -> Regions:
+        return Regions(reset.region for reset in self._filling.resets)
 
     def reach_from_elsewhere(self, fill: Write) -> bool:
         """Tells whether anything in the rest of the module does."""

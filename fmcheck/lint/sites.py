@@ -218,14 +218,6 @@ class Sites:
             return all(self.is_one(one, known) for one in (site.func, *site.args))
         return isinstance(site, ast.Constant)
 
-    def may_hold(self, one: ast.expr, other: ast.expr) -> bool:
-        """Tells whether what one expression names may be the buffer of the other, or hold it."""
-        holder, held = self.path(one), self.path(other)
-        if holder and held:
-            return f"{held}.".startswith(f"{holder}.")
-        names = self._reached(base(one))
-        return "" in names or not names.isdisjoint(self._reached(base(other)))
-
     def path(self, site: ast.expr) -> str:
         """Returns `a.b` for what is cut from it, where nothing here binds `a`; "" for the rest."""
         node, parts = base(site), []
@@ -236,7 +228,7 @@ class Sites:
             return ""
         return ".".join((node.id, *reversed(parts)))
 
-    def _reached(self, site: ast.expr) -> set[str]:
+    def reached(self, site: ast.expr) -> set[str]:
         """Returns the names of what an expression is and of what holds it.
 
         Names are followed as far as it goes. "" is what may be any of an object's buffers.
@@ -255,6 +247,34 @@ class Sites:
             if not found.isdisjoint(_ANY):
                 found.add("")
         return found
+
+
+class Holders:
+    """Some expressions of a function, read once however many others are compared with them."""
+
+    def __init__(self, sites: Sites, expressions: Sequence[ast.expr]) -> None:
+        self._sites = sites
+        self._paths: set[str] = set()
+        #: What they reach, and what those of them reach that have no path.
+        self._names: set[str] = set()
+        self._names_without_path: set[str] = set()
+        for one in expressions:
+            path, names = sites.path(one), sites.reached(base(one))
+            self._names |= names
+            if path:
+                self._paths.add(path)
+            else:
+                self._names_without_path |= names
+
+    def may_hold(self, other: ast.expr) -> bool:
+        """Tells whether what one of them names may be the buffer of the other, or hold it."""
+        path = self._sites.path(other)
+        if path:
+            parts = path.split(".")
+            if any(".".join(parts[: end + 1]) in self._paths for end in range(len(parts))):
+                return True
+        names = self._names_without_path if path else self._names
+        return "" in names or not names.isdisjoint(self._sites.reached(base(other)))
 
 
 def called(call: ast.Call) -> str:

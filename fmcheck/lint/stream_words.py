@@ -16,7 +16,7 @@ from fmcheck.lint.nodes import FUNCTIONS
 from fmcheck.lint.nodes import walk as all_below
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
 #: Names of functions that order work for their caller, or wait for it.
 ORDERING = re.compile(
@@ -120,6 +120,17 @@ class StreamWords:
             elif isinstance(inner, ast.AugAssign):
                 self.stores.append(inner.target)
 
+    @cached_property
+    def launched(self) -> Mapping[str, Sequence[int]]:
+        """The plain names that are assigned what a launch returns, each with its lines."""
+        found: dict[str, list[int]] = {}
+        for one in self.assigns:
+            if isinstance(one.value, ast.Call) and last_name(one.value.func) in (*LAUNCHES, "to"):
+                for target in one.targets:
+                    if isinstance(target, ast.Name):
+                        found.setdefault(target.id, []).append(one.lineno)
+        return found
+
     @property
     def pins(self) -> bool:
         """Tells whether a pinned tensor is made here."""
@@ -150,25 +161,40 @@ class StreamWords:
 
         Beside what orders any streams, only `wait_stream` of streams that are spelled alike.
         """
-        return self._surely(context, [(on, by, line) for by, on, line in self._stream_waits()])
+        return self._surely(context, self._waits_for_current)
 
     def joined_lines(self, context: ast.With) -> Sequence[int]:
         """Returns the lines of what is sure to have the current stream, or all, wait for a body."""
-        return self._surely(context, self._stream_waits())
+        return self._surely(context, self._waits_by_current)
 
-    def _surely(
-        self, context: ast.With, waits: Iterable[tuple[ast.expr, ast.expr, int]]
-    ) -> Sequence[int]:
-        """Returns the lines of waits between the current stream, the first, and a body's."""
+    def _surely(self, context: ast.With, waits: Mapping[str, Sequence[int]]) -> Sequence[int]:
+        """Returns the lines of waits between the current stream and a body's."""
         entered = _paths(context)
-        return [
-            *self.ordering_lines(WAITS),
-            *(
-                line
-                for current, other, line in waits
-                if self._is_current(current) and entered == {ast.dump(other)}
-            ),
-        ]
+        own = waits.get(min(entered), ()) if len(entered) == 1 else ()
+        return sorted([*self._ordering_lines, *own])
+
+    @cached_property
+    def _ordering_lines(self) -> Sequence[int]:
+        return self.ordering_lines(WAITS)
+
+    @cached_property
+    def _waits_for_current(self) -> Mapping[str, Sequence[int]]:
+        """The lines on which a stream, which is the dump, waits for the current one."""
+        return self._with_current((on, by, line) for by, on, line in self._stream_waits())
+
+    @cached_property
+    def _waits_by_current(self) -> Mapping[str, Sequence[int]]:
+        """The lines on which the current stream waits for one, which is the dump."""
+        return self._with_current(self._stream_waits())
+
+    def _with_current(
+        self, waits: Iterable[tuple[ast.expr, ast.expr, int]]
+    ) -> Mapping[str, Sequence[int]]:
+        found: dict[str, list[int]] = defaultdict(list)
+        for current, other, line in waits:
+            if self._is_current(current):
+                found[ast.dump(other)].append(line)
+        return found
 
     def _stream_waits(self) -> Iterator[tuple[ast.expr, ast.expr, int]]:
         """Yields who waits, for whom, and where."""
@@ -186,10 +212,13 @@ class StreamWords:
         return (
             isinstance(node, ast.Call)
             and last_name(node.func).endswith("current_stream")
-            and not any(
-                one.lineno <= node.lineno <= (one.end_lineno or one.lineno) for one in self.contexts
-            )
+            and node.lineno not in self._lines_in_contexts
         )
+
+    @cached_property
+    def _lines_in_contexts(self) -> set[int]:
+        ranges = (range(one.lineno, (one.end_lineno or one.lineno) + 1) for one in self.contexts)
+        return {line for lines in ranges for line in lines}
 
     def same_as(self, copy: ast.Call) -> set[str]:
         """Returns the last names that the target of a copy, or its result, may go by."""

@@ -25,6 +25,7 @@ if TYPE_CHECKING:
 COMMENT = re.compile(r"#\s*fmcheck:\s*(.*?)\s*(?=\s#|$)")
 FORM = re.compile(r"(?P<verb>[\w-]*)\s*(?P<brackets>\[(?P<codes>[^\]]*)\])?[\s:-]*(?P<reason>.*)")
 WISH = "expected `ignore[CODES] reason` or `ignore-file[CODES] reason`"
+VISIBLE = re.compile(r"\S")
 BLANK = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
@@ -184,14 +185,16 @@ def _without(one: _Suppression, idle: Sequence[str], lines: Sequence[str]) -> Ed
     span = one.span
     if left:
         return Edit(span, re.sub(r"\[[^\]]*\]", f"[{', '.join(left)}]", one.text, count=1))
-    line = lines[span.line - 1]
-    before, after = line[: span.column - 1], line[span.end_column - 1 :].strip()
+    # The line is not copied: it may hold thousands of comments.
+    line, start = lines[span.line - 1], span.column - 1
+    after = VISIBLE.search(line, span.end_column - 1)
     if after:
-        after_at = line.index(after, span.end_column - 1) + 1
-        return Edit(Span(span.line, span.column, span.line, after_at), "")
-    if not before.strip() and line.endswith("\n"):
+        return Edit(Span(span.line, span.column, span.line, after.start() + 1), "")
+    while start and line[start - 1].isspace():
+        start -= 1
+    if not start and line.endswith("\n"):
         return Edit(Span(span.line, 1, span.line + 1, 1), "")
-    return Edit(Span(span.line, len(before.rstrip()) + 1, span.line, span.end_column), "")
+    return Edit(Span(span.line, start + 1, span.line, span.end_column), "")
 
 
 def _malformed(path: str, span: Span, problem: str) -> Finding:
