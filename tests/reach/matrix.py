@@ -106,7 +106,8 @@ def run(project: Project, cells: Iterable[tuple[str, str]], *arguments: str) -> 
     checked = re.search(r"(\d+) buffers?, .* checked in (\d+) process(?:es)?; (.*)", done.stdout)
     assert checked, done.stdout
     assert checked[1] == checked[2] == str(len(cells)), checked[0]
-    assert checked[3] == "1 violation", checked[0]
+    in_tests = f" in {len(cells)} tests" if len(cells) > 1 else ""
+    assert checked[3] == f"1 violation{in_tests}", checked[0]
     for end, told in (("SIGTERM", "killed by SIGTERM"), ("segfault", "killed by SIGSEGV")):
         if any(cell[1] == end for cell in cells):
             assert told in done.stdout, done.stdout
