@@ -277,7 +277,9 @@ def test_a_shipped_contract_for_an_engine_that_is_not_there_fails_nothing() -> N
     coverage = Coverage(uses=(SHIPPED,))
 
     assert coverage.unchecked == ()
-    assert gaps(coverage) == ["no contract applied: nothing was checked (not imported: `big`)"]
+    assert gaps(coverage) == [
+        "no contract applied: nothing that a contract declares was checked (not imported: `big`)"
+    ]
     assert Coverage(uses=(replace(SHIPPED, imported=True),)).fails_unchecked
 
 
@@ -392,5 +394,7 @@ def test_other_ends_keep_their_status(
 def test_a_shipped_contract_that_does_not_apply_is_named(project: Project) -> None:
     project.write("pyproject.toml", "")
     result = project.run(NOTHING)
-    result.stdout.fnmatch_lines(["fmcheck: no contract applied: nothing was checked (not *"])
+    result.stdout.fnmatch_lines(
+        ["fmcheck: no contract applied: nothing that a contract declares was checked (not *"]
+    )
     assert result.ret == 0

@@ -36,9 +36,9 @@ if TYPE_CHECKING:
 PROGRAMS: dict[str, Callable[[], Any]] = {}
 #: They read on one thread what another made, which streams of a device would have to order.
 CROSSING: set[str] = set()
-#: torch itself takes another formula for them, with other last bits, while any dispatch mode is on:
-#: where streams are followed they are held against a mode that does nothing.
-BY_MODE = {"linear_algebra", "backward_formulas"}
+#: torch itself takes another formula for them, with other last bits, while any mode is on, the last
+#: while a function mode is: where streams are followed they are held against modes that do nothing.
+BY_MODE = {"linear_algebra", "backward_formulas", "attention"}
 
 
 def program(function: Callable[[], Any]) -> Callable[[], Any]:
@@ -1365,6 +1365,13 @@ def outcomes(names: list[str]) -> dict[str, Any]:
     return {name: outcome(name) for name in names}
 
 
+class _HearingNothing(TorchFunctionMode):
+    """Does nothing."""
+
+    def __torch_function__(self, func, types, args=(), kwargs=None):
+        return func(*args, **(kwargs or {}))
+
+
 class _Nothing(TorchDispatchMode):
     """Does nothing."""
 
@@ -1409,7 +1416,7 @@ def differences(mode: str, names: list[str] | None = None) -> dict[str, list[Any
     }
     under_a_mode = dict(bare)
     for name in set(names) & BY_MODE:
-        with _Nothing():
+        with _Nothing(), _HearingNothing():
             under_a_mode[name] = outcome(name)
     watch = Watch([], streams=mode, seed=3)
     watch.start()

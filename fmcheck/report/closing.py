@@ -86,8 +86,8 @@ def not_applied(coverage: Coverage) -> list[str]:
     names = ", ".join(f"`{use.name}`" for use in coverage.uses if not use.applied)
     if not names or any(use.applied for use in coverage.uses):
         return []
-    what = "no relay" if coverage.counts.tails else "nothing"
-    return [f"no contract applied: {what} was checked (not imported: {names})"]
+    what = "nothing that a contract declares was checked"
+    return [f"no contract applied: {what} (not imported: {names})"]
 
 
 def _never_imported(use: ContractUse) -> str:
@@ -154,7 +154,7 @@ def _unreached(coverage: Coverage) -> list[str]:
         return told
     return told + [
         f"declared relay {relay} was imported, but no buffer of it was ever written or gathered: "
-        "nothing was checked"
+        "it was not checked"
         for relay in coverage.imported
         if relay not in coverage.touched
     ]

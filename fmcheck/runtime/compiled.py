@@ -23,7 +23,7 @@ _TORCH_DISPATCH = "__torch_dispatch__"
 
 def teach_dynamo(dynamo: ModuleType) -> Undo:
     """Makes Dynamo break the graph at relay tensors and leave this package's code alone."""
-    from fmcheck.runtime import ops, relay_tensor, writes
+    from fmcheck.runtime import homes, ops, relay_tensor, syncs, writes
 
     kind = relay_tensor.RelayTensor
     untraced = getattr(dynamo.config, "nontraceable_tensor_subclasses", None)
@@ -32,7 +32,7 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
     original = kind.__dict__[_TORCH_FUNCTION]
     entered = {name: getattr(relay_tensor, name) for name in ("before_call", "after_call")}
     setattr(kind, _TORCH_FUNCTION, classmethod(dynamo.disable(original.__func__)))
-    modes: tuple[Any, ...] = (ops.Mode, writes.WriteMode)
+    modes: tuple[Any, ...] = (ops.Mode, syncs.StepMode, writes.WriteMode)
     seen = [mode.__dict__[_TORCH_DISPATCH] for mode in modes]
     for mode, method in zip(modes, seen, strict=True):
         mode.__torch_dispatch__ = dynamo.disable(method)
@@ -40,7 +40,18 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
         # An opaque function tells of its rows by these, from inside a compiled function too.
         setattr(relay_tensor, name, dynamo.disable(function))
 
+    context = dynamo.eval_frame.OptimizeContext
+    begin = context.__init__
+
+    @functools.wraps(begin)
+    def __init__(made: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        begin(made, *args, **kwargs)
+        made.enter_exit_hooks.append(homes.lift_factories)  # called around each compiled call
+
+    context.__init__ = __init__
+
     def undo() -> None:
+        context.__init__ = begin
         # The subclass stays untraced: tensors of it may outlive the session.
         setattr(kind, _TORCH_FUNCTION, original)
         for mode, method in zip(modes, seen, strict=True):

@@ -32,7 +32,7 @@ from fmcheck.runtime.containment import contained
 from fmcheck.runtime.naming import forget_classes, names_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import CodeType, FrameType
 
     from fmcheck.contract import Contract
@@ -335,6 +335,25 @@ def passes_on(method: Any) -> None:
 
 def _is_own(code: CodeType) -> bool:
     return code.co_filename.startswith(_OWN) and code not in _passing
+
+
+def lift_factories() -> Callable[[], None]:
+    """Takes our function modes off this thread's stack; returns what puts them back.
+
+    Under a function mode Dynamo calls the methods of tensors that it finds, ours, in place of its
+    own knowledge of them; what compiled code makes is out of sight in any case.
+    """
+    with _lifted() as modes:
+        ours = [mode for mode in modes if isinstance(mode, FactoryMode)]
+        for mode in ours:
+            modes.remove(mode)
+
+    def put_back() -> None:
+        for mode in ours:
+            if mode.is_on:
+                mode.begin()
+
+    return put_back
 
 
 class _lifted:  # noqa: N801  # reads as a function

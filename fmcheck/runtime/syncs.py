@@ -360,6 +360,8 @@ def watch_methods(mode_of_thread: Callable[[], StepMode | None]) -> Undo:
 
         @functools.wraps(original)
         def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(tensor, *args, **kwargs)
             mode = None if _here.is_inside else mode_of_thread()
             if mode is None or type(tensor) not in _PLAIN_TYPES:
                 return original(tensor, *args, **kwargs)
