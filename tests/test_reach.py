@@ -13,8 +13,10 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fmcheck.journal.gather import gather
+from fmcheck.journal.writer import Journal
 from fmcheck.reach.folder import is_gone
 from tests.reach import matrix
+from tests.reach.kills import violation
 from tests.reach.project import REPOSITORY, Project, make
 
 if TYPE_CHECKING:
@@ -704,16 +706,26 @@ def test_the_entry_point_does_nothing_outside_of_a_run(project: Project) -> None
     assert "1 passed" in project.pytest().stdout
 
 
-def test_old_journals_are_removed_but_for_the_latest(project: Project, tmp_path: Path) -> None:
+def test_old_journals_are_removed_but_for_the_latest_that_nobody_reported(
+    project: Project, tmp_path: Path
+) -> None:
     scratch = tmp_path / "scratch"
     for number in range(6):
-        (scratch / f"fmcheck-run-99999999{number}-x").mkdir(parents=True)
+        folder = scratch / f"fmcheck-run-99999999{number}-x"
+        folder.mkdir(parents=True)
+        killed = Journal(str(folder), "pytest", "pytest")
+        killed.violation(violation(1), advice=False)
+        head = folder / f"{killed.name}.jsonl"
+        # Another process wrote it, which is gone.
+        head.write_text(head.read_text().replace(f'"pid":{os.getpid()}', '"pid":999999999'))
+    (scratch / "fmcheck-run-999999998-nothing-found").mkdir()
     (scratch / "fmcheck-run-1-lives").mkdir()
     project.write("test_it.py", "def test_it():\n    pass\n")
     project.pytest("-p", "fmcheck", TMPDIR=str(scratch))
-    left = [path.name for path in scratch.iterdir()]
+    left = sorted(path.name for path in scratch.iterdir())
     assert len(left) == 4
-    assert "fmcheck-run-1-lives" in left
+    assert left[0] == "fmcheck-run-1-lives"
+    assert all(name.endswith("-x") for name in left[1:])
 
 
 def test_what_a_child_keeps_on_a_device_is_fetched_at_the_end_of_the_test(project: Project) -> None:
