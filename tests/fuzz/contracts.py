@@ -74,6 +74,8 @@ def _mended(draw: Draw, kind: str, table: dict[str, Any]) -> dict[str, Any]:
         table.pop("relays", None)
         if table["does"] == "takes back":
             table["rows"] = "req.row"
+    if kind == "Contract":
+        table.pop("only_in", None)  # its names have to be the contract's own
     if kind == "Renamed" and not table.get("classes"):
         table["receivers"] = ["worker"]
     if kind == "Budget":
@@ -226,7 +228,13 @@ def garbled(draw: Draw, text: bytes) -> bytes:
 
 
 #: Entries that are valid one by one may, drawn at random, contradict each other.
-CLASHES = ("contradicts", "is without effect", "nothing is demanded", "may mean the same name")
+CLASHES = (
+    "contradicts",
+    "is without effect",
+    "nothing is demanded",
+    "may mean the same",
+    "expected rows",
+)
 
 
 def broken_contract(text: bytes, *, must_load: bool = False) -> str:
