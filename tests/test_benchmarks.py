@@ -12,7 +12,7 @@ from tests.benchmarks.ratio import Ratio
 
 
 def test_every_module_with_ratios_is_a_part():
-    parts = {"fused_gather", "guard", "lint", "scaling", "startup", "streams", "watch"}
+    parts = {"endurance", "fused_gather", "guard", "lint", "scaling", "startup", "streams", "watch"}
     assert set(benchmarks.parts()) == parts
     assert "ratio" not in benchmarks.parts()
 
