@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-$(VENV)/.ready: pyproject.toml constraints.txt tests/requirements.txt
+$(VENV)/.ready: pyproject.toml constraints.txt tests/requirements.txt tests/requirements-release.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet -c constraints.txt -e '.[pytest]' torch -r tests/requirements.txt
 	@touch $@
