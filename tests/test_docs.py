@@ -56,7 +56,7 @@ def test_every_check_is_explained():
 def test_a_checks_page_says_all_there_is_to_say(code):
     page = check_page(code)
     assert page.startswith(f"# {code} {CHECKS[code]}\n")
-    for title in ("What it means", "How it is seen", "What it cannot see", "How to mend it"):
+    for title in ("What it means", "How it is seen", "What it cannot see", "How to fix it"):
         assert re.search(rf"^## {title}\n\n\S.{{20,}}$", page, re.MULTILINE)
     assert re.search(r"^- \[\S+#\d+\]\(https://github\.com/\S+/pull/\d+\)$", page, re.MULTILINE)
 

@@ -301,6 +301,43 @@ def test_no_page_names_a_machine_or_a_registry(page):
     assert re.findall(r"(?<![\w.])/(?:work|home|root|tmp|opt)/|pypi\.org/simple", read(page)) == []
 
 
+#: Words of our own for what has a plain technical name, with that name.
+PLAIN = {
+    r"mend(?:s|ed|ing)?": "fix",
+    r"told|tells of": "reported",
+    r"planted?s?|plants": "injected",
+    r"slip(?:s|ped)? through": "survived",
+    r"takes? hold of": "instruments",
+    r"anew": "again",
+    r"out of sight|out of (?:our|its|Python's) sight": "not followed",
+    r"nobody wrote": "unwritten",
+    r"stands? nowhere|is not there": "not found",
+    r"lies? beside|lies? elsewhere": "is kept beside, is elsewhere",
+    r"is held against": "is checked against",
+    r"museum": "regression corpus",
+}
+#: Made of other files, which have tests of their own, or a record of the past.
+NOT_OURS = ("CHANGELOG.md", "fixtures/museum/README.md")
+
+
+def prose_of(page: str) -> str:
+    """A page without blocks and pieces of code, and without the table that is made."""
+    text = re.sub(f"{re.escape(made.BEGIN)}.*{re.escape(made.END)}", "", read(page), flags=re.S)
+    text = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    return re.sub(r"`[^`\n]*`|\]\([^)]*\)", "", text)
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page not in NOT_OURS])
+def test_prose_uses_the_plain_technical_word(page):
+    prose = " ".join(prose_of(page).split())
+    found = {
+        hit[0]: plain
+        for word, plain in PLAIN.items()
+        for hit in re.finditer(rf"\b(?:{word})\b", prose, re.IGNORECASE)
+    }
+    assert found == {}, "say the word on the right"
+
+
 # --- blocks that run ---
 
 
