@@ -2,7 +2,8 @@
 
 The table of rules in docs/lint.md comes from the registry. The two findings of README.md are what
 the linter prints of a released SGLang, and the plugin of the small engine in tests/data, with the
-contract that README.md itself gives.
+contract that README.md itself gives. docs/quick-start.md has the second too, and docs/contracts.md
+what `fmcheck contract` prints of typos.
 """
 
 from __future__ import annotations
@@ -24,6 +25,7 @@ from tests.corpus import wheel_source
 
 ROOT = Path(__file__).parent.parent
 README, LINT = ROOT / "README.md", ROOT / "docs" / "lint.md"
+GUIDE, QUICK = ROOT / "docs" / "contracts.md", ROOT / "docs" / "quick-start.md"
 BEGIN, END = "<!-- rules: made by `python -m tests.readme` -->", "<!-- end of the rules -->"
 #: A bug in a test of the small engine: the batch is gathered twice.
 STALE = """\
@@ -37,6 +39,29 @@ def test_two_steps():
     relay.gather(rows)
     relay.gather(rows)
 """
+
+#: An engine, and a contract with a typo in each kind of name.
+TYPOS = {
+    "my_engine.toml": """\
+[engine]
+name = "my_engine"
+
+[graph_inputs]
+row_indices = ["req_pool_indicez"]
+
+[launches]
+per_step = ["my_engine.loop:Loop.run_bach"]
+
+[device]
+agnostic = ["my_engine/manager/*.py"]
+""",
+    "src/my_engine/loop.py": """\
+class Loop:
+    def run_batch(self):
+        self.req_pool_indices.zero_()
+""",
+    "src/my_engine/managers/one.py": "",
+}
 
 FAMILIES = {
     "FM1": "relay buffers and late results",
@@ -127,6 +152,34 @@ def shortened(output: str) -> str:
     return f"$ pytest -p fmcheck test_relay.py\n...\n{story[0]}\n...\n{closing[0]}\n"
 
 
+def story(text: str) -> str:
+    """Returns the finding at run time of README.md, as docs/quick-start.md shows it."""
+    _, _, found = violation_block(text).partition("...\n")
+    return found.partition("  test ")[0]
+
+
+def typos_block(text: str) -> str:
+    """Returns the block of docs/contracts.md that shows what `fmcheck contract` prints."""
+    return next(one for one in blocks(text, "console") if "did you mean" in one)
+
+
+def typos(folder: Path) -> str:
+    """Returns what `fmcheck contract` prints of TYPOS, with the command."""
+    for name, source in TYPOS.items():
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).write_text(source)
+    out = io.StringIO()
+    with contextlib.redirect_stdout(out):
+        main(["contract", str(folder / "my_engine.toml"), str(folder / "src")])
+    return f"$ fmcheck contract my_engine.toml src/\n{out.getvalue()}"
+
+
+def with_typos(text: str) -> str:
+    """Returns the text of docs/contracts.md with what `fmcheck contract` prints now."""
+    with tempfile.TemporaryDirectory() as folder:
+        return text.replace(typos_block(text), typos(Path(folder)))
+
+
 def with_findings(text: str) -> str:
     """Returns the text of README.md with its two findings as they are printed now."""
     with tempfile.TemporaryDirectory() as folder:
@@ -137,4 +190,7 @@ def with_findings(text: str) -> str:
 
 if __name__ == "__main__":
     LINT.write_text(with_table(LINT.read_text()))
+    GUIDE.write_text(with_typos(GUIDE.read_text()))
     README.write_text(with_findings(README.read_text()))
+    (shown,) = blocks(QUICK.read_text(), "text")
+    QUICK.write_text(QUICK.read_text().replace(shown, story(README.read_text())))
