@@ -31,8 +31,9 @@ class Outcome:
 
     `fixed` counts findings; `refused` holds paths and why their fixes were not made, `unwritten`
     those that could not be written, `diffs` what would have been written and `stdin` the fixed text
-    of a file that was given as text. `allowed` counts findings that a baseline knows, `notes` say
-    what was done to one, and which files were left out.
+    of a file that was given as text. `kept` says why `--fix` leaves a file with fixes as it is.
+    `allowed` counts findings that a baseline knows, `notes` say what was done to one, and which
+    files were left out.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -42,6 +43,7 @@ class Outcome:
     fixed: int = 0
     refused: list[tuple[str, str]] = field(default_factory=list)
     unwritten: list[tuple[str, str]] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
     diffs: list[str] = field(default_factory=list)
     stdin: bytes | None = None
     allowed: int = 0
@@ -103,7 +105,22 @@ def lint_paths(request: Request) -> Outcome:
     outcome.findings = [finding for found in reported.values() for finding in found]
     outcome.findings += closed.findings
     outcome.notes += [*closed.notes, *_not_followed(planned.outside)]
+    outcome.kept = dict(_kept(outcome, request))
+    if inputs is not None:
+        inputs.repeatable = inputs.repeatable and not outcome.kept
     return outcome
+
+
+def _kept(outcome: Outcome, request: Request) -> Iterator[tuple[str, str]]:
+    """Yields the files with fixes that `--fix` leaves, or has left, as they are, and why."""
+    if request.stdin is not None:
+        return
+    from fmcheck.atomic import refusal
+
+    left = dict([*outcome.refused, *outcome.unwritten])
+    for path in {one.path: None for one in outcome.findings if one.edits}:
+        if why := left.get(path) or refusal(path, request.paths):
+            yield path, why.removeprefix("cannot be rewritten: ")
 
 
 def _not_followed(links: Sequence[Path]) -> Iterator[str]:
