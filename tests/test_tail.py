@@ -62,6 +62,39 @@ def replay(body: str, signature: str = "self, batch, bs, raw_bs") -> str:
     return f"class Runner:\n    def replay({signature}):\n{lines}\n"
 
 
+def test_a_key_that_is_not_always_known_names_the_buffer_that_the_caret_is_at() -> None:
+    source = """\
+        class Pool:
+            def load(self, batch, bs, raw_bs):
+                for key in ("gate", "down"):
+                    self.prepare(key)
+                key = self.key_of(batch)
+                if bs != raw_bs:
+                    self.seq_lens.fill_(1)
+                self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+                self.tables[key][:raw_bs].copy_(batch.table)
+        """
+    (finding,) = lint(source)
+
+    line = textwrap.dedent(source).splitlines()[finding.span.line - 1]
+    caret = line[finding.span.column - 1 : finding.span.end_column - 1]
+    assert caret == "self.tables[key][:raw_bs]"
+    assert finding.message.startswith("`tables[*]` is filled up to `raw_bs` only")
+
+
+def test_a_key_that_is_known_in_full_names_each_buffer() -> None:
+    source = """\
+        class Pool:
+            def load(self, batch, bs, raw_bs):
+                if bs != raw_bs:
+                    self.seq_lens.fill_(1)
+                self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+                for key in ("gate", "down"):
+                    self.tables[key][:raw_bs].copy_(batch.table)
+        """
+    assert stale(source) == ["gate", "down"]
+
+
 SIBLING = """
 if bs != raw_bs:
     self.seq_lens.fill_(1)
