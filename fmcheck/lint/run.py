@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from fmcheck.finding import Finding, Severity
 from fmcheck.lint import recording
 from fmcheck.lint.cache import unpack
 from fmcheck.lint.gate import Gate
+from fmcheck.lint.identity import identity_of, is_module
 from fmcheck.lint.own import UNCHECKED
 from fmcheck.lint.plan import Job, plan
 from fmcheck.lint.request import Fixing, Request
@@ -23,6 +25,8 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.replay import Inputs
     from fmcheck.lint.stored import State
+
+_CLASS = re.compile(rb"^class[ \t]+(\w+)", re.MULTILINE)
 
 
 @dataclass(slots=True)
@@ -105,10 +109,34 @@ def lint_paths(request: Request) -> Outcome:
     outcome.findings = [finding for found in reported.values() for finding in found]
     outcome.findings += closed.findings
     outcome.notes += [*closed.notes, *_not_followed(planned.outside)]
+    outcome.notes += [one for job in jobs if job.path in request.paths for one in _lone(job)]
     outcome.kept = dict(_kept(outcome, request))
     if inputs is not None:
         inputs.repeatable = inputs.repeatable and not outcome.kept
     return outcome
+
+
+def _lone(job: Job) -> Iterator[str]:
+    """Yields a note if a named file looks like a module of a contract that it is not by its path.
+
+    A copy outside of its package is not known from its path, and a class of one name may be two.
+    """
+    relays = [(one, of) for of in job.rules[0].contracts for one in of.relay] if job.rules else []
+    if not relays:
+        return
+    try:
+        text = read(job.path) if job.text is None else job.text
+    except OSError:
+        return  # which is a finding
+    defined = set(_CLASS.findall(text))
+    for relay, contract in relays:
+        is_named = relay.qualname.encode() in defined
+        if is_named and not is_module(identity_of(str(job.path)), relay.module):
+            yield (
+                f"{job.path}: it defines `{relay.qualname}`, but is not `{relay.module}` by its "
+                f"path: what contract `{contract.engine.name}` says of that module was not "
+                f"applied; if it is a copy, lint it as `{relay.module.replace('.', '/')}.py`"
+            )
 
 
 def _kept(outcome: Outcome, request: Request) -> Iterator[tuple[str, str]]:
