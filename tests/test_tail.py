@@ -50,6 +50,24 @@ def stale(source: str) -> list[str]:
     return [re.findall(r"`(.+?)`", finding.message)[0] for finding in lint(source)]
 
 
+@pytest.mark.parametrize("buffer", ["self.bufs()", "self.bufs(1)[0]", "(a or b)", "a.get(x)"])
+def test_a_buffer_without_a_name_is_called_by_its_source(buffer: str) -> None:
+    source = f"""\
+def replay(self, a, b, x, meta, slots, rows, n, padded):
+    {buffer}[:n].copy_(rows)
+    slots[:n].copy_(rows)
+    meta.rows = {buffer}[:n]
+    meta.slots = slots[:padded]
+"""
+    (finding, *more) = lint_text(source.encode(), "runner.py", [rule("FM206")])
+
+    for one in (finding, *more):
+        (name,) = re.findall(r"^`(.*?)` is handed", one.message)
+        line = source.splitlines()[one.span.line - 1]
+        assert name
+        assert name in line[one.span.column - 1 : one.span.end_column - 1]
+
+
 def stale_slots(source: str) -> list[str]:
     """The slots whose policy keeps the tail, in the order of their lines."""
     found = lint_text(source.encode(), "registry.py", [rule("FM203")])
