@@ -364,8 +364,10 @@ def _closing(outcome: Outcome, arguments: argparse.Namespace) -> list[str]:
     lines = [text.summary(outcome.findings, outcome.files, outcome.rules)]
     if outcome.fixed:
         lines.append(f"fixed {outcome.fixed} of what was found; the rest is above")
-    if offer := text.fixable(outcome.findings):
+    if offer := text.fixable(one for one in outcome.findings if one.path not in outcome.kept):
         lines.append(offer)
+    if kept := text.not_fixable(outcome.findings, outcome.kept):
+        lines.append(kept)
     if outcome.allowed:
         lines.append(f"{outcome.allowed:,} more in the baseline")
     if outcome.suppressed and arguments.show_suppressed:

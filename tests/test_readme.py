@@ -18,7 +18,9 @@ from fmcheck.config import load_settings
 from fmcheck.contract import Contract, parse_contract
 from fmcheck.finding import CHECKS
 from tests.corpus import wheel_source
+from tests.drives import DRIVES, drive
 from tests.readme import made
+from tests.sglang_env import release_folder
 from tests.test_plugin import Project, project
 
 __all__ = ["project"]
@@ -115,6 +117,23 @@ def test_the_first_finding_is_what_the_linter_says(readme, monkeypatch, capsys):
     assert main([*shlex.split(command)[2:], "--no-cache"]) == 1
 
     assert expected in capsys.readouterr().out
+
+
+@pytest.mark.release
+def test_the_first_violation_is_what_the_watch_says(readme):
+    block = next(block for block in blocks(readme, "console") if "FR102" in block)
+    parts = block.partition("\n")[2].split("...\n")
+
+    told = drive("0.5.23", "overlap").output
+
+    folders = (str(one).lstrip("/") for one in (release_folder("0.5.23"), DRIVES))
+    for folder in folders:
+        told = told.replace(f"{folder}/", "")
+    told = re.sub(r"\bpid=\d+", re.search(r"\bpid=\d+", block)[0], told)
+    assert len(parts) == 3
+    for part in parts:
+        assert part in told
+        told = told[told.index(part) :]
 
 
 def test_every_target_of_make_has_help_and_is_told_of(readme, root):

@@ -96,22 +96,141 @@ def test_a_second_gather_of_what_was_bound_is_a_double_read(watch: Watch) -> Non
     assert violation.last_write.site.path == __file__
 
 
-PLACEHOLDERS: dict[str, Callable[[], torch.Tensor]] = {
-    "zeros": lambda: torch.zeros(4, dtype=torch.int64),
-    "full of -1": lambda: torch.full((4,), -1),
-    "full of NaN": lambda: torch.full((4,), float("nan")),
-    "full of infinity": lambda: torch.full((4,), float("inf")),
-    "what the contract forbids": lambda: torch.full((4,), -9),
-}
+def zeros(relay: Relay) -> None:
+    relay.late = torch.zeros(4, dtype=torch.int64)
 
 
-@pytest.mark.parametrize("name", PLACEHOLDERS)
-def test_a_buffer_made_late_that_holds_a_mark_was_not_written(name: str, watch: Watch) -> None:
+def full_of_minus_one(relay: Relay) -> None:
+    relay.late = torch.full(
+        (4,),
+        -1,
+    )
+
+
+def full_of_nan(relay: Relay) -> None:
+    relay.late = torch.full((4,), float("nan"))
+
+
+def full_of_infinity(relay: Relay) -> None:
+    relay.late = torch.full((4,), float("inf"))
+
+
+def what_the_contract_forbids(relay: Relay) -> None:
+    relay.late = torch.full((4,), -9)
+
+
+def by_another_name(relay: Relay) -> None:
+    made = ROWS.new_zeros(4).to("cpu")
+    relay.late = made
+
+
+def by_setattr(relay: Relay) -> None:
+    for name in ("late",):
+        setattr(relay, name, torch.zeros(4))
+
+
+def by_a_function(relay: Relay) -> None:
+    relay.late = Maker.room()
+
+
+def in_inference_mode(relay: Relay) -> None:
+    with torch.inference_mode():
+        relay.late = torch.zeros(4)
+
+
+def one_of_two(relay: Relay) -> None:
+    relay.late, _ = torch.zeros(4), torch.ones(4)
+
+
+class Maker:
+    @staticmethod
+    def room() -> torch.Tensor:
+        return torch.zeros(4) if len(ROWS) > 1 else torch.empty(4)
+
+
+@pytest.mark.parametrize(
+    "bind",
+    [
+        *(zeros, full_of_minus_one, full_of_nan, full_of_infinity, what_the_contract_forbids),
+        *(by_another_name, by_setattr, by_a_function, in_inference_mode, one_of_two),
+    ],
+)
+def test_what_a_factory_made_late_was_not_written(
+    bind: Callable[[Relay], None], watch: Watch
+) -> None:
     relay = Relay()
-    relay.late = PLACEHOLDERS[name]()
+    bind(relay)
     before = relay.late.clone()
     assert torch.equal(relay.late[ROWS].nan_to_num(), before[ROWS].nan_to_num())
     assert codes(watch) == ["FR101"]
+
+
+NO_TOKENS = torch.zeros(4, dtype=torch.int64)
+
+
+def copied(relay: Relay) -> None:
+    relay.late = NO_TOKENS.clone()
+
+
+def computed(relay: Relay) -> None:
+    relay.late = torch.cat([NO_TOKENS[:1], NO_TOKENS[1:] * 7])
+
+
+def given(relay: Relay, tokens: torch.Tensor = NO_TOKENS) -> None:
+    relay.late = tokens
+
+
+def of_the_hosts_values(relay: Relay) -> None:
+    relay.late = torch.tensor([0, 0, 0, 0])
+
+
+def written_before(relay: Relay) -> None:
+    made = torch.empty(4, dtype=torch.int64)
+    made[:] = NO_TOKENS
+    relay.late = made
+
+
+def written_in_inference_mode(relay: Relay) -> None:
+    with torch.inference_mode():
+        made = torch.empty(4, dtype=torch.int64)
+        made[:] = NO_TOKENS
+        relay.late = made
+
+
+def by_out(relay: Relay) -> None:
+    relay.late = torch.full((4,), 0, out=torch.ones(4, dtype=torch.int64))
+
+
+def one_way_only(relay: Relay) -> None:
+    relay.late = torch.zeros(4) if len(ROWS) > 9 else NO_TOKENS.clone()
+
+
+WRITTEN = [
+    *(copied, computed, given, of_the_hosts_values, written_before, written_in_inference_mode),
+    *(by_out, one_way_only),
+]
+
+
+@pytest.mark.parametrize("bind", WRITTEN)
+def test_zeros_that_the_engine_computed_before_a_late_bind_are_values(
+    bind: Callable[[Relay], None], watch: Watch
+) -> None:
+    relay = Relay()
+    bind(relay)
+    assert relay.late[ROWS].tolist() == [0, 0]
+    assert codes(watch) == []
+
+
+@pytest.mark.parametrize("bind", WRITTEN)
+def test_a_write_to_some_rows_of_a_late_bind_leaves_the_others_values(
+    bind: Callable[[Relay], None], watch: Watch
+) -> None:
+    relay = Relay()
+    bind(relay)
+    with torch.inference_mode():
+        relay.late[ROWS[:1]] = 5
+    assert relay.late[ROWS].tolist() == [5, 0]
+    assert codes(watch) == []
 
 
 def test_a_buffer_made_late_by_empty_was_not_written_where_it_was_not(watch: Watch) -> None:

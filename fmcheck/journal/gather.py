@@ -42,7 +42,23 @@ def gather(folders: Iterable[Path | str]) -> Run:
             library.look(whole=True)
         except OSError as err:
             raise UsageError(library.folder, f"cannot be read: {err.strerror or err}") from None
-    return record_of(libraries)
+    unread = [(pages, why) for one in libraries for pages, why in _unread(one)]
+    if unread and not any(pages.head for one in libraries for pages in one.pages.values()):
+        (first, why), more = unread[0], len(unread) - 1
+        also = f", and neither can {more:,} more" if more else ""
+        raise UsageError(f"{first.folder}/{first.name}{layout.LINES}", f"{why}{also}")
+    run = record_of(libraries)
+    lost = (f"journal {pages.name}{layout.LINES}: {why}" for pages, why in unread)
+    return replace(run, problems=(*run.problems, *lost))
+
+
+def _unread(library: Library) -> Iterator[tuple[Pages, str]]:
+    """Yields the journals of which nothing can be read, each with the reason."""
+    for pages in library.pages.values():
+        if pages.why_unread:
+            yield pages, f"cannot be read: {pages.why_unread}"
+        elif pages.head is None:
+            yield pages, "expected the lines of a journal, found none that can be read"
 
 
 def record_of(libraries: Iterable[Library]) -> Run:

@@ -55,7 +55,8 @@ class Pages:
     violations in order, `facts` its sentences and names by their kind. `untracked` counts what it
     did not follow, by what it was and why; `incomplete` holds a sentence for each check that failed
     itself, and `uses` how far each contract was used. Only a pytest process has a `session`, and
-    the `phases` of the tests that it ran.
+    the `phases` of the tests that it ran. `damaged` counts lines that are none, `why_unread` says
+    why the file could not be read.
     """
 
     folder: str
@@ -73,6 +74,7 @@ class Pages:
     reaped: list[Reaped] = field(default_factory=list)
     goodbye: Goodbye | None = None
     damaged: int = 0
+    why_unread: str = ""
     _offset: int = 0
     _committed: int = 0
     _words: memoryview | None = None
@@ -90,8 +92,10 @@ class Pages:
             with open_regular(os.path.join(self.folder, self.name + layout.LINES)) as file:
                 file.seek(self._offset)
                 text = file.read()
-        except OSError:
+        except OSError as err:
+            self.why_unread = err.strerror or str(err)
             return False
+        self.why_unread = ""
         end = text.rfind(b"\n") + 1
         self._offset += end
         for line in text[:end].splitlines():

@@ -1,7 +1,7 @@
 """Adoption: a tensor that becomes a relay buffer is replaced by an alias.
 
 What it holds then is a placeholder, which is poisoned, or values, which are rows written. Nothing
-of a tensor says which; what is known is when it was bound, and what stands in it.
+of a tensor says which; what is known is when it was bound, by what, and what stands in it.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fmcheck.runtime import devices, probes, relay_tensor
+from fmcheck.runtime import devices, origin, probes, relay_tensor
 
 if TYPE_CHECKING:
     from fmcheck.contract import Buffer, Relay
@@ -74,31 +74,41 @@ def adopt(
         owners,
         buffer.overwrite,
     )
-    _begin(made._relay, tensor, bind)
+    _begin(made._relay, tensor, name, bind)
     tally.buffers += 1
     if tensor.numel():
         _by_storage[key] = made._relay
     return made
 
 
-def _begin(relay: RelayBuffer, tensor: torch.Tensor, bind: Bind) -> None:
+def _begin(relay: RelayBuffer, tensor: torch.Tensor, name: str, bind: Bind) -> None:
     """Poisons a placeholder, and takes anything else for values.
 
     Made by `__init__` it is a placeholder, unless it was written in place and is not one number
-    throughout. Made later, one number that marks an empty row is a placeholder; what else it is,
-    the engine's first access tells: it writes to a placeholder (`torch.empty`) before it gathers.
+    throughout. Bound later it is one if it comes straight from a factory and holds one number that
+    marks an empty row; what else a factory gave (`torch.empty`), the engine's first access tells:
+    it writes to a placeholder before it gathers.
     """
     is_one_number, is_mark = relay.fill()
+    is_bare = bind is Bind.LATER and _is_bare(tensor, name)
     is_placeholder = {
         Bind.IN_INIT: is_one_number or not _was_written(tensor),
-        Bind.LATER: is_mark,
+        Bind.LATER: is_mark and is_bare,
         Bind.AGAIN: False,
     }
     if is_placeholder[bind]:
         relay.lay_poison()
     else:
         relay.adopt_values(bound=True)
-        relay.is_on_trust = bind is Bind.LATER and not _was_written(tensor)
+        relay.is_on_trust = is_bare
+
+
+def _is_bare(tensor: torch.Tensor, name: str) -> bool:
+    """Tells whether a tensor that is being bound comes from a factory, and was not written since.
+
+    In inference mode writes are not counted: there it has had no other use.
+    """
+    return not _was_written(tensor) and origin.is_bare(name, once=tensor.is_inference())
 
 
 def _was_written(tensor: torch.Tensor) -> bool:
