@@ -427,8 +427,8 @@ def test_a_run_writes_what_it_was_asked_for(project: Project, tmp_path, workers)
 
 UNTRACKED = """
     import pytest, toy_engine
-    from fmcheck.runtime import session
-    from fmcheck.runtime.tally import BrokenCheck
+    from fmcheck.runtime.session import session
+    from fmcheck.runtime.core.tally import BrokenCheck
 
     @pytest.mark.parametrize("number", [1, 2])
     def test_it(number):
