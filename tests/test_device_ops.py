@@ -14,17 +14,17 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import fmcheck
-from fmcheck.runtime import capturing
-from fmcheck.runtime.relay_tensor import RelayTensor, relay_tensor
-from fmcheck.runtime.unfollowed import unfollowed
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.core.unfollowed import unfollowed
+from fmcheck.runtime.relay.relay_tensor import RelayTensor, relay_tensor
+from fmcheck.runtime.session.watch import Watch
+from fmcheck.runtime.steps import capturing
 from tests.test_device_streams import Device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fmcheck.finding import Violation
-    from fmcheck.runtime.streams import Streams
+    from fmcheck.runtime.session.streams import Streams
 
 
 class Engine:
@@ -111,7 +111,9 @@ WAITS: dict[str, Callable[[torch.Tensor], object]] = {
     "to the host": lambda one: one.to("meta"),
 }
 # As code of fmcheck's own would, which looks at what it was given.
-LOOK = compile("one.nonzero()", str(Path(fmcheck.__file__).parent / "runtime" / "picks.py"), "eval")
+LOOK = compile(
+    "one.nonzero()", str(Path(fmcheck.__file__).parent / "runtime" / "relay" / "picks.py"), "eval"
+)
 LAUNCHES: dict[str, Callable[[torch.Tensor], object]] = {
     "add": lambda one: one + 1,
     "index": lambda one: one[one - 1],

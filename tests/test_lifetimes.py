@@ -12,8 +12,9 @@ import torch
 
 from fmcheck.contract import parse_contract
 from fmcheck.errors import UsageError
-from fmcheck.runtime import probes, virtual
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.order import virtual
+from fmcheck.runtime.session import probes
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -16,10 +16,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fmcheck.runtime.owners import Owners
-from fmcheck.runtime.relay_tensor import relay_tensor
-from fmcheck.runtime.scope import Scope, scoped
-from fmcheck.runtime.tally import Tally
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.relay.owners import Owners
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
+from fmcheck.runtime.relay.scope import Scope, scoped
 from tests.row_model import EMPTY, LIVE, Model, Pool, Said
 
 if TYPE_CHECKING:

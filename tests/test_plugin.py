@@ -617,7 +617,7 @@ def test_a_dead_detector_stops_the_session(project: Project, workers: tuple[str,
     project.write(
         "conftest.py",
         """
-        from fmcheck.runtime.buffer import RelayBuffer
+        from fmcheck.runtime.relay.buffer import RelayBuffer
 
         RelayBuffer._poison_over = lambda *args: None
         """,

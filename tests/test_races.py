@@ -9,8 +9,8 @@ import torch
 from _pytest._io.saferepr import saferepr
 
 from fmcheck.contract import parse_contract
-from fmcheck.runtime.relay_tensor import relay_tensor
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,10 +8,10 @@ import pytest
 import torch
 
 from fmcheck.contract import parse_contract
-from fmcheck.runtime import hold as holds
-from fmcheck.runtime import relay_tensor
-from fmcheck.runtime.relay_tensor import RelayTensor
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.relay import relay_tensor
+from fmcheck.runtime.relay.relay_tensor import RelayTensor
+from fmcheck.runtime.session import hold as holds
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

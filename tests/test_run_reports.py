@@ -12,8 +12,8 @@ import pytest
 
 from fmcheck.cli import main
 from fmcheck.finding import CHECKS, Severity
-from fmcheck.journal.gather import gather
 from fmcheck.merging import merge
+from fmcheck.processes.journal.gather import gather
 from fmcheck.record_file import encode, read_run, schema
 from fmcheck.report import github
 from fmcheck.report.by_check import by_check
@@ -459,8 +459,8 @@ def test_a_run_writes_what_it_was_asked_for(project: Project, tmp_path, workers)
 
 UNTRACKED = """
     import pytest, toy_engine
-    from fmcheck.runtime import session
-    from fmcheck.runtime.tally import BrokenCheck
+    from fmcheck.runtime.session import session
+    from fmcheck.runtime.core.tally import BrokenCheck
 
     @pytest.mark.parametrize("number", [1, 2])
     def test_it(number):

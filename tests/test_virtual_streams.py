@@ -10,14 +10,14 @@ import torch
 from torch.cpu import Stream as StreamFromBefore
 from torch.cpu import synchronize as synchronize_from_before
 
-from fmcheck.runtime import moment
-from fmcheck.runtime.virtual import current_lane, lane_of
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.core import moment
+from fmcheck.runtime.order.virtual import current_lane, lane_of
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fmcheck.runtime.fences import Fences
+    from fmcheck.runtime.order.fences import Fences
 
 OLD_STREAM, OLD_EVENT = torch.cpu.Stream(), torch.cpu.Event()
 

@@ -10,7 +10,7 @@ import torch
 
 import fmcheck
 from fmcheck.errors import UsageError
-from fmcheck.runtime import probes, session
+from fmcheck.runtime.session import probes, session
 
 if TYPE_CHECKING:
     from pathlib import Path

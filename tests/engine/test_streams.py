@@ -10,7 +10,7 @@ from fixtures.engine.faults import FAULTS, Proof, fault
 from fixtures.engine.serve import Engine, serve_ranks
 from fixtures.engine.settings import Algorithm, Guard, Settings
 from fixtures.engine.workload import random_asks, requests_for, run
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.watch import Watch
 from tests.stream_modes import CONTRACT, RACES, answers_differ, healthy
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from fixtures.engine.faults import FAULTS, fault
 from fixtures.engine.settings import Algorithm, Settings
 from fixtures.engine.workload import differing, random_asks, run
 from fmcheck.contract import load_contract
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -16,7 +16,7 @@ from fixtures.engine.serve import Engine, serve_ranks
 from fixtures.engine.settings import Algorithm, Guard, Settings
 from fixtures.engine.workload import random_asks, requests_for, run, run_on
 from fmcheck.contract import load_contract
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

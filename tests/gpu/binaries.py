@@ -88,7 +88,8 @@ def launches() -> list[Launch]:
     """Uses watched buffers in each way, and returns what would have been launched, each once."""
     import torch
 
-    from fmcheck.runtime import clock_kernels, kernels, relay_tensor
+    from fmcheck.runtime.device import clock_kernels, kernels
+    from fmcheck.runtime.relay import relay_tensor
 
     seen: dict[Launch, None] = {}
     with _taken_down(kernels, seen), _taken_down(clock_kernels, seen):
@@ -104,7 +105,7 @@ def launches() -> list[Launch]:
 
 def kernel_names() -> set[str]:
     """Returns the kernels of fmcheck that the host launches."""
-    from fmcheck.runtime import clock_kernels, kernels
+    from fmcheck.runtime.device import clock_kernels, kernels
 
     return {name for module in (kernels, clock_kernels) for name in _kernels_of(module)}
 
@@ -122,9 +123,9 @@ def _kernels_of(module: Any) -> dict[str, Any]:
 def _use(dtype: Any, width: int, bound: Any) -> None:
     import torch
 
-    from fmcheck.runtime.owners import Owners
-    from fmcheck.runtime.relay_tensor import relay_tensor
-    from fmcheck.runtime.watch import Watch
+    from fmcheck.runtime.relay.owners import Owners
+    from fmcheck.runtime.relay.relay_tensor import relay_tensor
+    from fmcheck.runtime.session.watch import Watch
 
     watch = Watch([], streams="tracked")
     watch.start()
@@ -203,7 +204,7 @@ def compiled(launch: Launch, target: tuple[str, str, Any, int]) -> Binary:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from fmcheck.runtime import clock_kernels, kernels
+    from fmcheck.runtime.device import clock_kernels, kernels
 
     name, backend, arch, warp = target
     kernel = {**_kernels_of(kernels), **_kernels_of(clock_kernels)}[launch.kernel]

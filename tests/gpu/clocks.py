@@ -8,18 +8,18 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fmcheck.runtime import clash
-from fmcheck.runtime.clocks import Conflict
-from fmcheck.runtime.device_streams import DeviceStreams
-from fmcheck.runtime.relay_tensor import relay_tensor
-from fmcheck.runtime.streams import Streams
+from fmcheck.runtime.core.clocks import Conflict
+from fmcheck.runtime.device import clash
+from fmcheck.runtime.device.device_streams import DeviceStreams
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
+from fmcheck.runtime.session.streams import Streams
 from tests.gpu.facts import Fact, exactly, not_shown, seconds_left
 from tests.happens_before import ROWS, by_brute_force, by_clocks, random_program
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fmcheck.runtime.fences import Fences
+    from fmcheck.runtime.order.fences import Fences
 
 PROGRAMS = 500
 SECONDS = 35.0
@@ -62,11 +62,11 @@ class OnDevice:
 
 def run(device: str, programs: int = PROGRAMS) -> Iterator[Fact]:
     """Judges as many programs as time allows, the same ones on each machine."""
-    from fmcheck.runtime.fences import Fences
-    from fmcheck.runtime.tally import Tally
+    from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.order.fences import Fences
 
     try:
-        from fmcheck.runtime.guarded_lanes import GuardedLanes
+        from fmcheck.runtime.device.guarded_lanes import GuardedLanes
     except ImportError as err:
         yield not_shown("clocks on the device", f"its kernels need Triton: {err}")
         return

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fmcheck.runtime.relay_tensor import relay_tensor
-from fmcheck.runtime.tally import Tally
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

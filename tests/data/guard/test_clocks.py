@@ -17,24 +17,19 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.errors import ViolationError
-from fmcheck.runtime import (
-    capturing,
-    clash,
-    clock_kernels,
-    probes,
-    relay_tensor,
-    stream_probes,
-    streams,
-)
-from fmcheck.runtime.clocks import Conflict
-from fmcheck.runtime.fences import REMEMBERED, Fences
-from fmcheck.runtime.guard import GuardedBuffer
-from fmcheck.runtime.guarded_lanes import GuardedLanes
-from fmcheck.runtime.halting import HaltingLock
-from fmcheck.runtime.owners import Owners
-from fmcheck.runtime.tally import Tally
-from fmcheck.runtime.unfollowed import unfollowed
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.core.clocks import Conflict
+from fmcheck.runtime.core.halting import HaltingLock
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.core.unfollowed import unfollowed
+from fmcheck.runtime.device import clash, clock_kernels
+from fmcheck.runtime.device.guard import GuardedBuffer
+from fmcheck.runtime.device.guarded_lanes import GuardedLanes
+from fmcheck.runtime.order.fences import REMEMBERED, Fences
+from fmcheck.runtime.relay import relay_tensor
+from fmcheck.runtime.relay.owners import Owners
+from fmcheck.runtime.session import probes, stream_probes, streams
+from fmcheck.runtime.session.watch import Watch
+from fmcheck.runtime.steps import capturing
 from tests.happens_before import HOST, ROWS, Step, by_brute_force, by_clocks, random_program
 from tests.test_device_streams import Device
 

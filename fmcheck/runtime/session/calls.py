@@ -1,0 +1,201 @@
+"""Calls: functions of the engine whose calls tell who owns a row, and where a step begins.
+
+Nothing here raises into the engine: what goes wrong is kept as a problem.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fmcheck.contract import applies
+from fmcheck.contract.checks import HANDS_OUT
+from fmcheck.errors import nearest
+from fmcheck.runtime.core import paths
+from fmcheck.runtime.core.containment import contained, is_on_purpose
+from fmcheck.runtime.session.hold import attribute, installed_version, patch, rebind
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from fmcheck.contract import Contract, Functions, OwnerFunctions
+    from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.relay.owners import Owners, Pools
+    from fmcheck.runtime.session.hold import Undo
+
+#: What the closing section calls the check of who owns a row.
+CHECK = "owners of rows (FR104)"
+
+
+@dataclass(eq=False)
+class CallHold:
+    """The functions of one table, alternatives of each other: each that exists is wrapped."""
+
+    contract: Contract
+    part: Functions
+    tally: Tally
+    problems: list[str] = field(default_factory=list)
+    _found: bool = False
+    _missing: list[str] = field(default_factory=list)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that the functions are looked for in."""
+        return tuple(dict.fromkeys(one.partition(":")[0] for one in self.part.functions))
+
+    def take(self, module: ModuleType) -> Iterator[Undo]:
+        """Takes hold of the functions in a module that was just imported."""
+        if not applies(self.part.releases, installed_version(self.contract)):
+            return
+        for reference in self.part.functions:
+            name = reference.partition(":")[2]
+            if reference.partition(":")[0] != module.__name__:
+                continue
+            function = attribute(module, name)
+            if not callable(function):
+                self._missing.append(f"`{reference}`{nearest(name, functions_of(module))}")
+                continue
+            self._found = True
+            yield from self._wrap(module, reference, name, function)
+
+    def close(self) -> None:
+        """Looks at the end of a session for functions that no release of the engine has."""
+        if self._missing and not self._found:
+            self._problem(f"found none of its functions: no {', no '.join(self._missing)}")
+
+    def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """Returns `function` with its calls told of, None if the contract does not fit it."""
+        raise NotImplementedError
+
+    def _wrap(
+        self, module: ModuleType, reference: str, name: str, function: Callable[..., Any]
+    ) -> Iterator[Undo]:
+        class_name, dot, method = name.rpartition(".")
+        class_ = attribute(module, class_name) if dot else None
+        kept: Any = inspect.getattr_static(class_, method) if dot else None
+        is_bound = isinstance(kept, (classmethod, staticmethod))
+        made = self.watched(reference, kept.__func__ if is_bound else function)
+        if made is None:
+            return
+        if class_ is not None:
+            yield patch(class_, method, type(kept)(made) if is_bound else made)
+        else:
+            rebind(function, made)
+            yield lambda: rebind(made, function)
+
+    def _problem(self, text: str) -> None:
+        where = f"contract `{self.contract.engine.name}`, {self._table}"
+        sentence = f"{where}: {text}"
+        if sentence not in self.problems:
+            self.problems.append(sentence)
+
+    @property
+    def _table(self) -> str:
+        return f"functions `{self.part.functions[0]}`"
+
+
+@dataclass(eq=False)
+class StepHold(CallHold):
+    """Functions each call of which begins a step."""
+
+    def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns `function`, which counts its calls."""
+        self.tally.moments.counts_steps = True
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            with contained(self.tally, "counting steps"):
+                self.tally.moments.begin_step()
+            return function(*args, **kwargs)
+
+        return call
+
+
+@dataclass(eq=False)
+class OwnerHold(CallHold):
+    """Functions that hand rows out, or take them back."""
+
+    pools: Pools = field(kw_only=True)
+    part: OwnerFunctions
+
+    def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """Returns `function`, which tells the owners of its rows."""
+        signature = inspect.signature(function)
+        told = (self.part.rows, self.part.owner, self.part.pool)
+        roots = {paths.root(path) for path in told if path}
+        missing = sorted(roots - {paths.RETURN, *signature.parameters})
+        for name in missing:
+            known = nearest(name, signature.parameters)
+            self._problem(f"`{reference}` has no parameter `{name}`{known}")
+        if missing:
+            return None
+
+        def names(args: Any, kwargs: Any) -> dict[str, Any]:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return bound.arguments
+
+        hands_out = self.part.does == HANDS_OUT
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.tally.active:
+                return function(*args, **kwargs)
+            if hands_out:
+                result = function(*args, **kwargs)
+                told = self._tell(reference, lambda: self._handed(names(args, kwargs), result))
+                if told is not None:
+                    with contained(self.tally, CHECK), self.tally.lock:
+                        self._hand_out(*told)
+                return result
+            leaving = self._tell(reference, lambda: self._leaving(names(args, kwargs)))
+            result = function(*args, **kwargs)
+            if leaving is not None:
+                owners, rows = leaving
+                with contained(self.tally, CHECK), self.tally.lock:
+                    owners.take_back(rows)
+            return result
+
+        return call
+
+    def _tell(self, reference: str, tell: Callable[[], Any]) -> Any:
+        try:
+            return tell()
+        except Exception as err:
+            if is_on_purpose(self.tally, err):
+                raise
+            what = err if isinstance(err, LookupError) else repr(err)
+            self._problem(f"`{reference}`: the rows or owners of a call could not be read: {what}")
+            return None
+
+    def _handed(self, names: dict[str, Any], result: Any) -> tuple[Owners, list[int], list[str]]:
+        """Returns the rows and who has them, "" where there is neither a name a row nor one."""
+        given = {**names, paths.RETURN: result}
+        rows = paths.as_rows(paths.follow(self.part.rows, given)).tolist()
+        who = [str(one) for one in paths.follow(self.part.owner, given)] if self.part.owner else []
+        if len(who) != len(rows):
+            who = who * len(rows) if len(who) == 1 else [""] * len(rows)
+        return self._owners(given), rows, who
+
+    def _hand_out(self, owners: Owners, rows: list[int], who: list[str]) -> None:
+        owners.drained = self.part.drained
+        owners.hand_out(rows, who, self.part.renews)
+
+    def _leaving(self, names: dict[str, Any]) -> tuple[Owners, list[int]]:
+        rows: list[int] = paths.as_rows(paths.follow(self.part.rows, names)).tolist()
+        return self._owners(names), rows
+
+    def _owners(self, names: dict[str, Any]) -> Owners:
+        return self.pools.of(paths.look_up(self.part.pool, names) if self.part.pool else None)
+
+
+def functions_of(module: ModuleType) -> Iterator[str]:
+    """Yields functions and methods as a contract names them."""
+    for name, value in vars(module).items():
+        if isinstance(value, type):
+            yield from (f"{name}.{method}" for method, one in vars(value).items() if callable(one))
+        elif callable(value):
+            yield name
