@@ -32,6 +32,7 @@ BY_HAND = (
     ("False alarms", "false-alarms.md"),
     ("Versions", "matrix.md"),
     ("Mutation testing of fmcheck", "self-mutation.md"),
+    ("Architecture", "architecture.md"),
 )
 #: What a page written by hand may put in: the text of a shipped contract, `{{ contract vllm }}`.
 _CONTRACT = "{{{{ contract {} }}}}"

@@ -45,7 +45,7 @@ FILES = {
             "quick",
         ),
         *("readme", "registry", "relay_rules", "report", "rules", "since", "slices"),
-        *("stream_rules", "supported", "suppressions", "tail", "tree", "write_words"),
+        *("rooms", "stream_rules", "supported", "suppressions", "tail", "tree", "write_words"),
         *("engine/lint",),
     ),
     "torch": (

@@ -190,16 +190,16 @@ def program() -> list[Any]:
 @pytest.mark.parametrize("place", [0, -1])
 def test_a_listener_that_fails_changes_nothing(watch: Watch, where: str, place: int) -> None:
     bare = program()
-    assert watch.tally.streams is not None
-    watch.tally.streams.ops.listeners.insert(place, Broken(where))
+    assert watch.services.streams is not None
+    watch.services.streams.ops.listeners.insert(place, Broken(where))
     assert program() == bare
     (sentence,) = watch.coverage().incomplete
     assert sentence.startswith("FR499 is incomplete")
 
 
 def test_what_other_listeners_find_is_found_beside_a_broken_one(watch: Watch) -> None:
-    assert watch.tally.streams is not None
-    watch.tally.streams.ops.listeners.insert(0, Broken("before"))
+    assert watch.services.streams is not None
+    watch.services.streams.ops.listeners.insert(0, Broken("before"))
     first, second = torch.cpu.Stream(), torch.cpu.Stream()
     with torch.cpu.stream(first):
         values = torch.ones(4) + 1
@@ -225,8 +225,8 @@ def test_an_interrupt_in_a_listener_puts_back_what_others_changed(watch: Watch) 
             listeners.clear()
             raise KeyboardInterrupt
 
-    assert watch.tally.streams is not None
-    listeners = watch.tally.streams.ops.listeners
+    assert watch.services.streams is not None
+    listeners = watch.services.streams.ops.listeners
     listeners[:] = [Changes(""), Interrupted("")]
     with pytest.raises(KeyboardInterrupt), torch.cpu.stream(torch.cpu.Stream()):
         _ = torch.ones(2) + 1
@@ -261,13 +261,13 @@ def test_fences_that_fail_change_nothing_and_leave_a_doubt(
     def broken(*_: Any, **__: Any) -> Any:
         raise ValueError("of ours")
 
-    assert watch.tally.streams is not None
+    assert watch.services.streams is not None
     expected = fences()
-    monkeypatch.setattr(watch.tally.streams.fences, name, broken)
+    monkeypatch.setattr(watch.services.streams.fences, name, broken)
     assert fences() == expected
     (sentence, *_) = watch.coverage().incomplete
     assert "is incomplete" in sentence
-    assert watch.tally.streams.fences.doubts
+    assert watch.services.streams.fences.doubts
 
 
 def test_a_step_s_own_code_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -502,13 +502,13 @@ def test_an_operator_that_the_dispatcher_lacks_is_passed_on(watch: Watch) -> Non
 
 
 @pytest.mark.parametrize(
-    "broken", ["fmcheck.runtime.steps.ops.decomposes", "fmcheck.runtime.steps.ops._plan"]
+    "broken", ["fmcheck.runtime.order.ops.decomposes", "fmcheck.runtime.order.ops._plan"]
 )
 def test_an_operator_that_cannot_be_read_is_made_as_it_is(
     watch: Watch, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     bare = program()
-    monkeypatch.setattr("fmcheck.runtime.steps.ops._plans", {})
+    monkeypatch.setattr("fmcheck.runtime.order.ops._plans", {})
     monkeypatch.setattr(broken, _of_ours)
     assert program() == bare
     assert "following operators on streams" in watch.coverage().incomplete[0]

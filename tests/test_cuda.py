@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
+probes.load_device("cuda")
 DTYPES = [torch.int64, torch.int32, torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
 
@@ -210,7 +211,15 @@ class Engine:
         self.owners = Owners()
         plain = torch.zeros(16, dtype=torch.int64, device="cuda")
         self.buf = relay_tensor(
-            plain, "Map.buf", "m:Map", watch.tally, (">=", 0), (0,), self.owners, "always"
+            plain,
+            "Map.buf",
+            "m:Map",
+            watch.tally,
+            (">=", 0),
+            (0,),
+            self.owners,
+            "always",
+            watch.services.streams,
         )
         self.buf._relay.lay_poison()
         self.batch = {row: rows(row) for row in range(1, 6)}

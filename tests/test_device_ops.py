@@ -34,13 +34,16 @@ class Engine:
         self.watch, self.device = watch, device
         self.forward, self.schedule = device.Stream(), device.Stream()
         plain = torch.zeros(8, dtype=torch.int64)
-        self.buf = relay_tensor(plain, "Map.buf", "engine:Map", watch.tally, (">=", 0))
+        streams = watch.services.streams
+        self.buf = relay_tensor(
+            plain, "Map.buf", "engine:Map", watch.tally, (">=", 0), streams=streams
+        )
         self.buf._relay.lay_poison()
 
     @property
     def streams(self) -> Streams:
-        assert self.watch.tally.streams is not None
-        return self.watch.tally.streams
+        assert self.watch.services.streams is not None
+        return self.watch.services.streams
 
     def found(self) -> tuple[Violation, ...]:
         return self.watch.drain()
@@ -55,8 +58,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setitem(__import__("sys").modules, device.__name__, device)
     watch = Watch([], streams="tracked")
     watch.start()
-    assert watch.tally.streams is not None
-    undo = list(watch.tally.streams.follow_device(device, "cpu"))
+    assert watch.services.streams is not None
+    undo = list(watch.services.streams.follow_device(device, "cpu"))
     yield Engine(watch, device)
     watch.tally.active = False
     for one in reversed(undo):

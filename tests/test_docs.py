@@ -91,6 +91,7 @@ def test_no_made_page_is_kept_in_the_tree():
     kept = {path.name for path in (ROOT / "docs").rglob("*.md")}
     assert kept == {
         "index.md",
+        "architecture.md",
         "contract.md",
         "matrix.md",
         "self-mutation.md",

@@ -516,7 +516,7 @@ def test_probes_leave_the_lanes_of_the_session_alone(watch: Watch) -> None:
     outside = virtual.current_lane()
     with torch.cpu.stream(stream):
         inside = virtual.current_lane()
-        probes.prove(watch.tally, "cpu")
+        probes.prove(watch.tally, "cpu", of_streams=True)
         assert virtual.current_lane() is inside
     assert virtual.current_lane() is outside
     assert watch.dead == ()

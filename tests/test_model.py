@@ -80,7 +80,7 @@ class Subject:
         pool_seen = pool if kind.owned else None
         zeros = torch.zeros(shape, dtype=kind.dtype)
         self.model = Model(zeros, kind.bound, pool_seen, kind.overwrite, kind.sinks)
-        self.model.lies_in_memory = self.buf._relay.guard is not None
+        self.model.lies_in_memory = self.buf._relay.is_on_device
 
     def said(self) -> list[Said]:
         """What the checker said since it was last asked."""

@@ -38,7 +38,7 @@ def taught() -> Iterator[None]:
     undo = [
         compiled.teach_dynamo(__import__("torch._dynamo")._dynamo),
         compiled.watch_compile(torch),
-        untraced.watch_traces(),
+        untraced.watch_traces(relay_tensor.plain),
     ]
     yield
     for one in reversed(undo):

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 from fmcheck.contract import parse_contract
+from fmcheck.runtime.graphs import open_fill
 from fmcheck.runtime.session.probes import PROBES, Place, tried
 from fmcheck.runtime.session.watch import Watch
 from fmcheck.runtime.steps import writes
@@ -179,7 +180,7 @@ def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         setattr(module, kind.__name__, kind)
     monkeypatch.setitem(sys.modules, "toy_engine", module)
     watch = Watch([parse_contract(CONTRACT, "toy.toml")])
-    watch.tally.compare_on_device = request.param == "device"
+    monkeypatch.setattr(open_fill, "compares_on_device", request.param == "device")
     watch.start()
     yield watch
     watch.stop()

@@ -90,7 +90,9 @@ def launches() -> list[Launch]:
 
     from fmcheck.runtime.device import clock_kernels, kernels
     from fmcheck.runtime.relay import relay_tensor
+    from fmcheck.runtime.session import probes
 
+    probes.load_device("cuda")
     seen: dict[Launch, None] = {}
     with _taken_down(kernels, seen), _taken_down(clock_kernels, seen):
         wants, relay_tensor.wants_guard = relay_tensor.wants_guard, lambda tensor: True
@@ -132,7 +134,10 @@ def _use(dtype: Any, width: int, bound: Any) -> None:
     try:
         owners = Owners()
         plain = torch.zeros((600, width) if width else (600,), dtype=dtype)
-        buf = relay_tensor(plain, "Map.buf", "m:Map", watch.tally, bound, (0,), owners, "always")
+        streams = watch.services.streams
+        buf = relay_tensor(
+            plain, "Map.buf", "m:Map", watch.tally, bound, (0,), owners, "always", streams
+        )
         buf._relay.lay_poison()
         owners.hand_out([1, 2], ["first", "second"])
         batch = torch.tensor([1, 2])

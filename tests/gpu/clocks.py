@@ -30,15 +30,15 @@ class OnDevice:
 
     def __init__(self, fences: Fences, device: str) -> None:
         self.fences, self.device = fences, device
-        fences.tally.streams = Streams(fences.tally)
-        fences.tally.streams.fences = fences
+        streams = Streams(fences.tally)
+        streams.fences = fences
         kind = torch.device(device).type
         if kind != "cpu":  # its buffers have lanes only where its streams are followed
             module = torch.get_device_module(kind)
-            fences.tally.streams.devices[kind] = DeviceStreams(fences, module, kind)
+            streams.devices[kind] = DeviceStreams(fences, module, kind)
         plain = torch.zeros(ROWS, dtype=torch.int64, device=device)
-        self.buf = relay_tensor(plain, "b", "m:M", fences.tally, (">=", 0), ())
-        fences.tally.streams.ops.stop()  # the program alone says what is done
+        self.buf = relay_tensor(plain, "b", "m:M", fences.tally, (">=", 0), (), streams=streams)
+        streams.ops.stop()  # the program alone says what is done
         self.lanes: Any = self.buf._relay.lanes
 
     def read(self, rows: list[int], lane: int, moment: int) -> list[Conflict]:

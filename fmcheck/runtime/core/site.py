@@ -23,7 +23,7 @@ _LISTENING = frozenset(
         "core/site.py",
         "core/containment.py",
         "steps/syncs.py",
-        "steps/ops.py",
+        "order/ops.py",
         "steps/homes.py",
         "steps/torch_modes.py",
         "device/device_ops.py",

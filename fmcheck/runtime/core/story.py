@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
@@ -15,15 +15,68 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from fmcheck.runtime.relay.buffer import RelayBuffer
+    from fmcheck.runtime.core.ledger import Ledger
+    from fmcheck.runtime.core.poison import Poison
+    from fmcheck.runtime.core.tally import Tally
 
 #: Rows that a report shows, and rows on each side of the first one.
 SHOWN = 8
 BESIDE = 2
 
 
+class Reader(Protocol):
+    """What reads the elements of a buffer as bits."""
+
+    def read(self, expression: Any) -> npt.NDArray[Any]:
+        """Returns the elements that an index expression picks."""
+
+
+class Whole(Protocol):
+    """All of a buffer."""
+
+    @property
+    def memory(self) -> Reader:
+        """Its elements."""
+
+
+class RowOwners(Protocol):
+    """Who holds which row, now and before."""
+
+    def generation(self, row: int) -> int:
+        """Returns how often a row was handed out."""
+
+    def owner(self, row: int) -> str:
+        """Returns who holds a row now."""
+
+    def name(self, row: int, generation: int) -> str:
+        """Returns who held a row then."""
+
+    def held(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+        """Tells which rows somebody holds."""
+
+
+class Buffer(Protocol):
+    """What a violation says of the buffer that it was found in."""
+
+    tally: Tally
+    name: str
+    device: str
+    ledger: Ledger
+    poison: Poison
+    sink_rows: Sequence[int]
+    escapes: dict[tuple[str, int], int]
+
+    @property
+    def whole(self) -> Whole:
+        """All of it."""
+
+    @property
+    def owners(self) -> RowOwners | None:
+        """Who holds its rows, None where that is not known."""
+
+
 def report(
-    buffer: RelayBuffer,
+    buffer: Buffer,
     code: str,
     rows: npt.NDArray[Any],
     bits: npt.NDArray[Any],
@@ -60,7 +113,7 @@ def report(
     )
 
 
-def of_unseen_write(buffer: RelayBuffer, moment: int) -> str:
+def of_unseen_write(buffer: Buffer, moment: int) -> str:
     """Returns a sentence on a gathered value that no write of ours explains, with suspects."""
     tally = buffer.tally
     escaped = [f"who took `{how}` at {tally.sites[site]}" for how, site in reversed(buffer.escapes)]
@@ -72,7 +125,7 @@ def of_unseen_write(buffer: RelayBuffer, moment: int) -> str:
     )
 
 
-def last_accesses(buffer: RelayBuffer, row: int) -> tuple[Access | None, Access | None]:
+def last_accesses(buffer: Buffer, row: int) -> tuple[Access | None, Access | None]:
     """Returns the last write and the last gather of a row, None where there was none."""
     ledger = buffer.ledger
     return (
@@ -82,13 +135,13 @@ def last_accesses(buffer: RelayBuffer, row: int) -> tuple[Access | None, Access 
 
 
 def _past_access(
-    buffer: RelayBuffer, verb: str, row: int, moment: int, generation: int
+    buffer: Buffer, verb: str, row: int, moment: int, generation: int
 ) -> Access | None:
     return None if moment == NEVER else access(buffer, verb, moment, row, generation)
 
 
 def access(
-    buffer: RelayBuffer, verb: str, moment: int, row: int, generation: int | None = None
+    buffer: Buffer, verb: str, moment: int, row: int, generation: int | None = None
 ) -> Access:
     """Returns an access of a row, in the generation of now unless another is given."""
     tally, owners = buffer.tally, buffer.owners
@@ -107,7 +160,7 @@ def access(
     )
 
 
-def _previous_owner(buffer: RelayBuffer, code: str, row: int) -> str:
+def _previous_owner(buffer: Buffer, code: str, row: int) -> str:
     """Returns whose value a stale row holds, else who had the row before."""
     if buffer.owners is None:
         return ""
@@ -115,7 +168,7 @@ def _previous_owner(buffer: RelayBuffer, code: str, row: int) -> str:
     return buffer.owners.name(row, buffer.ledger.last_write(row)[1] if code == "FR104" else before)
 
 
-def neighbours(buffer: RelayBuffer, row: int) -> Iterator[Neighbour]:
+def neighbours(buffer: Buffer, row: int) -> Iterator[Neighbour]:
     """Yields a row and those beside it, as they are now."""
     for beside in range(max(0, row - BESIDE), min(len(buffer.ledger), row + BESIDE + 1)):
         bits = np.ascontiguousarray(buffer.whole.memory.read(slice(beside, beside + 1)))
@@ -125,7 +178,7 @@ def neighbours(buffer: RelayBuffer, row: int) -> Iterator[Neighbour]:
         yield Neighbour(beside, state, f"{first}, …" if bits.size > 1 else first, owner)
 
 
-def _expected(buffer: RelayBuffer, code: str) -> str:
+def _expected(buffer: Buffer, code: str) -> str:
     """Returns what a value had to be; what an access needed is the check's own sentence."""
     if code != "FR105" or buffer.poison.bound is None:
         return ""
@@ -133,7 +186,7 @@ def _expected(buffer: RelayBuffer, code: str) -> str:
     return f"a value {sign} {limit}"
 
 
-def _notes(buffer: RelayBuffer, code: str, row: int) -> Iterator[str]:
+def _notes(buffer: Buffer, code: str, row: int) -> Iterator[str]:
     if buffer.owners is None:
         return
     generation = buffer.owners.generation(row)
@@ -147,7 +200,7 @@ def _notes(buffer: RelayBuffer, code: str, row: int) -> Iterator[str]:
         yield "nobody holds the row: it was taken back"
 
 
-def _texts(buffer: RelayBuffer, bits: npt.NDArray[Any]) -> Iterator[str]:
+def _texts(buffer: Buffer, bits: npt.NDArray[Any]) -> Iterator[str]:
     values: Sequence[Any] = buffer.poison.values(np.ascontiguousarray(bits)).tolist()
     for value in values:
         yield f"{value:.6g}" if isinstance(value, (float, complex)) else str(value)

@@ -16,9 +16,6 @@ from fmcheck.runtime.core.suppressions import NONE, Suppressions
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fmcheck.runtime.device.guards import Guards
-    from fmcheck.runtime.session.streams import Streams
-
 
 class Keeper(Protocol):
     """Who is told at once of what a tally learns, for it may be asked no more."""
@@ -84,10 +81,9 @@ class Tally:
     on out of sight, each with a count. `untracked` counts what stopped being followed,
     by what it was and why; `broken` holds the errors of our own code, by check. `pending` are
     called before violations or counts are handed out: each takes in what is kept on a device.
-    `dead` are sentences on detectors that did not see the fault they were shown, by device in
-    `proved`. `kinds` are the kinds of devices that relay buffers are on. `compare_on_device` judges
-    tails there on a CPU too, as a test of that code. `numbers` are the counts, in the order of
-    `Counts`; each is an attribute as well.
+    `dead` are sentences on detectors that did not see the fault they were shown. `kinds` are the
+    kinds of devices that relay buffers are on. `numbers` are the counts, in the order of `Counts`;
+    each is an attribute as well.
     """
 
     active: bool = True
@@ -97,7 +93,6 @@ class Tally:
     numbers: array[int] | memoryview = field(
         default_factory=lambda: array("Q", [0] * len(fields(Counts)))
     )
-    compare_on_device: bool = False
     kinds: set[str] = field(default_factory=set)
     sites: Sites = field(default_factory=Sites)
     moments: Moments = field(default_factory=Moments)
@@ -106,14 +101,11 @@ class Tally:
     broken: dict[str, BrokenCheck] = field(default_factory=dict)
     unwrapped: list[str] = field(default_factory=list)
     pending: list[Callable[[], None]] = field(default_factory=list)
-    proved: set[str] = field(default_factory=set)
     dead: list[str] = field(default_factory=list)
     suppressions: Suppressions = NONE
     fresh: dict[object, Violation] = field(default_factory=dict)
     all: dict[object, Violation] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
-    guards: Guards | None = None
-    streams: Streams | None = None
     keeper: Keeper | None = None
 
     buffers, writes, gathers, peeks, unchecked, unseen_writes, tails = map(

@@ -1,29 +1,27 @@
-"""Clashes: accesses that a kernel found unordered, and how things stood when they were launched."""
+"""Clashes: accesses that a kernel found unordered, and what the lanes had behind them then."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
 from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.device.ring import Rings
 from fmcheck.runtime.steps import capturing
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     import torch
 
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.device.guarded_lanes import GuardedLanes
     from fmcheck.runtime.device.ring import Ring
-    from fmcheck.runtime.order.fences import Happening, Lane
-    from fmcheck.runtime.order.standing import Standing
+    from fmcheck.runtime.order.fences import Happening, Lane, Snapshot
 
 #: Lanes of which one launch judges a row.
 SLOTS = 4
 KINDS = ("write-read", "read-write", "write-write")
 VERBS = ("gather", "write", "peek", "hand-out")
-#: Launches since the last drain of which it is known how things stood.
+#: Launches since the last drain of which the snapshot is kept.
 KEPT = 4096
 
 
@@ -80,7 +78,14 @@ class Launched(NamedTuple):
 
     happened: Happening
     lanes: tuple[Lane, ...]
-    standing: Standing
+    snapshot: Snapshot
+
+
+class Judge(Protocol):
+    """What reports the clashes of one buffer."""
+
+    def tell(self, clashes: Sequence[Sequence[Clash]], launched: Launched | None) -> None:
+        """Reports what a late access clashed with; `launched` is None of one long ago."""
 
 
 class Clashes:
@@ -88,16 +93,16 @@ class Clashes:
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self._rings: Rings[GuardedLanes, Clash] = Rings(Clash, FIELDS)
+        self._rings: Rings[Judge, Clash] = Rings(Clash, FIELDS)
         self._launched: dict[int, Launched] = {}
 
-    def add(self, lanes: GuardedLanes, device: torch.device) -> tuple[Ring[Clash], int]:
+    def add(self, lanes: Judge, device: torch.device) -> tuple[Ring[Clash], int]:
         """Returns the ring for a new buffer and the number that its records bear."""
         if not self._rings.by_device:
             self._tally.pending.append(self.drain)
         return self._rings.add(lanes, device)
 
-    def launch(self, number: int, lanes: GuardedLanes, launched: Launched) -> None:
+    def launch(self, number: int, lanes: Judge, launched: Launched) -> None:
         """Keeps a launch in mind, and its buffer alive, until the next drain."""
         self._rings.touch(number, lanes)
         self._launched[launched.happened.number] = launched

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.device.device_streams import DeviceStreams
     from fmcheck.runtime.order.fences import Fences
     from fmcheck.runtime.order.handover import Handover
-    from fmcheck.runtime.steps.ops import Call
+    from fmcheck.runtime.order.ops import Call
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _BY_INDEX = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})

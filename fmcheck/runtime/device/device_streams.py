@@ -15,16 +15,16 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.naming import holder_of
+from fmcheck.runtime.core.patches import patch, rebind
 from fmcheck.runtime.core.unfollowed import is_here, unfollowed
 from fmcheck.runtime.order.virtual import CHECK
-from fmcheck.runtime.session.hold import patch, rebind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.device.stalls import Stalls
     from fmcheck.runtime.order.fences import Fences, Lane, Record
-    from fmcheck.runtime.session.hold import Undo
 
 _COLLECTIVES = "distributed_c10d.py"
 #: What of a device's module is followed, by the class that has it; "" for the module itself.

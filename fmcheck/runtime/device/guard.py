@@ -23,7 +23,7 @@ from fmcheck.runtime.device import kernels
 from fmcheck.runtime.device.guards import Guards
 from fmcheck.runtime.device.own_fence import OwnFence
 from fmcheck.runtime.device.ring import INVALID_WRITE, LOST_WRITE, UNSEEN, Record
-from fmcheck.runtime.relay import scope
+from fmcheck.runtime.relay import picks, relay_tensor, scope
 from fmcheck.runtime.relay.buffer import VALUES, PutOff, RelayBuffer, Write
 
 if TYPE_CHECKING:
@@ -53,10 +53,11 @@ class GuardedBuffer(RelayBuffer):
     Raises ValueError for dtypes whose elements have no integer of their width.
     """
 
+    is_on_device = True
+
     def __init__(self, plain: torch.Tensor, *args: Any, **kwargs: Any) -> None:
         self.on_device: dict[str, torch.Tensor] = {}  # a hand-out may come while this is made
         super().__init__(*args, **kwargs)
-        self.guard = self
         dtype = _BITS.get(plain.element_size())
         if dtype is None:
             raise ValueError(f"{plain.dtype} has no integer of its width")
@@ -91,10 +92,8 @@ class GuardedBuffer(RelayBuffer):
         self._writes = full(0, torch.int64)
         self._stamps = full(0, torch.int64)
         self._epoch = torch.zeros(1, dtype=torch.int64, device=device)
-        if self.tally.guards is None:
-            self.tally.guards = Guards(self.tally)
-            self.tally.pending.append(self.tally.guards.drain)
-        self._ring, self._number = self.tally.guards.rings.add(self, device)
+        self._rings = Guards.of(self.tally).rings
+        self._ring, self._number = self._rings.add(self, device)
         self._warm_up()
 
     # --- by an index tensor: one launch ---
@@ -134,12 +133,16 @@ class GuardedBuffer(RelayBuffer):
                 moment = self.tally.moments.now(site, self.device)
                 self._retire_by_scope(self._rows_on_device(index), None, moment, judges=False)
 
-    def stash_rows(
-        self, index: torch.Tensor, site: int, how: Write = VALUES, resets: bool = False
-    ) -> None:
-        """A write of whole rows, after it was made. One that `resets` goes over all of them."""
+    def stash_rows(self, expression: Any, site: int, how: Write = VALUES) -> None:
+        """A write into the whole buffer, after it was made."""
+        index = self._rows_written(expression)
+        if index is None:
+            super().stash_rows(expression, site, how)
+            return
         if not self.tally.active:
             return
+        # One that resets goes over all of the rows.
+        resets = index is not expression and len(index) == len(self.ledger)
         with self.tally.lock, unfollowed():
             self.tally.touched.add(self.relay)
             moment = self.tally.moments.now(site, self.device)
@@ -150,6 +153,15 @@ class GuardedBuffer(RelayBuffer):
                 self._settle_on_device(rows, how)
             self._launch_write(rows, moment, how, judges=not (resets and how.constant))
             self._halt_if_asked()
+
+    def _rows_written(self, expression: Any) -> torch.Tensor | None:
+        """Returns the rows that a write reaches, None if the host has to find out."""
+        if picks.are_rows(expression):
+            return expression  # type: ignore[no-any-return]
+        if not (expression is ... or isinstance(expression, (slice, int))):
+            return None
+        every = torch.arange(len(self.base), device=self.base.device)
+        return every[expression].reshape(-1)
 
     # --- by owners ---
 
@@ -489,8 +501,7 @@ class GuardedBuffer(RelayBuffer):
         self._own_fence.wait()
 
     def _is_launched(self) -> None:
-        if self.tally.guards is not None:
-            self.tally.guards.rings.touch(self._number, self)
+        self._rings.touch(self._number, self)
         self._own_fence.launched()
 
     @contextlib.contextmanager
@@ -519,3 +530,6 @@ class GuardedBuffer(RelayBuffer):
 def _power_of_two(number: int) -> int:
     """Returns the least power of two that is not smaller."""
     return int(1 << max(0, number - 1).bit_length())
+
+
+relay_tensor.make_on_device = GuardedBuffer

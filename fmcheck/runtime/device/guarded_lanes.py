@@ -3,7 +3,7 @@
 The host follows the fences, so that at each launch it knows the current lane's clock: the clock
 goes along as plain numbers, and a kernel holds it against the epochs of the rows. That is one
 launch an access for each four lanes that ever touched the buffer, and no host sync; what it finds
-is reported at the next drain, as things stood at the access. The host waits for the device when a
+is reported at the next drain, by a snapshot of the access. The host waits for the device when a
 buffer is taken hold of, and when a fifth lane, a ninth and so on first touches it.
 
 A device runs what nothing orders in any order, and of two accesses that race the one that runs last
@@ -31,7 +31,7 @@ from fmcheck.runtime.order.races import Party, RelayLanes, early_party
 from fmcheck.runtime.steps import capturing
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Sequence
 
     from fmcheck.runtime.device.clash import Clash, Clashes
     from fmcheck.runtime.device.guard import GuardedBuffer
@@ -67,10 +67,10 @@ class GuardedLanes(RelayLanes):
         self._add_page()
         self._warm_up()
 
-    def tell(self, clashes: list[list[Clash]], launched: Launched | None) -> None:
+    def tell(self, clashes: Sequence[Sequence[Clash]], launched: Launched | None) -> None:
         """Reports what a kernel found about one access: records of one kind and lane in each list.
 
-        `launched` is None of an access so long ago that how things stood is not kept any more.
+        `launched` is None of an access so long ago that its snapshot is not kept any more.
         """
         first = clashes[0][0]
         if launched is None:
@@ -79,8 +79,8 @@ class GuardedLanes(RelayLanes):
             happened = Happening(
                 first.number, late, what, first.moment, 0, about=self.buffer.name, ordered=False
             )
-            launched = Launched(happened, lanes, self.fences.standing(lanes).before(first.number))
-        happened, lanes, standing = launched
+            launched = Launched(happened, lanes, self.fences.snapshot(lanes).before(first.number))
+        happened, lanes, snapshot = launched
         self.fences.unordered.add(happened.number)
         party = Party(happened.what, happened.moment, happened.lane)
         for records in clashes:
@@ -92,7 +92,7 @@ class GuardedLanes(RelayLanes):
                 early_party(kind, one.earlier, lanes[one.slot]),
                 party,
                 happened,
-                standing,
+                snapshot,
                 self._guard.as_of(one),
             )
 
@@ -102,8 +102,8 @@ class GuardedLanes(RelayLanes):
         time = self.fences.time(lane)
         happened = self.fences.tell(lane, verb, moment, about=self.buffer.name)
         own = self._slot(lane)
-        standing = self.fences.standing(self._lanes)
-        self._clashes.launch(self._number, self, Launched(happened, tuple(self._lanes), standing))
+        snapshot = self.fences.snapshot(self._lanes)
+        self._clashes.launch(self._number, self, Launched(happened, tuple(self._lanes), snapshot))
         index = self._index(rows)
         if index.numel():
             self._launch(index, lane, own, (time, moment, happened.number), verb, writes)

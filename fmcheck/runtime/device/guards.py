@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Protocol
 
 from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.device.ring import FIELDS, Record, Rings, by_violation
@@ -10,7 +11,13 @@ from fmcheck.runtime.steps import capturing
 
 if TYPE_CHECKING:
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.device.guard import GuardedBuffer
+
+
+class Judge(Protocol):
+    """What reports the findings of one buffer."""
+
+    def tell(self, kind: int, moment: int, records: list[Record]) -> None:
+        """Reports what a kernel found in some rows at one moment."""
 
 
 class Guards:
@@ -18,7 +25,18 @@ class Guards:
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self.rings: Rings[GuardedBuffer, Record] = Rings(Record, FIELDS)
+        self.rings: Rings[Judge, Record] = Rings(Record, FIELDS)
+
+    @classmethod
+    def of(cls, tally: Tally) -> Guards:
+        """Returns those of a session, whose books are `tally`."""
+        kept = _by_tally.get(tally)
+        known = None if kept is None else kept()
+        if known is None:
+            known = cls(tally)
+            _by_tally[tally] = weakref.ref(known)
+            tally.pending.append(known.drain)
+        return known
 
     def drain(self) -> None:
         """Reports what the kernels found since the last drain. Waits for each device."""
@@ -39,3 +57,7 @@ class Guards:
                 if buffer is not None:
                     buffer.tell(kind, moment, [rows[row] for row in sorted(rows)])
         self.rings.let_go()
+
+
+# Weak both ways: those of a session live as long as its books, which drain them.
+_by_tally: weakref.WeakKeyDictionary[Tally, weakref.ref[Guards]] = weakref.WeakKeyDictionary()

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import os
 import weakref
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
 
 from fmcheck.finding import CHECKS, Access, Violation
 
@@ -20,7 +20,6 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Site
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.graphs.open_fill import OpenFill
 
 _CODE = "FR601"
 
@@ -56,6 +55,26 @@ class Captured(NamedTuple):
     site: Site
 
 
+class Filled(Protocol):
+    """A call of a fill, after which a graph reads its inputs."""
+
+    site: Site
+
+    @property
+    def filler(self) -> Any:
+        """The runner."""
+
+    @property
+    def owner(self) -> str:
+        """What reports call the holder of the inputs."""
+
+    def places(self) -> Mapping[str, Place]:
+        """Returns where the inputs are."""
+
+    def padded_sizes(self) -> set[int]:
+        """Returns the sizes that they are padded to."""
+
+
 class Captures:
     """What the runners of one declared fill have captured."""
 
@@ -77,7 +96,7 @@ class Captures:
             weakref.finalize(filler, self._of.pop, id(filler), None).atexit = False
         self._of.setdefault(id(filler), {})[sizes] = Captured(places, site)
 
-    def judge(self, fill: OpenFill, before: Mapping[str, Place]) -> None:
+    def judge(self, fill: Filled, before: Mapping[str, Place]) -> None:
         """The graph is about to read what was filled: each input has to be where it was."""
         now = fill.places()
         captured = self._captured(fill)
@@ -87,7 +106,7 @@ class Captures:
             last = captured[-1]
             self._compare(fill, now, last, last)
 
-    def _captured(self, fill: OpenFill) -> list[Captured]:
+    def _captured(self, fill: Filled) -> list[Captured]:
         """Returns the graphs that may be replayed now: those of this size, or else all."""
         known = self._of.get(id(fill.filler), {})
         padded = fill.padded_sizes()
@@ -95,7 +114,7 @@ class Captures:
         return of_size or list(known.values())
 
     def _compare(
-        self, fill: OpenFill, now: Mapping[str, Place], expected: Captured, known: Captured | None
+        self, fill: Filled, now: Mapping[str, Place], expected: Captured, known: Captured | None
     ) -> None:
         # Without a capture there is no telling whether a graph knows how far an input reaches.
         for name in _moved(now, expected.places, 4 if known is not None else 3):

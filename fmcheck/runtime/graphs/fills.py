@@ -15,21 +15,20 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.contract import Contract, Fill, applies
 from fmcheck.errors import nearest
 from fmcheck.finding import CHECKS, Access, Site, Violation
-from fmcheck.runtime.core import paths
+from fmcheck.runtime.core import patches, paths
 from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.core.patches import functions_of
 from fmcheck.runtime.graphs.captures import Captures
 from fmcheck.runtime.graphs.demands import Demands
-from fmcheck.runtime.session import hold
-from fmcheck.runtime.session.calls import functions_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.graphs.open_fill import Input, OpenFill
     from fmcheck.runtime.graphs.tails import Found, Unseen
-    from fmcheck.runtime.session.hold import Undo
 
 _CODE = "FR201"
 
@@ -96,11 +95,11 @@ class FillHold:
 
     def take(self, module: ModuleType) -> Iterator[Undo]:
         """Wraps the fill's methods and those that settle it, yielding how to let go."""
-        if not applies(self.fill.releases, hold.installed_version(self.contract)):
+        if not applies(self.fill.releases, patches.installed_version(self.contract)):
             return
-        found = hold.attribute(module, self.fill.qualname)
+        found = patches.attribute(module, self.fill.qualname)
         if not isinstance(found, type):
-            known = hold._classes(module)
+            known = patches.classes_of(module)
             self.problem(
                 f"the module has no class `{self.fill.qualname}`"
                 f"{nearest(self.fill.qualname, known)}"
@@ -112,7 +111,7 @@ class FillHold:
             members = [name for name in dir(found) if not name.startswith("__")]
             self.problem(f"there is no method {wanted}{nearest(self.fill.methods[0], members)}")
         for name in methods:
-            yield hold.patch(found, name, self._watched(getattr(found, name)))
+            yield patches.patch(found, name, self._watched(getattr(found, name)))
         yield from self._take_own("settled_by", found, self._settling)
         yield from self._take_own("captured_by", found, self._capturing)
 
@@ -128,7 +127,7 @@ class FillHold:
             members = [name for name in dir(class_) if not name.startswith("__")]
             self.problem(f"{key}: there is no method {wanted}{nearest(own[0], members)}")
         for name in there:
-            yield hold.patch(class_, name, wrapped(getattr(class_, name)))
+            yield patches.patch(class_, name, wrapped(getattr(class_, name)))
 
     def _take_other(
         self,
@@ -139,9 +138,9 @@ class FillHold:
     ) -> Iterator[Undo]:
         """Wraps a method of another class, which a key names for this fill."""
         owner, _, name = method.rpartition(".")
-        class_ = hold.attribute(module, owner)
+        class_ = patches.attribute(module, owner)
         if isinstance(class_, type) and callable(getattr(class_, name, None)):
-            yield hold.patch(class_, name, wrapped(getattr(class_, name)))
+            yield patches.patch(class_, name, wrapped(getattr(class_, name)))
             return
         known = nearest(method, functions_of(module))
         self.problem(f"{key}: module `{module.__name__}` has no `{method}`{known}")

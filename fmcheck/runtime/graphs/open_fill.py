@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
@@ -21,11 +21,17 @@ from fmcheck.runtime.steps.writes import UNSEEN, Trace, follow, leave
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+    from fmcheck.contract import Contract, Fill
     from fmcheck.finding import Site
-    from fmcheck.runtime.graphs.fills import FillHold
+    from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.graphs.captures import Captures
+    from fmcheck.runtime.graphs.demands import Demands
+    from fmcheck.runtime.graphs.tails import Unseen
 
 # What these lead to is not known, or is that of an earlier call, before the fill has run.
 _LATE = ("self", paths.RETURN)
+#: Whether tails on a CPU are compared as those on a device: for tests of that code.
+compares_on_device = False
 
 
 _WRITTEN = {
@@ -81,11 +87,34 @@ class _Followed:
         return Input(self.name, "tail", self.tensor, self.demand.sentence, self.demand.rule)
 
 
+class Declared(Protocol):
+    """The declared fill that a call is one of, and what its calls were found to have or lack."""
+
+    contract: Contract
+    fill: Fill
+    tally: Tally
+    demands: Demands
+    captures: Captures
+    records: dict[tuple[str, str, Any, Site], tuple[Any, Input]]
+    met: set[str]
+    reached: set[str]
+
+    @property
+    def unseen(self) -> Unseen:
+        """The inputs that were once written past torch's dispatcher."""
+
+    def misses(self, err: LookupError) -> None:
+        """A path led nowhere in this call, which is not judged."""
+
+    def report(self, owner: str, what: Input, found: Found, site: Site) -> None:
+        """Reports entries that hold what they must not."""
+
+
 @dataclass(eq=False)
 class OpenFill:
     """One call of a fill method."""
 
-    hold: FillHold
+    hold: Declared
     bindings: dict[str, Any]
     site: Site
     _followed: list[_Followed] = field(default_factory=list)
@@ -266,7 +295,7 @@ class OpenFill:
         demand: Demand,
         what: Input | None = None,
     ) -> Tail:
-        if tensor.device.type == "cpu" and not self.hold.tally.compare_on_device:
+        if tensor.device.type == "cpu" and not compares_on_device:
             return HostTail(tensor, dim, start, demand, self.hold.unseen)
         told = what or Input(name, "tail", tensor, demand.sentence, demand.rule)
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import Contract, Replay, applies
 from fmcheck.errors import nearest
-from fmcheck.runtime.core import paths
+from fmcheck.runtime.core import patches, paths
 from fmcheck.runtime.core.containment import contained
-from fmcheck.runtime.session import hold
+from fmcheck.runtime.relay.scope import CHECK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.session.hold import Undo
 
 
 @dataclass(eq=False)
@@ -36,20 +36,20 @@ class ReplayHold:
 
     def take(self, module: ModuleType) -> Iterator[Undo]:
         """Wraps the function, a method or one that modules may have bound, where it stands."""
-        if not applies(self.replay.releases, hold.installed_version(self.contract)):
+        if not applies(self.replay.releases, patches.installed_version(self.contract)):
             return
         owner, _, name = self.replay.function.partition(":")[2].rpartition(".")
-        class_ = hold.attribute(module, owner) if owner else module
+        class_ = patches.attribute(module, owner) if owner else module
         function = getattr(class_, name, None)
         if not callable(function):
             self._problem(f"the module has no such function{nearest(name, dir(class_))}")
             return
         watched = self._watched(function)
         if isinstance(class_, type):
-            yield hold.patch(class_, name, watched)
+            yield patches.patch(class_, name, watched)
             return
-        hold.rebind(function, watched)
-        yield lambda: hold.rebind(watched, function)
+        patches.rebind(function, watched)
+        yield lambda: patches.rebind(watched, function)
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
@@ -58,7 +58,7 @@ class ReplayHold:
         def replay(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
             if self.tally.active:
-                with contained(self.tally, hold.CHECK):
+                with contained(self.tally, CHECK):
                     bound = signature.bind(*args, **kwargs)
                     bound.apply_defaults()
                     self._enter({**bound.arguments, paths.RETURN: result})

@@ -28,8 +28,8 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.order.fences import Fences, Lane
     from fmcheck.runtime.order.handover import Handover, Memory
+    from fmcheck.runtime.order.ops import Call
     from fmcheck.runtime.relay.buffer import RelayBuffer
-    from fmcheck.runtime.steps.ops import Call
 
 _KEPT = 16
 #: Undeclared memory of more bytes than this is not kept from before a write in place.

@@ -13,12 +13,11 @@ import itertools
 import sys
 import weakref
 from collections import deque
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Event
 from fmcheck.runtime.core.clocks import Clocks, Epoch
-from fmcheck.runtime.order.standing import Standing
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -100,6 +99,49 @@ class Lane:
 
     def __repr__(self) -> str:
         return f"<lane {self.number} {self.name}>"
+
+
+@dataclass(frozen=True, slots=True)
+class Snapshot:
+    """What the lanes had behind them at one access, by their numbers.
+
+    A report may come much later, from a device: by then the lanes have gone on.
+
+    `waits` are a lane's last waits, by the lane that was waited for, `rings` what it remembers,
+    `doubts` the reasons to doubt a race. Without `all_waits`, older waits may have been forgotten.
+    """
+
+    fences: Fences
+    waits: Mapping[int, Mapping[int, Happening]]
+    rings: Mapping[int, tuple[Happening, ...]]
+    doubts: tuple[str, ...]
+    all_waits: bool = True
+
+    def waited(self, lane: Lane) -> list[Happening]:
+        """Returns the last wait of a lane for each other lane, oldest first."""
+        return sorted(self.waits[lane.number].values(), key=lambda wait: wait.number)
+
+    def history(self, lanes: Iterable[Lane], last: Iterable[Happening] = ()) -> tuple[Event, ...]:
+        """Returns what the lanes remember, with the happenings at its end, in order of issue."""
+        told = {one.number: one for lane in lanes for one in self.rings[lane.number]}
+        told.update((one.number, one) for one in last)
+        return tuple(self.fences.event(told[number]) for number in sorted(told))
+
+    def before(self, number: int) -> Snapshot:
+        """Returns what was behind them before a happening, as far as they still remember it."""
+        rings = {
+            lane: tuple(one for one in ring if one.number < number)
+            for lane, ring in self.rings.items()
+        }
+        waits = {
+            lane: {one.after.lane.number: one for one in ring if one.after is not None}
+            for lane, ring in rings.items()
+        }
+        return replace(self, rings=rings, waits=waits, all_waits=False)
+
+    def out_of_sight(self) -> list[str]:
+        """Returns a sentence on each reason to doubt a race."""
+        return [f"a fence may be out of sight: {reason}" for reason in self.doubts]
 
 
 class Fences:
@@ -241,7 +283,7 @@ class Fences:
 
     def out_of_sight(self) -> list[str]:
         """Returns a sentence on each reason to doubt a race."""
-        return self.standing(()).out_of_sight()
+        return self.snapshot(()).out_of_sight()
 
     def gate(self, kind: str) -> str:
         """Returns what may have left out the fence of a race on purpose, "" if nothing may."""
@@ -256,17 +298,17 @@ class Fences:
 
     def waited(self, lane: Lane) -> list[Happening]:
         """Returns the last wait of a lane for each other lane, oldest first."""
-        return self.standing([lane]).waited(lane)
+        return self.snapshot([lane]).waited(lane)
 
     def history(self, lanes: Iterable[Lane], last: Iterable[Happening] = ()) -> tuple[Event, ...]:
         """Returns what the lanes remember, with the happenings at its end, in order of issue."""
         lanes = tuple(lanes)
-        return self.standing(lanes).history(lanes, last)
+        return self.snapshot(lanes).history(lanes, last)
 
-    def standing(self, lanes: Iterable[Lane]) -> Standing:
-        """Returns how things stand for lanes by now."""
+    def snapshot(self, lanes: Iterable[Lane]) -> Snapshot:
+        """Returns what some lanes have behind them by now."""
         lanes = tuple(lanes)
-        return Standing(
+        return Snapshot(
             self,
             {lane.number: lane.waits for lane in lanes},
             {lane.number: tuple(lane.ring) for lane in lanes},

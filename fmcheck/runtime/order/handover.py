@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Site
     from fmcheck.runtime.order.extents import Extent
     from fmcheck.runtime.order.fences import Fences, Lane
-    from fmcheck.runtime.steps.ops import Call
+    from fmcheck.runtime.order.ops import Call
 
 #: Accesses of one storage that are remembered, each way.
 _REMEMBERED = 8

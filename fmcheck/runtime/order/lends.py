@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.runtime.core.containment import contained
-from fmcheck.runtime.session.calls import CallHold
+from fmcheck.runtime.core.patches import CallHold
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -30,7 +30,7 @@ class LendHold(CallHold):
         @functools.wraps(function)
         def lend(*args: Any, **kwargs: Any) -> Any:
             result = function(*args, **kwargs)
-            if self.tally.active and self.tally.streams is not None:
+            if self.tally.active:
                 with contained(self.tally, "FR402"):
                     self._lend((*args, *kwargs.values()))
             return result
@@ -43,10 +43,7 @@ class LendHold(CallHold):
         from fmcheck.runtime.order import virtual
 
         streams = [one for one in given if isinstance(one, torch.cpu.Stream)]
-        streams_of = self.tally.streams
-        if streams_of is None:
-            return
         for tensor in given:
             if isinstance(tensor, torch.Tensor) and tensor.device.type == "cpu":
                 for stream in streams:
-                    streams_of.fences.lend(tensor, virtual.lane_of(stream))
+                    virtual.lend(self.tally, tensor, stream)

@@ -24,7 +24,8 @@ if TYPE_CHECKING:
     import torch
 
     from fmcheck.runtime.order.fences import Fences, Happening, Lane
-    from fmcheck.runtime.steps.ops import Call
+    from fmcheck.runtime.order.handover import Handover
+    from fmcheck.runtime.order.ops import Call
 
 # They say that the host has the memory, and do not look at what is in it.
 _NO_READS = frozenset({"cpu"})
@@ -35,14 +36,26 @@ _KEPT_COPIES = 16
 
 
 class Lifetimes:
-    """Listens to operators and fences, and judges memory by them."""
+    """Listens to operators and fences, and judges memory by them.
+
+    `handover` judges the same memory where tensors are handed over. One that `perturbs` lets the
+    target of a copy keep poison up to the copy's event.
+    """
 
     check = "FR402 to FR404"
 
-    def __init__(self, fences: Fences, known: Homes | None = None) -> None:
+    def __init__(
+        self,
+        fences: Fences,
+        known: Homes | None = None,
+        handover: Handover | None = None,
+        perturbs: bool = False,
+    ) -> None:
         self.fences = fences
         self.tally = fences.tally
         self.homes = known or Homes()
+        self._handover = handover
+        self._perturbs = perturbs
         self.blocks = Blocks(self._freed)
         self._coin = None if fences.seed is None else random.Random(fences.seed)
         self._told = TooSoon(fences)
@@ -171,8 +184,8 @@ class Lifetimes:
 
         A tensor that was made without a device is taken for that once it is copied as a host's is.
         """
-        if self.tally.streams is not None:
-            memory = self.tally.streams.handover.memory_of(tensor)
+        if self._handover is not None:
+            memory = self._handover.memory_of(tensor)
             if not memory.on_host:
                 memory.on_host = True
                 memory.writes = [one for one in memory.writes if one.is_copy]
@@ -208,8 +221,7 @@ class Lifetimes:
 
     def _is_shown(self) -> bool:
         """Tells whether the target of a copy keeps poison up to the copy's event."""
-        streams = self.tally.streams
-        if streams is None or streams.mode == "tracked":
+        if not self._perturbs:
             return False
         return self._coin is None or self._coin.random() < 0.5
 
@@ -276,7 +288,7 @@ class Lifetimes:
     def _freed(self, block: Block) -> None:
         """Judges a block's uses when its memory goes back to the allocator."""
         self._read_by_copies.discard(block)
-        if not self.tally.active or self.tally.streams is None:
+        if not self.tally.active:
             return
         if block.made is None:
             return

@@ -6,7 +6,7 @@ import os
 from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
@@ -21,9 +21,7 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from fmcheck.runtime.core.clocks import Conflict
-    from fmcheck.runtime.order.delay import Delay
-    from fmcheck.runtime.order.fences import Fences, Happening, Lane
-    from fmcheck.runtime.order.standing import Standing
+    from fmcheck.runtime.order.fences import Fences, Happening, Lane, Snapshot
     from fmcheck.runtime.relay.buffer import RelayBuffer
 
 CODE = "FR401"
@@ -38,6 +36,16 @@ class Party(NamedTuple):
     lane: Lane
 
 
+class Delaying(Protocol):
+    """What lets a write be late for whoever did not wait for it."""
+
+    def adopt(self, buffer: RelayBuffer) -> None:
+        """Writes to a buffer may be late from now on."""
+
+    def wrote(self, buffer: RelayBuffer, rows: Any, lane: Lane) -> None:
+        """A lane wrote rows of a buffer."""
+
+
 class RelayLanes:
     """What every lane did to each row of one relay buffer. `current` gives the current stream's."""
 
@@ -46,7 +54,7 @@ class RelayLanes:
         buffer: RelayBuffer,
         fences: Fences,
         current: Callable[[], Lane],
-        delay: Delay | None = None,
+        delay: Delaying | None = None,
     ) -> None:
         self.buffer = buffer
         self.current = current
@@ -95,8 +103,8 @@ class RelayLanes:
                 continue
             moment = int(conflict.moments[np.searchsorted(conflict.rows, rows[0])])
             early = early_party(conflict.kind, moment, self.fences.lanes[conflict.lane])
-            standing = self.fences.standing((early.lane, late.lane))
-            self._report(conflict.kind, rows, early, late, happened, standing)
+            snapshot = self.fences.snapshot((early.lane, late.lane))
+            self._report(conflict.kind, rows, early, late, happened, snapshot)
 
     def _report(
         self,
@@ -105,7 +113,7 @@ class RelayLanes:
         early: Party,
         late: Party,
         happened: Happening,
-        standing: Standing,
+        snapshot: Snapshot,
         at_the_time: AbstractContextManager[None] | None = None,
     ) -> None:
         """Reports a race. `at_the_time` sets the ledger back to what it held then."""
@@ -116,7 +124,7 @@ class RelayLanes:
         if tally.seen_again((CODE, buffer.name, site)):
             return
         first = int(rows[0])
-        found = race(self.fences, kind, early, late, [happened], standing)
+        found = race(self.fences, kind, early, late, [happened], snapshot)
         with at_the_time or nullcontext():
             last_write, last_read = story.last_accesses(buffer, first)
             generation = int(buffer.ledger.generation[first])
@@ -156,15 +164,15 @@ def race(
     early: Party,
     late: Party,
     last: Iterable[Happening] = (),
-    standing: Standing | None = None,
+    snapshot: Snapshot | None = None,
 ) -> Violation:
     """Returns a race as it is told; whose buffer it is, is left to the caller to enter.
 
-    `standing` is how things stood at the later access, by default how they stand now.
+    `snapshot` is what was behind the lanes at the later access, by default what is now.
     """
     tally = fences.tally
     lanes = (early.lane, late.lane)
-    standing = fences.standing(lanes) if standing is None else standing
+    snapshot = fences.snapshot(lanes) if snapshot is None else snapshot
     accesses = {
         "write-read": (_access(fences, early), None),
         "write-write": (_access(fences, early), None),
@@ -185,9 +193,9 @@ def race(
         device="cpu",
         pid=os.getpid(),
         missing=_missing(fences, early, late),
-        notes=tuple(_notes(fences, kind, early, late, standing)),
-        history=standing.history(lanes, last),
-        confidence=INCOMPLETE if standing.doubts or fences.gate(kind) else "",
+        notes=tuple(_notes(fences, kind, early, late, snapshot)),
+        history=snapshot.history(lanes, last),
+        confidence=INCOMPLETE if snapshot.doubts or fences.gate(kind) else "",
     )
 
 
@@ -211,26 +219,26 @@ def _missing(fences: Fences, early: Party, late: Party) -> str:
 
 
 def _notes(
-    fences: Fences, kind: str, early: Party, late: Party, standing: Standing
+    fences: Fences, kind: str, early: Party, late: Party, snapshot: Snapshot
 ) -> Iterator[str]:
     yield f"{kind}: {early.verb} on {_who(early.lane)}, then {late.verb} on {_who(late.lane)}"
     for lane in (late.lane, early.lane):
-        yield f"{_who(lane)} had waited for {_waits(standing, lane)}"
+        yield f"{_who(lane)} had waited for {_waits(snapshot, lane)}"
     gate = fences.gate(kind)
     if gate:
         yield f"the contract says: {gate}"
-    yield from standing.out_of_sight()
+    yield from snapshot.out_of_sight()
     if fences.seed is not None:
         yield f"streams were perturbed: --fmcheck-streams=random --fmcheck-seed {fences.seed}"
 
 
-def _waits(standing: Standing, lane: Lane) -> str:
+def _waits(snapshot: Snapshot, lane: Lane) -> str:
     told = [
-        f"{_who(wait.after.lane)} up to {_line(standing.fences, wait.after.happening.moment)}"
-        for wait in standing.waited(lane)
+        f"{_who(wait.after.lane)} up to {_line(snapshot.fences, wait.after.happening.moment)}"
+        for wait in snapshot.waited(lane)
         if wait.after is not None
     ]
-    nothing = "nothing" if standing.all_waits else "nothing that is remembered"
+    nothing = "nothing" if snapshot.all_waits else "nothing that is remembered"
     return ", ".join(told) or nothing
 
 

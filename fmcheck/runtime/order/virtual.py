@@ -22,14 +22,14 @@ import torch
 from fmcheck.runtime.core import moment
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.naming import holder_of
-from fmcheck.runtime.session.hold import patch, rebind
+from fmcheck.runtime.core.patches import patch, rebind
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.order.fences import Fences, Lane, Record
-    from fmcheck.runtime.session.hold import Undo
 
 #: What the closing section calls the checks that hear of streams and events.
 CHECK = "following streams and events (FR401 to FR405)"
@@ -166,6 +166,12 @@ def current_lane() -> Lane:
 def is_in_stream() -> bool:
     """Tells whether this thread has entered a stream."""
     return bool(_current.entered)
+
+
+def lend(tally: Tally, tensor: Any, stream: Any) -> None:
+    """Tells a session that a tensor is in use on a stream, if it is the one that is told."""
+    if _fences is not None and _fences.tally is tally:
+        _fences.lend(tensor, lane_of(stream))
 
 
 def lane_of(stream: Any) -> Lane:

@@ -8,17 +8,16 @@ from __future__ import annotations
 
 import enum
 import weakref
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
 from fmcheck.runtime.relay import devices, origin, relay_tensor
-from fmcheck.runtime.session import probes
 
 if TYPE_CHECKING:
     from fmcheck.contract import Buffer, Relay
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.relay.buffer import RelayBuffer
+    from fmcheck.runtime.relay.buffer import RelayBuffer, Streams
     from fmcheck.runtime.relay.owners import Owners
 
 # By address; a buffer keeps its storage alive, so no address is used twice while it is in here.
@@ -35,6 +34,17 @@ class Bind(enum.Enum):
     AGAIN = "in place of another one"
 
 
+class Services(Protocol):
+    """What a session does for the buffers that it adopts."""
+
+    @property
+    def streams(self) -> Streams | None:
+        """What follows the session's streams, None where nothing does."""
+
+    def before_buffers_on(self, kind: str) -> None:
+        """A buffer on this kind of device is about to be adopted."""
+
+
 def adopt(
     tensor: Any,
     name: str,
@@ -42,6 +52,7 @@ def adopt(
     relay: Relay,
     tally: Tally,
     bind: Bind,
+    services: Services,
     owners: Owners | None = None,
 ) -> torch.Tensor:
     """Returns the alias for a tensor assigned to a declared buffer.
@@ -64,7 +75,7 @@ def adopt(
     known = _by_storage.get(key)
     if known is not None and _lies_in(tensor, known.base):
         return relay_tensor.alias(tensor, known, _window_if_whole(tensor, known))
-    probes.prove(tally, tensor.device.type)
+    services.before_buffers_on(tensor.device.type)
     made = relay_tensor.relay_tensor(
         tensor,
         f"{relay.qualname}.{name}",
@@ -74,6 +85,7 @@ def adopt(
         relay.sink_rows,
         owners,
         buffer.overwrite,
+        services.streams,
     )
     _begin(made._relay, tensor, name, bind)
     tally.buffers += 1

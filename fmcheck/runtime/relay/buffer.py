@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from fmcheck.runtime.core import story
 from fmcheck.runtime.core.ledger import NEVER, Ledger
 from fmcheck.runtime.core.rows import EVERYTHING, row_dims, row_map
-from fmcheck.runtime.relay import scope
+from fmcheck.runtime.relay import picks, scope
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -19,8 +19,6 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.core.poison import Poison
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.device.guard import GuardedBuffer
-    from fmcheck.runtime.order.races import RelayLanes
     from fmcheck.runtime.relay.memory import Memory, Veil
     from fmcheck.runtime.relay.owners import Owners
 
@@ -96,21 +94,45 @@ VALUES = Write()
 UNSEEN = Seen()
 
 
+class Lanes(Protocol):
+    """What keeps the accesses of a buffer stream by stream. Rows are as the buffer has them."""
+
+    def wrote(self, rows: Any, moment: int) -> None:
+        """The current stream wrote rows."""
+
+    def gathered(self, rows: Any, moment: int) -> None:
+        """The current stream gathered rows."""
+
+    def peeked(self, rows: Any, site: int, by_host: bool) -> None:
+        """The current stream read rows, or the host did."""
+
+    def reused(self, rows: npt.NDArray[Any]) -> None:
+        """The host gave rows to new owners."""
+
+
+class Streams(Protocol):
+    """What follows the streams of a session."""
+
+    def adopt(self, buffer: RelayBuffer) -> None:
+        """Gives a new buffer its lanes."""
+
+
 class RelayBuffer:
     """One watched buffer. All that happens to it goes through here, under the session's lock.
 
     `base` is the tensor that was taken hold of, `veil` what is poisoned of it where the memory is
     left alone; nothing here looks into them. `lanes` are there once a session follows the device's
     streams. Without `owners` no row is ever handed out; `overwrite` is the contract's word on
-    writing over unread values.
+    writing over unread values. `streams` are the session's, None where it follows none.
     """
 
     base: Any
     veil: Veil | None = None
     #: Its values may be those of a placeholder: the first write or gather decides.
     is_on_trust = False
-    #: This buffer, if its ledger lies beside it on a device.
-    guard: GuardedBuffer | None = None
+    #: Whether its ledger lies beside it on its device.
+    is_on_device = False
+    streams: Streams | None = None
 
     def __init__(
         self,
@@ -147,7 +169,7 @@ class RelayBuffer:
         # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
         self._sink_parts = [whole.memory.part(slice(row, row + 1)) for row in self._sink.tolist()]
         self._put_off: list[PutOff] = []
-        self.lanes: RelayLanes | None = None
+        self.lanes: Lanes | None = None
         if owners is not None:
             rows = np.arange(len(self.ledger))
             self.ledger.generation[:] = [owners.generation(row) for row in rows.tolist()]
@@ -203,6 +225,41 @@ class RelayBuffer:
             window.memory.write(expression, values)
             window.memory.uncover(expression)
             self.ledger.adopt(np.zeros(len(self.ledger), bool))
+
+    # --- the whole buffer, by an index that torch has as a tensor ---
+
+    def order(self) -> None:
+        """An access is about to be made."""
+
+    def gather_rows(self, index: Any, result: Any, site: int) -> None:
+        """A gather of whole rows, after it was made: `index` holds their numbers."""
+        if not self.is_captured():
+            self.gather(self.whole, np.atleast_1d(picks.host(index)), site)
+
+    def judge_rows(self, index: Any, site: int) -> None:
+        """A gather of whole rows that is about to be made: the verdict alone."""
+        if not self.is_captured():
+            self.judge(self.whole, picks.host(index), site)
+
+    def retire_rows(self, index: Any, site: int) -> None:
+        """A gather of whole rows that was judged has been made."""
+        if not self.is_captured():
+            self.retire(self.whole, picks.host(index), site)
+
+    def stash_rows(self, expression: Any, site: int, how: Write = VALUES) -> None:
+        """A write into the whole buffer, after it was made."""
+        if not self.is_captured():
+            self.stash(self.whole, picks.host(expression), site, how)
+
+    def is_captured(self) -> bool:
+        """Tells whether what is launched goes into a graph; if so, counts an unchecked call."""
+        if not self.on_cuda:
+            return False
+        capturing = picks.is_capturing()
+        self.tally.unchecked += capturing
+        return capturing
+
+    # --- by an index expression of NumPy ---
 
     def peek(self, window: Window, site: int, by_host: bool = False) -> None:
         """A read that does not consume; the host's own waits for what it reads."""

@@ -17,16 +17,17 @@ from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import CHECKS, Access, Violation
+from fmcheck.runtime.core import patches
 from fmcheck.runtime.core.containment import contained
-from fmcheck.runtime.session import hold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
     from types import FrameType
 
     from fmcheck.contract import Contract
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.session.hold import Undo
+    from fmcheck.runtime.relay.buffer import RelayBuffer
 
     Translation = Callable[[Any, Any, Any], Any]
 
@@ -52,7 +53,7 @@ class DeviceHold:
         for name in _OWNED:
             class_ = getattr(torch.cuda, name)
             made = self._watched(class_.__new__, f"torch.cuda.{name}")
-            yield hold.patch(class_, "__new__", staticmethod(made))
+            yield patches.patch(class_, "__new__", staticmethod(made))
 
     def _watched(self, make: Callable[..., Any], name: str) -> Callable[..., Any]:
         @functools.wraps(make)
@@ -96,12 +97,15 @@ def _lies_in(path: str, globs: Iterable[str]) -> bool:
     return any(fnmatch.fnmatchcase(name, f"*/{glob}") for glob in globs)
 
 
+def buffer_of(value: Any) -> RelayBuffer | None:
+    """Returns the buffer that a relay tensor is an alias of, None for anything else."""
+    return value._relay if "is_relay_alias" in type(value).__dict__ else None
+
+
 def compare_module(relay: Any, kind: str, asked: str, tally: Tally) -> None:
     """Reports a relay object that asked for another device's module than its buffers'."""
-    from fmcheck.runtime.relay.relay_tensor import RelayTensor
-
     members = getattr(relay, "__dict__", {}).values()
-    buffers = [one._relay for one in members if type(one) is RelayTensor]
+    buffers = [buffer for one in members if (buffer := buffer_of(one)) is not None]
     own = [buffer for buffer in buffers if buffer.tally is tally]
     if own and kind not in {kind_of(buffer.device) for buffer in own}:
         device = own[0].device
@@ -149,13 +153,11 @@ def compare(name: str, args: Iterable[Any], kwargs: Mapping[str, Any]) -> None:
 
     A tensor without dimensions is a number, which torch takes from wherever it is.
     """
-    from fmcheck.runtime.relay.relay_tensor import RelayTensor
-
     buffer: Any = None
     kinds: list[str] = []
     for tensor in _tensors((*args, *kwargs.values())):
-        if type(tensor) is RelayTensor:
-            buffer = buffer or tensor._relay
+        if (own := buffer_of(tensor)) is not None:
+            buffer = buffer or own
             kinds.append(tensor._plain.device.type)
         elif type(tensor) is stray_class():
             buffer = buffer or tensor

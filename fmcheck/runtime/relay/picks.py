@@ -130,3 +130,35 @@ def host(index: Any) -> Any:
     if isinstance(index, (list, range)):
         return np.asarray([host(item) for item in index], dtype=None if len(index) else np.int64)
     return index
+
+
+# What torch takes for row numbers; of bytes and truth values it makes a mask.
+_ROW_NUMBERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
+
+
+def are_rows(index: Any) -> bool:
+    """Tells whether an index is a tensor of row numbers."""
+    return isinstance(index, torch.Tensor) and index.dtype in _ROW_NUMBERS
+
+
+def is_capturing() -> bool:
+    """Tells whether what CUDA launches now goes into a graph."""
+    return torch.cuda.is_current_stream_capturing()
+
+
+def single_index(name: str, args: Arguments, kwargs: Options) -> Any:
+    """Returns the index of a call named `name` that reads whole rows, None of any other call."""
+    if name == "index_select" and argument(args, kwargs, 1, "dim") == 0:
+        return argument(args, kwargs, 2, "index")
+    return None
+
+
+def written_index(name: str, args: Arguments, kwargs: Options) -> Any:
+    """Returns the index of a call named `name` that writes whole rows, None of any other call."""
+    if name in ("index_copy_", "index_fill_", "index_add_", "index_reduce_"):
+        at_rows = argument(args, kwargs, 1, "dim") == 0
+        return argument(args, kwargs, 2, "index") if at_rows else None
+    if name == "index_put_":
+        indices = argument(args, kwargs, 1, "indices")
+        return indices[0] if len(indices) == 1 else None
+    return None

@@ -18,10 +18,9 @@ from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.poison import poison_for
 from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.relay import devices, picks, untraced
-from fmcheck.runtime.relay.buffer import VALUES, RelayBuffer, Window, Write, window_of
-from fmcheck.runtime.relay.by_rows import guard_for, rows_written, single_index, written_index
+from fmcheck.runtime.relay.buffer import VALUES, RelayBuffer, Streams, Window, Write, window_of
 from fmcheck.runtime.relay.memory import Veil, VeiledMemory, memory_of
-from fmcheck.runtime.session.hold import CHECK
+from fmcheck.runtime.relay.scope import CHECK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -37,6 +36,8 @@ if TYPE_CHECKING:
 class RelayTensor(torch.Tensor):
     """A tensor over the storage of a relay buffer, or over a part of it."""
 
+    #: Marks the class for those that may not import it.
+    is_relay_alias = True
     _relay: RelayBuffer
     _plain: torch.Tensor
     _window: Window | None
@@ -81,6 +82,7 @@ def relay_tensor(
     sink_rows: Sequence[int] = (0,),
     owners: Owners | None = None,
     overwrite: str = "never",
+    streams: Streams | None = None,
 ) -> RelayTensor:
     """Takes hold of a plain tensor that has become a relay buffer. Its values stay."""
     dtype = str(tensor.dtype).removeprefix("torch.")
@@ -92,12 +94,11 @@ def relay_tensor(
     whole = window_of(tensor.shape, tensor.stride(), 0, row_stride, memory, whole=True)
     told = (name, relay, whole, poison, sink_rows, tally, device, owners, overwrite)
     with unfollowed():
-        buffer = guarded(tensor, *told) if wants_guard(tensor) else None
-        if buffer is None:
-            buffer = RelayBuffer(*told)
+        buffer = (on_device(tensor, *told) if wants_guard(tensor) else None) or RelayBuffer(*told)
         buffer.take(tensor, veil)
-        if tally.streams is not None:
-            tally.streams.adopt(buffer)
+        buffer.streams = streams
+        if streams is not None:
+            streams.adopt(buffer)
     made = alias(tensor, buffer, whole)
     made.__dict__.update(tensor.__dict__)  # a mark such as that of `torch.nn.Buffer`
     return made
@@ -108,16 +109,20 @@ def wants_guard(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda
 
 
-def guarded(tensor: torch.Tensor, *told: Any) -> RelayBuffer | None:
+def on_device(tensor: torch.Tensor, *told: Any) -> RelayBuffer | None:
     """Returns a buffer whose ledger lies on the device, None where that cannot be."""
     tally: Tally = told[5]
     try:
-        from fmcheck.runtime.device.guard import GuardedBuffer
-
-        return GuardedBuffer(tensor, *told)
+        if make_on_device is None:
+            raise ValueError("nothing was loaded that keeps a ledger there")
+        return make_on_device(tensor, *told)
     except (ImportError, ValueError) as err:
         tally.note(f"buffer `{told[0]}`: each access waits for the device ({err})")
         return None
+
+
+#: Makes a buffer whose ledger lies on its device: set by the device's room, which imports this one.
+make_on_device: Callable[..., RelayBuffer] | None = None
 
 
 def alias(plain: torch.Tensor, buffer: RelayBuffer, window: Window | None = None) -> RelayTensor:
@@ -226,7 +231,7 @@ def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
     """Any other call: a peek if it brings values, a view if it shares the storage."""
     readers = list(_relay_tensors((args, kwargs)))
     for reader in readers:
-        _order(reader)
+        reader._relay.order()
     result = _made(func, plain(args), plain(kwargs))
     out = kwargs.get("out")
     if out is not None:
@@ -263,7 +268,7 @@ def _enter_out(out: Any, readers: Sequence[RelayTensor]) -> None:
 def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that changes its first argument in place, or each tensor of it if that is a list."""
     for tensor in _relay_tensors((args, kwargs)):
-        _order(tensor)
+        tensor._relay.order()
     result = _made(func, plain(args), plain(kwargs))
     target = args[0] if args else kwargs.get("self", kwargs.get("input"))
     written = list(_relay_tensors(target))
@@ -281,25 +286,18 @@ def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
     return target if isinstance(target, torch.Tensor) else result
 
 
-def _order(tensor: RelayTensor) -> None:
-    guard = tensor._relay.guard
-    if guard is not None:
-        guard.order()
-
-
 def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     tensor, index = args
     if type(tensor) is not RelayTensor:
         return _read(func, args, kwargs)
-    guard = tensor._relay.guard
-    if guard is not None:
-        guard.order()
+    buffer = tensor._relay
+    buffer.order()
     if type(index) is torch.Tensor and index.dim() > 0:
         result = _taken(tensor._plain, index)
-        with contained(tensor._relay.tally, CHECK):
+        with contained(buffer.tally, CHECK):
             shown = tensor._window or window(tensor)
-            if guard is not None and guard_for(guard, index, shown.whole) is not None:
-                guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
+            if shown.whole and picks.are_rows(index):
+                buffer.gather_rows(index, result, buffer.tally.sites.here(_OUR_FRAMES))
                 return result
             expression = picks.host(index)
             if shown.whole or rows.selects_rows(expression, shown.rows.ndim, shown.dims):
@@ -320,9 +318,7 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     if type(tensor) is not RelayTensor:
         _write(func, args, kwargs)
         return
-    guard = tensor._relay.guard
-    if guard is not None:
-        guard.order()
+    tensor._relay.order()
     if type(index) is torch.Tensor is type(value):
         _put(tensor._plain, index, value)
         _enter_write(tensor, index)
@@ -339,20 +335,25 @@ def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
     tensor = picks.picked_from(name, func, args, kwargs)
     if type(tensor) is not RelayTensor:
         return _read(func, args, kwargs)
-    _order(tensor)
+    buffer = tensor._relay
+    buffer.order()
     result = _made(func, plain(args), plain(kwargs))
     out = kwargs.get("out")
-    with contained(tensor._relay.tally, CHECK):
-        index = single_index(name, args, kwargs)
-        guard = guard_for(tensor._relay, index, window(tensor).whole)
-        if guard is not None and out is None:
-            guard.gather_rows(index, result, guard.tally.sites.here(_OUR_FRAMES))
+    with contained(buffer.tally, CHECK):
+        index = picks.single_index(name, args, kwargs)
+        if out is None and _by_rows(tensor, index):
+            buffer.gather_rows(index, result, buffer.tally.sites.here(_OUR_FRAMES))
             return result
         _gathered(tensor, picks.READS[name](func, tensor._plain, args, kwargs))
     if out is None:
         return result
     _enter_out(out, [])
     return out if isinstance(out, torch.Tensor) else result
+
+
+def _by_rows(tensor: RelayTensor, index: Any) -> bool:
+    """Tells whether an index picks whole rows of a buffer by their numbers."""
+    return picks.are_rows(index) and window(tensor).whole
 
 
 def _gathered(tensor: RelayTensor, expression: Any) -> None:
@@ -416,6 +417,7 @@ def _move(tensor: RelayTensor) -> None:
         left.sink_rows,
         left.owners,
         left.overwrite,
+        left.streams,
     )
     moved._relay.adopt_values()
     tensor._relay, tensor._window = moved._relay, moved._window
@@ -534,10 +536,9 @@ def _picked(func: Call, args: Arguments, kwargs: Options, written: Sequence[Rela
     pick = picks.WRITES.get(name)
     if pick is None or len(written) != 1:
         return rows.EVERYTHING
-    if written[0]._relay.guard is not None:
-        index = written_index(name, args, kwargs)
-        if guard_for(written[0]._relay, index, window(written[0]).whole) is not None:
-            return index
+    index = picks.written_index(name, args, kwargs)
+    if _by_rows(written[0], index):
+        return index
     return pick(func, written[0]._plain, args, kwargs)
 
 
@@ -555,14 +556,10 @@ def before_call(reads: Sequence[Any], index: Any, writes: Sequence[Any] = ()) ->
     """
     for tensor in _told_of((*writes, *reads), index):
         with contained(tensor._relay.tally, CHECK):
-            _order(tensor)
+            tensor._relay.order()
     for tensor in _told_of(reads, index):
         with contained(tensor._relay.tally, CHECK):
-            guard = guard_for(tensor._relay, index, window(tensor).whole)
-            if guard is not None:
-                guard.judge_rows(index, guard.tally.sites.here(_OUR_FRAMES))
-            else:
-                _enter_told(tensor, "judge", index)
+            _enter_told(tensor, "judge", index)
 
 
 def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
@@ -574,11 +571,7 @@ def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
         if tensor._relay in kept:
             continue
         with contained(tensor._relay.tally, CHECK):
-            guard = guard_for(tensor._relay, index, window(tensor).whole)
-            if guard is not None:
-                guard.retire_rows(index, guard.tally.sites.here(_OUR_FRAMES))
-            else:
-                _enter_told(tensor, "retire", index)
+            _enter_told(tensor, "retire", index)
     updated = {tensor._relay for tensor in read}
     for tensor in written:
         # A kernel that gathers a buffer and writes it may take the values out.
@@ -587,11 +580,14 @@ def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
 
 
 def _enter_told(tensor: RelayTensor, how: str, index: Any) -> None:
+    buffer = tensor._relay
     try:
-        _enter(tensor, how, picks.host(index))
+        if _by_rows(tensor, index):
+            getattr(buffer, f"{how}_rows")(index, buffer.tally.sites.here(_OUR_FRAMES))
+        else:
+            _enter(tensor, how, picks.host(index))
     except IndexError:  # the kernel's own affair, which it may be about to say
-        reason = f"a kernel was handed rows that `{tensor._relay.name}` lacks"
-        tensor._relay.tally.untrack("accesses", reason)
+        buffer.tally.untrack("accesses", f"a kernel was handed rows that `{buffer.name}` lacks")
 
 
 def _told_of(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
@@ -601,7 +597,7 @@ def _told_of(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
 
 def _enter(tensor: RelayTensor, how: str, expression: Any) -> Any:
     buffer = tensor._relay
-    if buffer.on_cuda and _is_capturing(buffer):
+    if buffer.is_captured():
         return None
     window, expression = _within(tensor, expression)
     return getattr(buffer, how)(window, expression, buffer.tally.sites.here(_OUR_FRAMES))
@@ -623,24 +619,13 @@ def _enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
 def _enter_write(tensor: RelayTensor, expression: Any, how: Write = VALUES) -> None:
     buffer = tensor._relay
     with contained(buffer.tally, CHECK):
-        if buffer.guard is not None:
-            index = rows_written(buffer, expression, window(tensor).whole)
-            if index is not None:
-                resets = index is not expression and len(index) == len(buffer.ledger)
-                site = buffer.tally.sites.here(_OUR_FRAMES)
-                buffer.guard.stash_rows(index, site, how, resets)
-                return
-        if buffer.on_cuda and _is_capturing(buffer):
+        if (tensor._window or window(tensor)).whole:
+            buffer.stash_rows(expression, buffer.tally.sites.here(_OUR_FRAMES), how)
+            return
+        if buffer.is_captured():
             return
         shown, expression = _within(tensor, picks.host(expression))
         buffer.stash(shown, expression, buffer.tally.sites.here(_OUR_FRAMES), how)
-
-
-def _is_capturing(buffer: RelayBuffer) -> bool:
-    """Tells whether a graph is being captured, and counts the call that goes unchecked then."""
-    capturing = torch.cuda.is_current_stream_capturing()
-    buffer.tally.unchecked += capturing
-    return capturing
 
 
 def _within(tensor: RelayTensor, expression: Any) -> tuple[Window, Any]:

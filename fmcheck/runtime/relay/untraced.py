@@ -52,10 +52,8 @@ def stand_in(tensor: Any, plain: Any) -> Any:
     return tensor if traces.has_proxy_slot(tensor, mode.tracer) else plain
 
 
-def watch_traces() -> Callable[[], None]:
+def watch_traces(plain: Callable[[Any], Any]) -> Callable[[], None]:
     """Hands `torch.jit.trace` the tensor under an alias: a trace notes who calls, which is us."""
-    from fmcheck.runtime.relay.relay_tensor import plain
-
     originals = [
         (holder, name, getattr(holder, name))
         for holder, name in _TRACERS

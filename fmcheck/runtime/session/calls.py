@@ -10,91 +10,20 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fmcheck.contract import applies
 from fmcheck.contract.checks import HANDS_OUT
 from fmcheck.errors import nearest
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
-from fmcheck.runtime.session.hold import attribute, installed_version, patch, rebind
+from fmcheck.runtime.core.patches import CallHold
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
-    from types import ModuleType
+    from collections.abc import Callable
 
-    from fmcheck.contract import Contract, Functions, OwnerFunctions
-    from fmcheck.runtime.core.tally import Tally
+    from fmcheck.contract import OwnerFunctions
     from fmcheck.runtime.relay.owners import Owners, Pools
-    from fmcheck.runtime.session.hold import Undo
 
 #: What the closing section calls the check of who owns a row.
 CHECK = "owners of rows (FR104)"
-
-
-@dataclass(eq=False)
-class CallHold:
-    """The functions of one table, alternatives of each other: each that exists is wrapped."""
-
-    contract: Contract
-    part: Functions
-    tally: Tally
-    problems: list[str] = field(default_factory=list)
-    _found: bool = False
-    _missing: list[str] = field(default_factory=list)
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The modules that the functions are looked for in."""
-        return tuple(dict.fromkeys(one.partition(":")[0] for one in self.part.functions))
-
-    def take(self, module: ModuleType) -> Iterator[Undo]:
-        """Takes hold of the functions in a module that was just imported."""
-        if not applies(self.part.releases, installed_version(self.contract)):
-            return
-        for reference in self.part.functions:
-            name = reference.partition(":")[2]
-            if reference.partition(":")[0] != module.__name__:
-                continue
-            function = attribute(module, name)
-            if not callable(function):
-                self._missing.append(f"`{reference}`{nearest(name, functions_of(module))}")
-                continue
-            self._found = True
-            yield from self._wrap(module, reference, name, function)
-
-    def close(self) -> None:
-        """Looks at the end of a session for functions that no release of the engine has."""
-        if self._missing and not self._found:
-            self._problem(f"found none of its functions: no {', no '.join(self._missing)}")
-
-    def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
-        """Returns `function` with its calls told of, None if the contract does not fit it."""
-        raise NotImplementedError
-
-    def _wrap(
-        self, module: ModuleType, reference: str, name: str, function: Callable[..., Any]
-    ) -> Iterator[Undo]:
-        class_name, dot, method = name.rpartition(".")
-        class_ = attribute(module, class_name) if dot else None
-        kept: Any = inspect.getattr_static(class_, method) if dot else None
-        is_bound = isinstance(kept, (classmethod, staticmethod))
-        made = self.watched(reference, kept.__func__ if is_bound else function)
-        if made is None:
-            return
-        if class_ is not None:
-            yield patch(class_, method, type(kept)(made) if is_bound else made)
-        else:
-            rebind(function, made)
-            yield lambda: rebind(made, function)
-
-    def _problem(self, text: str) -> None:
-        where = f"contract `{self.contract.engine.name}`, {self._table}"
-        sentence = f"{where}: {text}"
-        if sentence not in self.problems:
-            self.problems.append(sentence)
-
-    @property
-    def _table(self) -> str:
-        return f"functions `{self.part.functions[0]}`"
 
 
 @dataclass(eq=False)
@@ -190,12 +119,3 @@ class OwnerHold(CallHold):
 
     def _owners(self, names: dict[str, Any]) -> Owners:
         return self.pools.of(paths.look_up(self.part.pool, names) if self.part.pool else None)
-
-
-def functions_of(module: ModuleType) -> Iterator[str]:
-    """Yields functions and methods as a contract names them."""
-    for name, value in vars(module).items():
-        if isinstance(value, type):
-            yield from (f"{name}.{method}" for method, one in vars(value).items() if callable(one))
-        elif callable(value):
-            yield name

@@ -23,8 +23,9 @@ _TORCH_DISPATCH = "__torch_dispatch__"
 
 def teach_dynamo(dynamo: ModuleType) -> Undo:
     """Makes Dynamo break the graph at relay tensors and leave this package's code alone."""
+    from fmcheck.runtime.order import ops
     from fmcheck.runtime.relay import relay_tensor
-    from fmcheck.runtime.steps import homes, ops, syncs, writes
+    from fmcheck.runtime.steps import homes, syncs, writes
 
     kind = relay_tensor.RelayTensor
     untraced = getattr(dynamo.config, "nontraceable_tensor_subclasses", None)

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from fmcheck.contract import Contract
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.session.hold import Undo
 
 
 class Hold(Protocol):

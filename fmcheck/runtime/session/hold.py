@@ -12,28 +12,24 @@ import sys
 import threading
 import weakref
 from dataclasses import dataclass, field
-from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import Buffer, Contract, Opaque, Relay, applies
 from fmcheck.errors import SLIP, nearest
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
-from fmcheck.runtime.relay.scope import Scope, scoped
+from fmcheck.runtime.core.patches import attribute, classes_of, installed_version, patch, rebind
+from fmcheck.runtime.relay.scope import CHECK, Scope, scoped
 from fmcheck.runtime.session import instances
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.relay.adoption import Bind
+    from fmcheck.runtime.relay.adoption import Bind, Services
     from fmcheck.runtime.relay.owners import Owners, Pools
-
-    Undo = Callable[[], None]
-
-#: The check that an error of our own is counted for.
-CHECK = "relay buffers"
 
 
 @dataclass(eq=False)
@@ -47,6 +43,7 @@ class RelayHold:
     relay: Relay
     tally: Tally
     pools: Pools
+    services: Services
     version: str | None = None
     class_: type | None = None
     instances: int = 0
@@ -74,7 +71,7 @@ class RelayHold:
         if not isinstance(found, type):
             self._problem(
                 f"the module has no class `{self.relay.qualname}`"
-                f"{nearest(self.relay.qualname, _classes(module))}"
+                f"{nearest(self.relay.qualname, classes_of(module))}"
             )
             return
         self.class_ = found
@@ -373,8 +370,9 @@ class RelayHold:
             bind = adoption.Bind.AGAIN if has_values else adoption.Bind.IN_INIT
             if has_values is None:
                 bind = self._bind(instance, name)
+            owners = self._owners(instance)
             return adoption.adopt(
-                value, name, buffer, self.relay, self.tally, bind, self._owners(instance)
+                value, name, buffer, self.relay, self.tally, bind, self.services, owners
             )
         except Exception as err:
             if is_on_purpose(self.tally, err):
@@ -463,49 +461,6 @@ class OpaqueHold:
         yield lambda: rebind(watched, function)
 
 
-def rebind(old: Any, new: Any) -> None:
-    """Puts `new` wherever a loaded module has a global name bound to `old`."""
-    for module in list(sys.modules.values()):
-        names = getattr(module, "__dict__", None)
-        if not isinstance(names, dict):
-            continue
-        for name, value in list(names.items()):
-            if value is old:
-                names[name] = new
-
-
-def installed_version(contract: Contract) -> str | None:
-    """Returns the installed release of the engine, None where there is no telling."""
-    if not contract.engine.distribution:
-        return None
-    try:
-        return metadata.version(contract.engine.distribution)
-    except metadata.PackageNotFoundError:
-        return None
-
-
-def patch(class_: type, name: str, value: Any) -> Undo:
-    """Sets an attribute of a class; returns what puts the old one back."""
-    own = class_.__dict__.get(name)
-    setattr(class_, name, value)
-
-    def undo() -> None:
-        if own is None:
-            delattr(class_, name)
-        else:
-            setattr(class_, name, own)
-
-    return undo
-
-
-def attribute(module: ModuleType | None, dotted: str) -> Any:
-    """Returns what a dotted name stands for in a module, None if it has no such thing."""
-    found: Any = module
-    for part in dotted.split("."):
-        found = getattr(found, part, None)
-    return found
-
-
 def _put_back(instance: Any, name: str, ours: Any, value: Any, put: Callable[[Any], None]) -> None:
     """Gives an instance its own tensor again, unless it has let go of ours."""
     if any(one == name and held is ours for one, held, _ in instances.held_by(instance)):
@@ -521,7 +476,3 @@ def _module_file(module: ModuleType | None) -> str | None:
     """Returns a module's file as it says, without asking one that is made on demand."""
     file = getattr(module, "__dict__", {}).get("__file__")
     return file if isinstance(file, str) else None
-
-
-def _classes(module: ModuleType) -> list[str]:
-    return [name for name, value in vars(module).items() if isinstance(value, type)]

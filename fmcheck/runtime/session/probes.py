@@ -6,6 +6,8 @@ twin, and else says what went wrong. Detectors add theirs to `PROBES`.
 
 from __future__ import annotations
 
+import contextlib
+import importlib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -74,22 +76,29 @@ PROBES: list[Probe] = []
 
 def tried(probe: Probe, place: Place) -> str:
     """Returns what went wrong with a detector in a place, "" if it fired as it must."""
+    load_device(place.device)
     try:
         return probe.run(place)
     except Exception as err:
         return f"{type(err).__name__}: {str(err).partition(chr(10))[0]}"
 
 
-def prove(tally: Tally, device: str) -> None:
-    """Tries the cheap probes, once a session and device; what stays silent is kept in `dead`."""
-    if device in tally.proved or device not in DEVICES:
+def load_device(kind: str) -> None:
+    """Loads what keeps a ledger on a kind of device; without Triton each access waits for it."""
+    if kind == "cuda":
+        with contextlib.suppress(ImportError):
+            importlib.import_module("fmcheck.runtime.device.guard")
+
+
+def prove(tally: Tally, device: str, of_streams: bool) -> None:
+    """Tries the cheap probes on a kind of device; what stays silent is kept in `dead`."""
+    if device not in DEVICES:
         return
-    tally.proved.add(device)
     place = Place(device)
     for probe in PROBES:
         if not (probe.cheap and probe.applies(place)):
             continue
-        if probe.of_streams and tally.streams is None:
+        if probe.of_streams and not of_streams:
             continue
         wrong = tried(probe, place)
         if wrong:

@@ -11,11 +11,11 @@ from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.order import virtual
 from fmcheck.runtime.order.lifetimes import Lifetimes
+from fmcheck.runtime.order.ops import Call, Mode, Plan
 from fmcheck.runtime.order.stale_events import StaleEvents
 from fmcheck.runtime.relay.relay_tensor import relay_tensor
 from fmcheck.runtime.session.streams import Streams
 from fmcheck.runtime.steps import homes
-from fmcheck.runtime.steps.ops import Call, Mode, Plan
 
 _ROWS = [1, 2]
 
@@ -23,11 +23,11 @@ _ROWS = [1, 2]
 def race_codes(device: str, fenced: bool) -> list[str]:
     """Returns what is said of a row that one stream writes and another gathers."""
     tally = Tally()
-    tally.streams = Streams(tally)
+    streams = Streams(tally)
     module = torch.get_device_module(device)
-    with tally.streams.told(device):
+    with streams.told(device):
         plain = torch.zeros(4, dtype=torch.int64, device=device)
-        buf = relay_tensor(plain, "scratch", "doctor", tally)
+        buf = relay_tensor(plain, "scratch", "doctor", tally, streams=streams)
         buf._relay.lay_poison()
         rows = torch.tensor(_ROWS, device=device)
         writer, reader = module.Stream(), module.Stream()
@@ -66,8 +66,8 @@ class _Host:
 def memory_codes(code: str, fenced: bool) -> list[str]:
     """Returns what is said of scratch code that does what a check is for, or waits as it must."""
     tally = Tally()
-    tally.streams = streams = Streams(tally)
-    streams.ops.listeners.insert(0, Lifetimes(streams.fences))
+    streams = Streams(tally)
+    streams.ops.listeners.insert(0, Lifetimes(streams.fences, handover=streams.handover))
     declared = Declared(consumed_once=(scratch.EVENT,))
     StaleEvents(streams.fences, [Contract(engine=Engine(name="probe"), streams=declared)])
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from contextlib import contextmanager
 from functools import partial
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import torch
 
@@ -17,19 +17,20 @@ from fmcheck.runtime.order import virtual
 from fmcheck.runtime.order.delay import Delay
 from fmcheck.runtime.order.fences import Fences
 from fmcheck.runtime.order.handover import Handover
+from fmcheck.runtime.order.ops import Ops
 from fmcheck.runtime.order.races import RelayLanes
 from fmcheck.runtime.steps import homes
-from fmcheck.runtime.steps.ops import Ops
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.device.guard import GuardedBuffer
     from fmcheck.runtime.order.fences import Lane
     from fmcheck.runtime.order.lifetimes import Lifetimes
     from fmcheck.runtime.relay.buffer import RelayBuffer
-    from fmcheck.runtime.session.hold import Undo
 
 
 class Streams:
@@ -53,7 +54,6 @@ class Streams:
 
     def follow(self) -> Iterator[Undo]:
         """Begins to follow streams, yielding how to let go of each part."""
-        self.tally.streams = self
         yield from virtual.follow(self.fences)
         yield from self.ops.follow()
         for kind in _accelerators():
@@ -132,11 +132,11 @@ class Streams:
             if not any(note.startswith(f"streams of `{kind}` ") for note in self.tally.notes):
                 self._refuse(kind, "torch does not name it as this machine's accelerator")
             return None
-        if buffer.guard is None:
+        if not buffer.is_on_device:
             return RelayLanes(buffer, self.fences, current, self.delay if kind == "cpu" else None)
         from fmcheck.runtime.device.guarded_lanes import GuardedLanes
 
-        return GuardedLanes(buffer.guard, self.fences, current, self.clashes)
+        return GuardedLanes(cast("GuardedBuffer", buffer), self.fences, current, self.clashes)
 
     def _lane_on(self, streams: DeviceStreams, device: str) -> Lane:
         if self.ops.misses_here():
@@ -150,9 +150,9 @@ class Streams:
     def adopt(self, buffer: RelayBuffer) -> None:
         """A relay buffer's memory is judged by its rows, and no further."""
         self.handover.leave_out(buffer.base)
-        buffer.lanes = self.lanes_for(buffer)
-        if buffer.lanes is not None and buffer.lanes.delay is not None:
-            buffer.lanes.delay.adopt(buffer)
+        buffer.lanes = lanes = self.lanes_for(buffer)
+        if lanes is not None and lanes.delay is not None:
+            lanes.delay.adopt(buffer)
 
 
 def _accelerators() -> list[str]:

@@ -17,8 +17,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.contract.names import QUIET, inputs, inputs_of, references
 from fmcheck.errors import SLIP, closest, nearest
-from fmcheck.runtime.session.calls import functions_of
-from fmcheck.runtime.session.hold import attribute, installed_version
+from fmcheck.runtime.core.patches import attribute, functions_of, installed_version
 from fmcheck.runtime.session.uses import imported_packages
 
 if TYPE_CHECKING:

@@ -17,13 +17,14 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Violation
+    from fmcheck.runtime.core.patches import CallHold, Undo
     from fmcheck.runtime.core.suppressions import Suppressions
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.graphs.fills import FillHold
+    from fmcheck.runtime.order.fences import Happening
     from fmcheck.runtime.order.timeline import Timeline
-    from fmcheck.runtime.session.calls import CallHold
     from fmcheck.runtime.session.graph_inputs import Hold
-    from fmcheck.runtime.session.hold import OpaqueHold, RelayHold, Undo
+    from fmcheck.runtime.session.hold import OpaqueHold, RelayHold
     from fmcheck.runtime.session.uses import Asked
 
 _NEEDED = ("numpy", "wrapt")
@@ -57,6 +58,7 @@ class Watch:
         from fmcheck.runtime.session.calls import OwnerHold, StepHold
         from fmcheck.runtime.session.graph_inputs import declared_holds
         from fmcheck.runtime.session.hold import OpaqueHold, RelayHold
+        from fmcheck.runtime.session.services import Services
         from fmcheck.runtime.session.uses import ALL_OWN
         from fmcheck.runtime.steps.budgets import budget_holds
 
@@ -67,6 +69,7 @@ class Watch:
             self.tally.lock = HaltingLock()
         if suppressions is not None:
             self.tally.suppressions = suppressions
+        self.services = Services(self.tally)
         self._fail_on = frozenset(fail_on)
         self._advisory = ADVISORY.difference(fail_on)
         self._relays: list[RelayHold] = []
@@ -75,7 +78,8 @@ class Watch:
         for contract in self.contracts:
             pools = Pools()
             self._relays += [
-                RelayHold(contract, relay, self.tally, pools) for relay in contract.relay
+                RelayHold(contract, relay, self.tally, pools, self.services)
+                for relay in contract.relay
             ]
             self._calls += [
                 OwnerHold(contract, part, self.tally, pools=pools) for part in contract.owners
@@ -142,9 +146,9 @@ class Watch:
         """Says that another test begins: what ran before it changes none of its verdicts."""
         from fmcheck.runtime.core.containment import contained
 
-        if self.tally.streams is not None:
+        if self.services.streams is not None:
             with contained(self.tally, "following streams (FR401 to FR405)"):
-                self.tally.streams.begin_test()
+                self.services.streams.begin_test()
 
     def enter(self, test: str) -> None:
         """Says what is running now, and looks what became of the classes."""
@@ -207,7 +211,7 @@ class Watch:
 
     def _explained(self, use: ContractUse, problems: Iterable[str]) -> ContractUse:
         """Returns the use of a contract with the reasons why nothing of it was checked."""
-        from fmcheck.runtime.session.hold import installed_version
+        from fmcheck.runtime.core.patches import installed_version
         from fmcheck.runtime.session.uses import reasons
 
         if use.checked or not use.applied:
@@ -328,12 +332,13 @@ class Watch:
         from fmcheck.runtime.order.stale_events import StaleEvents
         from fmcheck.runtime.order.timeline import Timeline
         from fmcheck.runtime.session.streams import Streams
-        from fmcheck.runtime.steps.budgets import heard
         from fmcheck.runtime.steps.homes import Homes
 
         followed = Streams(self.tally, self._streams, self._seed)
         # First: what the host reads, it has not waited for yet.
-        followed.lifetimes = Lifetimes(followed.fences, Homes(self.contracts))
+        followed.lifetimes = Lifetimes(
+            followed.fences, Homes(self.contracts), followed.handover, self._streams != "tracked"
+        )
         followed.ops.listeners.insert(0, followed.lifetimes)
         StaleEvents(followed.fences, self.contracts)
         followed.fences.gates = [
@@ -342,9 +347,10 @@ class Watch:
             if contract.streams.gated
             for relay in contract.relay
         ]
-        followed.fences.listeners.append(heard)
+        followed.fences.listeners.append(_host_synchronizes)
         if self.traces:
             self.timeline = Timeline(followed.fences)
+        self.services.streams = followed
         yield from followed.follow()
 
     def _after_import(self, name: str, take: Callable[[ModuleType], Iterator[Undo]]) -> None:
@@ -363,6 +369,14 @@ class Watch:
         wrapt.register_post_import_hook(hook, name)
 
 
+def _host_synchronizes(happened: Happening) -> None:
+    """Tells a step of the host's own fences, which are syncs."""
+    from fmcheck.runtime.steps.budgets import host_synchronized
+
+    if happened.what == "synchronize" and happened.lane.number == 0:
+        host_synchronized()
+
+
 def _watch_compile(torch: ModuleType) -> Iterator[Undo]:
     from fmcheck.runtime.session.compiled import watch_compile
 
@@ -370,9 +384,10 @@ def _watch_compile(torch: ModuleType) -> Iterator[Undo]:
 
 
 def _watch_traces(_: ModuleType) -> Iterator[Undo]:
+    from fmcheck.runtime.relay.relay_tensor import plain
     from fmcheck.runtime.relay.untraced import watch_traces
 
-    yield watch_traces()
+    yield watch_traces(plain)
 
 
 def _teach_dynamo(dynamo: ModuleType) -> Iterator[Undo]:

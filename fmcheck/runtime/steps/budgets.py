@@ -19,16 +19,15 @@ from fmcheck.finding import CHECKS, Access, Violation
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.moment import current_stream
-from fmcheck.runtime.session.calls import CallHold
+from fmcheck.runtime.core.patches import CallHold
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType, FrameType, ModuleType
 
     from fmcheck.finding import Site
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.order.fences import Happening
-    from fmcheck.runtime.session.hold import Undo
     from fmcheck.runtime.steps.syncs import StepMode
 
 #: What the closing section calls these checks.
@@ -67,6 +66,8 @@ _thread = _Thread()
 
 class Ledger:
     """Hears of the syncs and launches of a session's steps and holds them against the budgets."""
+
+    check = CHECK
 
     def __init__(self, tally: Tally, contract: Contract) -> None:
         self.tally = tally
@@ -294,9 +295,9 @@ def budget_holds(contract: Contract, tally: Tally, strict: bool = False) -> Iter
         yield FusedHold(contract, Budget(functions=(function,)), tally)
 
 
-def heard(happened: Happening) -> None:
-    """Tells the step that this thread is in of a fence: the host's own are syncs."""
-    if _thread.ledger is not None and happened.what == "synchronize" and happened.lane.number == 0:
+def host_synchronized() -> None:
+    """Tells the step that this thread is in of a sync that streams were followed to."""
+    if _thread.ledger is not None:
         with contained(_thread.ledger.tally, CHECK):
             _thread.ledger.sync("synchronize")
 

@@ -17,9 +17,8 @@ from torch._C import _len_torch_dispatch_stack as modes_on
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.runtime.core.containment import broke
-from fmcheck.runtime.session.hold import patch
+from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.steps import homes
-from fmcheck.runtime.steps.budgets import CHECK
 from fmcheck.runtime.steps.homes import FROM_VALUES, FactoryMode, Home, tensors_in
 from fmcheck.runtime.steps.torch_modes import (
     called,
@@ -34,9 +33,9 @@ from fmcheck.runtime.steps.torch_modes import (
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.site import Sites
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.session.hold import Undo
     from fmcheck.runtime.steps.homes import Homes
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
@@ -69,9 +68,13 @@ _NO_LAUNCH = frozenset(
 
 
 class Listener(Protocol):
-    """Who is told of what a step does; `tally` is its session's."""
+    """Who is told of what a step does.
+
+    `tally` is its session's, `check` what the closing section calls it, should our code fail.
+    """
 
     tally: Tally
+    check: str
 
     def sync(self, verb: str) -> None:
         """The host waits for the device."""
@@ -120,7 +123,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         try:
             is_composite = decomposes(func, types, args)
         except Exception as err:
-            broke(self._listener.tally, CHECK, err)
+            broke(self.tally, self.check, err)
         if is_composite:
             return taken_apart(self, func, args, kwargs)
         result = called(func, args, kwargs or {})
@@ -128,7 +131,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             try:
                 self._tell(func, args, kwargs, result)
             except Exception as err:
-                broke(self._listener.tally, CHECK, err)
+                broke(self.tally, self.check, err)
         return result
 
     def _tell(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
@@ -277,6 +280,11 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """The session's."""
         return self._listener.tally
 
+    @property
+    def check(self) -> str:
+        """What the closing section calls the checks that are told of a step."""
+        return self._listener.check
+
     def _launched(self, func: Any) -> None:
         if self.counting:
             self._listener.launch(func)
@@ -379,7 +387,7 @@ def watch_methods(mode_of_thread: Callable[[], StepMode | None]) -> Undo:
                 with unheard():
                     return told(mode, tensor, args, kwargs, result)
             except Exception as err:
-                broke(mode.tally, CHECK, err)
+                broke(mode.tally, mode.check, err)
             return result
 
         homes.passes_on(method)

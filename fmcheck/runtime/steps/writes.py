@@ -19,7 +19,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
-from fmcheck.runtime.session.hold import patch
+from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.steps.torch_modes import called, has_memory, put_beneath, take_out
 
 if TYPE_CHECKING:

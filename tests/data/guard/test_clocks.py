@@ -47,12 +47,20 @@ class Engine:
         relay_tensor.wants_guard = lambda _: guarded
         plain = torch.zeros(rows, dtype=torch.int64)
         self.buf = relay_tensor.relay_tensor(
-            plain, "Map.buf", "m:Map", self.watch.tally, (">=", 0), sink_rows, self.owners, "always"
+            plain,
+            "Map.buf",
+            "m:Map",
+            self.watch.tally,
+            (">=", 0),
+            sink_rows,
+            self.owners,
+            "always",
+            self.watch.services.streams,
         )
         self.buf._relay.lay_poison()
         assert (type(self.buf._relay) is GuardedBuffer) is guarded
         self.forward, self.schedule = torch.cpu.Stream(), torch.cpu.Stream()
-        self.fences = self.watch.tally.streams.fences
+        self.fences = self.watch.services.streams.fences
 
     def write(self, stream, *rows, value=5):
         with torch.cpu.stream(stream):
@@ -110,10 +118,12 @@ class OnDevice:
 
     def __init__(self, fences):
         self.fences = fences
-        fences.tally.streams = streams.Streams(fences.tally)
-        fences.tally.streams.fences = fences
+        followed = streams.Streams(fences.tally)
+        followed.fences = fences
         plain = torch.zeros(ROWS, dtype=torch.int64)
-        self.buf = relay_tensor.relay_tensor(plain, "b", "m:M", fences.tally, (">=", 0), ())
+        self.buf = relay_tensor.relay_tensor(
+            plain, "b", "m:M", fences.tally, (">=", 0), (), streams=followed
+        )
         self.lanes = self.buf._relay.lanes
         assert type(self.lanes) is GuardedLanes
 
@@ -597,9 +607,16 @@ def test_streams_of_a_device_s_module_are_followed_as_the_virtual_ones(make, mon
     device = Device()
     monkeypatch.setitem(sys.modules, device.__name__, device)
     one = make()
-    undo = list(one.watch.tally.streams.follow_device(device, "cpu"))
+    undo = list(one.watch.services.streams.follow_device(device, "cpu"))
     plain = torch.zeros(8, dtype=torch.int64)
-    buf = relay_tensor.relay_tensor(plain, "Map.on", "m:Map", one.watch.tally, (">=", 0))
+    buf = relay_tensor.relay_tensor(
+        plain,
+        "Map.on",
+        "m:Map",
+        one.watch.tally,
+        (">=", 0),
+        streams=one.watch.services.streams,
+    )
     assert type(buf._relay.lanes) is GuardedLanes
     one.forward, one.schedule = forward, schedule = device.Stream(), device.Stream()
     row = torch.tensor([1])

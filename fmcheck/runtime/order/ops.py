@@ -23,9 +23,9 @@ from torch._C import _len_torch_dispatch_stack as modes_on
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.runtime.core.containment import broke, contained, made_once
+from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.core.unfollowed import is_here
 from fmcheck.runtime.order import virtual
-from fmcheck.runtime.session.hold import patch
 from fmcheck.runtime.steps.homes import FactoryMode, passes_on
 from fmcheck.runtime.steps.torch_modes import (
     called,
@@ -39,13 +39,12 @@ from fmcheck.runtime.steps.torch_modes import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Mapping
 
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.site import Sites
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.device.device_ops import DeviceOps
-    from fmcheck.runtime.order.fences import Lane
-    from fmcheck.runtime.session.hold import Undo
+    from fmcheck.runtime.order.fences import Fences, Lane
 
 _OWN = str(Path(__file__).parent.parent)
 #: Methods by which the host reads values; torch runs no operator for most of them on a CPU.
@@ -137,13 +136,26 @@ class Listener(Protocol):
         """A call ran; `made` holds its new tensors."""
 
 
+class OnDevice(Protocol):
+    """What makes calls on devices whose streams are followed, and tells of them."""
+
+    fences: Fences
+    devices: Mapping[str, Any]
+
+    def device_of(self, tensors: Iterable[Any], kwargs: Mapping[str, Any]) -> torch.device | None:
+        """Returns the followed device that a call runs on, None if it runs on none."""
+
+    def run(self, call: Call, device: torch.device, function: Callable[[], Any]) -> Any:
+        """Makes a call, an operator or a read by the host, and tells of it."""
+
+
 class Ops:
     """What listens to the operators of a session."""
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
         self.listeners: list[Listener] = []
-        self.on_device: DeviceOps | None = None
+        self.on_device: OnDevice | None = None
         self._is_watching = False
         self._here = _Here()
 
