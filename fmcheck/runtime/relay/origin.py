@@ -50,7 +50,7 @@ def is_bare(name: str, once: bool) -> bool:
     if frame is None:
         return False
     body = _body(frame.f_code.co_filename, frame.f_code.co_firstlineno, frame.f_code.co_name)
-    bound = [] if body is None else list(_bound(body, name, frame.f_lineno))
+    bound = () if body is None else _bound(body, name, frame.f_lineno)
     names = ChainMap(frame.f_locals, frame.f_globals)
     return bool(bound) and all(_is_made_bare(one, body, names, once) for one in bound)
 
@@ -77,8 +77,13 @@ def _decorators(node: Function) -> list[ast.expr]:
     return [] if isinstance(node, (ast.Lambda, ast.Module)) else node.decorator_list
 
 
-def _bound(body: ast.AST, name: str, line: int) -> Iterator[ast.expr]:
-    """Yields what a statement at a line binds to attributes of a name."""
+@lru_cache(maxsize=1024)
+def _bound(body: ast.AST, name: str, line: int) -> tuple[ast.expr, ...]:
+    """Returns what the statements at a line bind to attributes of a name."""
+    return tuple(_bound_at(body, name, line))
+
+
+def _bound_at(body: ast.AST, name: str, line: int) -> Iterator[ast.expr]:
     for node in ast.walk(body):
         if not isinstance(node, (ast.Assign, ast.AnnAssign, ast.Call)):
             continue
