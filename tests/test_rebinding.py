@@ -12,35 +12,12 @@ from fmcheck.runtime import hold as holds
 from fmcheck.runtime import relay_tensor
 from fmcheck.runtime.relay_tensor import RelayTensor
 from fmcheck.runtime.watch import Watch
+from tests.toy import CONTRACT, FutureMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROWS = torch.tensor([1, 2])
-CONTRACT = f"""
-    [engine]
-    name = "toy"
-
-    [[relay]]
-    class = "{__name__}:Relay"
-
-    [[relay.buffer]]
-    name = "made"
-
-    [[relay.buffer]]
-    name = "late"
-    valid = ">= 0"
-    lazy = true
-"""
-
-
-class Relay:
-    """Has one buffer from the start; the other is bound by whoever likes."""
-
-    late: Any
-
-    def __init__(self, made: Any = None) -> None:
-        self.made = torch.zeros(4, dtype=torch.int64) if made is None else made
 
 
 @pytest.fixture
@@ -67,14 +44,14 @@ def decode(relay: Any) -> list[list[int]]:
 
 
 def test_a_buffer_that_is_bound_each_step_brings_what_was_bound(watch: Watch) -> None:
-    watched = decode(Relay())
+    watched = decode(FutureMap())
     watch.tally.active = False
-    assert watched == decode(Relay())
+    assert watched == decode(FutureMap())
     assert codes(watch) == []
 
 
 def test_a_buffer_that_is_bound_anew_after_none_brings_what_was_bound(watch: Watch) -> None:
-    relay = Relay()
+    relay = FutureMap()
     for step in range(5):
         relay.late = None
         relay.late = torch.tensor([0, step + 1, step + 2, 9])
@@ -83,7 +60,7 @@ def test_a_buffer_that_is_bound_anew_after_none_brings_what_was_bound(watch: Wat
 
 
 def test_a_second_gather_of_what_was_bound_is_a_double_read(watch: Watch) -> None:
-    relay = Relay()
+    relay = FutureMap()
     relay.late = torch.tensor([0, 3, 5, 7])
     relay.late[ROWS]
     relay.late = torch.tensor([0, 4, 6, 8])
@@ -107,7 +84,7 @@ PLACEHOLDERS: dict[str, Callable[[], torch.Tensor]] = {
 
 @pytest.mark.parametrize("name", PLACEHOLDERS)
 def test_a_buffer_made_late_that_holds_a_mark_was_not_written(name: str, watch: Watch) -> None:
-    relay = Relay()
+    relay = FutureMap()
     relay.late = PLACEHOLDERS[name]()
     before = relay.late.clone()
     assert torch.equal(relay.late[ROWS].nan_to_num(), before[ROWS].nan_to_num())
@@ -115,7 +92,7 @@ def test_a_buffer_made_late_that_holds_a_mark_was_not_written(name: str, watch: 
 
 
 def test_a_buffer_made_late_by_empty_was_not_written_where_it_was_not(watch: Watch) -> None:
-    relay = Relay()
+    relay = FutureMap()
     garbage = torch.empty(4, dtype=torch.int64)
     garbage.data.copy_(torch.tensor([8, 1, 9, 4]))
     assert garbage._version == 0  # as the allocator leaves it
@@ -127,7 +104,7 @@ def test_a_buffer_made_late_by_empty_was_not_written_where_it_was_not(watch: Wat
 
 
 def test_an_update_of_what_was_bound_goes_into_values(watch: Watch) -> None:
-    relay = Relay()
+    relay = FutureMap()
     relay.late = torch.tensor([0, 3, 5, 7])
     relay.late += 1
     assert relay.late[ROWS].tolist() == [4, 6]
@@ -137,30 +114,30 @@ def test_an_update_of_what_was_bound_goes_into_values(watch: Watch) -> None:
 def test_a_buffer_that_was_written_before_it_is_bound_has_values(watch: Watch) -> None:
     made = torch.zeros(4, dtype=torch.int64)
     made[1:] = torch.tensor([3, 5, 7])
-    relay = Relay(made)
-    assert relay.made[ROWS].tolist() == [3, 5]
+    relay = FutureMap(made)
+    assert relay.buf[ROWS].tolist() == [3, 5]
     assert codes(watch) == []
-    relay.made[ROWS]
+    relay.buf[ROWS]
     assert codes(watch) == ["FR102"]
 
 
 def test_what_init_made_is_a_placeholder(watch: Watch) -> None:
-    Relay().made[ROWS]
+    FutureMap().buf[ROWS]
     assert codes(watch) == ["FR101"]
 
 
 def test_attributes_of_a_tensor_stay_with_it(watch: Watch) -> None:
     buffer = torch.nn.Buffer(torch.zeros(4, dtype=torch.int64))
     buffer.tag = "mine"  # type: ignore[attr-defined]
-    relay = Relay(buffer)
-    assert type(relay.made) is RelayTensor
-    assert isinstance(relay.made, torch.nn.Buffer)
-    assert relay.made.tag == "mine"  # type: ignore[attr-defined]
+    relay = FutureMap(buffer)
+    assert type(relay.buf) is RelayTensor
+    assert isinstance(relay.buf, torch.nn.Buffer)
+    assert relay.buf.tag == "mine"  # type: ignore[attr-defined]
 
 
 def test_a_parameter_stays_one(watch: Watch) -> None:
     parameter = torch.nn.Parameter(torch.zeros(4))
-    assert Relay(parameter).made is parameter
+    assert FutureMap(parameter).buf is parameter
     assert any("expected a plain tensor" in told for told in watch.coverage().problems)
 
 
@@ -184,10 +161,10 @@ SPOTS = {
 
 
 def use(relay: Any) -> list[Any]:
-    relay.made[ROWS] = torch.tensor([5, 6])
-    got = [relay.made[ROWS], relay.made[1:][ROWS], relay.made + 1, relay.made.index_select(0, ROWS)]
-    relay.made.add_(1)
-    return [*(one.tolist() for one in got), relay.made.tolist()]
+    relay.buf[ROWS] = torch.tensor([5, 6])
+    got = [relay.buf[ROWS], relay.buf[1:][ROWS], relay.buf + 1, relay.buf.index_select(0, ROWS)]
+    relay.buf.add_(1)
+    return [*(one.tolist() for one in got), relay.buf.tolist()]
 
 
 @pytest.mark.parametrize("name", SPOTS)
@@ -197,7 +174,7 @@ def test_an_error_of_our_own_never_reaches_the_engine(
     holder, spot = SPOTS[name]
     monkeypatch.setattr(holder, spot, broken)
     monkeypatch.setattr(relay_tensor, "_translations", {})
-    assert use(Relay()) == [[5, 6], [6, 0], [1, 6, 7, 1], [5, 6], [1, 6, 7, 1]]
+    assert use(FutureMap()) == [[5, 6], [6, 0], [1, 6, 7, 1], [5, 6], [1, 6, 7, 1]]
     (sentence,) = watch.coverage().incomplete
     assert "relay buffers is incomplete" in sentence
     assert "RuntimeError" in sentence
@@ -205,5 +182,5 @@ def test_an_error_of_our_own_never_reaches_the_engine(
 
 def test_an_error_of_the_engines_call_is_the_engines(watch: Watch) -> None:
     with pytest.raises(IndexError):
-        Relay().made[torch.tensor([99])]
+        FutureMap().buf[torch.tensor([99])]
     assert watch.coverage().incomplete == ()
