@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 import gc
+import re
 import sys
 from contextlib import suppress
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    import re
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
     from types import FrameType
 
 # What torch's own context managers call any stream.
@@ -51,9 +51,13 @@ def _listed(slots: Any) -> list[str]:
     return [slots] if isinstance(slots, str) else list(slots)
 
 
-#: Frames outwards, and objects in all, that are searched for a name.
-_FRAMES, _OBJECTS = 32, 2000
+#: Frames outwards, namespaces deep from each, and objects in all, that are searched for a name.
+_FRAMES, _DEPTH, _OBJECTS = 32, 3, 2000
 _NO_HOLDERS = (type, ModuleType, FunctionType, str, bytes, int, float)
+#: Whose frames hold nothing that the engine's do not: ours, and those of who runs tests.
+_NO_ENGINE = re.compile(r"(fmcheck|_pytest|pluggy)(\.|$)")
+_STRINGS = {str}
+_NO_NAMES: frozenset[str] = frozenset()
 
 
 def names_of(tensor: Any, frame: FrameType | None, like: re.Pattern[str]) -> Iterator[str]:
@@ -66,20 +70,42 @@ def names_of(tensor: Any, frame: FrameType | None, like: re.Pattern[str]) -> Ite
     for _ in range(_FRAMES):
         if frame is None:
             return
-        yield from _named(frame.f_globals, key, like)
-        levels: list[dict[Any, Any]] = [frame.f_locals]
-        for _ in range(3):
-            for names in levels:
-                yield from _named(names, key, like)
-            levels = [inner for names in levels for inner in _inner(names, seen)]
+        if not _is_foreign(frame.f_globals.get("__name__")):
+            yield from _held_by(frame, key, like, seen)
         frame = frame.f_back
+
+
+@functools.lru_cache(maxsize=4096)
+def _is_foreign(module: object) -> bool:
+    return isinstance(module, str) and _NO_ENGINE.match(module) is not None
+
+
+def _held_by(frame: FrameType, key: int, like: re.Pattern[str], seen: set[int]) -> Iterator[str]:
+    yield from _named(frame.f_globals, key, like)
+    levels: list[dict[Any, Any]] = [frame.f_locals]
+    for depth in range(_DEPTH):
+        if depth:
+            # What holds no such name itself matters only for what is a level further in.
+            passed = _unlike(like) if depth == _DEPTH - 1 else _NO_NAMES
+            levels = [inner for names in levels for inner in _inner(names, seen, passed)]
+        for names in levels:
+            yield from _named(names, key, like)
 
 
 def _named(names: dict[Any, Any], key: int, like: re.Pattern[str]) -> Iterator[str]:
     """Yields the names in a namespace, like a pattern, whose tensor has this storage."""
+    strings: Iterable[str] = names
+    if not _STRINGS.issuperset(map(type, names)):
+        strings = [name for name in names if type(name) is str]
+    unlike = _unlike(like)
+    # Nearly all namespaces have no such name: they are passed over without a loop in Python.
+    if unlike.issuperset(strings):
+        return
     torch = sys.modules["torch"]
-    # Namespaces of one class have the same names: the pattern is tried on them once.
-    for name in _matching(like, tuple([name for name in names if type(name) is str])):
+    for name in list(strings):
+        if not like.match(name):
+            unlike.add(name)
+            continue
         value = names.get(name)
         if isinstance(value, torch.Tensor):
             with suppress(RuntimeError, NotImplementedError):  # some have no storage
@@ -87,13 +113,19 @@ def _named(names: dict[Any, Any], key: int, like: re.Pattern[str]) -> Iterator[s
                     yield name
 
 
-@functools.lru_cache(maxsize=4096)
-def _matching(like: re.Pattern[str], names: tuple[str, ...]) -> tuple[str, ...]:
-    return tuple(name for name in names if like.match(name))
+@functools.lru_cache(maxsize=64)
+def _unlike(like: re.Pattern[str]) -> set[str]:
+    """Returns names that a pattern does not match, as far as they were met."""
+    return set()
 
 
-def _inner(names: dict[Any, Any], seen: set[int]) -> Iterator[dict[Any, Any]]:
-    """Yields the namespaces of what a namespace holds, each object once."""
+def _inner(
+    names: dict[Any, Any], seen: set[int], passed: set[str] | frozenset[str]
+) -> Iterator[dict[Any, Any]]:
+    """Yields the namespaces of what a namespace holds, each object once.
+
+    Slots are read only of an object that has one whose name is not among the passed.
+    """
     for value in list(names.values()):
         class_ = type(value)
         slots = _slots.get(class_)
@@ -106,9 +138,9 @@ def _inner(names: dict[Any, Any], seen: set[int]) -> Iterator[dict[Any, Any]]:
             yield value
             continue
         held = getattr(value, "__dict__", None)
-        if isinstance(held, dict):
+        if isinstance(held, dict) and held:  # that of a tensor is empty
             yield held
-        if slots:
+        if not passed.issuperset(slots):
             yield {name: getattr(value, name, None) for name in slots}
 
 
