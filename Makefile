@@ -14,7 +14,7 @@ unexport PYTHONDONTWRITEBYTECODE
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
 
-$(VENV)/.ready: pyproject.toml constraints.txt tests/requirements.txt
+$(VENV)/.ready: pyproject.toml constraints.txt tests/requirements.txt tests/requirements-release.txt
 	$(PYTHON) -m venv $(VENV)
 	$(PIP) install --quiet -c constraints.txt -e '.[pytest]' torch -r tests/requirements.txt
 	@touch $@
@@ -90,7 +90,7 @@ corpus-diff: $(VENV)/.ready  ## what a change of the rules does to released tree
 	$(BIN)/python -m tests.corpus_diff
 
 docs: $(VENV)/.ready  ## the site, with a page a rule and a check, into site/
-	$(BIN)/python -m mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 clean:  ## remove what the other targets made
 	rm -rf $(VENV) build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis

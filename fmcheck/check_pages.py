@@ -1,4 +1,4 @@
-"""The run-time checks explained: what each means, what it cannot see, how to mend it."""
+"""The run-time checks explained: what each means, what it cannot see, how to fix it."""
 
 from __future__ import annotations
 
@@ -215,7 +215,7 @@ def check_page(code: str) -> str:
         ("What it means", page.means),
         ("How it is seen", page.how),
         ("What it cannot see", page.unseen),
-        ("How to mend it", page.mend),
+        ("How to fix it", page.mend),
     ):
         parts.append(f"## {title}\n\n{text}")
     links = (f"- [{one}]({link(one)})" for one in page.seen_in)

@@ -45,7 +45,8 @@ FILES = {
             "quick",
         ),
         *("readme", "registry", "relay_rules", "report", "rules", "since", "slices"),
-        *("rooms", "stream_rules", "supported", "suppressions", "tail", "tree", "write_words"),
+        *("rooms", "stream_rules", "supported", "suppressions", "tail", "tree", "workflows"),
+        "write_words",
         *("engine/lint",),
     ),
     "torch": (
@@ -109,6 +110,9 @@ FILES = {
 FIXTURES = {"pytester", "project", "browser", "installed"}
 #: Tests of other kinds' files that start processes, too.
 STARTERS = (
+    "test_docs.py::test_a_rule_s_page_has_code_in_colour_folded_examples_and_links",
+    "test_docs.py::test_edit_links_lead_where_the_builder_says_and_nowhere_by_default",
+    "test_docs.py::test_every_page_has_search_and_a_dark_mode",
     "test_docs.py::test_the_site_*",
     "test_fuzz.py::test_the_command_says_how_much_was_tried",
     "test_html.py::test_the_script_runs_and_nothing_else_is_asked_for",
@@ -124,8 +128,9 @@ STARTERS = (
     "test_pool.py::*",
     "test_quick.py::test_it_imports_next_to_nothing",
     "test_readme.py::test_every_option_exists",
-    "test_readme.py::test_the_watch_of_a_block_of_code_runs",
     "test_readme.py::test_the_guide_s_contract_sees_what_its_engine_does_wrong",
+    "test_readme.py::test_the_ten_lines_of_a_contract_find_the_bug_that_is_shown",
+    "test_readme.py::test_the_watch_of_a_block_of_code_runs",
     "test_registry.py::test_an_installed_plugin_that_cannot_be_registered_is_named",
     "test_run_reports.py::test_a_record_needs_neither_jinja2_nor_rich",
     "test_trace.py::test_pytest_writes_it_whatever_was_found",

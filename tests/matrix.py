@@ -247,10 +247,10 @@ def table(rows: Sequence[Row]) -> str:
 def page(rows: Sequence[Row]) -> str:
     """Returns the page of docs."""
     return (
-        "# Versions\n\n"
-        "What `make matrix` found when it last ran: each line is an environment of its own, in\n"
-        "which the tests of `make quick` ran on a CPU. Of `+cu` builds of torch the CPU half was\n"
-        "tried, with empty libraries in place of CUDA's. *Not tried* is no claim at all.\n\n"
+        "# Tested versions\n\n"
+        "The result of the last `make matrix`: each line is a separate environment, in which the\n"
+        "tests of `make quick` ran on a CPU. Of `+cu` builds of torch the CPU half was tried,\n"
+        "with empty libraries in place of CUDA's. *Not tried* claims nothing.\n\n"
         f"{table(rows)}"
     )
 

@@ -105,6 +105,28 @@ def test_the_action_writes_no_sarif_through_a_link(run_action, tmp_path):
     assert json.loads((run_action.folder / "out.sarif").read_text())["runs"]
 
 
+@pytest.mark.parametrize("folder", ["reports", "missing"])
+def test_the_action_writes_no_sarif_into_a_folder_outside_of_the_checkout(
+    run_action, tmp_path, folder
+):
+    (run_action.folder / "a.py").write_text("x = 1\n")
+    (tmp_path / "precious").mkdir()
+    (run_action.folder / "reports").symlink_to(tmp_path / "precious")
+
+    status, out, output = run_action(sarif=f"{folder}/out.sarif")
+
+    assert (status, output) == (2, "exit-status=2\n")
+    assert f"::error::sarif-file: the folder of {folder}/out.sarif does not exist, or is" in out
+    assert os.listdir(tmp_path / "precious") == []
+
+
+def test_the_action_writes_sarif_to_a_whole_path(run_action, tmp_path):
+    (run_action.folder / "a.py").write_text("x = 1\n")
+
+    assert run_action(sarif=str(tmp_path / "out.sarif"))[0] == 0
+    assert json.loads((tmp_path / "out.sarif").read_text())["runs"]
+
+
 def test_the_action_reads_its_inputs_as_words_and_runs_none(run_action):
     (run_action.folder / "a b").mkdir()
     (run_action.folder / "a b" / "a.py").write_text(STRAY_EVENT + DEAD_ASSERT)

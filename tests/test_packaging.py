@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import shutil
+import subprocess
+import sys
 import zipfile
 
 import pytest
 
+import fmcheck
 from fmcheck.processes.packet import Packet
 from tests.environments import Environment, build_wheel, copy_checkout
 
@@ -41,6 +44,8 @@ def test_wheel_holds_one_importable_name_and_all_its_parts(wheel):
     names = zipfile.ZipFile(wheel).namelist()
 
     assert {name.partition("/")[0].partition("-")[0] for name in names} == {"fmcheck"}
+    for name in ("fmcheck-reach.pth", "fmcheck-reach.start"):
+        assert [one for one in names if one.endswith(name)] == [name]
     for part in (
         "py.typed",
         "plugin.py",
@@ -62,6 +67,27 @@ def test_wheel_holds_every_package_of_the_checkout(root, wheel):
     rules = {f"fmcheck/rules/{path.name}" for path in (root / "rules").glob("*.py")}
 
     assert modules | rules <= names
+
+
+@pytest.mark.sweep
+def test_a_release_is_built_and_passes_the_checks_of_its_index(root, wheel, tmp_path):
+    """As .github/workflows/release.yml does it: the wheel is built from the sdist."""
+    source, made = copy_checkout(root, tmp_path / "source"), tmp_path / "dist"
+    ran("build", "--outdir", str(made), str(source))
+    (built,), (sdist,) = made.glob("*.whl"), made.glob("*.tar.gz")
+
+    ran("twine", "check", "--strict", str(built), str(sdist))
+    ran("check_wheel_contents", "--config", str(root / "pyproject.toml"), str(built))
+    assert sdist.name == f"fmcheck-{fmcheck.__version__}.tar.gz"
+    assert sorted(zipfile.ZipFile(built).namelist()) == sorted(zipfile.ZipFile(wheel).namelist())
+
+
+def ran(module, *arguments):
+    """Runs a tool of this environment; AssertionError with its output if it ends with an error."""
+    done = subprocess.run(
+        [sys.executable, "-m", module, *arguments], capture_output=True, text=True
+    )
+    assert done.returncode == 0, f"{module} failed:\n{done.stdout}{done.stderr}"
 
 
 def test_linter_runs_from_elsewhere_without_torch_and_pytest(lint_only, elsewhere):

@@ -1,1 +1,1 @@
-"""The engine that the contract in `fixtures/README.md` is of, as small as can be."""
+"""The engine that the contract in `docs/contracts.md` is for, as small as can be."""
