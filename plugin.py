@@ -24,9 +24,9 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from fmcheck.finding import Coverage, Violation
-    from fmcheck.reach.outreach import Outreach
+    from fmcheck.processes.outreach import Outreach
     from fmcheck.record import Process, Run
-    from fmcheck.runtime.session import Session
+    from fmcheck.runtime.session.session import Session
     from fmcheck.stream_options import StreamOptions
     from fmcheck.testing.watched import Watched
 
@@ -190,8 +190,8 @@ def _by_name(config: pytest.Config) -> bool:
 
 def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
     from fmcheck.config import allowing_unchecked, find_settings, load_settings
-    from fmcheck.reach.outreach import Outreach
-    from fmcheck.runtime.session import Session
+    from fmcheck.processes.outreach import Outreach
+    from fmcheck.runtime.session.session import Session
     from fmcheck.supported import check_torch
 
     check_torch()
@@ -294,7 +294,7 @@ class _Session:
         self, config: pytest.Config, watch: Session, reach: Outreach, reports: tuple[Path, ...]
     ) -> None:
         from fmcheck.finding import Coverage
-        from fmcheck.reach.last_words import before_own_end
+        from fmcheck.processes.last_words import before_own_end
         from fmcheck.testing.outcomes import Outcomes
 
         self.config = config
@@ -420,7 +420,7 @@ class _Session:
 
     def pytest_report_header(self) -> list[str]:
         """Says what is on, and what it does not reach."""
-        from fmcheck.reach.gaps import gaps
+        from fmcheck.processes.gaps import gaps
 
         names = ", ".join(self.watch.contract_names)
         first = (
@@ -434,7 +434,7 @@ class _Session:
 
     def _earlier_runs(self) -> tuple[str, ...]:
         """Returns what earlier runs found and could not report, the first time that it is asked."""
-        from fmcheck.reach.unreported import unreported
+        from fmcheck.processes.unreported import unreported
 
         if self._earlier is not None:
             return ()

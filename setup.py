@@ -22,7 +22,7 @@ class BuildPy(build_py):
         super().run()
         if not self.editable_mode:
             for name in STARTUP:
-                self.copy_file(str(HERE / "fmcheck" / "reach" / name), self.build_lib)
+                self.copy_file(str(HERE / "fmcheck" / "processes" / name), self.build_lib)
 
     def get_outputs(self, include_bytecode=1):  # noqa: D102
         made = [] if self.editable_mode else [str(Path(self.build_lib, name)) for name in STARTUP]
@@ -37,7 +37,7 @@ class EditableWheel(editable_wheel):
         for wheel in Path(self.dist_dir).glob("*editable*.whl"):
             with zipfile.ZipFile(wheel, "a") as archive:
                 for name in STARTUP:
-                    archive.write(HERE / "fmcheck" / "reach" / name, name)
+                    archive.write(HERE / "fmcheck" / "processes" / name, name)
 
 
 setup(cmdclass={"build_py": BuildPy, "editable_wheel": EditableWheel})

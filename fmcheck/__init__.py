@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from fmcheck.errors import DetectorError as DetectorError
     from fmcheck.errors import FmcheckWarning as FmcheckWarning
     from fmcheck.errors import ViolationError as ViolationError
-    from fmcheck.runtime.session import sync as sync
-    from fmcheck.runtime.session import watch as watch
+    from fmcheck.runtime.session.session import sync as sync
+    from fmcheck.runtime.session.session import watch as watch
 
     Violation = ViolationError
 
@@ -40,7 +40,7 @@ def __getattr__(name: str) -> object:
 
         return ViolationError
     if name in ("sync", "watch"):
-        from fmcheck.runtime import session
+        from fmcheck.runtime.session import session
 
         return getattr(session, name)
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

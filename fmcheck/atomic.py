@@ -33,8 +33,8 @@ def replace_file(
         with open(path, "wb") as file:
             file.write(content)
         return
-    if target := leaves_tree(path, named):
-        raise OSError(errno.EXDEV, f"it is a link out of the tree, to {target}", str(path))
+    if why := leads_out(path, named):
+        raise OSError(errno.EXDEV, why, str(path))
     target = os.path.realpath(path)
     if at is not None:
         _check(target, at)
@@ -61,6 +61,22 @@ def replace_file(
         raise
 
 
+def leads_out(path: str | Path, named: Iterable[str | Path] = ()) -> str:
+    """Returns why a file would be written out of the tree, "" if it would not.
+
+    It, or a folder that it lies in below the current one, is a link that leads out.
+    """
+    here = os.getcwd()
+    one, what = os.path.abspath(path), "it"
+    while True:
+        if target := leaves_tree(one, named):
+            return f"{what} is a link out of the tree, to {target}"
+        one = os.path.dirname(one)
+        if os.path.commonpath([one, here]) != here or one == here:
+            return ""
+        what = f"`{os.path.relpath(one)}`"
+
+
 def leaves_tree(path: str | Path, named: Iterable[str | Path] = ()) -> str:
     """Returns where a link leads that leads out of its tree, "" for any other path.
 
@@ -70,7 +86,9 @@ def leaves_tree(path: str | Path, named: Iterable[str | Path] = ()) -> str:
         return ""
     target = os.path.realpath(path)
     trees = [_tree_around(os.path.realpath(os.path.dirname(path))), *map(os.path.realpath, named)]
-    is_inside = any(target.startswith(os.path.join(tree, "")) for tree in trees)
+    # A folder that is named is a tree; a file that is named is a link to whatever its author liked.
+    reached = os.path.join(target, "") if os.path.isdir(target) else target
+    is_inside = any(reached.startswith(os.path.join(tree, "")) for tree in trees)
     return "" if is_inside else target
 
 
@@ -85,6 +103,24 @@ def _tree_around(folder: str) -> str:
         else:
             return above
     return folder
+
+
+def refusal(path: str | Path, named: Iterable[str | Path] = ()) -> str:
+    """Returns why `replace_file` would leave a file as it is, "" if nothing forbids it by now."""
+    if why := leads_out(path, named):
+        return why
+    target = os.path.realpath(path)
+    try:
+        at = os.stat(target)
+        if not stat.S_ISREG(at.st_mode):
+            return ""
+        _check(target, at)
+    except OSError as err:
+        return err.strerror or str(err)
+    if not os.access(os.path.dirname(target), os.W_OK | os.X_OK):
+        return os.strerror(errno.EACCES)
+    user = os.geteuid() if hasattr(os, "geteuid") else at.st_uid
+    return "" if user in (0, at.st_uid) else f"it belongs to user {at.st_uid}"
 
 
 def state_of(at: os.stat_result) -> State:

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
 
-    from fmcheck.runtime.probes import Place, Probe
+    from fmcheck.runtime.session.probes import Place, Probe
 
 FIRES, DEAD = 0, 1
 
@@ -65,8 +65,8 @@ def run(arguments: argparse.Namespace) -> int:
         import torch  # noqa: F401
     except ImportError as err:
         raise UsageError("doctor", f"needs torch, which cannot be imported: {err}") from None
-    from fmcheck.runtime import probes
-    from fmcheck.runtime.watch import Watch
+    from fmcheck.runtime.session import probes
+    from fmcheck.runtime.session.watch import Watch
 
     devices = _chosen(arguments.device, probes.DEVICES, "--device")
     backends = _chosen(arguments.backend, probes.BACKENDS, "--backend")
@@ -97,7 +97,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _try(probe: Probe, place: Place) -> Cell:
-    from fmcheck.runtime.probes import tried
+    from fmcheck.runtime.session.probes import tried
 
     if not probe.applies(place):
         return Cell(probe.code, probe.name, str(place), "-")

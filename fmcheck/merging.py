@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Coverage
-from fmcheck.journal.attribute import FOUND_IN
+from fmcheck.processes.journal.attribute import FOUND_IN
 from fmcheck.record import Run
 
 if TYPE_CHECKING:

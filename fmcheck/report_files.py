@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from fmcheck.atomic import leads_out
 from fmcheck.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -35,6 +36,8 @@ def _checked(given: str, option: str, folder: Path) -> Path:
         )
     if path.is_dir():
         raise UsageError(option, f"expected a file, and `{given}` is a folder")
+    if why := leads_out(path):
+        raise UsageError(option, f"`{given}` cannot be written: {why}")
     above = next(one for one in path.parents if one.exists())
     if not above.is_dir():
         raise UsageError(option, f"`{given}` cannot be written: `{above}` is no folder")

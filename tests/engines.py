@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmcheck.journal.gather import gather
+from fmcheck.processes.journal.gather import gather
 from tests.drives import codes, under_pytest
 from tests.sglang_env import HERE, NoEnvironment, environment_of
 

@@ -12,9 +12,9 @@ import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fmcheck.runtime.fences import Fences, Lane, Record
-from fmcheck.runtime.races import Shadow
-from fmcheck.runtime.tally import Tally
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.order.fences import Fences, Lane, Record
+from fmcheck.runtime.order.races import Shadow
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -45,7 +45,8 @@ FILES = {
             "quick",
         ),
         *("readme", "registry", "relay_rules", "report", "rules", "since", "slices"),
-        *("stream_rules", "supported", "suppressions", "tail", "tree", "workflows", "write_words"),
+        *("rooms", "stream_rules", "supported", "suppressions", "tail", "tree", "workflows"),
+        "write_words",
         *("engine/lint",),
     ),
     "torch": (

@@ -54,11 +54,14 @@ class Part:
 
 PARTS = {
     "table": Part(
-        "fmcheck.runtime.ledger", ("test_ledger", "test_rows", "test_relay_tensor", "test_model")
+        "fmcheck.runtime.core.ledger",
+        ("test_ledger", "test_rows", "test_relay_tensor", "test_model"),
     ),
-    "clocks": Part("fmcheck.runtime.clocks", ("test_clocks", "test_virtual_streams", "test_races")),
+    "clocks": Part(
+        "fmcheck.runtime.core.clocks", ("test_clocks", "test_virtual_streams", "test_races")
+    ),
     "fences": Part(
-        "fmcheck.runtime.fences",
+        "fmcheck.runtime.order.fences",
         ("test_clocks", "test_streams", "test_races", "test_virtual_streams", "test_lifetimes"),
     ),
     "slices": Part("fmcheck.lint.slices", ("test_slices",)),

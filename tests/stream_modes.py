@@ -21,7 +21,7 @@ from fixtures.engine.faults import FAULTS, Changes, Proof, fault
 from fixtures.engine.settings import Algorithm, Settings
 from fixtures.engine.workload import Run, differing, planned_otherwise, random_asks, run
 from fmcheck.contract import load_contract
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.watch import Watch
 
 CONTRACT = load_contract(Path(fixtures.engine.__file__).parent / "fmcheck.toml")
 # A write that comes too soon for a late read is shown by late streams, and not by late writes.

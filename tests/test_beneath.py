@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fmcheck.runtime.owners import Owners
-from fmcheck.runtime.relay_tensor import after_call, before_call, relay_tensor
-from fmcheck.runtime.tally import Tally
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.relay.owners import Owners
+from fmcheck.runtime.relay.relay_tensor import after_call, before_call, relay_tensor
 
 ROWS = torch.tensor([1, 2])
 

@@ -311,3 +311,28 @@ def test_a_journal_folder_of_the_users_in_the_folder_of_reports_stays(folder, te
 
     assert (folder / "journal" / "notes").read_text() == "mine"
     assert not list(folder.glob("fmcheck-journal-*"))
+
+
+@pytest.mark.parametrize("link", ["fmcheck-report", "reports"])
+def test_a_folder_of_reports_that_leads_out_of_the_tree_is_refused(folder, tests, capsys, link):
+    outside = folder.parent / "outside"
+    outside.mkdir()
+    (outside / "fmcheck.json").write_text("mine")
+    (folder / link).symlink_to(outside)
+    output = [] if link == "fmcheck-report" else ["--output", "reports/new"]
+
+    assert main(["ci", "--no-lint", *output, "--", "t.py"]) == 2
+
+    assert [one.name for one in outside.iterdir()] == ["fmcheck.json"]
+    assert (outside / "fmcheck.json").read_text() == "mine"
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.endswith(f"is a link out of the tree, to {outside}")
+
+
+def test_a_folder_of_reports_that_is_a_link_within_the_tree_is_followed(folder, tests):
+    (folder / "out").mkdir()
+    (folder / "fmcheck-report").symlink_to("out")
+
+    assert main(["ci", "--no-lint", "--", "t.py"]) == 0
+
+    assert (folder / "out" / "fmcheck.json").exists()

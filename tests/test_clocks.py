@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 import torch
 
-from fmcheck.runtime.clocks import Clocks, Shadow
-from fmcheck.runtime.fences import Fences, Lane
-from fmcheck.runtime.relay_tensor import relay_tensor
-from fmcheck.runtime.tally import Tally
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.core.clocks import Clocks, Shadow
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.order.fences import Fences, Lane
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
+from fmcheck.runtime.session.watch import Watch
 from tests.happens_before import HOST, Step, by_clocks, compare, random_program
 
 sanitizer = pytest.importorskip("torch.cuda._sanitizer")

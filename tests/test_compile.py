@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from fmcheck.contract import Buffer, Contract, Engine, Opaque, Relay
-from fmcheck.runtime.opaque import opaque_call
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.relay.opaque import opaque_call
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

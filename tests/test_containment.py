@@ -11,10 +11,10 @@ import pytest
 import torch
 
 from fmcheck.errors import ViolationError
-from fmcheck.runtime.containment import contained, made_once, sentences
-from fmcheck.runtime.halting import HaltingLock
-from fmcheck.runtime.tally import Tally
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.core.containment import contained, made_once, sentences
+from fmcheck.runtime.core.halting import HaltingLock
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -190,16 +190,16 @@ def program() -> list[Any]:
 @pytest.mark.parametrize("place", [0, -1])
 def test_a_listener_that_fails_changes_nothing(watch: Watch, where: str, place: int) -> None:
     bare = program()
-    assert watch.tally.streams is not None
-    watch.tally.streams.ops.listeners.insert(place, Broken(where))
+    assert watch.services.streams is not None
+    watch.services.streams.ops.listeners.insert(place, Broken(where))
     assert program() == bare
     (sentence,) = watch.coverage().incomplete
     assert sentence.startswith("FR499 is incomplete")
 
 
 def test_what_other_listeners_find_is_found_beside_a_broken_one(watch: Watch) -> None:
-    assert watch.tally.streams is not None
-    watch.tally.streams.ops.listeners.insert(0, Broken("before"))
+    assert watch.services.streams is not None
+    watch.services.streams.ops.listeners.insert(0, Broken("before"))
     first, second = torch.cpu.Stream(), torch.cpu.Stream()
     with torch.cpu.stream(first):
         values = torch.ones(4) + 1
@@ -225,8 +225,8 @@ def test_an_interrupt_in_a_listener_puts_back_what_others_changed(watch: Watch) 
             listeners.clear()
             raise KeyboardInterrupt
 
-    assert watch.tally.streams is not None
-    listeners = watch.tally.streams.ops.listeners
+    assert watch.services.streams is not None
+    listeners = watch.services.streams.ops.listeners
     listeners[:] = [Changes(""), Interrupted("")]
     with pytest.raises(KeyboardInterrupt), torch.cpu.stream(torch.cpu.Stream()):
         _ = torch.ones(2) + 1
@@ -261,18 +261,18 @@ def test_fences_that_fail_change_nothing_and_leave_a_doubt(
     def broken(*_: Any, **__: Any) -> Any:
         raise ValueError("of ours")
 
-    assert watch.tally.streams is not None
+    assert watch.services.streams is not None
     expected = fences()
-    monkeypatch.setattr(watch.tally.streams.fences, name, broken)
+    monkeypatch.setattr(watch.services.streams.fences, name, broken)
     assert fences() == expected
     (sentence, *_) = watch.coverage().incomplete
     assert "is incomplete" in sentence
-    assert watch.tally.streams.fences.doubts
+    assert watch.services.streams.fences.doubts
 
 
 def test_a_step_s_own_code_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from fmcheck.contract import Budget, Contract, Engine
-    from fmcheck.runtime import budgets, syncs
+    from fmcheck.runtime.steps import budgets, syncs
 
     def broken(*_: Any, **__: Any) -> Any:
         raise ValueError("of ours")
@@ -405,15 +405,15 @@ def _error_of(call: Callable[[], Any]) -> tuple[type, str]:
 @pytest.mark.parametrize(
     ("broken", "check"),
     [
-        ("fmcheck.runtime.relay_tensor.before_call", "relay buffers"),
-        ("fmcheck.runtime.relay_tensor.after_call", "relay buffers"),
-        ("fmcheck.runtime.opaque._given", "relay buffers"),
-        ("fmcheck.runtime.paths.look_up", "relay buffers"),
-        ("fmcheck.runtime.buffer.RelayBuffer._retire_now", "relay buffers"),
-        ("fmcheck.runtime.owners.Owners.hand_out", "owners of rows (FR104)"),
-        ("fmcheck.runtime.owners.Owners.take_back", "owners of rows (FR104)"),
-        ("fmcheck.runtime.devices.DeviceHold._compare", "FR301"),
-        ("fmcheck.runtime.devices.compare", "FR301"),
+        ("fmcheck.runtime.relay.relay_tensor.before_call", "relay buffers"),
+        ("fmcheck.runtime.relay.relay_tensor.after_call", "relay buffers"),
+        ("fmcheck.runtime.relay.opaque._given", "relay buffers"),
+        ("fmcheck.runtime.core.paths.look_up", "relay buffers"),
+        ("fmcheck.runtime.relay.buffer.RelayBuffer._retire_now", "relay buffers"),
+        ("fmcheck.runtime.relay.owners.Owners.hand_out", "owners of rows (FR104)"),
+        ("fmcheck.runtime.relay.owners.Owners.take_back", "owners of rows (FR104)"),
+        ("fmcheck.runtime.relay.devices.DeviceHold._compare", "FR301"),
+        ("fmcheck.runtime.relay.devices.compare", "FR301"),
     ],
 )
 def test_what_the_contract_s_functions_do_is_their_own(
@@ -456,7 +456,7 @@ def test_an_engine_s_import_goes_on_where_it_cannot_be_instrumented(
     from fmcheck.contract import parse_contract
 
     module, _ = engine
-    monkeypatch.setattr("fmcheck.runtime.hold.RelayHold._take_class", _of_ours)
+    monkeypatch.setattr("fmcheck.runtime.session.hold.RelayHold._take_class", _of_ours)
     other = Watch([parse_contract(CONTRACT, "toy.toml")])
     other.start()
     try:
@@ -477,7 +477,7 @@ def test_the_error_of_a_signal_s_handler_passes_where_a_contract_is_followed(
     module, _ = engine
     told = {"hand_out": lambda: module.hand_out(2), "take_back": lambda: module.take_back([1])}
     monkeypatch.setattr(
-        "fmcheck.runtime.paths.as_rows", lambda *_: signal.raise_signal(signal.SIGUSR1)
+        "fmcheck.runtime.core.paths.as_rows", lambda *_: signal.raise_signal(signal.SIGUSR1)
     )
     before = signal.signal(signal.SIGUSR1, too_late)
     try:
@@ -501,12 +501,14 @@ def test_an_operator_that_the_dispatcher_lacks_is_passed_on(watch: Watch) -> Non
     assert watch.coverage().incomplete == ()
 
 
-@pytest.mark.parametrize("broken", ["fmcheck.runtime.ops.decomposes", "fmcheck.runtime.ops._plan"])
+@pytest.mark.parametrize(
+    "broken", ["fmcheck.runtime.order.ops.decomposes", "fmcheck.runtime.order.ops._plan"]
+)
 def test_an_operator_that_cannot_be_read_is_made_as_it_is(
     watch: Watch, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     bare = program()
-    monkeypatch.setattr("fmcheck.runtime.ops._plans", {})
+    monkeypatch.setattr("fmcheck.runtime.order.ops._plans", {})
     monkeypatch.setattr(broken, _of_ours)
     assert program() == bare
     assert "following operators on streams" in watch.coverage().incomplete[0]

@@ -12,17 +12,18 @@ from typing import TYPE_CHECKING
 import pytest
 import torch
 
-from fmcheck.runtime import probes
-from fmcheck.runtime.owners import Owners
-from fmcheck.runtime.relay_tensor import RelayTensor, relay_tensor
-from fmcheck.runtime.tally import Tally
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.relay.owners import Owners
+from fmcheck.runtime.relay.relay_tensor import RelayTensor, relay_tensor
+from fmcheck.runtime.session import probes
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 pytestmark = pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
 
+probes.load_device("cuda")
 DTYPES = [torch.int64, torch.int32, torch.float32, torch.float16, torch.bfloat16, torch.float64]
 
 
@@ -210,7 +211,15 @@ class Engine:
         self.owners = Owners()
         plain = torch.zeros(16, dtype=torch.int64, device="cuda")
         self.buf = relay_tensor(
-            plain, "Map.buf", "m:Map", watch.tally, (">=", 0), (0,), self.owners, "always"
+            plain,
+            "Map.buf",
+            "m:Map",
+            watch.tally,
+            (">=", 0),
+            (0,),
+            self.owners,
+            "always",
+            watch.services.streams,
         )
         self.buf._relay.lay_poison()
         self.batch = {row: rows(row) for row in range(1, 6)}

@@ -9,8 +9,8 @@ import torch
 
 from fmcheck.contract import Buffer, Contract, Engine, Relay
 from fmcheck.finding import Site
-from fmcheck.runtime.dead_assert import gone
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.graphs.dead_assert import gone
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

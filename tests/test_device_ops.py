@@ -14,17 +14,17 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import fmcheck
-from fmcheck.runtime import capturing
-from fmcheck.runtime.relay_tensor import RelayTensor, relay_tensor
-from fmcheck.runtime.unfollowed import unfollowed
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.core.unfollowed import unfollowed
+from fmcheck.runtime.relay.relay_tensor import RelayTensor, relay_tensor
+from fmcheck.runtime.session.watch import Watch
+from fmcheck.runtime.steps import capturing
 from tests.test_device_streams import Device
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fmcheck.finding import Violation
-    from fmcheck.runtime.streams import Streams
+    from fmcheck.runtime.session.streams import Streams
 
 
 class Engine:
@@ -34,13 +34,16 @@ class Engine:
         self.watch, self.device = watch, device
         self.forward, self.schedule = device.Stream(), device.Stream()
         plain = torch.zeros(8, dtype=torch.int64)
-        self.buf = relay_tensor(plain, "Map.buf", "engine:Map", watch.tally, (">=", 0))
+        streams = watch.services.streams
+        self.buf = relay_tensor(
+            plain, "Map.buf", "engine:Map", watch.tally, (">=", 0), streams=streams
+        )
         self.buf._relay.lay_poison()
 
     @property
     def streams(self) -> Streams:
-        assert self.watch.tally.streams is not None
-        return self.watch.tally.streams
+        assert self.watch.services.streams is not None
+        return self.watch.services.streams
 
     def found(self) -> tuple[Violation, ...]:
         return self.watch.drain()
@@ -55,8 +58,8 @@ def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[Engine]:
     monkeypatch.setitem(__import__("sys").modules, device.__name__, device)
     watch = Watch([], streams="tracked")
     watch.start()
-    assert watch.tally.streams is not None
-    undo = list(watch.tally.streams.follow_device(device, "cpu"))
+    assert watch.services.streams is not None
+    undo = list(watch.services.streams.follow_device(device, "cpu"))
     yield Engine(watch, device)
     watch.tally.active = False
     for one in reversed(undo):
@@ -111,7 +114,9 @@ WAITS: dict[str, Callable[[torch.Tensor], object]] = {
     "to the host": lambda one: one.to("meta"),
 }
 # As code of fmcheck's own would, which looks at what it was given.
-LOOK = compile("one.nonzero()", str(Path(fmcheck.__file__).parent / "runtime" / "picks.py"), "eval")
+LOOK = compile(
+    "one.nonzero()", str(Path(fmcheck.__file__).parent / "runtime" / "relay" / "picks.py"), "eval"
+)
 LAUNCHES: dict[str, Callable[[torch.Tensor], object]] = {
     "add": lambda one: one + 1,
     "index": lambda one: one[one - 1],

@@ -7,13 +7,13 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
-from fmcheck.runtime import capturing
-from fmcheck.runtime.device_streams import DeviceStreams, why_not
-from fmcheck.runtime.fences import Fences
-from fmcheck.runtime.stalls import LONGEST, Stalls
-from fmcheck.runtime.streams import Streams
-from fmcheck.runtime.tally import Tally
-from fmcheck.runtime.unfollowed import unfollowed
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.core.unfollowed import unfollowed
+from fmcheck.runtime.device.device_streams import DeviceStreams, why_not
+from fmcheck.runtime.device.stalls import LONGEST, Stalls
+from fmcheck.runtime.order.fences import Fences
+from fmcheck.runtime.session.streams import Streams
+from fmcheck.runtime.steps import capturing
 
 
 class Device(ModuleType):

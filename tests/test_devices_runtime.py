@@ -14,9 +14,9 @@ import pytest
 import torch
 
 from fmcheck.contract import parse_contract
-from fmcheck.runtime.probes import PROBES, Place, tried
-from fmcheck.runtime.relay_tensor import RelayTensor
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.relay.relay_tensor import RelayTensor
+from fmcheck.runtime.session.probes import PROBES, Place, tried
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -183,7 +183,7 @@ def test_the_check_sees_its_own_fault() -> None:
 
 
 def test_a_check_that_sees_nothing_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fmcheck.runtime import devices
+    from fmcheck.runtime.relay import devices
 
     monkeypatch.setattr(devices, "compare", lambda name, args, kwargs: None)
     assert probe("FR301") != ""

@@ -15,38 +15,43 @@ CPU = ("--device", "cpu", "--backend", "eager")
 AOT = ("--device", "cpu", "--backend", "aot_eager")
 # What kills each detector, as a change to fmcheck's own modules.
 SABOTAGE = {
-    "FR101": "from fmcheck.runtime.ledger import Ledger\n"
+    "FR101": "from fmcheck.runtime.core.ledger import Ledger\n"
     "Ledger.is_empty = lambda self, rows: rows < 0\n",
-    "FR102": "from fmcheck.runtime.buffer import RelayBuffer\n"
+    "FR102": "from fmcheck.runtime.relay.buffer import RelayBuffer\n"
     "RelayBuffer._poison_over = lambda *args: None\n",
-    "FR103": "from fmcheck.runtime.ledger import Ledger\n"
+    "FR103": "from fmcheck.runtime.core.ledger import Ledger\n"
     "Ledger.is_awaited = lambda self, rows: rows < 0\n",
-    "FR104": "from fmcheck.runtime.ledger import Ledger\n"
+    "FR104": "from fmcheck.runtime.core.ledger import Ledger\n"
     "Ledger.is_stale = lambda self, rows: rows < 0\n",
-    "FR201": "from fmcheck.runtime.fills import FillHold\nFillHold.take = lambda *args: ()\n",
-    "FR301": "from fmcheck.runtime import devices, relay_tensor\n"
+    "FR201": "from fmcheck.runtime.graphs.fills import FillHold\n"
+    "FillHold.take = lambda *args: ()\n",
+    "FR301": "from fmcheck.runtime.relay import devices, relay_tensor\n"
     "devices.one_device = lambda name, translate, alias: translate\n",
-    "FR105": "from fmcheck.runtime.poison import Poison\n"
+    "FR105": "from fmcheck.runtime.core.poison import Poison\n"
     "judge = Poison.suspects\n"
     "Poison.suspects = lambda self, bits, live: judge(self, bits, live) & self.is_poison(bits)\n",
-    "FR401": "from fmcheck.runtime import clocks\nclocks.Shadow._unordered = lambda *_: iter(())\n",
-    "FR402": "from fmcheck.runtime.lifetimes import Lifetimes\n"
+    "FR401": "from fmcheck.runtime.core import clocks\n"
+    "clocks.Shadow._unordered = lambda *_: iter(())\n",
+    "FR402": "from fmcheck.runtime.order.lifetimes import Lifetimes\n"
     "Lifetimes._reused = lambda *_: None\n",
-    "FR403": "from fmcheck.runtime.lifetimes import Lifetimes\n"
+    "FR403": "from fmcheck.runtime.order.lifetimes import Lifetimes\n"
     "Lifetimes._overwritten = lambda *_: None\n",
-    "FR404": "from fmcheck.runtime.lifetimes import Lifetimes\n"
+    "FR404": "from fmcheck.runtime.order.lifetimes import Lifetimes\n"
     "Lifetimes._host_reads = lambda *_: False\n",
-    "FR405": "from fmcheck.runtime.stale_events import StaleEvents\n"
+    "FR405": "from fmcheck.runtime.order.stale_events import StaleEvents\n"
     "StaleEvents._report = lambda *_: None\n",
-    "FR501": "from fmcheck.runtime.syncs import StepMode\nStepMode._told = lambda *_, **__: None\n",
-    "FR502": "from fmcheck.runtime.syncs import StepMode\n"
+    "FR501": "from fmcheck.runtime.steps.syncs import StepMode\n"
+    "StepMode._told = lambda *_, **__: None\n",
+    "FR502": "from fmcheck.runtime.steps.syncs import StepMode\n"
     "StepMode._launched = lambda *_: None\nStepMode.counting = property(\n"
     "    lambda _: 0, lambda *_: None\n)\n",
-    "FR601": "from fmcheck.runtime.captures import Captures\nCaptures.judge = lambda *_: None\n",
-    "FR602": "from fmcheck.runtime import dead_assert\ndead_assert.gone = lambda asked, left: ()\n",
+    "FR601": "from fmcheck.runtime.graphs.captures import Captures\n"
+    "Captures.judge = lambda *_: None\n",
+    "FR602": "from fmcheck.runtime.graphs import dead_assert\n"
+    "dead_assert.gone = lambda asked, left: ()\n",
 }
 WRAPPER_UNDONE = (
-    "from fmcheck.runtime.relay_tensor import RelayTensor\n"
+    "from fmcheck.runtime.relay.relay_tensor import RelayTensor\n"
     "import torch\n"
     "RelayTensor.__torch_function__ = torch._C._disabled_torch_function_impl\n"
 )
@@ -82,7 +87,7 @@ def test_a_detector_that_is_sabotaged_is_named(code: str) -> None:
 
 def test_a_write_that_is_not_judged_is_named() -> None:
     sabotage = (
-        "from fmcheck.runtime.buffer import RelayBuffer\n"
+        "from fmcheck.runtime.relay.buffer import RelayBuffer\n"
         "RelayBuffer._judge_values = lambda *args: None\n"
     )
     done = doctor(sabotage, *CPU)

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fmcheck.runtime.extents import LIMIT, WRITES, Picked, Strided, meet, meets_range, picked
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.order.extents import LIMIT, WRITES, Picked, Strided, meet, meets_range, picked
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

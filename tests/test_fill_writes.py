@@ -16,7 +16,8 @@ import pytest
 import torch
 
 from fmcheck.contract import parse_contract
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.graphs import open_fill
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -183,7 +184,7 @@ def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
     module.Runner = Runner
     monkeypatch.setitem(sys.modules, "toy_fuzz", module)
     watch = Watch([parse_contract(CONTRACT, "toy.toml")])
-    watch.tally.compare_on_device = request.param == "device"
+    monkeypatch.setattr(open_fill, "compares_on_device", request.param == "device")
     yield watch
     watch.stop()
 

@@ -147,6 +147,38 @@ def test_a_link_out_of_the_tree_is_neither_followed_nor_rewritten(lint, tmp_path
     assert "tree/link.py: cannot be rewritten: it is a link out of the tree" in err
 
 
+@pytest.mark.parametrize("option", ["", "--fix"])
+@pytest.mark.parametrize("kind", ["hard link", "link out of the tree"])
+def test_the_closing_line_offers_no_fix_that_is_refused(lint, tmp_path, kind, option):
+    tree, outside = tmp_path / "tree", tmp_path / "outside.py"
+    tree.mkdir()
+    outside.write_text(DEAD_ASSERT)
+    if kind == "hard link":
+        (tree / "a.py").hardlink_to(outside)
+        why = "it has 2 hard links, which a new file would not have"
+    else:
+        (tree / "a.py").symlink_to(outside)
+        why = f"it is a link out of the tree, to {outside}"
+    (tree / "b.py").write_text(DEAD_ASSERT)
+
+    _, out, _ = lint(*filter(None, [option, "tree/a.py", "tree/b.py"]))
+
+    assert outside.read_text() == DEAD_ASSERT
+    assert ("1 can be fixed with `--fix`" in out) == (not option)
+    assert "2 can be fixed" not in out
+    assert f"1 fix refused: tree/a.py ({why})" in out.splitlines()
+
+
+def test_the_closing_line_says_what_the_fixer_refused(lint, tmp_path, monkeypatch):
+    (tmp_path / "a.py").write_text(DEAD_ASSERT)
+    monkeypatch.setattr("fmcheck.lint.fix._parses", lambda text: text == DEAD_ASSERT)
+
+    _, out, _ = lint("--fix", "a.py")
+
+    assert "can be fixed" not in out
+    assert "1 fix refused: a.py (the fix of FM601 gives source that does not parse)" in out
+
+
 @pytest.mark.parametrize("there", [True, False], ids=["a file", "nothing yet"])
 @pytest.mark.parametrize("option", ["--output-file", "--baseline"])
 def test_what_is_written_beside_is_not_written_out_of_the_tree(lint, tmp_path, option, there):

@@ -435,7 +435,7 @@ def test_the_table_names_every_kernel_that_is_launched(root):
     """By the source alone: what the two modules launch, and what the table has."""
     launched = set()
     for name in ("kernels", "clock_kernels"):
-        source = (root / "fmcheck" / "runtime" / f"{name}.py").read_text()
+        source = (root / "fmcheck" / "runtime" / "device" / f"{name}.py").read_text()
         launched |= set(re.findall(r"^def ([a-z]\w+)\(", source, re.M))
     assert {figure.kernel for figure in binaries.kept()} == launched
 

@@ -13,8 +13,8 @@ import pytest
 import torch
 
 from fmcheck.contract import Contract, load_contract
-from fmcheck.runtime.relay_tensor import RelayTensor
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.relay.relay_tensor import RelayTensor
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -11,10 +11,10 @@ import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from fmcheck.contract import parse_contract
-from fmcheck.runtime import homes
-from fmcheck.runtime.homes import Home, Homes
-from fmcheck.runtime.probes import EAGER, PROBES, Place, Probe, tried
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.probes import EAGER, PROBES, Place, Probe, tried
+from fmcheck.runtime.session.watch import Watch
+from fmcheck.runtime.steps import homes
+from fmcheck.runtime.steps.homes import Home, Homes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import json
 import os
 import shutil
@@ -11,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from fmcheck.cli import main
 from fmcheck.lint.identity import identity_of, is_module
 from tests.corpus import wheel_source
 from tests.test_rules import RULES
@@ -129,3 +131,40 @@ def test_a_link_into_a_store_keeps_the_name_that_it_has(tmp_path):
     (tmp_path / "renamed.py").symlink_to(tmp_path / "other.py")
     assert identity_of(str(tmp_path / "relay.py")).endswith("/relay.py")
     assert identity_of(str(tmp_path / "renamed.py")).endswith("/other.py")
+
+
+@pytest.mark.parametrize("name", ["overlap_utils.py", "ov.py"])
+@pytest.mark.parametrize("how", ["named", "standard input"])
+def test_a_copy_outside_of_its_package_is_said_not_to_be_checked_as_the_module(
+    tmp_path, monkeypatch, capsys, name, how
+):
+    monkeypatch.chdir(tmp_path)
+    source = "class FutureMap:\n    pass\n"
+    Path(name).write_text(source)
+    if how == "named":
+        given = [name]
+    else:
+        given = ["-", "--stdin-filename", name]
+        monkeypatch.setattr("sys.stdin", io.TextIOWrapper(io.BytesIO(source.encode())))
+
+    assert main(["lint", "--no-cache", *given]) == 0
+
+    assert capsys.readouterr().err == (
+        f"fmcheck: {name}: it defines `FutureMap`, but is not "
+        "`sglang.srt.managers.overlap_utils` by its path: what contract `sglang` says of that "
+        "module was not applied; if it is a copy, lint it as "
+        "`sglang/srt/managers/overlap_utils.py`\n"
+    )
+
+
+def test_nothing_is_said_of_the_module_itself_nor_of_what_is_found_by_walk(
+    tmp_path, monkeypatch, capsys
+):
+    monkeypatch.chdir(tmp_path)
+    for path in (Path(RELAY), Path("ov.py")):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("class FutureMap:\n    pass\n")
+
+    assert main(["lint", "--no-cache", RELAY]) == 0
+    assert main(["lint", "--no-cache", "."]) == 0
+    assert capsys.readouterr().err == ""

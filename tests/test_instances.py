@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fmcheck.runtime.relay_tensor import RelayTensor
+from fmcheck.runtime.relay.relay_tensor import RelayTensor
 from tests.test_hold import RELAY_ONLY, ROWS, Bench, bench, codes
 from tests.test_plugin import Project, project
 
 if TYPE_CHECKING:
-    from fmcheck.runtime.watch import Watch
+    from fmcheck.runtime.session.watch import Watch
 
 __all__ = ["bench", "project"]
 pytest_plugins = ("pytester",)

@@ -16,16 +16,16 @@ import pytest
 
 from fmcheck.errors import UsageError
 from fmcheck.finding import Counts
-from fmcheck.journal import layout
-from fmcheck.journal.attribute import attributed
-from fmcheck.journal.ending import ending
-from fmcheck.journal.gather import gather
-from fmcheck.journal.read import Library, Pages
-from fmcheck.journal.writer import Journal
-from fmcheck.reach.devices import Answering
-from fmcheck.reach.presence import Presence
-from fmcheck.runtime.tally import BrokenCheck, Tally
-from fmcheck.runtime.watch import Watch
+from fmcheck.processes.devices import Answering
+from fmcheck.processes.journal import layout
+from fmcheck.processes.journal.attribute import attributed
+from fmcheck.processes.journal.ending import ending
+from fmcheck.processes.journal.gather import gather
+from fmcheck.processes.journal.read import Library, Pages
+from fmcheck.processes.journal.writer import Journal
+from fmcheck.processes.presence import Presence
+from fmcheck.runtime.core.tally import BrokenCheck, Tally
+from fmcheck.runtime.session.watch import Watch
 from tests.reach.kills import kill_writers, violation
 
 
@@ -242,7 +242,7 @@ def test_a_device_is_not_waited_for_while_a_graph_is_captured(
 def ending_of(folder: Path, does: str, reap: bool = True) -> str:
     """Has a process write its journal, and returns how it is said to have ended."""
     code = (
-        "import os, signal, sys, time; from fmcheck.journal.writer import Journal;"
+        "import os, signal, sys, time; from fmcheck.processes.journal.writer import Journal;"
         f"journal = Journal({str(folder)!r}, 'popen'); print(flush=True);" + does
     )
     process = subprocess.Popen([sys.executable, "-c", code], stdout=subprocess.PIPE)
@@ -302,7 +302,7 @@ def test_runs_of_several_hosts_are_gathered_into_one(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for number, host in enumerate(("alpha", "beta")):
-        monkeypatch.setattr("fmcheck.journal.writer.host_name", lambda host=host: host)
+        monkeypatch.setattr("fmcheck.processes.journal.writer.host_name", lambda host=host: host)
         folder = tmp_path / host / "run"
         folder.mkdir(parents=True)
         journal = Journal(str(folder), "pytest", "pytest")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from fmcheck.runtime.ledger import NEVER, Ledger, State
+from fmcheck.runtime.core.ledger import NEVER, Ledger, State
 
 ROWS = np.array([1, 3])
 

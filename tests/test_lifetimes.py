@@ -12,8 +12,9 @@ import torch
 
 from fmcheck.contract import parse_contract
 from fmcheck.errors import UsageError
-from fmcheck.runtime import probes, virtual
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.order import virtual
+from fmcheck.runtime.session import probes
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -515,7 +516,7 @@ def test_probes_leave_the_lanes_of_the_session_alone(watch: Watch) -> None:
     outside = virtual.current_lane()
     with torch.cpu.stream(stream):
         inside = virtual.current_lane()
-        probes.prove(watch.tally, "cpu")
+        probes.prove(watch.tally, "cpu", of_streams=True)
         assert virtual.current_lane() is inside
     assert virtual.current_lane() is outside
     assert watch.dead == ()

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import time
+from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
@@ -521,6 +522,35 @@ def test_four_times_the_statements_are_four_times_the_work(code, source):
     calls_of(rule, "runner.py", source(4))
     few, many = (calls_of(rule, "runner.py", source(n)) for n in (100, 400))
     assert many < 5 * few
+
+
+def test_four_times_the_findings_are_four_times_the_work():
+    rule = next(one for one in default_rules() if one.code == "FM201")
+    faulty = next(one for one in rule.bad if one.fixed).code
+    calls_of(rule, "runner.py", faulty)
+    few, many = (
+        calls_of(rule, "runner.py", "".join(faulty.replace("Runner", f"R{n}") for n in range(most)))
+        for most in (25, 100)
+    )
+    assert many < 4.5 * few
+
+
+def test_a_larger_file_has_more_time(monkeypatch):
+    given = []
+
+    def within(seconds):
+        given.append(seconds)
+        return nullcontext()
+
+    monkeypatch.setattr(engine, "within", within)
+    rule = next(one for one in default_rules() if one.code == "FM201")
+    faulty = next(one for one in rule.bad if one.fixed).code
+    lint_text(faulty.encode(), "runner.py", [rule])
+    lint_text((faulty * 1000).encode(), "runner.py", [rule])
+
+    few, many = given
+    assert many - few == pytest.approx(999 * (few - engine.MOST_SECONDS))
+    assert many > few + 5
 
 
 class Spinning(Failing):

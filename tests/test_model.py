@@ -16,10 +16,10 @@ import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fmcheck.runtime.owners import Owners
-from fmcheck.runtime.relay_tensor import relay_tensor
-from fmcheck.runtime.scope import Scope, scoped
-from fmcheck.runtime.tally import Tally
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.relay.owners import Owners
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
+from fmcheck.runtime.relay.scope import Scope, scoped
 from tests.row_model import EMPTY, LIVE, Model, Pool, Said
 
 if TYPE_CHECKING:
@@ -80,7 +80,7 @@ class Subject:
         pool_seen = pool if kind.owned else None
         zeros = torch.zeros(shape, dtype=kind.dtype)
         self.model = Model(zeros, kind.bound, pool_seen, kind.overwrite, kind.sinks)
-        self.model.lies_in_memory = self.buf._relay.guard is not None
+        self.model.lies_in_memory = self.buf._relay.is_on_device
 
     def said(self) -> list[Said]:
         """What the checker said since it was last asked."""

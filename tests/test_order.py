@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.watch import Watch
 from tests.test_homes import DEVICE, FAULTS, streams
 
 if TYPE_CHECKING:

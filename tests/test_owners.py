@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 import torch
 
-from fmcheck.runtime import paths
-from fmcheck.runtime.owners import Owners, Pools
+from fmcheck.runtime.core import paths
+from fmcheck.runtime.relay.owners import Owners, Pools
 from tests.test_hold import CONTRACT, ENGINE, Bench, bench, codes  # noqa: F401
 
 if TYPE_CHECKING:

@@ -10,7 +10,7 @@ import zipfile
 import pytest
 
 import fmcheck
-from fmcheck.reach.packet import Packet
+from fmcheck.processes.packet import Packet
 from tests.environments import Environment, build_wheel, copy_checkout
 
 STRAY_EVENT = "import torch\nm = torch.get_device_module()\ne = torch.cuda.Event()\n"
@@ -120,7 +120,7 @@ def test_the_wheel_is_found_by_sglang(lint_only, tmp_path):
         "print(point.load().__module__)"
     )
     done = lint_only.run("python", "-c", code, cwd=tmp_path)
-    assert done.stdout == "fmcheck.reach.sglang\n", done.stderr
+    assert done.stdout == "fmcheck.processes.sglang\n", done.stderr
 
 
 def test_no_generic_name_is_importable(lint_only, elsewhere):

@@ -567,7 +567,7 @@ def test_an_unmatched_suppression_is_told_of_the_whole_run(
 ) -> None:
     project.write("pyproject.toml", SUPPRESSED.format(expires="2999-01-31"))
     project.write("test_more.py", STALE)
-    result = project.run(HEALTHY, "test_engine.py", *workers)
+    result = project.run(HEALTHY, "test_engine.py", *(("-n", "1") if workers else ()))
     result.stdout.fnmatch_lines(["fmcheck: suppression *suppress[[]0[]]*met nothing in this run*"])
     assert result.ret == 0
     result = project.run(HEALTHY, *workers)
@@ -617,7 +617,7 @@ def test_a_dead_detector_stops_the_session(project: Project, workers: tuple[str,
     project.write(
         "conftest.py",
         """
-        from fmcheck.runtime.buffer import RelayBuffer
+        from fmcheck.runtime.relay.buffer import RelayBuffer
 
         RelayBuffer._poison_over = lambda *args: None
         """,
@@ -678,14 +678,23 @@ def test_a_worker_that_was_killed_loses_no_finding_and_no_count(project: Project
 # --- the fixture engine ---
 
 
-@pytest.mark.parametrize(("load", "failed"), [(True, 4), (False, 0)])
-def test_the_fixture_engine_shows_what_it_is_for(project: Project, load: bool, failed: int) -> None:
-    engine = REPOSITORY / "fixtures" / "engine"
+@pytest.mark.parametrize(
+    ("tests", "load", "failed", "passed"),
+    [
+        ("tests/test_loop.py", True, 4, 1),
+        pytest.param("", True, 4, 11, marks=pytest.mark.sweep),
+        ("", False, 0, 15),
+    ],
+)
+def test_the_fixture_engine_shows_what_it_is_for(
+    project: Project, tests: str, load: bool, failed: int, passed: int
+) -> None:
+    engine = REPOSITORY / "fixtures" / "engine" / tests
     loaded = ("-p", "fmcheck") if load else ()
     result = project.pytester.runpytest_subprocess(
         *loaded, "-p", "no:cacheprovider", "-v", str(engine)
     )
-    result.assert_outcomes(passed=15 - failed, failed=failed)
+    result.assert_outcomes(passed=passed, failed=failed)
     if load:
         result.stdout.fnmatch_lines(["*test_healthy PASSED*"])
         result.stdout.fnmatch_lines(["FMCHECK: FR102*", "  gather*future_map.py:*"])

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fmcheck.runtime.memory import DeviceMemory, HostMemory, memory_of
-from fmcheck.runtime.poison import poison_for
+from fmcheck.runtime.core.poison import poison_for
+from fmcheck.runtime.relay.memory import DeviceMemory, HostMemory, memory_of
 
 WITH_NAN = ["float64", "float32", "float16", "bfloat16", "float8_e5m2"]
 WITHOUT = [

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
@@ -10,10 +12,12 @@ import pytest
 from fmcheck.errors import UsageError
 from fmcheck.finding import Finding, RuleInfo, Severity, Span
 from fmcheck.lint.fix import unified_diff
-from fmcheck.report import github, gitlab, junit, sarif, text
+from fmcheck.report import github, gitlab, html, junit, markdown, sarif, text
 from fmcheck.report import json as as_json
 from fmcheck.report.contents import Contents
 from fmcheck.report.printable import printable, well_formed
+from tests.made_up import made_up_run
+from tests.test_fix import DEAD_ASSERT
 
 #: A terminal obeys the first two, a log the third, an editor the fourth; the last is no UTF-8.
 HOSTILE = "a\x1b[31m\x9b2J\n::error::b\u202ec\x00d\udce9e"
@@ -143,3 +147,59 @@ def test_a_junit_report_names_a_file_on_one_line():
     root = ElementTree.fromstring(junit.render(_contents(f"{HOSTILE}.py", "m")))
     told = root.find(".//failure").text
     assert told.splitlines()[0].endswith(".py:1:1: m")
+
+
+MARKUP = '<script>"a"</script>&`b`|_c_*d*[e](f)\n\x1b[31m'
+
+
+def test_a_difference_shows_a_name_with_markup_as_it_is_on_one_line(lint, tmp_path):
+    name = "<script>&`b`|*d*\n\x1b[31m.py"
+    (tmp_path / name).write_text(DEAD_ASSERT)
+
+    _, out, _ = lint("--diff", ".")
+
+    shown = printable(name)
+    assert [line for line in out.splitlines() if line[:3] in ("---", "+++")] == [
+        f"--- {shown}",
+        f"+++ {shown}",
+    ]
+    assert printable(out, keep="\t\n") == out
+
+
+def test_no_name_from_outside_becomes_markup_in_a_page(tmp_path):
+    page = html.render(_named(made_up_run(tmp_path)))
+
+    assert page.count("<script>") == page.count("</script>") == 1  # the page's own
+    assert "\x1b" not in page
+    assert "&lt;script&gt;" in page
+
+
+def test_no_name_from_outside_becomes_markup_in_a_summary(tmp_path):
+    linted = markdown.LintHalf(_contents(f"{MARKUP}.py", MARKUP).findings, 1, 1, 0)
+    tested = markdown.PytestHalf(1, _named(made_up_run(tmp_path)))
+
+    told = markdown.render(linted, tested, 1)
+
+    assert "<script>" not in re.sub(r"(?s)```.*?```", "", told)
+    assert "\x1b" not in told
+    cells = [line for line in told.splitlines() if line.startswith("| **FM201**")]
+    assert len(cells) == 1
+    assert len(re.findall(r"(?<!\\)\|", cells[0])) == 4
+
+
+def _named(run):
+    """Returns a run in which each name is markup."""
+    evil = replace(
+        run.violations[0],
+        buffer=MARKUP,
+        test=MARKUP,
+        owner=MARKUP,
+        device=MARKUP,
+        values=(MARKUP,),
+        notes=(MARKUP,),
+        access=replace(
+            run.violations[0].access,
+            site=replace(run.violations[0].access.site, path=MARKUP, function=MARKUP),
+        ),
+    )
+    return replace(run, violations=(evil,), problems=(MARKUP,), root=MARKUP)

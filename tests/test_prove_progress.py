@@ -6,7 +6,7 @@ import sys
 from types import SimpleNamespace
 
 from fmcheck.cli import main
-from fmcheck.cli_prove import MOST_LINES, _Progress
+from fmcheck.cli.prove import MOST_LINES, _Progress
 
 
 def test_a_pipe_gets_plain_lines_and_not_one_for_each_mutant(capsys):

@@ -9,8 +9,8 @@ import torch
 from _pytest._io.saferepr import saferepr
 
 from fmcheck.contract import parse_contract
-from fmcheck.runtime.relay_tensor import relay_tensor
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -26,7 +26,10 @@ class Relay:
         self.forward = torch.cpu.Stream()
         self.schedule = torch.cpu.Stream()
         plain = torch.zeros(8, dtype=torch.int64)
-        self.buf = relay_tensor(plain, "Map.buf", "engine:Map", watch.tally, (">=", 0))
+        streams = watch.services.streams
+        self.buf = relay_tensor(
+            plain, "Map.buf", "engine:Map", watch.tally, (">=", 0), streams=streams
+        )
         self.buf._relay.lay_poison()
 
     def found(self) -> tuple[Violation, ...]:
@@ -236,7 +239,7 @@ def test_memory_that_was_freed_is_nobody_s(relay: Relay) -> None:
             tensor = torch.arange(1000) + 1
             del tensor
     assert relay.found() == ()
-    streams = relay.watch.tally.streams
+    streams = relay.watch.services.streams
     assert streams is not None
     assert len(streams.handover._memory) < 20
 
@@ -252,7 +255,7 @@ def test_one_missing_fence_is_one_report(relay: Relay) -> None:
 
 
 def test_where_a_fence_may_be_out_of_sight_a_race_fails_nothing(relay: Relay) -> None:
-    streams = relay.watch.tally.streams
+    streams = relay.watch.services.streams
     assert streams is not None
     streams.fences.doubt("a graph was captured")
     with torch.cpu.stream(relay.forward):

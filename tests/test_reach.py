@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fmcheck.journal.gather import gather
-from fmcheck.journal.writer import Journal
-from fmcheck.reach.folder import is_gone
+from fmcheck.processes.folder import is_gone
+from fmcheck.processes.journal.gather import gather
+from fmcheck.processes.journal.writer import Journal
 from tests.reach import matrix
 from tests.reach.kills import violation
 from tests.reach.project import REPOSITORY, Project, make
@@ -635,7 +635,7 @@ def test_a_child_that_imports_no_engine_imports_little(project: Project) -> None
             code = "import json, sys; print(json.dumps(list(sys.modules)))"
             done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
             loaded = set(json.loads(done.stdout))
-            assert "fmcheck.reach.arrival" in loaded
+            assert "fmcheck.processes.arrival" in loaded
             heavy = {"torch", "numpy", "msgspec", "wrapt", "pytest", "fmcheck.config", "libcst"}
             assert not heavy & loaded
         """,
@@ -671,7 +671,7 @@ EMPTIED = """
         subprocess.run([sys.executable, *options, "-c", code], env={}, check=True)
 
     def test_by_the_entry_point():
-        run("from fmcheck.reach.sglang import activate; activate(); ")
+        run("from fmcheck.processes.sglang import activate; activate(); ")
 
     def test_not_at_all():
         run("")
@@ -696,11 +696,11 @@ def test_the_entry_point_does_nothing_outside_of_a_run(project: Project) -> None
         "test_it.py",
         """
         import sys
-        from fmcheck.reach.sglang import activate
+        from fmcheck.processes.sglang import activate
 
         def test_it():
             activate()
-            assert "fmcheck.reach.arrival" not in sys.modules
+            assert "fmcheck.processes.arrival" not in sys.modules
         """,
     )
     assert "1 passed" in project.pytest().stdout
@@ -736,7 +736,7 @@ def test_what_a_child_keeps_on_a_device_is_fetched_at_the_end_of_the_test(projec
         import sys, torch
         import toy_engine
         from fmcheck.finding import Access, Site, Violation
-        from fmcheck.reach import presence
+        from fmcheck.processes import presence
 
         here = presence.here()
         tally = here.session._watch.tally

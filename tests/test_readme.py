@@ -26,7 +26,9 @@ from fmcheck.prove.known import load_known
 from fmcheck.prove.operators import OPERATORS
 from fmcheck.registry import rules
 from tests import readme as made
+from tests.drives import DRIVES, drive
 from tests.readme import blocks
+from tests.sglang_env import release_folder
 from tests.test_plugin import Project, project
 
 __all__ = ["project"]
@@ -100,6 +102,23 @@ def test_the_first_finding_is_what_the_linter_says(readme):
     shown = made.finding_block(readme)
     assert "FM201" in shown
     assert shown == made.finding(shown), "run `python -m tests.readme`"
+
+
+@pytest.mark.release
+def test_the_first_violation_is_what_the_watch_says():
+    block = next(block for block in blocks(read("docs/runtime.md"), "console") if "FR102" in block)
+    parts = block.partition("\n")[2].split("...\n")
+
+    told = drive("0.5.23", "overlap").output
+
+    folders = (str(one).lstrip("/") for one in (release_folder("0.5.23"), DRIVES))
+    for folder in folders:
+        told = told.replace(f"{folder}/", "")
+    told = re.sub(r"\bpid=\d+", re.search(r"\bpid=\d+", block)[0], told)
+    assert len(parts) == 3
+    for part in parts:
+        assert part in told
+        told = told[told.index(part) :]
 
 
 def test_the_ten_lines_of_a_contract_find_the_bug_that_is_shown(readme, tmp_path):

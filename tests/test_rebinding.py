@@ -8,39 +8,16 @@ import pytest
 import torch
 
 from fmcheck.contract import parse_contract
-from fmcheck.runtime import hold as holds
-from fmcheck.runtime import relay_tensor
-from fmcheck.runtime.relay_tensor import RelayTensor
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.relay import relay_tensor
+from fmcheck.runtime.relay.relay_tensor import RelayTensor
+from fmcheck.runtime.session import hold as holds
+from fmcheck.runtime.session.watch import Watch
+from tests.toy import CONTRACT, FutureMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 ROWS = torch.tensor([1, 2])
-CONTRACT = f"""
-    [engine]
-    name = "toy"
-
-    [[relay]]
-    class = "{__name__}:Relay"
-
-    [[relay.buffer]]
-    name = "made"
-
-    [[relay.buffer]]
-    name = "late"
-    valid = ">= 0"
-    lazy = true
-"""
-
-
-class Relay:
-    """Has one buffer from the start; the other is bound by whoever likes."""
-
-    late: Any
-
-    def __init__(self, made: Any = None) -> None:
-        self.made = torch.zeros(4, dtype=torch.int64) if made is None else made
 
 
 @pytest.fixture
@@ -67,14 +44,14 @@ def decode(relay: Any) -> list[list[int]]:
 
 
 def test_a_buffer_that_is_bound_each_step_brings_what_was_bound(watch: Watch) -> None:
-    watched = decode(Relay())
+    watched = decode(FutureMap())
     watch.tally.active = False
-    assert watched == decode(Relay())
+    assert watched == decode(FutureMap())
     assert codes(watch) == []
 
 
 def test_a_buffer_that_is_bound_anew_after_none_brings_what_was_bound(watch: Watch) -> None:
-    relay = Relay()
+    relay = FutureMap()
     for step in range(5):
         relay.late = None
         relay.late = torch.tensor([0, step + 1, step + 2, 9])
@@ -83,7 +60,7 @@ def test_a_buffer_that_is_bound_anew_after_none_brings_what_was_bound(watch: Wat
 
 
 def test_a_second_gather_of_what_was_bound_is_a_double_read(watch: Watch) -> None:
-    relay = Relay()
+    relay = FutureMap()
     relay.late = torch.tensor([0, 3, 5, 7])
     relay.late[ROWS]
     relay.late = torch.tensor([0, 4, 6, 8])
@@ -96,26 +73,145 @@ def test_a_second_gather_of_what_was_bound_is_a_double_read(watch: Watch) -> Non
     assert violation.last_write.site.path == __file__
 
 
-PLACEHOLDERS: dict[str, Callable[[], torch.Tensor]] = {
-    "zeros": lambda: torch.zeros(4, dtype=torch.int64),
-    "full of -1": lambda: torch.full((4,), -1),
-    "full of NaN": lambda: torch.full((4,), float("nan")),
-    "full of infinity": lambda: torch.full((4,), float("inf")),
-    "what the contract forbids": lambda: torch.full((4,), -9),
-}
+def zeros(relay: FutureMap) -> None:
+    relay.late = torch.zeros(4, dtype=torch.int64)
 
 
-@pytest.mark.parametrize("name", PLACEHOLDERS)
-def test_a_buffer_made_late_that_holds_a_mark_was_not_written(name: str, watch: Watch) -> None:
-    relay = Relay()
-    relay.late = PLACEHOLDERS[name]()
+def full_of_minus_one(relay: FutureMap) -> None:
+    relay.late = torch.full(
+        (4,),
+        -1,
+    )
+
+
+def full_of_nan(relay: FutureMap) -> None:
+    relay.late = torch.full((4,), float("nan"))
+
+
+def full_of_infinity(relay: FutureMap) -> None:
+    relay.late = torch.full((4,), float("inf"))
+
+
+def what_the_contract_forbids(relay: FutureMap) -> None:
+    relay.late = torch.full((4,), -9)
+
+
+def by_another_name(relay: FutureMap) -> None:
+    made = ROWS.new_zeros(4).to("cpu")
+    relay.late = made
+
+
+def by_setattr(relay: FutureMap) -> None:
+    for name in ("late",):
+        setattr(relay, name, torch.zeros(4))
+
+
+def by_a_function(relay: FutureMap) -> None:
+    relay.late = Maker.room()
+
+
+def in_inference_mode(relay: FutureMap) -> None:
+    with torch.inference_mode():
+        relay.late = torch.zeros(4)
+
+
+def one_of_two(relay: FutureMap) -> None:
+    relay.late, _ = torch.zeros(4), torch.ones(4)
+
+
+class Maker:
+    @staticmethod
+    def room() -> torch.Tensor:
+        return torch.zeros(4) if len(ROWS) > 1 else torch.empty(4)
+
+
+@pytest.mark.parametrize(
+    "bind",
+    [
+        *(zeros, full_of_minus_one, full_of_nan, full_of_infinity, what_the_contract_forbids),
+        *(by_another_name, by_setattr, by_a_function, in_inference_mode, one_of_two),
+    ],
+)
+def test_what_a_factory_made_late_was_not_written(
+    bind: Callable[[FutureMap], None], watch: Watch
+) -> None:
+    relay = FutureMap()
+    bind(relay)
     before = relay.late.clone()
     assert torch.equal(relay.late[ROWS].nan_to_num(), before[ROWS].nan_to_num())
     assert codes(watch) == ["FR101"]
 
 
+NO_TOKENS = torch.zeros(4, dtype=torch.int64)
+
+
+def copied(relay: FutureMap) -> None:
+    relay.late = NO_TOKENS.clone()
+
+
+def computed(relay: FutureMap) -> None:
+    relay.late = torch.cat([NO_TOKENS[:1], NO_TOKENS[1:] * 7])
+
+
+def given(relay: FutureMap, tokens: torch.Tensor = NO_TOKENS) -> None:
+    relay.late = tokens
+
+
+def of_the_hosts_values(relay: FutureMap) -> None:
+    relay.late = torch.tensor([0, 0, 0, 0])
+
+
+def written_before(relay: FutureMap) -> None:
+    made = torch.empty(4, dtype=torch.int64)
+    made[:] = NO_TOKENS
+    relay.late = made
+
+
+def written_in_inference_mode(relay: FutureMap) -> None:
+    with torch.inference_mode():
+        made = torch.empty(4, dtype=torch.int64)
+        made[:] = NO_TOKENS
+        relay.late = made
+
+
+def by_out(relay: FutureMap) -> None:
+    relay.late = torch.full((4,), 0, out=torch.ones(4, dtype=torch.int64))
+
+
+def one_way_only(relay: FutureMap) -> None:
+    relay.late = torch.zeros(4) if len(ROWS) > 9 else NO_TOKENS.clone()
+
+
+WRITTEN = [
+    *(copied, computed, given, of_the_hosts_values, written_before, written_in_inference_mode),
+    *(by_out, one_way_only),
+]
+
+
+@pytest.mark.parametrize("bind", WRITTEN)
+def test_zeros_that_the_engine_computed_before_a_late_bind_are_values(
+    bind: Callable[[FutureMap], None], watch: Watch
+) -> None:
+    relay = FutureMap()
+    bind(relay)
+    assert relay.late[ROWS].tolist() == [0, 0]
+    assert codes(watch) == []
+
+
+@pytest.mark.parametrize("bind", WRITTEN)
+def test_a_write_to_some_rows_of_a_late_bind_leaves_the_others_values(
+    bind: Callable[[FutureMap], None], watch: Watch
+) -> None:
+    relay = FutureMap()
+    bind(relay)
+    with torch.inference_mode():
+        relay.late[ROWS[:1]] = 5
+    assert relay.late[ROWS].tolist() == [5, 0]
+    assert codes(watch) == []
+
+
 def test_a_buffer_made_late_by_empty_was_not_written_where_it_was_not(watch: Watch) -> None:
-    relay = Relay()
+    relay = FutureMap()
     garbage = torch.empty(4, dtype=torch.int64)
     garbage.data.copy_(torch.tensor([8, 1, 9, 4]))
     assert garbage._version == 0  # as the allocator leaves it
@@ -127,7 +223,7 @@ def test_a_buffer_made_late_by_empty_was_not_written_where_it_was_not(watch: Wat
 
 
 def test_an_update_of_what_was_bound_goes_into_values(watch: Watch) -> None:
-    relay = Relay()
+    relay = FutureMap()
     relay.late = torch.tensor([0, 3, 5, 7])
     relay.late += 1
     assert relay.late[ROWS].tolist() == [4, 6]
@@ -137,30 +233,30 @@ def test_an_update_of_what_was_bound_goes_into_values(watch: Watch) -> None:
 def test_a_buffer_that_was_written_before_it_is_bound_has_values(watch: Watch) -> None:
     made = torch.zeros(4, dtype=torch.int64)
     made[1:] = torch.tensor([3, 5, 7])
-    relay = Relay(made)
-    assert relay.made[ROWS].tolist() == [3, 5]
+    relay = FutureMap(made)
+    assert relay.buf[ROWS].tolist() == [3, 5]
     assert codes(watch) == []
-    relay.made[ROWS]
+    relay.buf[ROWS]
     assert codes(watch) == ["FR102"]
 
 
 def test_what_init_made_is_a_placeholder(watch: Watch) -> None:
-    Relay().made[ROWS]
+    FutureMap().buf[ROWS]
     assert codes(watch) == ["FR101"]
 
 
 def test_attributes_of_a_tensor_stay_with_it(watch: Watch) -> None:
     buffer = torch.nn.Buffer(torch.zeros(4, dtype=torch.int64))
     buffer.tag = "mine"  # type: ignore[attr-defined]
-    relay = Relay(buffer)
-    assert type(relay.made) is RelayTensor
-    assert isinstance(relay.made, torch.nn.Buffer)
-    assert relay.made.tag == "mine"  # type: ignore[attr-defined]
+    relay = FutureMap(buffer)
+    assert type(relay.buf) is RelayTensor
+    assert isinstance(relay.buf, torch.nn.Buffer)
+    assert relay.buf.tag == "mine"  # type: ignore[attr-defined]
 
 
 def test_a_parameter_stays_one(watch: Watch) -> None:
     parameter = torch.nn.Parameter(torch.zeros(4))
-    assert Relay(parameter).made is parameter
+    assert FutureMap(parameter).buf is parameter
     assert any("expected a plain tensor" in told for told in watch.coverage().problems)
 
 
@@ -184,10 +280,10 @@ SPOTS = {
 
 
 def use(relay: Any) -> list[Any]:
-    relay.made[ROWS] = torch.tensor([5, 6])
-    got = [relay.made[ROWS], relay.made[1:][ROWS], relay.made + 1, relay.made.index_select(0, ROWS)]
-    relay.made.add_(1)
-    return [*(one.tolist() for one in got), relay.made.tolist()]
+    relay.buf[ROWS] = torch.tensor([5, 6])
+    got = [relay.buf[ROWS], relay.buf[1:][ROWS], relay.buf + 1, relay.buf.index_select(0, ROWS)]
+    relay.buf.add_(1)
+    return [*(one.tolist() for one in got), relay.buf.tolist()]
 
 
 @pytest.mark.parametrize("name", SPOTS)
@@ -197,7 +293,7 @@ def test_an_error_of_our_own_never_reaches_the_engine(
     holder, spot = SPOTS[name]
     monkeypatch.setattr(holder, spot, broken)
     monkeypatch.setattr(relay_tensor, "_translations", {})
-    assert use(Relay()) == [[5, 6], [6, 0], [1, 6, 7, 1], [5, 6], [1, 6, 7, 1]]
+    assert use(FutureMap()) == [[5, 6], [6, 0], [1, 6, 7, 1], [5, 6], [1, 6, 7, 1]]
     (sentence,) = watch.coverage().incomplete
     assert "relay buffers is incomplete" in sentence
     assert "RuntimeError" in sentence
@@ -205,5 +301,5 @@ def test_an_error_of_our_own_never_reaches_the_engine(
 
 def test_an_error_of_the_engines_call_is_the_engines(watch: Watch) -> None:
     with pytest.raises(IndexError):
-        Relay().made[torch.tensor([99])]
+        FutureMap().buf[torch.tensor([99])]
     assert watch.coverage().incomplete == ()

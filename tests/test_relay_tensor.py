@@ -11,12 +11,12 @@ import numpy as np
 import pytest
 import torch
 
-from fmcheck.runtime import relay_tensor as rt
-from fmcheck.runtime.ledger import State
-from fmcheck.runtime.owners import Owners
-from fmcheck.runtime.relay_tensor import RelayTensor, relay_tensor
-from fmcheck.runtime.scope import Scope, scoped
-from fmcheck.runtime.tally import Tally
+from fmcheck.runtime.core.ledger import State
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.relay import relay_tensor as rt
+from fmcheck.runtime.relay.owners import Owners
+from fmcheck.runtime.relay.relay_tensor import RelayTensor, relay_tensor
+from fmcheck.runtime.relay.scope import Scope, scoped
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -17,9 +17,10 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
 
-from fmcheck.runtime import compiled, untraced
-from fmcheck.runtime.relay_tensor import RelayTensor, relay_tensor
-from fmcheck.runtime.tally import Tally
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.relay import untraced
+from fmcheck.runtime.relay.relay_tensor import RelayTensor, relay_tensor
+from fmcheck.runtime.session import compiled
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -37,7 +38,7 @@ def taught() -> Iterator[None]:
     undo = [
         compiled.teach_dynamo(__import__("torch._dynamo")._dynamo),
         compiled.watch_compile(torch),
-        untraced.watch_traces(),
+        untraced.watch_traces(relay_tensor.plain),
     ]
     yield
     for one in reversed(undo):

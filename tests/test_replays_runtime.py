@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fmcheck.contract import parse_contract
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

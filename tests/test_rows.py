@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 
-from fmcheck.runtime import rows
+from fmcheck.runtime.core import rows
 
 if TYPE_CHECKING:
     from collections.abc import Callable

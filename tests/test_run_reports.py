@@ -13,6 +13,7 @@ import pytest
 from fmcheck.cli import main
 from fmcheck.finding import CHECKS, Severity
 from fmcheck.merging import merge
+from fmcheck.processes.journal.gather import gather
 from fmcheck.record_file import encode, read_run, schema
 from fmcheck.report import github
 from fmcheck.report.by_check import by_check
@@ -112,6 +113,37 @@ def test_a_missing_file_and_a_folder_are_named(command, tmp_path):
     (tmp_path / "folder").mkdir()
     told = "fmcheck: folder: holds neither a journal nor a record (*.json)\n"
     assert command("report", "show", "folder")[2] == told
+
+
+@pytest.mark.parametrize(
+    ("spoil", "why"),
+    [
+        (lambda path: path.mkdir(), "cannot be read: expected a regular file, got a folder"),
+        (lambda path: path.write_bytes(b"\xff\0 no line\n"), "expected the lines of a journal"),
+        (lambda path: path.write_bytes(b""), "expected the lines of a journal"),
+    ],
+    ids=["a folder", "bytes", "nothing"],
+)
+def test_a_journal_that_cannot_be_read_is_an_error(command, tmp_path, spoil, why):
+    (tmp_path / "journal").mkdir()
+    spoil(tmp_path / "journal" / "host-1-2.jsonl")
+
+    status, out, err = command("report", "show", "journal")
+
+    assert (status, out) == (2, "")
+    assert err.startswith("fmcheck: journal/host-1-2.jsonl: " + why)
+    assert err.count("\n") == 1
+
+
+def test_a_journal_that_cannot_be_read_beside_one_that_can_is_a_problem(project: Project):
+    project.run(STALE, "--fmcheck-journal=journal")
+    (project.pytester.path / "journal" / "host-1-2.jsonl").mkdir()
+
+    run = gather([project.pytester.path / "journal"])
+
+    assert len(run.violations) == 1
+    told = [one for one in run.problems if "host-1-2.jsonl: cannot be read" in one]
+    assert len(told) == 1
 
 
 # --- by check ---
@@ -427,8 +459,8 @@ def test_a_run_writes_what_it_was_asked_for(project: Project, tmp_path, workers)
 
 UNTRACKED = """
     import pytest, toy_engine
-    from fmcheck.runtime import session
-    from fmcheck.runtime.tally import BrokenCheck
+    from fmcheck.runtime.session import session
+    from fmcheck.runtime.core.tally import BrokenCheck
 
     @pytest.mark.parametrize("number", [1, 2])
     def test_it(number):

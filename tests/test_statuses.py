@@ -191,3 +191,32 @@ def test_a_baseline_holds_names_that_are_not_utf_8(tmp_path):
     made = _shell(f"{FMCHECK} lint --no-cache --baseline b.json --update-baseline .", tmp_path)
     assert made.returncode == 0, made.stderr
     assert _shell(f"{FMCHECK} lint --no-cache --baseline b.json .", tmp_path).returncode == 0
+
+
+@pytest.mark.parametrize(
+    ("argv", "told"),
+    [
+        (["--verson"], "--verson: no such option; did you mean `fmcheck --version`?"),
+        (["-v"], "-v: no such option; did you mean `fmcheck --version`?"),
+        (["lint", "--fxi", "."], "--fxi: no such option or argument; did you mean `--fix`?"),
+        (
+            ["lint", "-j", "0", "."],
+            "lint: argument -j/--jobs: must be a whole number of at least 1 (got `0`)",
+        ),
+        (
+            ["lint", "-j", "many", "."],
+            "lint: argument -j/--jobs: must be a whole number of at least 1 (got `many`)",
+        ),
+        (["rule", "FM9"], "rule: there is no `FM9`; there are the families FM0, FM1, FM2"),
+        (["rule", "FM2O1"], "rule: there is no `FM2O1`; did you mean `FM201`?"),
+        (["explain", "FR999"], "explain: there is no `FR999`; there are the families FR1, FR2"),
+        (["explain", "FR12"], "explain: there is no `FR12`; did you mean `FR102`?"),
+    ],
+)
+def test_what_is_misspelt_on_the_command_line_is_one_line_with_the_nearest_name(capsys, argv, told):
+    assert main(argv) == 2
+
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(f"fmcheck: {told}")
+    assert err.count("\n") == 1

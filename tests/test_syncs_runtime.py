@@ -17,8 +17,8 @@ import torch
 
 from fmcheck.contract import parse_contract
 from fmcheck.errors import UsageError
-from fmcheck.runtime.probes import PROBES, Place, tried
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.probes import PROBES, Place, tried
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

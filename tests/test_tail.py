@@ -50,6 +50,24 @@ def stale(source: str) -> list[str]:
     return [re.findall(r"`(.+?)`", finding.message)[0] for finding in lint(source)]
 
 
+@pytest.mark.parametrize("buffer", ["self.bufs()", "self.bufs(1)[0]", "(a or b)", "a.get(x)"])
+def test_a_buffer_without_a_name_is_called_by_its_source(buffer: str) -> None:
+    source = f"""\
+def replay(self, a, b, x, meta, slots, rows, n, padded):
+    {buffer}[:n].copy_(rows)
+    slots[:n].copy_(rows)
+    meta.rows = {buffer}[:n]
+    meta.slots = slots[:padded]
+"""
+    (finding, *more) = lint_text(source.encode(), "runner.py", [rule("FM206")])
+
+    for one in (finding, *more):
+        (name,) = re.findall(r"^`(.*?)` is handed", one.message)
+        line = source.splitlines()[one.span.line - 1]
+        assert name
+        assert name in line[one.span.column - 1 : one.span.end_column - 1]
+
+
 def stale_slots(source: str) -> list[str]:
     """The slots whose policy keeps the tail, in the order of their lines."""
     found = lint_text(source.encode(), "registry.py", [rule("FM203")])
@@ -60,6 +78,39 @@ def replay(body: str, signature: str = "self, batch, bs, raw_bs") -> str:
     """A runner whose replay has this body, and whose `seq_lens` are reset and filled."""
     lines = textwrap.indent(textwrap.dedent(body).strip("\n"), " " * 8)
     return f"class Runner:\n    def replay({signature}):\n{lines}\n"
+
+
+def test_a_key_that_is_not_always_known_names_the_buffer_that_the_caret_is_at() -> None:
+    source = """\
+        class Pool:
+            def load(self, batch, bs, raw_bs):
+                for key in ("gate", "down"):
+                    self.prepare(key)
+                key = self.key_of(batch)
+                if bs != raw_bs:
+                    self.seq_lens.fill_(1)
+                self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+                self.tables[key][:raw_bs].copy_(batch.table)
+        """
+    (finding,) = lint(source)
+
+    line = textwrap.dedent(source).splitlines()[finding.span.line - 1]
+    caret = line[finding.span.column - 1 : finding.span.end_column - 1]
+    assert caret == "self.tables[key][:raw_bs]"
+    assert finding.message.startswith("`tables[*]` is filled up to `raw_bs` only")
+
+
+def test_a_key_that_is_known_in_full_names_each_buffer() -> None:
+    source = """\
+        class Pool:
+            def load(self, batch, bs, raw_bs):
+                if bs != raw_bs:
+                    self.seq_lens.fill_(1)
+                self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+                for key in ("gate", "down"):
+                    self.tables[key][:raw_bs].copy_(batch.table)
+        """
+    assert stale(source) == ["gate", "down"]
 
 
 SIBLING = """

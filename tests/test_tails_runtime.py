@@ -14,9 +14,10 @@ import pytest
 import torch
 
 from fmcheck.contract import parse_contract
-from fmcheck.runtime import writes
-from fmcheck.runtime.probes import PROBES, Place, tried
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.graphs import open_fill
+from fmcheck.runtime.session.probes import PROBES, Place, tried
+from fmcheck.runtime.session.watch import Watch
+from fmcheck.runtime.steps import writes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -179,7 +180,7 @@ def watch(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> It
         setattr(module, kind.__name__, kind)
     monkeypatch.setitem(sys.modules, "toy_engine", module)
     watch = Watch([parse_contract(CONTRACT, "toy.toml")])
-    watch.tally.compare_on_device = request.param == "device"
+    monkeypatch.setattr(open_fill, "compares_on_device", request.param == "device")
     watch.start()
     yield watch
     watch.stop()
@@ -504,7 +505,7 @@ def test_the_check_sees_its_own_fault() -> None:
 
 
 def test_a_check_that_sees_nothing_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fmcheck.runtime import tails
+    from fmcheck.runtime.graphs import tails
 
     monkeypatch.setattr(tails.HostTail, "judge", lambda self, count: None)
     assert probe("FR201") != ""
@@ -625,7 +626,7 @@ def test_an_error_of_our_own_code_is_not_the_engines(
 def test_an_error_at_any_step_of_a_fill_is_not_the_engines(
     watch: Watch, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
-    from fmcheck.runtime.open_fill import OpenFill
+    from fmcheck.runtime.graphs.open_fill import OpenFill
 
     def fail(*_: Any) -> None:
         raise ZeroDivisionError

@@ -16,9 +16,9 @@ import torch
 import fmcheck
 from fmcheck.finding import Access, Event, Site, Violation
 from fmcheck.report.trace import trace
-from fmcheck.runtime.fences import Fences
-from fmcheck.runtime.tally import Tally
-from fmcheck.runtime.timeline import Timeline
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.order.fences import Fences
+from fmcheck.runtime.order.timeline import Timeline
 from tests.trace_picture import picture
 
 ROOT = Path("/src")

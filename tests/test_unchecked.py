@@ -17,8 +17,8 @@ from fmcheck.finding import ContractUse, Coverage
 from fmcheck.report.closing import gaps, not_watched
 from fmcheck.report.markdown import PytestHalf
 from fmcheck.report.markdown import render as render_markdown
-from fmcheck.runtime.uses import Asked
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.uses import Asked
+from fmcheck.runtime.session.watch import Watch
 from tests.made_up import healthy_run
 from tests.test_plugin import HEALTHY, UNCHECKED, Project, project
 

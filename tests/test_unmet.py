@@ -11,8 +11,8 @@ import pytest
 
 from fmcheck.contract import parse_contract
 from fmcheck.errors import nearest
-from fmcheck.runtime.uses import Asked
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.uses import Asked
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -10,14 +10,14 @@ import torch
 from torch.cpu import Stream as StreamFromBefore
 from torch.cpu import synchronize as synchronize_from_before
 
-from fmcheck.runtime import moment
-from fmcheck.runtime.virtual import current_lane, lane_of
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.core import moment
+from fmcheck.runtime.order.virtual import current_lane, lane_of
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fmcheck.runtime.fences import Fences
+    from fmcheck.runtime.order.fences import Fences
 
 OLD_STREAM, OLD_EVENT = torch.cpu.Stream(), torch.cpu.Event()
 
@@ -26,8 +26,8 @@ OLD_STREAM, OLD_EVENT = torch.cpu.Stream(), torch.cpu.Event()
 def fences() -> Iterator[Fences]:
     watch = Watch([], streams="tracked")
     watch.start()
-    assert watch.tally.streams is not None
-    yield watch.tally.streams.fences
+    assert watch.services.streams is not None
+    yield watch.services.streams.fences
     watch.stop()
 
 
@@ -92,8 +92,8 @@ def test_objects_of_one_session_are_new_to_the_next() -> None:
     second.start()
     other = torch.cpu.Stream()
     other.wait_event(event)  # its record was another session's
-    assert second.tally.streams is not None
-    assert not knows(second.tally.streams.fences, other, stream)
+    assert second.services.streams is not None
+    assert not knows(second.services.streams.fences, other, stream)
     second.stop()
 
 

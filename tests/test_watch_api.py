@@ -3,35 +3,20 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import pytest
 import torch
 
 import fmcheck
 from fmcheck.errors import UsageError
-from fmcheck.runtime import probes, session
+from fmcheck.runtime.session import probes, session
+from tests.toy import CONTRACT, FutureMap
 
 if TYPE_CHECKING:
     from pathlib import Path
 
 ROWS = torch.tensor([1, 2])
-CONTRACT = f"""
-[engine]
-name = "toy"
-
-[[relay]]
-class = "{__name__}:FutureMap"
-
-[[relay.buffer]]
-name = "buf"
-valid = ">= 0"
-"""
-
-
-class FutureMap:
-    def __init__(self) -> None:
-        self.buf: Any = torch.zeros(8, dtype=torch.int64)
 
 
 @pytest.fixture
@@ -39,7 +24,6 @@ def contract(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     path = tmp_path / "toy.toml"
     path.write_text(CONTRACT)
     monkeypatch.chdir(tmp_path)
-    assert __name__ in sys.modules
     return str(path)
 
 

@@ -1387,7 +1387,7 @@ class _Nothing(TorchDispatchMode):
 def _step(tally: Any) -> Iterator[None]:
     """Runs a block as a step whose syncs and launches are counted."""
     from fmcheck.contract import Budget, Contract, Engine
-    from fmcheck.runtime import budgets, syncs
+    from fmcheck.runtime.steps import budgets, syncs
 
     ledger = budgets.Ledger(tally, Contract(engine=Engine(name="unrelated")))
     many = Budget(functions=("unrelated:step",), syncs=1_000_000, launches=1_000_000)
@@ -1406,8 +1406,8 @@ WAYS = ("beside a relay", "in a stream", "after one", "in a step")
 
 def differences(mode: str, names: list[str] | None = None) -> dict[str, list[Any]]:
     """Returns each program that differs when it is watched, with how it was watched."""
-    from fmcheck.runtime.relay_tensor import relay_tensor
-    from fmcheck.runtime.watch import Watch
+    from fmcheck.runtime.relay.relay_tensor import relay_tensor
+    from fmcheck.runtime.session.watch import Watch
 
     names = names or list(PROGRAMS)
     bare = outcomes(names)

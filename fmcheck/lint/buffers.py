@@ -253,20 +253,18 @@ class Names:
         return [replace(one, node=node) for one in base]
 
     def _keys(self, index: CSTNode) -> Sequence[str]:
-        """Returns the strings that an index may be: a literal, or those that a loop runs over."""
+        """Returns the strings that an index may be, if literals and loops over them say all."""
         if isinstance(index, cst.SimpleString):
             return [str(index.evaluated_value)]
-        if not isinstance(index, cst.Name):
+        if not isinstance(index, cst.Name) or index.value in self._parameters:
             return ()
-        bindings = self._bindings.get(index.value, ())
-        elements = [
-            element
-            for binding in bindings
-            for element in (
-                self.elements(binding.value) or () if binding.is_element else [binding.value]
-            )
-        ]
-        return [str(one.evaluated_value) for one in elements if isinstance(one, cst.SimpleString)]
+        found: list[CSTNode] = []
+        for binding in self._bindings.get(index.value, ()):
+            given = self.elements(binding.value) if binding.is_element else [binding.value]
+            found += given or [binding.value]
+        # A key that is not known may be any: to take it for a known one names another buffer.
+        keys = [str(one.evaluated_value) for one in found if isinstance(one, cst.SimpleString)]
+        return keys if len(keys) == len(found) else ()
 
     def _called(self, call: libcst.Call, seen: frozenset[str]) -> Sequence[Region]:
         if isinstance(call.func, cst.Name) and call.func.value == "getattr" and len(call.args) > 1:

@@ -23,7 +23,7 @@ _FLAGS = frozenset(("--exit-zero", "--no-cache", "--quiet", "-q"))
 MOST_FILES = 32
 #: What makes needles, beside rules and contracts.
 _NEEDLE_SOURCES = (
-    *("contract.py", "stream_options.py", "lint/declared.py", "lint/relay_rule.py"),
+    *("contract/schema.py", "stream_options.py", "lint/declared.py", "lint/relay_rule.py"),
     *("lint/relays.py", "lint/rule.py"),
 )
 #: The entry points by which other packages register rules and contracts.

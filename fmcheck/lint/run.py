@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -11,6 +12,7 @@ from fmcheck.finding import Finding, Severity
 from fmcheck.lint import recording
 from fmcheck.lint.cache import unpack
 from fmcheck.lint.gate import Gate
+from fmcheck.lint.identity import identity_of, is_module
 from fmcheck.lint.own import UNCHECKED
 from fmcheck.lint.plan import Job, plan
 from fmcheck.lint.request import Fixing, Request
@@ -24,6 +26,8 @@ if TYPE_CHECKING:
     from fmcheck.lint.replay import Inputs
     from fmcheck.lint.stored import State
 
+_CLASS = re.compile(rb"^class[ \t]+(\w+)", re.MULTILINE)
+
 
 @dataclass(slots=True)
 class Outcome:
@@ -31,8 +35,9 @@ class Outcome:
 
     `fixed` counts findings; `refused` holds paths and why their fixes were not made, `unwritten`
     those that could not be written, `diffs` what would have been written and `stdin` the fixed text
-    of a file that was given as text. `allowed` counts findings that a baseline knows, `notes` say
-    what was done to one, and which files were left out.
+    of a file that was given as text. `kept` says why `--fix` leaves a file with fixes as it is.
+    `allowed` counts findings that a baseline knows, `notes` say what was done to one, and which
+    files were left out.
     """
 
     findings: list[Finding] = field(default_factory=list)
@@ -42,6 +47,7 @@ class Outcome:
     fixed: int = 0
     refused: list[tuple[str, str]] = field(default_factory=list)
     unwritten: list[tuple[str, str]] = field(default_factory=list)
+    kept: dict[str, str] = field(default_factory=dict)
     diffs: list[str] = field(default_factory=list)
     stdin: bytes | None = None
     allowed: int = 0
@@ -103,7 +109,46 @@ def lint_paths(request: Request) -> Outcome:
     outcome.findings = [finding for found in reported.values() for finding in found]
     outcome.findings += closed.findings
     outcome.notes += [*closed.notes, *_not_followed(planned.outside)]
+    outcome.notes += [one for job in jobs if job.path in request.paths for one in _lone(job)]
+    outcome.kept = dict(_kept(outcome, request))
+    if inputs is not None:
+        inputs.repeatable = inputs.repeatable and not outcome.kept
     return outcome
+
+
+def _lone(job: Job) -> Iterator[str]:
+    """Yields a note if a named file looks like a module of a contract that it is not by its path.
+
+    A copy outside of its package is not known from its path, and a class of one name may be two.
+    """
+    relays = [(one, of) for of in job.rules[0].contracts for one in of.relay] if job.rules else []
+    if not relays:
+        return
+    try:
+        text = read(job.path) if job.text is None else job.text
+    except OSError:
+        return  # which is a finding
+    defined = set(_CLASS.findall(text))
+    for relay, contract in relays:
+        is_named = relay.qualname.encode() in defined
+        if is_named and not is_module(identity_of(str(job.path)), relay.module):
+            yield (
+                f"{job.path}: it defines `{relay.qualname}`, but is not `{relay.module}` by its "
+                f"path: what contract `{contract.engine.name}` says of that module was not "
+                f"applied; if it is a copy, lint it as `{relay.module.replace('.', '/')}.py`"
+            )
+
+
+def _kept(outcome: Outcome, request: Request) -> Iterator[tuple[str, str]]:
+    """Yields the files with fixes that `--fix` leaves, or has left, as they are, and why."""
+    if request.stdin is not None:
+        return
+    from fmcheck.atomic import refusal
+
+    left = dict([*outcome.refused, *outcome.unwritten])
+    for path in {one.path: None for one in outcome.findings if one.edits}:
+        if why := left.get(path) or refusal(path, request.paths):
+            yield path, why.removeprefix("cannot be rewritten: ")
 
 
 def _not_followed(links: Sequence[Path]) -> Iterator[str]:

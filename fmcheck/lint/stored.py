@@ -272,7 +272,7 @@ def tool_stamp() -> str:
     import fmcheck
 
     for package in fmcheck.__path__:
-        for part in ("", "contracts", "lint", "report", "rules"):
+        for part in ("", "cli", "contract", "contracts", "lint", "report", "rules"):
             seen += _sources(os.path.join(package, part))
     for folder in sys.path:
         seen += _distributions(folder)

@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.contract import applies
-from fmcheck.contract_names import files, references, words
+from fmcheck.contract.names import files, references, words
 from fmcheck.errors import nearest
 from fmcheck.lint.module import parse
 from fmcheck.lint.names import lies_in, literal

@@ -10,7 +10,7 @@ from fmcheck.report.colour import plain
 from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
     from fmcheck.finding import Finding, Span
     from fmcheck.report.colour import Paint
@@ -76,6 +76,17 @@ def fixable(findings: Iterable[Finding]) -> str:
     if kinds[False]:
         parts.append(f"{kinds[False]:,}{' more' * bool(parts)} with `--fix --unsafe-fixes`")
     return ", ".join(parts)
+
+
+def not_fixable(findings: Iterable[Finding], kept: Mapping[str, str]) -> str:
+    """Returns how many fixes are refused for their file's sake, as a sentence; "" for none."""
+    left = Counter(one.path for one in findings if one.edits and one.path in kept)
+    if not left:
+        return ""
+    named = [f"{path} ({kept[path]})" for path in list(left)[:3]]
+    more = f" and {count(len(left) - 3, 'more file')}" if len(left) > 3 else ""
+    fixes = "1 fix" if left.total() == 1 else f"{left.total():,} fixes"
+    return printable(f"{fixes} refused: {', '.join(named)}{more}")
 
 
 def statistics(contents: Contents) -> str:

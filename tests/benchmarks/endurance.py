@@ -9,13 +9,14 @@ from __future__ import annotations
 import os
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 
 from fmcheck.contract import parse_contract
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.watch import Watch
 from tests.benchmarks.ratio import Ratio
+from tests.toy import CONTRACT, FutureMap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -23,42 +24,18 @@ if TYPE_CHECKING:
 STRETCHES = 10
 PAIRS = 100_000
 ROWS = torch.arange(1, 9)
-CONTRACT = f"""
-    [engine]
-    name = "endurance"
-
-    [[relay]]
-    class = "{__name__}:Relay"
-
-    [[relay.buffer]]
-    name = "tokens"
-    valid = ">= 0"
-
-    [[relay.buffer]]
-    name = "bound"
-    lazy = true
-"""
 
 
-class Relay:
-    """One buffer that is written in place, one that is bound anew by each step."""
-
-    bound: Any
-
-    def __init__(self) -> None:
-        self.tokens = torch.zeros(64, dtype=torch.int64)
-
-
-def in_place(relay: Relay, step: int) -> None:
+def in_place(relay: FutureMap, step: int) -> None:
     """A stash and a gather, as a step makes them."""
-    relay.tokens[ROWS] = ROWS + step
-    relay.tokens[ROWS]
+    relay.buf[ROWS] = ROWS + step
+    relay.buf[ROWS]
 
 
-def rebound(relay: Relay, step: int) -> None:
+def rebound(relay: FutureMap, step: int) -> None:
     """A bind and a gather."""
-    relay.bound = torch.arange(step, step + 64)
-    relay.bound[ROWS]
+    relay.late = torch.arange(step, step + 64)
+    relay.late[ROWS]
 
 
 def ratios(_: Path) -> Iterator[Ratio]:
@@ -70,13 +47,13 @@ def ratios(_: Path) -> Iterator[Ratio]:
         yield Ratio(f"memory of the process then, {name}", now, before)
 
 
-def stretches(act: Callable[[Relay, int], None], pairs: int) -> Iterator[tuple[float, float]]:
+def stretches(act: Callable[[FutureMap, int], None], pairs: int) -> Iterator[tuple[float, float]]:
     """Yields the CPU seconds of each stretch, and the mebibytes of this process behind it."""
     torch.set_num_threads(1)
-    watch = Watch([parse_contract(CONTRACT, "endurance.toml")])
+    watch = Watch([parse_contract(CONTRACT, "toy.toml")])
     watch.start()
     try:
-        relay = Relay()
+        relay = FutureMap(torch.zeros(64, dtype=torch.int64))
         for stretch in range(STRETCHES):
             began = time.process_time()
             for step in range(pairs):

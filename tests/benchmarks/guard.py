@@ -23,9 +23,9 @@ from typing import TYPE_CHECKING
 import torch
 
 from fixtures.engine.guard import assert_nonneg_and_invalidate, compile_check
-from fmcheck.runtime.owners import Owners
-from fmcheck.runtime.relay_tensor import relay_tensor
-from fmcheck.runtime.tally import Tally
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.relay.owners import Owners
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
 from tests.benchmarks.ratio import Ratio
 from tests.corpus import cache_folder
 from tests.sglang_env import environment_of

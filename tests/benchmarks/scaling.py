@@ -15,9 +15,9 @@ import torch
 
 from fmcheck.merging import merge
 from fmcheck.record_file import encode, read_run
-from fmcheck.runtime.clocks import Clocks, Shadow
-from fmcheck.runtime.relay_tensor import relay_tensor
-from fmcheck.runtime.tally import Tally
+from fmcheck.runtime.core.clocks import Clocks, Shadow
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
 from tests.benchmarks.ratio import Ratio, cpu_seconds
 from tests.made_up import made_up_run
 from tests.sources import STRAY_EVENT

@@ -13,7 +13,7 @@ from fixtures.engine.serve import Engine
 from fixtures.engine.settings import Algorithm, Settings
 from fixtures.engine.workload import random_asks, run_on
 from fmcheck.contract import load_contract
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.watch import Watch
 from tests.benchmarks.ratio import Ratio
 
 if TYPE_CHECKING:

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 import torch
 
-from fmcheck.runtime.relay_tensor import relay_tensor
-from fmcheck.runtime.tally import Tally
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
 from tests.benchmarks.ratio import Ratio, cpu_seconds
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fmcheck.contract import parse_contract
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.watch import Watch
 from tests.differential.engine import CONTRACT, ROWS, Relay, Runner
 
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ import fixtures.engine
 from fixtures.engine.faults import FAULTS, Fault, fault
 from fixtures.engine.workload import random_asks, run
 from fmcheck.contract import load_contract
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -13,7 +13,8 @@ from fixtures.engine.faults import FAULTS, fault
 from fixtures.engine.settings import Algorithm, Settings
 from fixtures.engine.workload import differing, random_asks, run
 from fmcheck.contract import load_contract
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.graphs import open_fill
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -36,8 +37,10 @@ def test_the_faults_of_padding_are_many() -> None:
 
 
 @pytest.mark.parametrize("name", STALE)
-def test_a_stale_tail_is_found_by_the_code_for_devices(watch: Watch, name: str) -> None:
-    watch.tally.compare_on_device = True
+def test_a_stale_tail_is_found_by_the_code_for_devices(
+    watch: Watch, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(open_fill, "compares_on_device", True)
     with fault(name) as planted:
         run(planted.settings, random_asks(seed=0, count=4), overlap=True)
     assert {violation.code for violation in watch.drain()} == {"FR201"}
@@ -46,9 +49,9 @@ def test_a_stale_tail_is_found_by_the_code_for_devices(watch: Watch, name: str) 
 
 @pytest.mark.parametrize("algorithm", Algorithm)
 def test_a_healthy_engine_has_no_stale_tail_by_the_code_for_devices(
-    watch: Watch, algorithm: Algorithm
+    watch: Watch, algorithm: Algorithm, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    watch.tally.compare_on_device = True
+    monkeypatch.setattr(open_fill, "compares_on_device", True)
     for seed in range(3):
         run(replace(SETTINGS, algorithm=algorithm), random_asks(seed, 6), overlap=True)
     assert watch.drain() == ()

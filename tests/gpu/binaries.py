@@ -88,8 +88,11 @@ def launches() -> list[Launch]:
     """Uses watched buffers in each way, and returns what would have been launched, each once."""
     import torch
 
-    from fmcheck.runtime import clock_kernels, kernels, relay_tensor
+    from fmcheck.runtime.device import clock_kernels, kernels
+    from fmcheck.runtime.relay import relay_tensor
+    from fmcheck.runtime.session import probes
 
+    probes.load_device("cuda")
     seen: dict[Launch, None] = {}
     with _taken_down(kernels, seen), _taken_down(clock_kernels, seen):
         wants, relay_tensor.wants_guard = relay_tensor.wants_guard, lambda tensor: True
@@ -104,7 +107,7 @@ def launches() -> list[Launch]:
 
 def kernel_names() -> set[str]:
     """Returns the kernels of fmcheck that the host launches."""
-    from fmcheck.runtime import clock_kernels, kernels
+    from fmcheck.runtime.device import clock_kernels, kernels
 
     return {name for module in (kernels, clock_kernels) for name in _kernels_of(module)}
 
@@ -122,16 +125,19 @@ def _kernels_of(module: Any) -> dict[str, Any]:
 def _use(dtype: Any, width: int, bound: Any) -> None:
     import torch
 
-    from fmcheck.runtime.owners import Owners
-    from fmcheck.runtime.relay_tensor import relay_tensor
-    from fmcheck.runtime.watch import Watch
+    from fmcheck.runtime.relay.owners import Owners
+    from fmcheck.runtime.relay.relay_tensor import relay_tensor
+    from fmcheck.runtime.session.watch import Watch
 
     watch = Watch([], streams="tracked")
     watch.start()
     try:
         owners = Owners()
         plain = torch.zeros((600, width) if width else (600,), dtype=dtype)
-        buf = relay_tensor(plain, "Map.buf", "m:Map", watch.tally, bound, (0,), owners, "always")
+        streams = watch.services.streams
+        buf = relay_tensor(
+            plain, "Map.buf", "m:Map", watch.tally, bound, (0,), owners, "always", streams
+        )
         buf._relay.lay_poison()
         owners.hand_out([1, 2], ["first", "second"])
         batch = torch.tensor([1, 2])
@@ -203,7 +209,7 @@ def compiled(launch: Launch, target: tuple[str, str, Any, int]) -> Binary:
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
-    from fmcheck.runtime import clock_kernels, kernels
+    from fmcheck.runtime.device import clock_kernels, kernels
 
     name, backend, arch, warp = target
     kernel = {**_kernels_of(kernels), **_kernels_of(clock_kernels)}[launch.kernel]

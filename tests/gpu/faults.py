@@ -20,8 +20,8 @@ from fixtures.engine.faults import FAULTS, Proof, fault
 from fixtures.engine.faults.proof import on, prove
 from fixtures.engine.workload import random_asks
 from fixtures.engine.workload import run as serve
-from fmcheck.runtime.probes import PROBES
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.probes import PROBES
+from fmcheck.runtime.session.watch import Watch
 from tests.gpu.facts import Fact, exactly, not_shown, seconds_left
 from tests.stream_modes import CONTRACT
 

@@ -10,7 +10,7 @@ import torch
 
 from fixtures.engine.workload import differing, random_asks
 from fixtures.engine.workload import run as serve
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.session.watch import Watch
 from tests.gpu.facts import Fact, exactly, seconds_left
 from tests.stream_modes import CONTRACT, REQUESTS, settings_of
 

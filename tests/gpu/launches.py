@@ -24,14 +24,14 @@ _ROWS = 1024
 def run(device: str) -> Iterator[Fact]:
     """Counts launches and waits with and without streams."""
     for streams in (False, True):
-        with followed_streams() if streams else nullcontext() as tally:
+        with followed_streams() if streams else nullcontext() as watch:
             for width in WIDTHS:
                 for size in SIZES:
-                    yield from _of(device, width, size, streams, tally)
+                    yield from _of(device, width, size, streams, watch)
 
 
-def _of(device: str, width: int, size: int, streams: bool, tally: Any) -> Iterator[Fact]:
-    bare, ours = plain(device, _ROWS, width), watched(device, _ROWS, width, tally)
+def _of(device: str, width: int, size: int, streams: bool, watch: Any) -> Iterator[Fact]:
+    bare, ours = plain(device, _ROWS, width), watched(device, _ROWS, width, watch)
     rows = torch.arange(1, size + 1, device=device)
     values = torch.ones_like(bare[rows])
     told = f"{size} rows of {width or 1}{', streams followed' if streams else ''}"

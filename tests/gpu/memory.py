@@ -23,14 +23,14 @@ def run(device: str) -> Iterator[Fact]:
         yield not_shown("memory beside the buffers", f"torch does not say what {device} allocates")
         return
     for streams in (False, True):
-        with followed_streams() if streams else nullcontext() as tally:
-            watched(device, 64, 0, tally)  # rings and compiled kernels are a session's
+        with followed_streams() if streams else nullcontext() as watch:
+            watched(device, 64, 0, watch)  # rings and compiled kernels are a session's
             taken = []
             for rows in (SMALL, LARGE):
                 gc.collect()
                 synchronize(device)
                 before = torch.cuda.memory_allocated()
-                kept = watched(device, rows, 0, tally)
+                kept = watched(device, rows, 0, watch)
                 synchronize(device)
                 taken.append(torch.cuda.memory_allocated() - before - rows * 8)
                 del kept

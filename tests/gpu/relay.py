@@ -8,9 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fmcheck.runtime.relay_tensor import relay_tensor
-from fmcheck.runtime.tally import Tally
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
+from fmcheck.runtime.session import probes
+from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -26,20 +27,23 @@ def plain(device: str, rows: int, width: int = 0) -> torch.Tensor:
     return torch.zeros(shape, dtype=torch.int64, device=device)
 
 
-def watched(device: str, rows: int, width: int = 0, tally: Tally | None = None) -> Any:
+def watched(device: str, rows: int, width: int = 0, watch: Watch | None = None) -> Any:
     """The same, watched, with poison in each row but the sink's."""
-    made = relay_tensor(plain(device, rows, width), "Map.buf", "gpu:Map", tally or Tally())
+    probes.load_device(torch.device(device).type)
+    tally = Tally() if watch is None else watch.tally
+    streams = None if watch is None else watch.services.streams
+    made = relay_tensor(plain(device, rows, width), "Map.buf", "gpu:Map", tally, streams=streams)
     made._relay.lay_poison()
     return made
 
 
 @contextmanager
-def followed_streams() -> Iterator[Tally]:
-    """A session that follows streams; yields its tally."""
+def followed_streams() -> Iterator[Watch]:
+    """A session that follows streams."""
     watch = Watch([], streams="tracked")
     watch.start()
     try:
-        yield watch.tally
+        yield watch
     finally:
         watch.stop()
 

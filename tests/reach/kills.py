@@ -25,11 +25,11 @@ from typing import TYPE_CHECKING
 
 from fmcheck.config import Located, Settings
 from fmcheck.finding import Access, Site, Violation
-from fmcheck.journal.read import Library
-from fmcheck.journal.writer import Journal
-from fmcheck.reach.presence import Presence
-from fmcheck.runtime.session import Session
-from fmcheck.runtime.tally import Tally
+from fmcheck.processes.journal.read import Library
+from fmcheck.processes.journal.writer import Journal
+from fmcheck.processes.presence import Presence
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.session.session import Session
 from tests.reach.project import CONTRACT, ENGINE, SITES
 
 if TYPE_CHECKING:

@@ -92,7 +92,7 @@ def make(folder: Path, installed: bool = True) -> Project:
     (site / "all.pth").write_text("\n".join(homes) + "\n")
     if installed:
         name = "fmcheck-reach.pth"
-        (site / name).write_text((REPOSITORY / "fmcheck" / "reach" / name).read_text())
+        (site / name).write_text((REPOSITORY / "fmcheck" / "processes" / name).read_text())
     project = Project(folder, str(environment / "bin" / "python"))
     project.write("pyproject.toml", SETTINGS)
     project.write("toy.toml", CONTRACT)

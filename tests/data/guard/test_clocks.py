@@ -17,24 +17,19 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.errors import ViolationError
-from fmcheck.runtime import (
-    capturing,
-    clash,
-    clock_kernels,
-    probes,
-    relay_tensor,
-    stream_probes,
-    streams,
-)
-from fmcheck.runtime.clocks import Conflict
-from fmcheck.runtime.fences import REMEMBERED, Fences
-from fmcheck.runtime.guard import GuardedBuffer
-from fmcheck.runtime.guarded_lanes import GuardedLanes
-from fmcheck.runtime.halting import HaltingLock
-from fmcheck.runtime.owners import Owners
-from fmcheck.runtime.tally import Tally
-from fmcheck.runtime.unfollowed import unfollowed
-from fmcheck.runtime.watch import Watch
+from fmcheck.runtime.core.halting import HaltingLock
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.core.unfollowed import unfollowed
+from fmcheck.runtime.device import clash, clock_kernels
+from fmcheck.runtime.device.guard import GuardedBuffer
+from fmcheck.runtime.device.guarded_lanes import GuardedLanes
+from fmcheck.runtime.order.fences import REMEMBERED, Fences
+from fmcheck.runtime.relay import relay_tensor
+from fmcheck.runtime.relay.owners import Owners
+from fmcheck.runtime.session import probes, stream_probes
+from fmcheck.runtime.session.watch import Watch
+from fmcheck.runtime.steps import capturing
+from tests.device_clocks import OnDevice
 from tests.happens_before import HOST, ROWS, Step, by_brute_force, by_clocks, random_program
 from tests.test_device_streams import Device
 
@@ -52,12 +47,20 @@ class Engine:
         relay_tensor.wants_guard = lambda _: guarded
         plain = torch.zeros(rows, dtype=torch.int64)
         self.buf = relay_tensor.relay_tensor(
-            plain, "Map.buf", "m:Map", self.watch.tally, (">=", 0), sink_rows, self.owners, "always"
+            plain,
+            "Map.buf",
+            "m:Map",
+            self.watch.tally,
+            (">=", 0),
+            sink_rows,
+            self.owners,
+            "always",
+            self.watch.services.streams,
         )
         self.buf._relay.lay_poison()
         assert (type(self.buf._relay) is GuardedBuffer) is guarded
         self.forward, self.schedule = torch.cpu.Stream(), torch.cpu.Stream()
-        self.fences = self.watch.tally.streams.fences
+        self.fences = self.watch.services.streams.fences
 
     def write(self, stream, *rows, value=5):
         with torch.cpu.stream(stream):
@@ -110,35 +113,10 @@ def launched(monkeypatch):
 # --- against `Shadow` and brute force ---
 
 
-class OnDevice:
-    """A guarded buffer's clocks, with `Shadow`'s two verbs."""
-
-    def __init__(self, fences):
-        self.fences = fences
-        fences.tally.streams = streams.Streams(fences.tally)
-        fences.tally.streams.fences = fences
-        plain = torch.zeros(ROWS, dtype=torch.int64)
-        self.buf = relay_tensor.relay_tensor(plain, "b", "m:M", fences.tally, (">=", 0), ())
-        self.lanes = self.buf._relay.lanes
-        assert type(self.lanes) is GuardedLanes
-
-    def read(self, rows, lane, moment):
-        return self.touch("gather", rows, lane, moment)
-
-    def write(self, rows, lane, moment):
-        return self.touch("write", rows, lane, moment)
-
-    def touch(self, verb, rows, lane, moment):
-        index = torch.tensor(rows)
-        writes = verb == "write"
-        self.lanes._enter(verb, index, moment, self.fences.lanes[lane], writes=writes)
-        records, lost, _ = self.lanes._ring.drain()
-        assert not lost
-        slots = self.lanes._lanes
-        return [
-            Conflict(clash.KINDS[one.kind], slots[one.slot].number, [one.row], [one.earlier])
-            for one in records
-        ]
+def on_device(fences):
+    made = OnDevice(fences)
+    assert type(made.lanes) is GuardedLanes
+    return made
 
 
 @pytest.fixture
@@ -153,7 +131,7 @@ def test_random_programs_are_judged_as_by_brute_force(guarded, monkeypatch):
     for seed in range(PROGRAMS):
         program = random_program(random.Random(seed))
         expected = by_brute_force(program)
-        assert by_clocks(program, OnDevice) == expected == by_clocks(program), program
+        assert by_clocks(program, on_device) == expected == by_clocks(program), program
         raced += any(expected)
     assert 0 < raced < PROGRAMS
 
@@ -165,7 +143,7 @@ def test_lanes_beyond_a_page_are_judged_as_by_brute_force(guarded):
         program += [Step("read", stream, rows=(stream % ROWS, 3)), Step("write", stream, rows=(3,))]
     program += [Step("record", 4, 1), Step("wait", 0, 1), Step("write", 0, rows=(0, 3))]
     program += [Step("write", HOST, rows=(3,)), Step("read", 4, rows=(3,))]
-    said = by_clocks(program, OnDevice)
+    said = by_clocks(program, on_device)
     assert said == by_brute_force(program)
     assert any(("write-write", 3, 3) in one for one in said)
 
@@ -177,7 +155,7 @@ def test_a_kernel_that_does_nothing_would_be_seen(guarded, monkeypatch):
 
     monkeypatch.setattr(clock_kernels, "touch_rows", Nothing())
     programs = [random_program(random.Random(seed)) for seed in range(5)]
-    assert any(by_clocks(one, OnDevice) != by_brute_force(one) for one in programs)
+    assert any(by_clocks(one, on_device) != by_brute_force(one) for one in programs)
 
 
 # --- a device runs what nothing orders in any order ---
@@ -213,7 +191,7 @@ def by_queues(program, seed, monkeypatch):
     """Returns which lanes were found to race on which rows, with kernels run in a drawn order."""
     device = Queues(random.Random(seed))
     fences = Fences(Tally())
-    on_device = OnDevice(fences)
+    clocks = on_device(fences)
     lanes = [fences.open(lambda: "s") for _ in range(5)]
     kernel, events, at = clock_kernels.touch_rows, {}, [0]
 
@@ -226,7 +204,7 @@ def by_queues(program, seed, monkeypatch):
 
     with monkeypatch.context() as patched:
         patched.setattr(clock_kernels, "touch_rows", Queued())
-        patched.setattr(on_device.lanes, "_wait", device.run_until)
+        patched.setattr(clocks.lanes, "_wait", device.run_until)
         for step in program:
             is_host = step.stream == HOST
             lane = fences.host if is_host else lanes[step.stream]
@@ -234,7 +212,7 @@ def by_queues(program, seed, monkeypatch):
                 at[0] = step.other if is_host else step.stream
                 writes, index = step.what == "write", torch.tensor(step.rows)
                 verb = "write" if writes else "gather"
-                on_device.lanes._enter(verb, index, 0, lane, writes=writes)
+                clocks.lanes._enter(verb, index, 0, lane, writes=writes)
             elif step.what == "record":
                 events[step.other] = (fences.record(lane), device.last(step.stream))
             elif step.what == "wait" and step.other in events:
@@ -254,8 +232,8 @@ def by_queues(program, seed, monkeypatch):
                 fences.synchronize_all()
                 device.run_until()
     device.run_until()
-    records, _, _ = on_device.lanes._ring.drain()
-    slots = on_device.lanes._lanes
+    records, _, _ = clocks.lanes._ring.drain()
+    slots = clocks.lanes._lanes
     pairs = [((one.slot, one.own), one.row) for one in records]
     return {
         (frozenset(slots[slot].number - 1 for slot in pair), row) for pair, row in pairs
@@ -602,9 +580,16 @@ def test_streams_of_a_device_s_module_are_followed_as_the_virtual_ones(make, mon
     device = Device()
     monkeypatch.setitem(sys.modules, device.__name__, device)
     one = make()
-    undo = list(one.watch.tally.streams.follow_device(device, "cpu"))
+    undo = list(one.watch.services.streams.follow_device(device, "cpu"))
     plain = torch.zeros(8, dtype=torch.int64)
-    buf = relay_tensor.relay_tensor(plain, "Map.on", "m:Map", one.watch.tally, (">=", 0))
+    buf = relay_tensor.relay_tensor(
+        plain,
+        "Map.on",
+        "m:Map",
+        one.watch.tally,
+        (">=", 0),
+        streams=one.watch.services.streams,
+    )
     assert type(buf._relay.lanes) is GuardedLanes
     one.forward, one.schedule = forward, schedule = device.Stream(), device.Stream()
     row = torch.tensor([1])

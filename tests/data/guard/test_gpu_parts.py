@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fmcheck.runtime import clock_kernels, relay_tensor
+from fmcheck.runtime.device import clock_kernels
+from fmcheck.runtime.relay import relay_tensor
 from tests.gpu import clocks
 
 

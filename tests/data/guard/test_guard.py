@@ -12,13 +12,15 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.errors import ViolationError
-from fmcheck.runtime import kernels, probes, relay_tensor
-from fmcheck.runtime.guard import GuardedBuffer
-from fmcheck.runtime.halting import HaltingLock
-from fmcheck.runtime.owners import Owners
-from fmcheck.runtime.scope import Scope, scoped
-from fmcheck.runtime.tally import Tally
-from fmcheck.runtime.unfollowed import is_here
+from fmcheck.runtime.core.halting import HaltingLock
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.core.unfollowed import is_here
+from fmcheck.runtime.device import kernels
+from fmcheck.runtime.device.guard import GuardedBuffer
+from fmcheck.runtime.relay import relay_tensor
+from fmcheck.runtime.relay.owners import Owners
+from fmcheck.runtime.relay.scope import Scope, scoped
+from fmcheck.runtime.session import probes
 from tests import test_model
 
 STEPS = int(os.environ.get("FMCHECK_GUARD_STEPS", "1500"))

@@ -1,0 +1,284 @@
+"""The command `fmcheck`: reads the command line, runs one command, says what came of it."""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import errno
+import importlib
+import os
+import re
+import sys
+from typing import TYPE_CHECKING, Any, NoReturn
+
+from fmcheck import __version__
+from fmcheck.errors import UsageError, nearest, nearest_code
+from fmcheck.report.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Sequence
+
+CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
+#: Shows the traceback of an error; any command takes it, at any place.
+TRACEBACK = "--traceback"
+#: Options that no command is needed for, and that every command knows of.
+_ALONE = ("-h", "--help", "--version")
+_GLOBAL = ("--help", "--version", TRACEBACK)
+#: What a stream that takes nothing more says; an error about a file has the file's name.
+_UNWRITABLE = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO, errno.EBADF)
+#: An error's own words may be a whole file.
+_MOST_WORDS = 300
+_REPORT = (
+    "fmcheck: this is a bug of fmcheck: please report it, with what `--traceback` (or the "
+    "environment variable FMCHECK_TRACEBACK=1) adds"
+)
+#: Commands that run another, whose words stand after `--`.
+_TAKING_MORE = ("ci", "prove")
+#: Commands with a module of their own, which adds them to the parser.
+_MODULES = {
+    "lint": "fmcheck.cli.lint",
+    "contract": "fmcheck.cli.contract",
+    "doctor": "fmcheck.doctor",
+    "report": "fmcheck.cli.report",
+    "ci": "fmcheck.cli.ci",
+    "prove": "fmcheck.cli.prove",
+}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs the command that `argv` asks for and returns its exit status."""
+    given = sys.argv[1:] if argv is None else argv
+    try:
+        own, after = _split(given)
+        own = [word for word in own if word != TRACEBACK]
+        arguments = _arguments(own)
+        arguments.after = after
+        status = _run(arguments)
+        flush()
+    except SystemExit as err:  # argparse's, after --help and --version
+        try:
+            flush()
+        except OSError as unwritten:
+            return ended(unwritten, given)
+        raise err
+    except BaseException as err:
+        return ended(err, given)
+    return status
+
+
+def _arguments(own: Sequence[str]) -> argparse.Namespace:
+    """Returns the arguments of a command line; argparse itself ends what asks for help."""
+    if own and own[0].startswith("-") and own[0] not in _ALONE:
+        raise UsageError(own[0], f"no such option{_nearest_option(own[0], ())}")
+    arguments, unknown = _parser(own[0] if own else "").parse_known_args(own)
+    if unknown:
+        near = _nearest_option(unknown[0], arguments.options)
+        raise UsageError(unknown[0], f"no such option or argument{near}")
+    return arguments
+
+
+def _nearest_option(given: str, options: Iterable[str]) -> str:
+    """Returns the option that may have been meant, as a question; a letter stands for its word."""
+    name = given.partition("=")[0]
+    known = {option: option for option in options} | {one: f"fmcheck {one}" for one in _GLOBAL}
+    if name[:1] == "-" != name[1:2] and len(name) > 1:
+        found = [said for one, said in known.items() if one.startswith(f"--{name[1].lower()}")]
+        return f"; did you mean {' or '.join(f'`{one}`' for one in found[:3])}?" if found else ""
+    for one, said in known.items():
+        if one == name:
+            return f"; did you mean `{said}`?"
+    near = nearest(name, known)
+    return next((near.replace(f"`{one}`", f"`{known[one]}`") for one in known if one in near), near)
+
+
+def _run(arguments: argparse.Namespace) -> int:
+    try:
+        status: int = arguments.run(arguments)
+    except SystemExit as err:
+        # Of a plugin, say: its status would read as ours.
+        raise RuntimeError(f"something called sys.exit({err.code!r})") from err
+    return status
+
+
+def flush() -> None:
+    """Writes out what is left of the output, so that a full disk is an error here, not at exit."""
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:
+            stream.flush()
+
+
+def ended(err: BaseException, argv: Sequence[str]) -> int:
+    """Returns the exit status of a run that ended by an error, and says what is to be said of it.
+
+    The one place that decides it: what was not foreseen is FAILED, for 1 would read as findings.
+    """
+    if isinstance(err, SystemExit):
+        return err.code if isinstance(err.code, int) else CLEAN if err.code is None else FAILED
+    if TRACEBACK in argv or os.environ.get("FMCHECK_TRACEBACK"):
+        import traceback
+
+        _complain("".join(traceback.format_exception(err)).rstrip())
+    if isinstance(err, UsageError):
+        _complain(f"fmcheck: {err}")
+        return FAILED
+    if isinstance(err, KeyboardInterrupt):
+        _complain("fmcheck: interrupted")
+        return INTERRUPTED
+    if isinstance(err, BrokenPipeError):
+        _give_up_output()  # the reader has gone (`| head`), and wants to hear no more
+        return FAILED
+    if isinstance(err, OSError) and err.errno in _UNWRITABLE and err.filename is None:
+        _forget_run()
+        _give_up_output()
+        _complain(f"fmcheck: standard output: cannot be written: {err.strerror or err}")
+        return FAILED
+    if isinstance(err, MemoryError):
+        _forget_run()
+        _complain("fmcheck: out of memory: not everything was checked; try fewer files or `-j 1`")
+        return FAILED
+    _forget_run()
+    _complain(f"fmcheck: internal error: {_one_line(err)}; not everything was checked\n{_REPORT}")
+    return FAILED
+
+
+def _forget_run() -> None:
+    """Keeps a run that ended by an error from being replayed: the next one may go well."""
+    from fmcheck.lint.recording import INPUTS
+
+    inputs = INPUTS.get()
+    if inputs is not None:
+        inputs.repeatable = False
+
+
+def _one_line(err: BaseException) -> str:
+    first = str(err).strip().partition("\n")[0][:_MOST_WORDS]
+    return f"{type(err).__name__}: {first}" if first else type(err).__name__
+
+
+def _give_up_output() -> None:
+    """Sends what the standard output still holds nowhere: Python would complain at its end."""
+    stream, sys.stdout = sys.stdout, None
+    with contextlib.suppress(OSError, ValueError, AttributeError):
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, stream.fileno())
+        os.close(nowhere)
+        stream.flush()
+
+
+def _complain(text: str) -> None:
+    """Writes to the standard error, if there is one."""
+    with contextlib.suppress(OSError, ValueError):
+        print(printable(text, keep="\t\n"), file=sys.stderr)
+        if sys.stderr is not None:
+            sys.stderr.flush()
+
+
+def _split(argv: Sequence[str]) -> tuple[Sequence[str], Sequence[str] | None]:
+    """Returns a command's own words, and those after `--` where it takes any, else None."""
+    if not argv or argv[0] not in _TAKING_MORE or "--" not in argv:
+        return argv, None
+    at = list(argv).index("--")
+    return argv[:at], argv[at + 1 :]
+
+
+class _Parser(argparse.ArgumentParser):
+    """A parser whose errors are those of the command: one line, with the nearest name."""
+
+    def _print_message(self, message: str, file: Any = None) -> None:
+        """Prints help; argparse's own keeps silent where that cannot be written."""
+        (file or sys.stdout).write(message)
+
+    def error(self, message: str) -> NoReturn:
+        """Raises UsageError."""
+        where = self.prog.removeprefix("fmcheck ")
+        _, wrong, choices = message.partition("invalid choice: ")
+        if wrong:
+            given, *known = re.findall(r"'([^']*)'|([\w-]+)(?=[,)])", choices)
+            names = ["".join(one) for one in known]
+            message += nearest("".join(given), names)
+        elif self.prog == "fmcheck" and message.endswith(": COMMAND"):
+            where, message = "COMMAND", f"expected one of {', '.join(_MODULES)}, explain or rules"
+        raise UsageError(where, message)
+
+
+def _parser(asked: str = "") -> argparse.ArgumentParser:
+    """Returns the parser of the command that is asked for, of all commands if it is none."""
+    parser = _Parser(
+        prog="fmcheck",
+        allow_abbrev=False,
+        description="Finds stale-data bugs in overlap-scheduled LLM inference engines. "
+        "`fmcheck lint` reads the source; `pytest -p fmcheck` and `fmcheck.watch` watch it run.",
+        epilog="`fmcheck COMMAND --help` tells more of each.",
+    )
+    parser.add_argument("--version", action="version", version=f"fmcheck {__version__}")
+    parser.add_argument(
+        TRACEBACK, action="store_true", help="with any command: show the traceback of an error"
+    )
+    parser.set_defaults(options=())
+    # Named here, `prog` spares a formatter, and with it the import of shutil.
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="fmcheck")
+    for name in (asked,) if asked in _MODULES else _MODULES:
+        importlib.import_module(_MODULES[name]).add_to(commands)
+    if asked in _MODULES:
+        return parser
+    for name in ("explain", "rule"):
+        explain = commands.add_parser(
+            name, help="explain a rule, a run-time check, or a code of the linter's own"
+        )
+        explain.add_argument("code", metavar="CODE", help="the code, as FM201 or FR102")
+        explain.set_defaults(run=_explain, command_name=name)
+    listing = commands.add_parser(
+        "rules", help="list the rules, with those that are off by default"
+    )
+    listing.set_defaults(run=_list_rules)
+    return parser
+
+
+def at_least_one(text: str) -> int:
+    """Returns a number of an option that counts something."""
+    if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= 1):
+        raise argparse.ArgumentTypeError(f"must be a whole number of at least 1 (got `{text}`)")
+    return int(text)
+
+
+def _explain(arguments: argparse.Namespace) -> int:
+    from fmcheck.check_pages import PAGES, check_page
+    from fmcheck.finding import CHECKS
+    from fmcheck.lint.own import OWN_CODES
+    from fmcheck.lint.page import own_page, rule_page
+    from fmcheck.registry import rules
+
+    known = rules()
+    code = arguments.code.upper()
+    if code in known:
+        print(rule_page(known[code]))
+    elif code in OWN_CODES:
+        print(own_page(OWN_CODES[code]))
+    elif code in CHECKS and code in PAGES:
+        print(check_page(code))
+    else:
+        every = (*known, *CHECKS, *OWN_CODES)
+        raise UsageError(
+            arguments.command_name, f"there is no `{arguments.code}`{nearest_code(code, every)}"
+        )
+    return CLEAN
+
+
+def _list_rules(arguments: argparse.Namespace) -> int:
+    from fmcheck.registry import rules
+
+    for code, rule in rules().items():
+        marks = " ".join(
+            mark
+            for mark, holds in (
+                ("fix", rule.has_fix()),
+                ("off by default", not rule.on_by_default),
+            )
+            if holds
+        )
+        summary = (rule.__doc__ or "").strip().partition("\n")[0]
+        print(
+            f"{code}  {rule.name:<26}  {rule.severity.value:<8} {summary}"
+            f"{f'  [{marks}]' if marks else ''}"
+        )
+    return CLEAN

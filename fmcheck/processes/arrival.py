@@ -1,0 +1,128 @@
+"""Arrival: what a child process does at its start, and when it imports an engine.
+
+At the start it leaves a line in the run's folder and waits, importing nothing but a little of the
+standard library. The first module that a contract names starts the watch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from typing import TYPE_CHECKING
+
+from fmcheck.processes import packet as packets
+from fmcheck.processes.role import host_name
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+    from fmcheck.processes.packet import Packet
+
+_waiting: Waiting | None = None
+
+
+class Waiting:
+    """A finder that starts the watch when a module of the contracts is asked for."""
+
+    def __init__(self, packet: Packet, way: str) -> None:
+        self.packet = packet
+        self.way = way
+        self._names = frozenset(packet.modules)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Finds what the other finders find, once the watch's own is one of them."""
+        if name not in self._names:
+            return None
+        self.begin()
+        # The import walks `sys.meta_path` by number: a finder put in before us would be skipped.
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None
+            if finder is not self and find is not None:
+                spec = find(name, path, target)
+            if spec is not None:
+                return spec
+        return None
+
+    def begin(self) -> None:
+        """Starts the watch. A failure is left in the folder, for the run to fail by."""
+        self.end()
+        try:
+            from fmcheck.processes.child import begin
+
+            begin(self.packet, self.way)
+        except Exception as err:
+            leave_word(self.packet, self.way, failed=f"{type(err).__name__}: {err}")
+
+    def end(self) -> None:
+        """Waits no longer. The finder stays: another thread may be walking the list."""
+        self._names = frozenset()
+
+
+def arrive(way: str, packet: Packet | None = None) -> None:
+    """Waits for the engine, if this process belongs to a run; `way` says how it was reached.
+
+    Never raises: this runs at the start of processes that are not ours.
+    """
+    global _waiting
+    packet = packet or packets.here()
+    # The last is so in the pytest process, which imports engines too, and in its forks.
+    if packet is None or _waiting is not None or "fmcheck.processes.presence" in sys.modules:
+        return
+    if not os.path.isdir(packet.folder):
+        return  # the run is over, and this process was left behind
+    # A process that is reached by another way hands it on by its environment.
+    os.environ.setdefault(packets.VARIABLE, packet.pack())
+    _waiting = Waiting(packet, way)
+    leave_word(packet, way)
+    if hasattr(os, "register_at_fork"):
+        os.register_at_fork(after_in_child=_forked)
+    if "multiprocessing.spawn" in sys.modules:
+        from fmcheck.processes.stowaway import stow
+
+        stow(packet)
+    if sys.modules.keys().isdisjoint(packet.modules):
+        sys.meta_path.insert(0, _waiting)
+    else:
+        _waiting.begin()
+
+
+def give_way() -> None:
+    """Stops waiting, in a process that is about to have a session of its own."""
+    if _waiting is not None:
+        _waiting.end()
+
+
+def _forked() -> None:
+    if _waiting is not None:
+        leave_word(_waiting.packet, "fork")
+
+
+def leave_word(packet: Packet, way: str, failed: str = "") -> None:
+    """Writes into the run's folder that this process was reached, or why it is not watched."""
+    start = {
+        "pid": os.getpid(),
+        "parent": os.getppid(),
+        "host": host_name(),
+        "command": sys.orig_argv,
+        "way": way,
+        "board": packet.board,
+        "clock": time.monotonic_ns(),
+        "wall": time.time(),
+        "failed": failed,
+    }
+    path = os.path.join(packet.folder, f"starts-{host_name()}.jsonl")
+    try:
+        file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
+        try:
+            os.write(file, json.dumps(start).encode() + b"\n")
+        finally:
+            os.close(file)
+    except OSError as err:
+        print(f"fmcheck: process {os.getpid()} cannot write {path}: {err}", file=sys.stderr)

@@ -1,0 +1,148 @@
+"""Patches: how a class or a function of the engine is instrumented, and given back as it was.
+
+Nothing here raises into the engine: what goes wrong is kept as a problem.
+"""
+
+from __future__ import annotations
+
+import inspect
+import sys
+from dataclasses import dataclass, field
+from importlib import metadata
+from typing import TYPE_CHECKING, Any
+
+from fmcheck.contract import applies
+from fmcheck.errors import nearest
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from fmcheck.contract import Contract, Functions
+    from fmcheck.runtime.core.tally import Tally
+
+    Undo = Callable[[], None]
+
+
+def patch(class_: type, name: str, value: Any) -> Undo:
+    """Sets an attribute of a class; returns what puts the old one back."""
+    own = class_.__dict__.get(name)
+    setattr(class_, name, value)
+
+    def undo() -> None:
+        if own is None:
+            delattr(class_, name)
+        else:
+            setattr(class_, name, own)
+
+    return undo
+
+
+def rebind(old: Any, new: Any) -> None:
+    """Puts `new` wherever a loaded module has a global name bound to `old`."""
+    for module in list(sys.modules.values()):
+        names = getattr(module, "__dict__", None)
+        if not isinstance(names, dict):
+            continue
+        for name, value in list(names.items()):
+            if value is old:
+                names[name] = new
+
+
+def attribute(module: ModuleType | None, dotted: str) -> Any:
+    """Returns what a dotted name stands for in a module, None if it has no such thing."""
+    found: Any = module
+    for part in dotted.split("."):
+        found = getattr(found, part, None)
+    return found
+
+
+def classes_of(module: ModuleType) -> list[str]:
+    """Returns the names of the classes in a module."""
+    return [name for name, value in vars(module).items() if isinstance(value, type)]
+
+
+def functions_of(module: ModuleType) -> Iterator[str]:
+    """Yields functions and methods as a contract names them."""
+    for name, value in vars(module).items():
+        if isinstance(value, type):
+            yield from (f"{name}.{method}" for method, one in vars(value).items() if callable(one))
+        elif callable(value):
+            yield name
+
+
+def installed_version(contract: Contract) -> str | None:
+    """Returns the installed release of the engine, None where there is no telling."""
+    if not contract.engine.distribution:
+        return None
+    try:
+        return metadata.version(contract.engine.distribution)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+@dataclass(eq=False)
+class CallHold:
+    """The functions of one table, alternatives of each other: each that exists is wrapped."""
+
+    contract: Contract
+    part: Functions
+    tally: Tally
+    problems: list[str] = field(default_factory=list)
+    _found: bool = False
+    _missing: list[str] = field(default_factory=list)
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that the functions are looked for in."""
+        return tuple(dict.fromkeys(one.partition(":")[0] for one in self.part.functions))
+
+    def take(self, module: ModuleType) -> Iterator[Undo]:
+        """Takes hold of the functions in a module that was just imported."""
+        if not applies(self.part.releases, installed_version(self.contract)):
+            return
+        for reference in self.part.functions:
+            name = reference.partition(":")[2]
+            if reference.partition(":")[0] != module.__name__:
+                continue
+            function = attribute(module, name)
+            if not callable(function):
+                self._missing.append(f"`{reference}`{nearest(name, functions_of(module))}")
+                continue
+            self._found = True
+            yield from self._wrap(module, reference, name, function)
+
+    def close(self) -> None:
+        """Looks at the end of a session for functions that no release of the engine has."""
+        if self._missing and not self._found:
+            self._problem(f"found none of its functions: no {', no '.join(self._missing)}")
+
+    def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """Returns `function` with its calls told of, None if the contract does not fit it."""
+        raise NotImplementedError
+
+    def _wrap(
+        self, module: ModuleType, reference: str, name: str, function: Callable[..., Any]
+    ) -> Iterator[Undo]:
+        class_name, dot, method = name.rpartition(".")
+        class_ = attribute(module, class_name) if dot else None
+        kept: Any = inspect.getattr_static(class_, method) if dot else None
+        is_bound = isinstance(kept, (classmethod, staticmethod))
+        made = self.watched(reference, kept.__func__ if is_bound else function)
+        if made is None:
+            return
+        if class_ is not None:
+            yield patch(class_, method, type(kept)(made) if is_bound else made)
+        else:
+            rebind(function, made)
+            yield lambda: rebind(made, function)
+
+    def _problem(self, text: str) -> None:
+        where = f"contract `{self.contract.engine.name}`, {self._table}"
+        sentence = f"{where}: {text}"
+        if sentence not in self.problems:
+            self.problems.append(sentence)
+
+    @property
+    def _table(self) -> str:
+        return f"functions `{self.part.functions[0]}`"

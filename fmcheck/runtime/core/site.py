@@ -1,0 +1,161 @@
+"""Sites: the line of engine code that touched a relay buffer, kept as a number."""
+
+from __future__ import annotations
+
+import os
+import sys
+import threading
+from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import Site
+
+if TYPE_CHECKING:
+    from types import CodeType, FrameType
+
+_OWN = str(Path(__file__).parent.parent)
+# What is called by torch for each operation, and what makes an engine's operation in its stead.
+_ROOMS = Path(__file__).parent.parent
+_LISTENING = frozenset(
+    str(_ROOMS / name)
+    for name in (
+        "core/site.py",
+        "core/containment.py",
+        "steps/syncs.py",
+        "order/ops.py",
+        "steps/homes.py",
+        "steps/torch_modes.py",
+        "device/device_ops.py",
+    )
+)
+_PASSING_ON = frozenset(
+    str(_ROOMS / name)
+    for name in (
+        "relay/relay_tensor.py",
+        "relay/opaque.py",
+        "steps/budgets.py",
+        "session/compiled.py",
+        "session/budget_probes.py",
+    )
+)
+# A scratch engine of fmcheck's own: its lines are an engine's, and never those of whoever asked.
+_SCRATCH = str(_ROOMS / "session" / "budget_probes.py")
+# Where pytest turns values into text, for the report of a test that has failed.
+_SHOWING = os.path.join("_pytest", "_io", "")
+_UNKNOWN = Site("<unknown>", 0, "<unknown>")
+
+
+class Sites:
+    """Finds the innermost frame outside of fmcheck and torch, and remembers it by number."""
+
+    def __init__(self) -> None:
+        self._outside: dict[str, bool] = {}
+        self._numbers: dict[tuple[int, int, int, int], int] = {}
+        self._sites: list[Site] = [_UNKNOWN]
+        # Keeps what is known by its id alive, so that no other code gets that id.
+        self._codes: list[CodeType] = []
+        self._lock = threading.Lock()
+
+    def __getitem__(self, number: int) -> Site:
+        return self._sites[number]
+
+    def here(self, ours: int = 0) -> int:
+        """Returns the number of the calling line of engine code, and of the line that called it.
+
+        The innermost `ours` frames are known to be fmcheck's, which saves looking.
+        """
+        frame = self._outward(sys._getframe(1 + ours))
+        if frame is None:
+            return 0
+        caller = self._outward(frame.f_back)
+        # By id: code that Dynamo rewrote may hold a slice, and then it has no hash.
+        key = (id(frame.f_code), frame.f_lineno, id(caller and caller.f_code), _line(caller))
+        number = self._numbers.get(key)
+        return self._remember(key, frame, caller) if number is None else number
+
+    def frame(self) -> FrameType | None:
+        """Returns the frame of the calling line of engine code."""
+        return self._outward(sys._getframe(1))
+
+    def is_own(self) -> bool:
+        """Tells whether fmcheck itself is at work, and does not pass an engine's call on."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            name = frame.f_code.co_filename
+            if name.startswith(_OWN):
+                if name not in _LISTENING:
+                    return name not in _PASSING_ON
+            elif _is_outside(name):
+                return False
+            frame = frame.f_back
+        return False
+
+    def is_showing(self) -> bool:
+        """Tells whether a value is looked at by pytest alone, to show it in a report."""
+        frame: FrameType | None = sys._getframe(1)
+        while frame is not None:
+            if _SHOWING in frame.f_code.co_filename:
+                return True
+            frame = frame.f_back
+        return False
+
+    def is_torch_calling(self, method: str) -> bool:
+        """Tells whether torch itself called the method that came to fmcheck.
+
+        A method that torch wrote in Python comes by frames of its own, and fmcheck's own code by
+        Dynamo's once that is imported: it is shielded from being traced.
+        """
+        frame: FrameType | None = sys._getframe(1)
+        shields = os.path.join(_home_of("torch"), "_dynamo", "")
+        while frame is not None and (
+            frame.f_code.co_filename.startswith((_OWN, shields))
+            or frame.f_code.co_name in (method, "handle_torch_function")
+        ):
+            frame = frame.f_back
+        return frame is not None and frame.f_code.co_filename.startswith(_home_of("torch"))
+
+    def _outward(self, frame: FrameType | None) -> FrameType | None:
+        """Returns the first frame from `frame` outwards that is the engine's."""
+        outside = self._outside
+        while frame is not None:
+            name = frame.f_code.co_filename
+            known = outside.get(name)
+            if known is None:
+                known = outside[name] = _is_outside(name)
+            if known:
+                return frame
+            frame = frame.f_back
+        return None
+
+    def _remember(
+        self, key: tuple[int, int, int, int], frame: FrameType, caller: FrameType | None
+    ) -> int:
+        made = replace(_site(frame), caller=None if caller is None else _site(caller))
+        with self._lock:
+            self._codes += [one.f_code for one in (frame, caller) if one is not None]
+            self._sites.append(made)
+            return self._numbers.setdefault(key, len(self._sites) - 1)
+
+
+def _line(frame: FrameType | None) -> int:
+    return 0 if frame is None else frame.f_lineno
+
+
+def _site(frame: FrameType) -> Site:
+    code = frame.f_code
+    function = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
+    return Site(code.co_filename, frame.f_lineno, function)
+
+
+def _is_outside(filename: str) -> bool:
+    """Tells whether a file is neither fmcheck's, nor torch's, nor of the kernel language's."""
+    if filename == _SCRATCH:
+        return True
+    return not filename.startswith((_OWN, _home_of("torch"), _home_of("triton")))
+
+
+def _home_of(package: str) -> str:
+    """Returns the folder of a loaded package; of one that is not, a name that no file has."""
+    module = sys.modules.get(package)
+    return str(Path(module.__file__).parent) if module and module.__file__ else "\0"

@@ -1,0 +1,106 @@
+"""Device operators: what runs on a device whose streams are followed, and what the host waits for.
+
+Of a device the tensors themselves tell where they are, so that nothing has to be read from the
+source as on a CPU. Handed-over tensors are judged as there; what the host waits for orders all that
+it launches next. A capture launches nothing, and is passed over.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fmcheck.runtime.core.unfollowed import unfollowed
+from fmcheck.runtime.steps import capturing
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Mapping
+
+    from fmcheck.runtime.device.device_streams import DeviceStreams
+    from fmcheck.runtime.order.fences import Fences
+    from fmcheck.runtime.order.handover import Handover
+    from fmcheck.runtime.order.ops import Call
+
+_PLAIN = (torch.Tensor, torch.nn.Parameter)
+_BY_INDEX = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
+_MASKS = (torch.bool, torch.uint8)
+_COPIES = frozenset({"_to_copy", "copy_"})
+
+
+class DeviceOps:
+    """Tells fences and handed-over tensors of calls on the devices in `devices`, by their kind."""
+
+    def __init__(
+        self, fences: Fences, handover: Handover, devices: Mapping[str, DeviceStreams]
+    ) -> None:
+        self.fences = fences
+        self.handover = handover
+        self.devices = devices
+
+    def device_of(self, tensors: Iterable[Any], kwargs: Mapping[str, Any]) -> torch.device | None:
+        """Returns the followed device that a call runs on, None if it runs on none."""
+        for tensor in tensors:
+            if tensor.device.type in self.devices:
+                return tensor.device  # type: ignore[no-any-return]
+        named = kwargs.get("device")
+        if named is not None and torch.device(named).type in self.devices:
+            return torch.device(named)
+        return None
+
+    def run(self, call: Call, device: torch.device, function: Callable[[], Any]) -> Any:
+        """Makes a call, an operator or a read by the host, and tells of it."""
+        streams = self.devices[device.type]
+        if self.fences.tally.sites.is_own() or capturing.on(device):
+            return function()
+        call.lane = streams.lane_on(str(device))
+        if call.plan.is_view:
+            result = function()
+            self.fences.read_by_host(call.lane)
+            return result
+        given = [*call.reads, *call.writes]
+        call.reads, call.writes = self._there(call.reads), self._there(call.writes)
+        with unfollowed():
+            self.handover.before(call)
+        result = function()
+        made = [] if call.writes else _tensors(result)
+        call.made = self._there(made)
+        with unfollowed():
+            self.handover.after(call)
+            # What the host has waited for is done by now, the call itself included.
+            if not call.host and self._waits(call, given, made):
+                self.fences.read_by_host(call.lane)
+        return result
+
+    def _there(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
+        return [one for one in tensors if one.device.type in self.devices and type(one) in _PLAIN]
+
+    def _waits(self, call: Call, given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
+        """Tells whether the host waits for the current stream in a call; if in doubt, it does."""
+        if call.plan.waits and call.kwargs.get("output_size") is None:
+            return True
+        if call.name in _COPIES:
+            ends = [*given, *made]
+            on_host = [one for one in ends if not self._is_there(one)]
+            if not on_host or len(on_host) == len(ends):
+                return False
+            # A copy from or to other memory than pinned waits, whatever it says.
+            return not (call.is_async_copy and all(_is_pinned(one) for one in on_host))
+        if call.name in _BY_INDEX:
+            picks = [one for one in call.args[1] if one is not None]
+            if any(one.dtype in _MASKS for one in picks):
+                return True
+        # An index or a value on the host is uploaded first; a number is not.
+        return any(one.dim() and not self._is_there(one) for one in given)
+
+    def _is_there(self, tensor: torch.Tensor) -> bool:
+        return tensor.device.type in self.devices
+
+
+def _is_pinned(tensor: torch.Tensor) -> bool:
+    return tensor.device.type != "cpu" or tensor.is_pinned()
+
+
+def _tensors(result: Any) -> list[torch.Tensor]:
+    several = result if isinstance(result, (list, tuple)) else (result,)
+    return [one for one in several if isinstance(one, torch.Tensor)]

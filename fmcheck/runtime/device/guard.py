@@ -1,0 +1,535 @@
+"""The guard: a relay buffer whose ledger lies on the device, beside the buffer.
+
+A gather or write by an index tensor costs no host sync and may be captured in a graph. It is one
+launch, but for a gather of more rows than a program takes at once (256, or 32 where they are wide),
+which is two: one judges, one retires. What else touches the buffer (views, masks, index expressions
+of several dimensions) fetches the ledger, goes the way of a buffer on the host, and puts the ledger
+back: it waits for the device.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import torch
+
+from fmcheck.runtime.core import story
+from fmcheck.runtime.core.ledger import NEVER, State
+from fmcheck.runtime.core.unfollowed import unfollowed
+from fmcheck.runtime.device import kernels
+from fmcheck.runtime.device.guards import Guards
+from fmcheck.runtime.device.own_fence import OwnFence
+from fmcheck.runtime.device.ring import INVALID_WRITE, LOST_WRITE, UNSEEN, Record
+from fmcheck.runtime.relay import picks, relay_tensor, scope
+from fmcheck.runtime.relay.buffer import VALUES, PutOff, RelayBuffer, Write
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    import numpy.typing as npt
+
+    from fmcheck.runtime.device.clash import Clash
+    from fmcheck.runtime.relay.buffer import Seen, Window
+
+_SIGNS = {">=": 1, ">": 2}
+#: Rows that a program takes, fewer of wide ones; more need a second launch.
+_BLOCK = 256
+_FEWEST = 32
+_ELEMENTS = 8192
+#: Elements that a program has at hand at once: with more, threads spill registers (docs/gpu.md).
+_AT_ONCE = 1024
+_BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+class GuardedBuffer(RelayBuffer):
+    """A relay buffer on a device. `ledger` is a copy of the device's, fresh only while it is used.
+
+    `on_device` is the device's own, an entry a row by each name of `Ledger.dump`; `owned_rows`
+    tells there which rows are no sinks.
+
+    Raises ValueError for dtypes whose elements have no integer of their width.
+    """
+
+    is_on_device = True
+
+    def __init__(self, plain: torch.Tensor, *args: Any, **kwargs: Any) -> None:
+        self.on_device: dict[str, torch.Tensor] = {}  # a hand-out may come while this is made
+        super().__init__(*args, **kwargs)
+        dtype = _BITS.get(plain.element_size())
+        if dtype is None:
+            raise ValueError(f"{plain.dtype} has no integer of its width")
+        row = plain[0] if len(plain) else plain.new_empty(plain.shape[1:])
+        if not row.is_contiguous():
+            raise ValueError("its rows are not contiguous")
+        self._plain = plain.detach()
+        self._bits = self._plain.view(dtype)
+        self._width = row.numel()
+        self._row_stride = int(plain.stride(0))
+        rows, device = len(plain), plain.device
+        self._own_fence = OwnFence(device)
+
+        def full(value: int, kind: torch.dtype) -> torch.Tensor:
+            return torch.full((rows,), value, dtype=kind, device=device)
+
+        self.on_device = {
+            "state": full(State.EMPTY, torch.int8),
+            "generation": torch.from_numpy(self.ledger.generation).to(device, copy=True),
+            "last_write": full(NEVER, torch.int64),
+            "last_read": full(NEVER, torch.int64),
+            "left_live": full(0, torch.int8),
+            "written_in": full(0, torch.int64),
+            "read_in": full(0, torch.int64),
+            "reported": full(0, torch.int8),
+        }
+        self.owned_rows = full(1, torch.int8)
+        self.owned_rows[torch.from_numpy(self._sink).to(device)] = 0
+        self._held = full(0, torch.int8)
+        if self.owners is not None:
+            self._held.copy_(torch.from_numpy(self.owners.held(np.arange(rows)).astype(np.int8)))
+        self._writes = full(0, torch.int64)
+        self._stamps = full(0, torch.int64)
+        self._epoch = torch.zeros(1, dtype=torch.int64, device=device)
+        self._rings = Guards.of(self.tally).rings
+        self._ring, self._number = self._rings.add(self, device)
+        self._warm_up()
+
+    # --- by an index tensor: one launch ---
+
+    def gather_rows(self, index: torch.Tensor, result: torch.Tensor, site: int) -> None:
+        """A gather of whole rows, after it was made.
+
+        `index` holds integers on the device or the host, `result` what was gathered.
+        """
+        if not self.tally.active:
+            return
+        with self.tally.lock, unfollowed():
+            self._begin_gather()
+            moment = self.tally.moments.now(site, self.device)
+            rows = self._rows_on_device(index)
+            if self.lanes is not None:
+                self.lanes.gathered(rows, moment)
+            self._retire_by_scope(rows, result, moment, judges=True)
+            self._halt_if_asked()
+
+    def judge_rows(self, index: torch.Tensor, site: int) -> None:
+        """A gather of whole rows that is about to be made: the verdict alone."""
+        if self.tally.active:
+            with self.tally.lock, unfollowed():
+                self._begin_gather()
+                moment = self.tally.moments.now(site, self.device)
+                rows = self._rows_on_device(index)
+                if self.lanes is not None:
+                    self.lanes.gathered(rows, moment)
+                self._launch_gather(rows, None, moment, judges=True)
+                self._halt_if_asked()
+
+    def retire_rows(self, index: torch.Tensor, site: int) -> None:
+        """A gather that was judged has been made."""
+        if self.tally.active:
+            with self.tally.lock, unfollowed():
+                moment = self.tally.moments.now(site, self.device)
+                self._retire_by_scope(self._rows_on_device(index), None, moment, judges=False)
+
+    def stash_rows(self, expression: Any, site: int, how: Write = VALUES) -> None:
+        """A write into the whole buffer, after it was made."""
+        index = self._rows_written(expression)
+        if index is None:
+            super().stash_rows(expression, site, how)
+            return
+        if not self.tally.active:
+            return
+        # One that resets goes over all of the rows.
+        resets = index is not expression and len(index) == len(self.ledger)
+        with self.tally.lock, unfollowed():
+            self.tally.touched.add(self.relay)
+            moment = self.tally.moments.now(site, self.device)
+            rows = self._rows_on_device(index)
+            if self.lanes is not None:
+                self.lanes.wrote(rows, moment)
+            if self.is_on_trust:
+                self._settle_on_device(rows, how)
+            self._launch_write(rows, moment, how, judges=not (resets and how.constant))
+            self._halt_if_asked()
+
+    def _rows_written(self, expression: Any) -> torch.Tensor | None:
+        """Returns the rows that a write reaches, None if the host has to find out."""
+        if picks.are_rows(expression):
+            return expression  # type: ignore[no-any-return]
+        if not (expression is ... or isinstance(expression, (slice, int))):
+            return None
+        every = torch.arange(len(self.base), device=self.base.device)
+        return every[expression].reshape(-1)
+
+    # --- by owners ---
+
+    def hand_out(self, rows: npt.NDArray[np.int64]) -> None:
+        """Rows have new owners: they are empty, with poison over what the old ones left.
+
+        The launch goes behind the last one of this buffer, on its stream: what is still in flight
+        for the old owners comes first.
+        """
+        if not self.tally.active or self.owners is None or not self.on_device:
+            return
+        with self.tally.lock, unfollowed():
+            rows = self._owned(rows)
+            if not rows.size:
+                return
+            if self.lanes is not None and self.owners.drained:
+                self.lanes.reused(rows)
+            generations = np.array([self.owners.generation(row) for row in rows.tolist()])
+            ledger = self.on_device
+            with self._own_fence.behind_the_last_launch():
+                kernels.hand_out_rows[self._grid(len(rows))](
+                    self.upload(rows),
+                    self.upload(generations),
+                    self._bits,
+                    ledger["state"],
+                    ledger["left_live"],
+                    ledger["last_write"],
+                    ledger["written_in"],
+                    ledger["last_read"],
+                    ledger["read_in"],
+                    ledger["generation"],
+                    self._writes,
+                    self._held,
+                    self._epoch,
+                    len(rows),
+                    self._width,
+                    self._row_stride,
+                    self.poison.bits or 0,
+                    HAS_POISON=self.poison.bits is not None,
+                    BLOCK=self._block,
+                    WIDE=self._wide,
+                )
+                self._own_fence.handed_out()
+
+    def spare(self, rows: npt.NDArray[np.int64]) -> None:
+        """Rows were taken back, or go on to the next chunk: what they hold may be overwritten."""
+        if not self.tally.active or self.owners is None or not self.on_device:
+            return
+        with self.tally.lock, unfollowed():
+            rows = self._owned(rows)
+            if not rows.size:
+                return
+            held = self.owners.held(rows).astype(np.int8)
+            with self._own_fence.behind_the_last_launch():
+                kernels.spare_rows[self._grid(len(rows))](
+                    self.upload(rows),
+                    self.upload(held),
+                    self.on_device["state"],
+                    self._held,
+                    len(rows),
+                    BLOCK=self._block,
+                )
+
+    # --- any other way: by the host ---
+
+    def lay_poison(self) -> None:
+        """Fills every row but the sinks with poison."""
+        with self.tally.lock, unfollowed():
+            super().lay_poison()
+
+    def adopt_values(self, bound: bool = False) -> None:
+        """Takes the buffer as it is."""
+        with self._by_the_host():
+            super().adopt_values(bound)
+
+    def stash(self, window: Window, expression: Any, site: int, how: Write = VALUES) -> None:
+        """A write by any expression."""
+        with self._by_the_host():
+            super().stash(window, expression, site, how)
+            # No kernel counts so far down: a gather that was put off sees that it was written.
+            written = np.unique(window.touched(expression) % len(self.ledger))
+            self._writes[self.upload(written)] -= 1 << 32
+
+    def gather(self, *args: Any) -> None:
+        """A gather by any expression."""
+        with self._by_the_host():
+            super().gather(*args)
+
+    def peek(self, *args: Any) -> None:
+        """A read that does not consume."""
+        with unfollowed():
+            super().peek(*args)
+            if self.lanes is not None:
+                self._halt_if_asked()
+
+    def judge(self, *args: Any) -> None:
+        """The verdict on a gather by any expression."""
+        with self._by_the_host():
+            super().judge(*args)
+
+    def retire(self, *args: Any) -> None:
+        """The end of a gather by any expression."""
+        with self._by_the_host():
+            super().retire(*args)
+
+    def fetch(self) -> None:
+        """Brings `ledger` up to date. Waits for the device."""
+        self.ledger.load({name: kept.cpu().numpy() for name, kept in self.on_device.items()})
+
+    def tell(self, kind: int, moment: int, records: list[Record]) -> None:
+        """Reports what a kernel found in some rows at one moment."""
+        if kind == UNSEEN:
+            with self._by_the_host(puts_back=False):
+                self.tally.unseen_writes += len(records)
+                self.tally.note(story.of_unseen_write(self, moment))
+            return
+        with self.as_of(records[0]):
+            rows = np.array([record.row for record in records], np.int64)
+            bits = np.array([record.bits for record in records], np.int64)
+            verb = "write" if kind in (LOST_WRITE, INVALID_WRITE) else "gather"
+            code = "FR105" if kind == INVALID_WRITE else f"FR{kind}"
+            story.report(self, code, rows, bits.astype(self._bits_dtype), moment, verb)
+
+    # --- inside ---
+
+    @property
+    def _bits_dtype(self) -> npt.DTypeLike:
+        return f"i{self._bits.element_size()}"
+
+    @property
+    def _wide(self) -> int:
+        """Columns that a program takes at once: a power of two."""
+        return int(min(_AT_ONCE // self._block, _power_of_two(self._width)))
+
+    @property
+    def _block(self) -> int:
+        """Rows that a program takes at once: a power of two."""
+        return max(_FEWEST, min(_BLOCK, _ELEMENTS // _power_of_two(self._width)))
+
+    def _halt_if_asked(self) -> None:
+        """In mode halt waits for the device, so that what it found is raised here."""
+        if self.tally.halts:
+            self.tally.collect()
+
+    def _settle_on_device(self, rows: torch.Tensor, how: Write) -> None:
+        """The first write to a buffer on trust, which was made: poison goes over all other rows."""
+        self.is_on_trust = False
+        if how.updates:
+            return
+        others = self.owned_rows != 0
+        others[rows] = False
+        self.on_device["state"].masked_fill_(others, State.EMPTY)
+        self.on_device["last_write"].masked_fill_(others, NEVER)
+        if self.poison.bits is not None:
+            inner = (1,) * (self._bits.dim() - 1)
+            self._bits.masked_fill_(others.reshape(-1, *inner), self.poison.bits)
+
+    def _begin_gather(self) -> None:
+        self.is_on_trust = False
+        self.tally.touched.add(self.relay)
+        self._guards_writes = self.owners is not None and self.overwrite != "always"
+
+    def _launch_gather(
+        self,
+        index: torch.Tensor,
+        result: torch.Tensor | None,
+        moment: int,
+        judges: bool = False,
+        retires: bool = False,
+        spares: bool = False,
+        seen: torch.Tensor | None = None,
+    ) -> None:
+        self._is_launched()
+        values = self._plain if result is None else result.contiguous()
+        sign, limit = self.poison.bound or ("", 0)
+        ledger = self.on_device
+        kernels.gather_guard[self._grid(max(1, index.numel()))](
+            values,
+            self._bits if result is None else values.view(self._bits.dtype),
+            index,
+            self._bits,
+            ledger["state"],
+            self.owned_rows,
+            ledger["left_live"],
+            ledger["last_write"],
+            ledger["written_in"],
+            ledger["last_read"],
+            ledger["read_in"],
+            ledger["generation"],
+            ledger["reported"],
+            self._writes,
+            self._writes if seen is None else seen,
+            self._ring.records,
+            self._ring.count,
+            self._ring.capacity,
+            self._ring.launches,
+            index.numel(),
+            len(self.ledger),
+            self._width,
+            self._row_stride,
+            self._number,
+            self.poison.bits or 0,
+            limit,
+            moment,
+            JUDGES=judges,
+            RETIRES=retires,
+            RETIRES_LATE=seen is not None,
+            SPARES=spares,
+            FROM_BUFFER=result is None,
+            HAS_POISON=self.poison.bits is not None,
+            CERTAIN=self.poison.certain,
+            SIGN=_SIGNS.get(sign, 0),
+            IS_FLOAT=self.poison.is_float,
+            BLOCK=self._block,
+            WIDE=self._wide,
+        )
+
+    def _launch_write(
+        self, index: torch.Tensor, moment: int, how: Write, judges: bool = True
+    ) -> None:
+        self._is_launched()
+        ledger = self.on_device
+        sign, limit = self.poison.bound or ("", 0)
+        kernels.write_guard[(1,)](
+            index,
+            self._plain,
+            self._bits,
+            ledger["state"],
+            self.owned_rows,
+            self._held,
+            ledger["last_write"],
+            ledger["written_in"],
+            ledger["last_read"],
+            ledger["read_in"],
+            ledger["generation"],
+            ledger["reported"],
+            self._writes,
+            self._stamps,
+            self._ring.records,
+            self._ring.count,
+            self._ring.capacity,
+            self._ring.launches,
+            self._epoch,
+            index.numel(),
+            len(self.ledger),
+            self._width,
+            self._row_stride,
+            self._number,
+            self.poison.bits or 0,
+            limit,
+            moment,
+            GUARDS=self._guards_writes and not how.updates,
+            EMPTIES=how.constant and self.poison.certain and not self.poison.is_float,
+            CONSTANT=how.constant,
+            UPDATES=how.updates,
+            SIGN=_SIGNS.get(sign, 0) if judges else 0,
+            HAS_POISON=self.poison.bits is not None,
+            IS_FLOAT=self.poison.is_float,
+            BLOCK=self._block,
+            WIDE=self._wide,
+        )
+
+    def _retire_by_scope(
+        self, index: torch.Tensor, result: torch.Tensor | None, moment: int, judges: bool
+    ) -> None:
+        within = scope.current()
+        if within is None:
+            together = index.numel() <= self._block
+            if judges and not together:
+                # A row may stand in the index twice, far apart: no program may retire what another
+                # one has still to judge.
+                self._launch_gather(index, result, moment, judges=True)
+            self._launch_gather(index, result, moment, judges=judges and together, retires=True)
+            return
+        self._launch_gather(index, result, moment, judges=judges, spares=True)
+        if within is scope.Scope.AT_RETURN:
+            seen = self._writes[index]
+            scope.put_off(lambda: self._retire_late(index, seen, moment))
+
+    def _retire_late(self, index: torch.Tensor, seen: torch.Tensor, moment: int) -> None:
+        with self.tally.lock, unfollowed():
+            self._launch_gather(index, None, moment, retires=True, seen=seen)
+
+    def _retire(
+        self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int, seen: Seen
+    ) -> None:
+        if scope.current() is not scope.Scope.AT_RETURN or not rows.size:
+            super()._retire(window, expression, rows, moment, seen)
+            return
+        waiting = PutOff(window, expression, np.unique(rows % len(self.ledger)), moment)
+        self.ledger.spare(waiting.rows)
+        before = self._writes.clone()
+        scope.put_off(lambda: self._retire_by_the_host(waiting, before))
+
+    def _retire_by_the_host(self, waiting: PutOff, seen: torch.Tensor) -> None:
+        with self._by_the_host():
+            waiting.leave_out(np.flatnonzero((self._writes != seen).cpu().numpy()))
+            self._retire_but_for_written(waiting)
+
+    def _warm_up(self) -> None:
+        """Compiles the kernels now: a capture is no place for it."""
+        none = torch.zeros(0, dtype=torch.int64, device=self._bits.device)
+        before = self._ring.launches.clone()
+        guards = self._guards_writes
+        for self._guards_writes, constant in itertools.product((False, True), repeat=2):
+            self._launch_write(none, 0, Write(False, constant))
+            self._launch_write(none, 0, Write(True, constant))
+            self._launch_write(none, 0, Write(constant=constant), judges=False)
+        self._guards_writes = guards
+        result = self._plain[none]
+        self._launch_gather(none, result, 0, judges=True, retires=True)
+        self._launch_gather(none, result, 0, judges=True)
+        self._launch_gather(none, result, 0, retires=True)
+        self._launch_gather(none, result, 0, judges=True, spares=True)
+        self._launch_gather(none, None, 0, judges=True)
+        self._launch_gather(none, None, 0, retires=True)
+        self._launch_gather(none, None, 0, spares=True)
+        self._launch_gather(none, None, 0, retires=True, seen=none)
+        self._ring.launches.copy_(before)
+
+    def _rows_on_device(self, index: torch.Tensor) -> torch.Tensor:
+        flat = index.reshape(-1).to(self._bits.device, torch.int64, non_blocking=True)
+        return flat.contiguous()
+
+    def upload(self, rows: npt.NDArray[Any]) -> torch.Tensor:
+        """Returns numbers of the host's on the device. Does not wait for it."""
+        host = torch.from_numpy(rows)
+        if self._bits.is_cuda:
+            host = host.pin_memory()
+        return host.to(self._bits.device, non_blocking=True)
+
+    def _grid(self, rows: int) -> tuple[int]:
+        return (-(-rows // self._block),)
+
+    def order(self) -> None:
+        """Lets an access that is about to be made wait for the last hand-out, on another stream."""
+        self._own_fence.wait()
+
+    def _is_launched(self) -> None:
+        self._rings.touch(self._number, self)
+        self._own_fence.launched()
+
+    @contextlib.contextmanager
+    def as_of(self, record: Record | Clash) -> Iterator[None]:
+        """Sets a row's ledger back to what a kernel's record of it says. Waits for the device."""
+        with self._by_the_host(puts_back=False):
+            self.ledger.recall(
+                record.row,
+                (record.last_write, record.written_in),
+                (record.last_read, record.read_in),
+                record.generation,
+            )
+            yield
+
+    @contextlib.contextmanager
+    def _by_the_host(self, puts_back: bool = True) -> Iterator[None]:
+        """Fetches the ledger for what the host does with it, and puts it back."""
+        with self.tally.lock, unfollowed():
+            self.fetch()
+            yield
+            if puts_back:
+                for name, values in self.ledger.dump().items():
+                    self.on_device[name].copy_(torch.from_numpy(values))
+
+
+def _power_of_two(number: int) -> int:
+    """Returns the least power of two that is not smaller."""
+    return int(1 << max(0, number - 1).bit_length())
+
+
+relay_tensor.make_on_device = GuardedBuffer

@@ -1,0 +1,448 @@
+"""Kernels: what is done to the ledger of a relay buffer on the device itself, one launch each.
+
+None of them waits for the host, and each may be captured in a graph and replayed: all that changes
+from launch to launch lies in device memory, and neither an integer nor where an index begins makes
+another kernel, for a capture is no place to compile one. They take the ledger as tensors of one
+entry a row (see `guard.py`) and rows as int64 of any sign; rows out of range are left to the
+engine's own call.
+"""
+
+import triton
+import triton.language as tl
+
+from fmcheck.runtime.core import ledger
+from fmcheck.runtime.device import ring
+
+# LIVE and SPARED have the lowest bit, and no other state has.
+EMPTY, LIVE, CONSUMED, SPARED = (tl.constexpr(int(state)) for state in ledger.State)
+NEVER = tl.constexpr(ledger.NEVER)
+PAST = tl.constexpr(ledger.PAST)
+
+#: The fields of a record in the ring, and a record's kind where it is no check's number.
+FIELDS = tl.constexpr(ring.FIELDS)
+UNSEEN = tl.constexpr(ring.UNSEEN)
+INVALID_WRITE = tl.constexpr(ring.INVALID_WRITE)
+
+
+@triton.jit
+def _record(
+    ring,
+    counts,
+    capacity,
+    wanted,
+    buffer,
+    kind,
+    rows,
+    bits,
+    moment,
+    last_write,
+    written_in,
+    last_read,
+    read_in,
+    generation,
+):
+    """Appends a record for each row that is wanted; past the end of the ring it only counts."""
+    at = tl.atomic_add(counts + tl.zeros_like(rows), 1, mask=wanted)
+    fits = wanted & (at < capacity)
+    place = ring + at * FIELDS
+    tl.store(place, buffer + tl.zeros_like(rows), mask=fits)
+    tl.store(place + 1, kind, mask=fits)
+    tl.store(place + 2, rows, mask=fits)
+    tl.store(place + 3, bits, mask=fits)
+    tl.store(place + 4, moment + tl.zeros_like(rows), mask=fits)
+    tl.store(place + 5, last_write, mask=fits)
+    tl.store(place + 6, written_in, mask=fits)
+    tl.store(place + 7, last_read, mask=fits)
+    tl.store(place + 8, read_in, mask=fits)
+    tl.store(place + 9, generation, mask=fits)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "capacity",
+        "count",
+        "row_count",
+        "width",
+        "row_stride",
+        "buffer_number",
+        "poison",
+        "moment",
+    ],
+    do_not_specialize_on_alignment=["values", "value_bits", "index", "seen_writes"],
+)
+def gather_guard(
+    values,  # what was gathered: [count, width], as the buffer has it
+    value_bits,  # the same memory as integers
+    index,  # [count]
+    buffer_bits,  # the buffer: [rows, row_stride]
+    state,
+    owned,
+    left_live,
+    last_write,
+    written_in,
+    last_read,
+    read_in,
+    generation,
+    reported,
+    writes,
+    seen_writes,  # [count], of the time of the gather: read if RETIRES_LATE
+    ring,
+    counts,
+    capacity: tl.int64,
+    launches,
+    count: tl.int64,
+    row_count: tl.int64,
+    width: tl.int64,
+    row_stride: tl.int64,
+    buffer_number: tl.int64,
+    poison: tl.int64,
+    limit: tl.int64,
+    moment: tl.int64,
+    JUDGES: tl.constexpr,
+    RETIRES: tl.constexpr,
+    RETIRES_LATE: tl.constexpr,
+    SPARES: tl.constexpr,
+    FROM_BUFFER: tl.constexpr,
+    HAS_POISON: tl.constexpr,
+    CERTAIN: tl.constexpr,
+    SIGN: tl.constexpr,  # of the bound: 0 none, 1 `>=`, 2 `>`
+    IS_FLOAT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """After a gather: judges what it got, then poisons the rows and takes them out of the ledger.
+
+    The verdict is on the values that the engine got, or `FROM_BUFFER` on those that it is about to
+    get: then nothing may retire. A row that stands in the index twice was gathered once: what one
+    launch both judges and retires is for one program.
+    """
+    program = tl.program_id(0)
+    if JUDGES and program == 0:
+        tl.atomic_add(launches, 1)
+    entries = program * BLOCK + tl.arange(0, BLOCK)
+    there = entries < count
+    rows = tl.load(index + entries, mask=there, other=0)
+    rows = tl.where(rows < 0, rows + row_count, rows)
+    there = there & (rows >= 0) & (rows < row_count)
+    there = there & (tl.load(owned + rows, mask=there, other=0) != 0)
+    held = tl.load(state + rows, mask=there, other=EMPTY)
+    live = (held & 1) != 0
+    # What was reported when it was written is not reported again.
+    silent = live & (tl.load(reported + rows, mask=there, other=0) != 0)
+    unseen = there & False
+    columns = tl.arange(0, WIDE)
+
+    if JUDGES:
+        # Poison and a value that is not valid are two findings, also in one row.
+        with_poison = there & False
+        with_invalid = there & False
+        its_poison = tl.zeros_like(rows)
+        its_invalid = tl.zeros_like(rows)
+        for start in range(0, width, WIDE):
+            inside = there[:, None] & ((start + columns) < width)[None, :]
+            at = entries[:, None] * width + (start + columns)[None, :]
+            if FROM_BUFFER:
+                at = rows[:, None] * row_stride + (start + columns)[None, :]
+            bits = tl.load(value_bits + at, mask=inside, other=0).to(tl.int64)
+            is_poison = inside & (bits == poison) & HAS_POISON
+            wrong = is_poison & (CERTAIN | ~live[:, None])
+            if not HAS_POISON:
+                is_poison = inside
+                wrong = inside & ~live[:, None]
+            if SIGN == 1:
+                value = tl.load(values + at, mask=inside, other=0)
+                wrong = wrong | (inside & ~(value >= limit))
+            if SIGN == 2:
+                value = tl.load(values + at, mask=inside, other=0)
+                wrong = wrong | (inside & ~(value > limit))
+            wrong = wrong & ~silent[:, None]
+            newly, first = _first_of(wrong & is_poison, bits, columns)
+            its_poison = tl.where(newly & ~with_poison, first, its_poison)
+            with_poison = with_poison | newly
+            newly, first = _first_of(wrong & ~is_poison, bits, columns)
+            its_invalid = tl.where(newly & ~with_invalid, first, its_invalid)
+            with_invalid = with_invalid | newly
+        stale = tl.load(left_live + rows, mask=there, other=0) != 0
+        of_empty = tl.where(stale, 104, 101)
+        of_dead = tl.where(held == EMPTY, of_empty, 102)
+        of_live = tl.where(with_poison & IS_FLOAT, 101, 105)
+        unseen = there & ~live & ~with_poison & ~with_invalid & HAS_POISON
+        kind = tl.where(live, of_live, of_dead).to(tl.int64)
+        wanted = with_poison | unseen
+        wrote = tl.load(last_write + rows, mask=there, other=NEVER)
+        wrote_in = tl.load(written_in + rows, mask=there, other=0)
+        took = tl.load(last_read + rows, mask=there, other=NEVER)
+        took_in = tl.load(read_in + rows, mask=there, other=0)
+        now_in = tl.load(generation + rows, mask=there, other=0)
+        _record(
+            ring,
+            counts,
+            capacity,
+            wanted,
+            buffer_number,
+            tl.where(unseen, UNSEEN, kind),
+            rows,
+            its_poison,
+            moment,
+            wrote,
+            wrote_in,
+            took,
+            took_in,
+            now_in,
+        )
+        _record(
+            ring,
+            counts,
+            capacity,
+            with_invalid,
+            buffer_number,
+            tl.zeros_like(rows) + 105,
+            rows,
+            its_invalid,
+            moment,
+            wrote,
+            wrote_in,
+            took,
+            took_in,
+            now_in,
+        )
+        tl.store(last_write + rows, tl.zeros_like(rows) + NEVER, mask=unseen)
+
+    if RETIRES:
+        gone = there
+        if RETIRES_LATE:
+            now = tl.load(writes + rows, mask=there, other=0)
+            gone = there & (now == tl.load(seen_writes + entries, mask=there, other=0))
+        if HAS_POISON:
+            for start in range(0, width, WIDE):
+                inside = gone[:, None] & ((start + columns) < width)[None, :]
+                at = rows[:, None] * row_stride + (start + columns)[None, :]
+                tl.store(buffer_bits + at, poison, mask=inside)
+        left = tl.where((held == EMPTY) & ~unseen, EMPTY, CONSUMED)
+        tl.store(state + rows, left, mask=gone)
+        tl.store(last_read + rows, tl.zeros_like(rows) + moment, mask=gone)
+    elif SPARES:
+        tl.store(state + rows, tl.zeros_like(held) + SPARED, mask=there & (live | unseen))
+    elif JUDGES:
+        tl.store(state + rows, tl.zeros_like(held) + LIVE, mask=unseen)
+
+
+@triton.jit(
+    do_not_specialize=[
+        "capacity",
+        "count",
+        "row_count",
+        "width",
+        "row_stride",
+        "buffer_number",
+        "poison",
+        "limit",
+        "moment",
+    ],
+    do_not_specialize_on_alignment=["values", "index"],
+)
+def write_guard(
+    index,  # [count]
+    values,  # the buffer: [rows, row_stride]
+    buffer_bits,  # the same memory as integers
+    state,
+    owned,
+    held_by_owner,
+    last_write,
+    written_in,
+    last_read,
+    read_in,
+    generation,
+    reported,
+    writes,
+    stamps,
+    ring,
+    counts,
+    capacity: tl.int64,
+    launches,
+    epoch,
+    count: tl.int64,
+    row_count: tl.int64,
+    width: tl.int64,
+    row_stride: tl.int64,
+    buffer_number: tl.int64,
+    poison: tl.int64,
+    limit: tl.int64,
+    moment: tl.int64,
+    GUARDS: tl.constexpr,
+    EMPTIES: tl.constexpr,
+    CONSTANT: tl.constexpr,
+    UPDATES: tl.constexpr,
+    SIGN: tl.constexpr,  # of the bound: 0 none to judge by, 1 `>=`, 2 `>`
+    HAS_POISON: tl.constexpr,
+    IS_FLOAT: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """After a write: the rows are live, unless one that `EMPTIES` left nothing but poison there.
+
+    `GUARDS` reports values that were lost, `SIGN` those that are not valid. One program does all
+    rows in order, so that a row that stands in the index twice was written once: what it held is
+    read before anything is entered, and a stamp tells what this launch has entered itself.
+    """
+    this = tl.load(epoch) + 1
+    for begin in range(0, count, BLOCK):
+        entries = begin + tl.arange(0, BLOCK)
+        there = entries < count
+        rows = tl.load(index + entries, mask=there, other=0)
+        rows = tl.where(rows < 0, rows + row_count, rows)
+        there = there & (rows >= 0) & (rows < row_count)
+        there = there & (tl.load(owned + rows, mask=there, other=0) != 0)
+        held = tl.load(state + rows, mask=there, other=EMPTY)
+        fresh = there & (tl.load(stamps + rows, mask=there, other=0) != this)
+        retired = there & False
+        if EMPTIES:
+            columns = tl.arange(0, WIDE)
+            filled = tl.zeros([BLOCK], tl.int32)
+            for start in range(0, width, WIDE):
+                inside = there[:, None] & ((start + columns) < width)[None, :]
+                at = rows[:, None] * row_stride + (start + columns)[None, :]
+                bits = tl.load(buffer_bits + at, mask=inside, other=0).to(tl.int64)
+                filled += tl.sum((inside & (bits == poison)).to(tl.int32), axis=1)
+            retired = there & (filled == width)
+        if GUARDS:
+            lost = fresh & ~retired & (held == LIVE)
+            lost = lost & (tl.load(held_by_owner + rows, mask=there, other=0) != 0)
+            _record(
+                ring,
+                counts,
+                capacity,
+                lost,
+                buffer_number,
+                tl.zeros_like(rows) + 103,
+                rows,
+                tl.load(buffer_bits + rows * row_stride, mask=lost, other=0).to(tl.int64),
+                moment,
+                tl.load(last_write + rows, mask=lost, other=NEVER),
+                tl.load(written_in + rows, mask=lost, other=0),
+                tl.load(last_read + rows, mask=lost, other=NEVER),
+                tl.load(read_in + rows, mask=lost, other=0),
+                tl.load(generation + rows, mask=lost, other=0),
+            )
+        invalid = there & False
+        its_invalid = tl.zeros_like(rows)
+        if SIGN != 0:
+            columns = tl.arange(0, WIDE)
+            for start in range(0, width, WIDE):
+                inside = there[:, None] & ((start + columns) < width)[None, :]
+                at = rows[:, None] * row_stride + (start + columns)[None, :]
+                bits = tl.load(buffer_bits + at, mask=inside, other=0).to(tl.int64)
+                value = tl.load(values + at, mask=inside, other=0)
+                wrong = inside & ~(value > limit)
+                if SIGN == 1:
+                    wrong = inside & ~(value >= limit)
+                if HAS_POISON and (CONSTANT or IS_FLOAT):
+                    wrong = wrong & (bits != poison)
+                newly, first = _first_of(wrong, bits, columns)
+                its_invalid = tl.where(newly & ~invalid, first, its_invalid)
+                invalid = invalid | newly
+            invalid = invalid & fresh
+            if UPDATES:
+                invalid = invalid & ((held & 1) != 0)
+            if CONSTANT:
+                # Over what was gathered it marks that there is nothing.
+                invalid = invalid & (held != CONSUMED)
+            _record(
+                ring,
+                counts,
+                capacity,
+                invalid,
+                buffer_number,
+                tl.zeros_like(rows) + INVALID_WRITE,
+                rows,
+                its_invalid,
+                moment,
+                tl.load(last_write + rows, mask=invalid, other=NEVER),
+                tl.load(written_in + rows, mask=invalid, other=0),
+                tl.load(last_read + rows, mask=invalid, other=NEVER),
+                tl.load(read_in + rows, mask=invalid, other=0),
+                tl.load(generation + rows, mask=invalid, other=0),
+            )
+        tl.debug_barrier()
+        written = there & ~retired
+        tl.store(reported + rows, invalid.to(tl.int8), mask=written & fresh)
+        tl.store(state + rows, tl.zeros_like(held) + LIVE, mask=written)
+        tl.store(last_write + rows, tl.zeros_like(rows) + moment, mask=written)
+        ended = retired & ((held & 1) != 0)
+        tl.store(state + rows, tl.zeros_like(held) + CONSUMED, mask=ended)
+        tl.store(last_read + rows, tl.zeros_like(rows) + moment, mask=ended)
+        tl.store(stamps + rows, tl.zeros_like(rows) + this, mask=there)
+        tl.store(writes + rows, tl.zeros_like(rows) + this, mask=written)
+        tl.debug_barrier()
+    tl.store(epoch, this)
+    tl.atomic_add(launches + 1, 1)
+
+
+@triton.jit
+def _first_of(wrong, bits, columns):
+    """Returns which rows have an element that is wrong, and the bits of the first one."""
+    first = tl.argmax(wrong.to(tl.int32), axis=1)
+    is_first = wrong & (columns[None, :] == first[:, None])
+    return tl.max(wrong.to(tl.int32), axis=1) != 0, tl.sum(tl.where(is_first, bits, 0), axis=1)
+
+
+@triton.jit(do_not_specialize=["count", "width", "row_stride", "poison"])
+def hand_out_rows(
+    index,  # [count], each row once
+    generations,  # [count]
+    buffer_bits,
+    state,
+    left_live,
+    last_write,
+    written_in,
+    last_read,
+    read_in,
+    generation,
+    writes,
+    held_by_owner,
+    epoch,
+    count: tl.int64,
+    width: tl.int64,
+    row_stride: tl.int64,
+    poison: tl.int64,
+    HAS_POISON: tl.constexpr,
+    BLOCK: tl.constexpr,
+    WIDE: tl.constexpr,
+):
+    """The rows go to new owners: empty, with poison over what the old ones left."""
+    entries = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = entries < count
+    rows = tl.load(index + entries, mask=there, other=0)
+    held = tl.load(state + rows, mask=there, other=EMPTY)
+    was_live = (held & 1) != 0
+    tl.store(left_live + rows, was_live.to(tl.int8), mask=there & (held != EMPTY))
+    before = tl.load(generation + rows, mask=there, other=0)
+    wrote = tl.load(last_write + rows, mask=there, other=NEVER)
+    read = tl.load(last_read + rows, mask=there, other=NEVER)
+    tl.store(written_in + rows, before, mask=there & ((wrote & PAST) == 0))
+    tl.store(read_in + rows, before, mask=there & ((read & PAST) == 0))
+    tl.store(last_write + rows, wrote | PAST, mask=there)
+    tl.store(last_read + rows, read | PAST, mask=there)
+    tl.store(generation + rows, tl.load(generations + entries, mask=there, other=0), mask=there)
+    tl.store(state + rows, tl.zeros_like(held) + EMPTY, mask=there)
+    tl.store(held_by_owner + rows, tl.zeros_like(held).to(tl.int8) + 1, mask=there)
+    # What a gather put off must not retire is told by a write since: so is this.
+    tl.store(writes + rows, tl.zeros_like(rows) - 1 - tl.load(epoch), mask=there)
+    if HAS_POISON:
+        columns = tl.arange(0, WIDE)
+        for start in range(0, width, WIDE):
+            inside = there[:, None] & ((start + columns) < width)[None, :]
+            at = rows[:, None] * row_stride + (start + columns)[None, :]
+            tl.store(buffer_bits + at, poison, mask=inside)
+
+
+@triton.jit(do_not_specialize=["count"])
+def spare_rows(index, still_held, state, held_by_owner, count: tl.int64, BLOCK: tl.constexpr):
+    """Nobody waits for what the rows hold; `still_held` tells which of them have their owner."""
+    entries = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
+    there = entries < count
+    rows = tl.load(index + entries, mask=there, other=0)
+    held = tl.load(state + rows, mask=there, other=EMPTY)
+    tl.store(state + rows, tl.zeros_like(held) + SPARED, mask=there & ((held & 1) != 0))
+    owner = tl.load(still_held + entries, mask=there, other=0)
+    tl.store(held_by_owner + rows, owner, mask=there)

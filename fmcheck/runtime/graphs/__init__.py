@@ -1,0 +1,1 @@
+"""Captured graphs: fills and padded tails of their inputs, captures and replays."""

@@ -1,0 +1,168 @@
+"""FR601 capture-identity: a graph input that was bound to other memory than its graph reads.
+
+A captured graph reads the memory of capture time. Where the contract says what captures, the inputs
+must be where they were when the graph of this size was captured; elsewhere they must not move while
+they are filled.
+"""
+
+from __future__ import annotations
+
+import os
+import weakref
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, TypeAlias
+
+from fmcheck.finding import CHECKS, Access, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping
+
+    import torch
+
+    from fmcheck.finding import Site
+    from fmcheck.runtime.core.tally import Tally
+
+_CODE = "FR601"
+
+
+class Place(NamedTuple):
+    """Where a tensor's first element lies, on which device, and how far the tensor reaches.
+
+    A head of a captured buffer, cut to the batch, begins where the graph reads and ends too soon.
+    """
+
+    address: int
+    device: str
+    size: int
+    shape: tuple[int, ...]
+
+
+def place_of(tensor: torch.Tensor) -> Place:
+    """Returns where a tensor lies."""
+    from fmcheck.runtime.steps.writes import address_of
+
+    shape = tuple(tensor.shape)
+    return Place(address_of(tensor), str(tensor.device), tensor.element_size(), shape)
+
+
+#: The numbers that a capture was called with, and the padded sizes then: another graph for each.
+Sizes: TypeAlias = "tuple[int, ...]"
+
+
+class Captured(NamedTuple):
+    """Where the inputs of one runner were when a graph was captured, and the line that did."""
+
+    places: Mapping[str, Place]
+    site: Site
+
+
+class Filled(Protocol):
+    """A call of a fill, after which a graph reads its inputs."""
+
+    site: Site
+
+    @property
+    def filler(self) -> Any:
+        """The runner."""
+
+    @property
+    def owner(self) -> str:
+        """What reports call the holder of the inputs."""
+
+    def places(self) -> Mapping[str, Place]:
+        """Returns where the inputs are."""
+
+    def padded_sizes(self) -> set[int]:
+        """Returns the sizes that they are padded to."""
+
+
+class Captures:
+    """What the runners of one declared fill have captured."""
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
+        self._of: dict[int, dict[Sizes, Captured]] = {}
+
+    def knows(self, filler: Any) -> bool:
+        """Tells whether a graph of this runner was captured, or may have been."""
+        return id(filler) in self._of or not _has_an_end(filler)
+
+    def capture(
+        self, filler: Any, places: Mapping[str, Place], site: Site, sizes: Sizes = ()
+    ) -> None:
+        """A graph was captured over inputs that are at `places`."""
+        if id(filler) not in self._of:
+            if not _has_an_end(filler):
+                return
+            weakref.finalize(filler, self._of.pop, id(filler), None).atexit = False
+        self._of.setdefault(id(filler), {})[sizes] = Captured(places, site)
+
+    def judge(self, fill: Filled, before: Mapping[str, Place]) -> None:
+        """The graph is about to read what was filled: each input has to be where it was."""
+        now = fill.places()
+        captured = self._captured(fill)
+        if not captured:
+            self._compare(fill, now, Captured(before, fill.site), None)
+        elif all(_moved(now, one.places, 4) for one in captured):
+            last = captured[-1]
+            self._compare(fill, now, last, last)
+
+    def _captured(self, fill: Filled) -> list[Captured]:
+        """Returns the graphs that may be replayed now: those of this size, or else all."""
+        known = self._of.get(id(fill.filler), {})
+        padded = fill.padded_sizes()
+        of_size = [one for sizes, one in known.items() if padded and padded <= {*sizes}]
+        return of_size or list(known.values())
+
+    def _compare(
+        self, fill: Filled, now: Mapping[str, Place], expected: Captured, known: Captured | None
+    ) -> None:
+        # Without a capture there is no telling whether a graph knows how far an input reaches.
+        for name in _moved(now, expected.places, 4 if known is not None else 3):
+            self._report(f"{fill.owner}.{name}", fill.site, now[name], known)
+
+    def _report(self, buffer: str, site: Site, now: Place, captured: Captured | None) -> None:
+        tally = self.tally
+        note = "it was bound to another tensor while it was filled"
+        if captured is not None:
+            where = f"{os.path.basename(captured.site.path)}:{captured.site.line}"
+            note = f"the graph was captured at {where}, and reads the tensor of that time"
+        with tally.lock:
+            if tally.seen_again((_CODE, buffer, site)):
+                return
+            moments = tally.moments
+            tally.report(
+                Violation(
+                    code=_CODE,
+                    name=CHECKS[_CODE],
+                    buffer=buffer,
+                    rows=(),
+                    row_count=0,
+                    values=(),
+                    access=Access("fill", site, moments.step if moments.counts_steps else None),
+                    last_write=None,
+                    last_read=None,
+                    test=tally.test,
+                    device=now.device,
+                    pid=os.getpid(),
+                    expected="the tensor that the graph was captured with",
+                    notes=(note,),
+                )
+            )
+
+
+def _moved(now: Mapping[str, Place], expected: Mapping[str, Place], parts: int) -> list[str]:
+    """Returns the inputs that are elsewhere than they were, by the first `parts` of a place."""
+    return [
+        name
+        for name, place in expected.items()
+        if name in now and now[name][:parts] != place[:parts]
+    ]
+
+
+def _has_an_end(filler: Any) -> bool:
+    """Tells whether anybody would be told of a runner's end: until then its address is its own."""
+    try:
+        weakref.ref(filler)
+    except TypeError:
+        return False
+    return True

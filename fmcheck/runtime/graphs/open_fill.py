@@ -1,0 +1,389 @@
+"""Open fills: one call of a fill method, from what it finds to the verdict on its tails."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from fmcheck.runtime.core import paths
+from fmcheck.runtime.core.containment import broke
+from fmcheck.runtime.graphs.captures import Place, place_of
+from fmcheck.runtime.graphs.demands import SINK, Demand
+from fmcheck.runtime.graphs.device_tails import DeviceTail, Record
+from fmcheck.runtime.graphs.tails import BY_FILL, BY_NOBODY, Found, HostTail, Tail, can_be_followed
+from fmcheck.runtime.relay.relay_tensor import plain
+from fmcheck.runtime.steps.writes import UNSEEN, Trace, follow, leave
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fmcheck.contract import Contract, Fill
+    from fmcheck.finding import Site
+    from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.graphs.captures import Captures
+    from fmcheck.runtime.graphs.demands import Demands
+    from fmcheck.runtime.graphs.tails import Unseen
+
+# What these lead to is not known, or is that of an earlier call, before the fill has run.
+_LATE = ("self", paths.RETURN)
+#: Whether tails on a CPU are compared as those on a device: for tests of that code.
+compares_on_device = False
+
+
+_WRITTEN = {
+    BY_NOBODY: "nothing wrote the tail: the replay reads leftover values, which may happen to be "
+    "correct",
+    BY_FILL: "this fill wrote the tail; these are the values that the replay reads",
+}
+_IN_DOUBT = (
+    "these are the values that the replay reads; whether this fill wrote them cannot be known here"
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """A part of a graph input, in one call: its tail, its head, or row 0 of the mapping."""
+
+    name: str
+    part: str
+    tensor: torch.Tensor
+    expected: str
+    rule: str
+
+    def head(self) -> Input:
+        """Returns the part before the tail."""
+        expected = "what the batch brought, in the entries before the tail"
+        return dataclasses.replace(self, part="head", expected=expected, rule="fill.copies_source")
+
+    def notes(self, found: Found) -> tuple[str, ...]:
+        """Returns what else a reader wants to know."""
+        rule = f"the contract's rule for it is `graph_inputs.{self.rule}`"
+        if self.part != "tail":
+            return (rule,)
+        return (_WRITTEN.get(found.by, _IN_DOUBT), rule)
+
+
+@dataclass(frozen=True, slots=True)
+class _Followed:
+    """A tail behind `raw` real rows of an axis, `per_row` entries each, and the writes to it."""
+
+    name: str
+    tensor: torch.Tensor
+    demand: Demand
+    axis: str
+    raw: int
+    per_row: int
+    tail: Tail
+    trace: Trace
+    source: torch.Tensor | None
+
+    @property
+    def what(self) -> Input:
+        """The tail as a report tells of it."""
+        return Input(self.name, "tail", self.tensor, self.demand.sentence, self.demand.rule)
+
+
+class Declared(Protocol):
+    """The declared fill that a call is one of, and what its calls were found to have or lack."""
+
+    contract: Contract
+    fill: Fill
+    tally: Tally
+    demands: Demands
+    captures: Captures
+    records: dict[tuple[str, str, Any, Site], tuple[Any, Input]]
+    met: set[str]
+    reached: set[str]
+
+    @property
+    def unseen(self) -> Unseen:
+        """The inputs that were once written past torch's dispatcher."""
+
+    def misses(self, err: LookupError) -> None:
+        """A path led nowhere in this call, which is not judged."""
+
+    def report(self, owner: str, what: Input, found: Found, site: Site) -> None:
+        """Reports entries that hold what they must not."""
+
+
+@dataclass(eq=False)
+class OpenFill:
+    """One call of a fill method."""
+
+    hold: Declared
+    bindings: dict[str, Any]
+    site: Site
+    _followed: list[_Followed] = field(default_factory=list)
+    _places: dict[str, Place] = field(default_factory=dict)
+    _padded: bool = False
+    _is_left: bool = False
+    is_settled: bool = False
+    test: str = ""
+
+    @property
+    def owner(self) -> str:
+        """The class of the object that fills, for the names of buffers."""
+        return type(self.filler).__name__
+
+    @property
+    def filler(self) -> Any:
+        """The object that fills."""
+        return self.bindings.get("self")
+
+    def begin(self) -> bool:
+        """Follows the writes to each declared input from now on; tells whether it could."""
+        if self._passed_over():
+            return False
+        try:
+            self._places = self.places()
+            self._follow_all()
+        except LookupError as err:  # an engine must not stop for a contract that does not fit it
+            self.hold.misses(err)
+            return False
+        follow(one.trace for one in self._followed)
+        return True
+
+    def leave(self) -> None:
+        """The fill is over: what is written from now on is not its work."""
+        if self._is_left:
+            return
+        self._is_left = True
+        leave([one.trace for one in self._followed])
+        # Where one was given other memory, the old one may be gone.
+        self._followed = [one for one in self._followed if one.trace.is_in_place]
+        for one in self._followed:
+            one.tail.seal(one.trace)
+            if one.trace.error is not None:
+                broke(self.hold.tally, "FR201", one.trace.error)
+
+    def settle(self) -> None:
+        """Judges the tails, once: something is about to read them."""
+        self.leave()
+        self.is_settled = True
+        followed, self._followed = self._followed, []
+        try:
+            self.hold.captures.judge(self, self._places)
+            self._judge_all([one for one in followed if one.trace.is_in_place])
+        except LookupError as err:
+            self.hold.misses(err)
+
+    def places(self) -> dict[str, Place]:
+        """Returns where each declared input lies now, by its name."""
+        return {
+            name: place_of(tensor)
+            for name, _, tensor, _ in self._inputs()
+            if self.hold.demands.of(name, tensor.dtype is torch.bool) is not None
+        }
+
+    def judge_mapping(self) -> None:
+        """Judges row 0 of the mapping, where a tail was judged."""
+        if self.hold.fill.mapping and self._padded:
+            try:
+                self._judge_mapping(plain(self._look_up(self.hold.fill.mapping)))
+            except LookupError as err:
+                self.hold.misses(err)
+
+    def returns(self, result: Any) -> None:
+        """The fill has returned `result`."""
+        self.bindings[paths.RETURN] = result
+
+    def pads(self) -> bool:
+        """Tells whether any tail would have been judged: an eager step pads nothing."""
+        axes = self.hold.fill.axis
+        try:
+            return any(
+                int(self._look_up(axes[one.axis].padded)) > one.raw for one in self._followed
+            )
+        except LookupError:
+            return False
+
+    def padded_sizes(self) -> set[int]:
+        """Returns how far each axis is padded now, none where a path leads nowhere yet."""
+        try:
+            return {int(self._look_up(axis.padded)) for axis in self.hold.fill.axis.values()}
+        except (LookupError, TypeError, ValueError):
+            return set()
+
+    # --- before ---
+
+    def _passed_over(self) -> bool:
+        try:
+            return bool(self.hold.fill.unless and self._look_up(self.hold.fill.unless))
+        except LookupError:
+            return False  # a release that cannot be told to
+
+    def _follow_all(self) -> None:
+        fill = self.hold.fill
+        sizes = {name: self._sizes(name) for name in fill.axis}
+        source = self._look_up(fill.source) if fill.source else None
+        for name, axis, tensor, slot in self._inputs():
+            demand = self._demand(name, tensor, slot)
+            if demand is not None:
+                raw, rows = sizes[axis]
+                self._follow(name, axis, tensor, demand, raw, rows, _member(source, name))
+
+    def _sizes(self, axis: str) -> tuple[int, int]:
+        """Returns how many rows of an axis are real, and how many there may be."""
+        declared = self.hold.fill.axis[axis]
+        raw, rows = int(self._look_up(declared.raw)), int(self._look_up(declared.capacity))
+        early = not self.hold.fill.settled_by and paths.root(declared.padded) not in _LATE
+        if early and int(self._look_up(declared.padded)) <= raw:
+            return rows, rows  # nothing is padded
+        return raw, rows
+
+    def _inputs(self) -> Iterator[tuple[str, str, torch.Tensor, Any]]:
+        """Yields name, axis, tensor and slot of each input that is there."""
+        fill = self.hold.fill
+        only = next(iter(fill.axis))
+        for name, value in _members(self._look_up(fill.inputs)):
+            tensor = self._tensor_of(value)
+            axis = getattr(value, fill.slot_axis, only) if fill.slot_axis else only
+            if tensor is not None and tensor.dim() and axis in fill.axis:
+                self.hold.met.add(name)
+                yield name, axis, tensor, value
+
+    def _tensor_of(self, member: Any) -> torch.Tensor | None:
+        """Returns the tensor of an input, None for what has none."""
+        slot_buffer = self.hold.fill.slot_buffer
+        tensor = getattr(member, slot_buffer, None) if slot_buffer else member
+        if not isinstance(tensor, torch.Tensor):
+            return None
+        found: torch.Tensor = plain(tensor)
+        return found
+
+    def _demand(self, name: str, tensor: torch.Tensor, slot: Any) -> Demand | None:
+        demand = self.hold.demands.of(name, tensor.dtype is torch.bool)
+        if demand is None or not demand.path:
+            return demand
+        value = paths.look_up(demand.path, {**self.bindings, "slot": slot})
+        self.hold.reached.add(demand.path)
+        return None if value is None else dataclasses.replace(demand, expected=int(value))
+
+    def _follow(
+        self,
+        name: str,
+        axis: str,
+        tensor: torch.Tensor,
+        demand: Demand,
+        raw: int,
+        rows: int,
+        brought: Any,
+    ) -> None:
+        dim = self.hold.demands.dim(name)
+        per_row, rest = divmod(tensor.shape[dim], rows) if rows else (0, 0)
+        start = raw * per_row
+        if rest or start >= tensor.shape[dim] or not per_row or not can_be_followed(tensor):
+            return
+        source = plain(brought) if isinstance(brought, torch.Tensor) else None
+        if source is not None and _reaches(source, tensor, dim, start):
+            source = None  # the fill may have gone over it since
+        tail, trace = self._tail(name, tensor, dim, start, demand), Trace(tensor)
+        self._followed.append(
+            _Followed(name, tensor, demand, axis, raw, per_row, tail, trace, source)
+        )
+
+    def _tail(
+        self,
+        name: str,
+        tensor: torch.Tensor,
+        dim: int,
+        start: int,
+        demand: Demand,
+        what: Input | None = None,
+    ) -> Tail:
+        if tensor.device.type == "cpu" and not compares_on_device:
+            return HostTail(tensor, dim, start, demand, self.hold.unseen)
+        told = what or Input(name, "tail", tensor, demand.sentence, demand.rule)
+
+        def record(part: str, bits: torch.Tensor) -> Record:
+            return self._record(told.head() if part == "head" else told, bits)
+
+        return DeviceTail(tensor, dim, start, demand, self.hold.unseen, record)
+
+    def _record(self, what: Input, bits: torch.Tensor) -> Record:
+        """Returns where finds on a device are entered."""
+        kind = (what.part, tuple(bits.shape), bits.dtype, bits.device)
+        key = (self.owner, what.name, kind, self.site)
+        if key not in self.hold.records:
+            self.hold.records[key] = (Record(bits, what.tensor.dtype), what)
+        record: Record = self.hold.records[key][0]
+        return record
+
+    # --- after ---
+
+    def _judge_all(self, followed: list[_Followed]) -> None:
+        axes = self.hold.fill.axis
+        padded: dict[str, int] = {}
+        holder = self._look_up(self.hold.fill.inputs) if followed else None
+        for one in followed:
+            if self._tensor_of(_member(holder, one.name)) is not one.tensor:
+                continue  # given another tensor, which the graph does not know: no tail's fault
+            if one.axis not in padded:
+                padded[one.axis] = int(self._look_up(axes[one.axis].padded))
+            if padded[one.axis] > one.raw:
+                self._judge(one, padded[one.axis])
+
+    def _judge(self, one: _Followed, padded: int) -> None:
+        self._padded = True
+        self.hold.tally.tails += 1
+        self.hold.tally.checked.add(self.hold.contract.engine.name)
+        found = one.tail.judge(min((padded - one.raw) * one.per_row, one.tail.length))
+        if found is not None:
+            self._tell(one.what, found)
+        elif one.tail.is_in_doubt:
+            self.hold.tally.untrack("tails", one.trace.why or UNSEEN)
+        if self.hold.fill.copies_source and one.source is not None:
+            found = one.tail.judge_head(one.source)
+            if found is not None:
+                self._tell(one.what.head(), found)
+
+    def _judge_mapping(self, mapping: torch.Tensor) -> None:
+        name = paths.last(self.hold.fill.mapping)
+        expected = "zeros: padded rows look up their cache slots in row 0"
+        demand = Demand(0, "fill.mapping", always=True)
+        what = Input(name, "row 0", mapping, expected, demand.rule)
+        tail = self._tail(name, mapping[SINK : SINK + 1], 0, 0, demand, what)  # by its values alone
+        found = tail.judge(1)
+        if found is not None:
+            self._tell(what, found)
+
+    def _tell(self, what: Input, found: Found) -> None:
+        self.hold.report(self.owner, what, found, self.site)
+
+    def _look_up(self, path: str) -> Any:
+        found = paths.look_up(path, self.bindings)
+        self.hold.reached.add(path)
+        return found
+
+
+def _members(holder: Any) -> list[tuple[str, Any]]:
+    """Returns the members of a mapping, of an object, or of a data class with slots."""
+    if isinstance(holder, Mapping):
+        return list(holder.items())
+    members = getattr(holder, "__dict__", None)
+    if members is not None:
+        return list(members.items())
+    if dataclasses.is_dataclass(holder):
+        return [(one.name, getattr(holder, one.name)) for one in dataclasses.fields(holder)]
+    raise LookupError(f"{type(holder).__name__} holds no inputs by name")
+
+
+def _member(source: Any, name: str) -> Any:
+    return source.get(name) if isinstance(source, Mapping) else getattr(source, name, None)
+
+
+def _reaches(source: torch.Tensor, target: torch.Tensor, dim: int, start: int) -> bool:
+    """Tells whether `source` may reach into `target` from entry `start` on."""
+    if source.device != target.device or source.device.type == "meta" or not source.numel():
+        return False
+    if source.untyped_storage().data_ptr() != target.untyped_storage().data_ptr():
+        return False
+    if dim:
+        return True
+    last = sum((n - 1) * s for n, s in zip(source.shape, source.stride(), strict=True))
+    end = source.data_ptr() + last * source.element_size()
+    return end >= target.data_ptr() + start * target.stride(0) * target.element_size()

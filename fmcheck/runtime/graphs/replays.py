@@ -1,0 +1,91 @@
+"""Replays: functions after which a captured graph has read or written relay buffers."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fmcheck.contract import Contract, Replay, applies
+from fmcheck.errors import nearest
+from fmcheck.runtime.core import patches, paths
+from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.relay.scope import CHECK
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from fmcheck.runtime.core.patches import Undo
+    from fmcheck.runtime.core.tally import Tally
+
+
+@dataclass(eq=False)
+class ReplayHold:
+    """One declared replay."""
+
+    contract: Contract
+    replay: Replay
+    tally: Tally
+    problems: list[str] = field(default_factory=list)
+
+    def takes(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
+        """Yields the module to wait for, and what takes hold of the function."""
+        yield self.replay.function.partition(":")[0], self.take
+
+    def take(self, module: ModuleType) -> Iterator[Undo]:
+        """Wraps the function, a method or one that modules may have bound, where it stands."""
+        if not applies(self.replay.releases, patches.installed_version(self.contract)):
+            return
+        owner, _, name = self.replay.function.partition(":")[2].rpartition(".")
+        class_ = patches.attribute(module, owner) if owner else module
+        function = getattr(class_, name, None)
+        if not callable(function):
+            self._problem(f"the module has no such function{nearest(name, dir(class_))}")
+            return
+        watched = self._watched(function)
+        if isinstance(class_, type):
+            yield patches.patch(class_, name, watched)
+            return
+        patches.rebind(function, watched)
+        yield lambda: patches.rebind(watched, function)
+
+    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(function)
+
+        @functools.wraps(function)
+        def replay(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            if self.tally.active:
+                with contained(self.tally, CHECK):
+                    bound = signature.bind(*args, **kwargs)
+                    bound.apply_defaults()
+                    self._enter({**bound.arguments, paths.RETURN: result})
+            return result
+
+        return replay
+
+    def _enter(self, bindings: paths.Bindings) -> None:
+        """Tells the relay buffers of the rows that the graph has read, then of those it wrote."""
+        from fmcheck.runtime.relay import relay_tensor
+
+        try:
+            rows = paths.look_up(self.replay.rows, bindings)
+            reads = [paths.look_up(path, bindings) for path in self.replay.reads]
+            writes = [paths.look_up(path, bindings) for path in self.replay.writes]
+            if self.replay.count:
+                rows = rows[: int(paths.look_up(self.replay.count, bindings))]
+        except paths.NothingThereError:
+            return  # the graph has no relay to touch
+        except LookupError as err:
+            self._problem(str(err))
+            return
+        relay_tensor.before_call(reads, rows)
+        relay_tensor.after_call(reads, writes, rows)
+
+    def _problem(self, text: str) -> None:
+        where = f"contract `{self.contract.engine.name}`, replay `{self.replay.function}`"
+        sentence = f"{where}: {text}"
+        if sentence not in self.problems:
+            self.problems.append(sentence)

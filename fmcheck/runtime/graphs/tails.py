@@ -1,0 +1,214 @@
+"""Tails: `[raw:]` of a graph input, copied before a fill and compared with that after it.
+
+Inputs are seen as bits, signed integers of the element's width. An input is only read here, never
+written: an entry that holds what it held before the fill was written all the same if its trace says
+so, and where that cannot be known, nothing is said of who wrote it.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import functools
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import numpy as np
+import torch
+
+from fmcheck.contract import COMPARISONS
+from fmcheck.runtime.steps import capturing
+from fmcheck.runtime.steps.writes import address_of, unheard
+
+if TYPE_CHECKING:
+    from collections.abc import MutableMapping
+
+    import numpy.typing as npt
+
+    from fmcheck.runtime.graphs.demands import Demand
+    from fmcheck.runtime.steps.writes import Trace
+
+SHOWN = 8
+BY_FILL, BY_NOBODY, UNKNOWN = range(3)
+
+_SAME_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """Entries of an input that hold what they must not.
+
+    `entries` are places along the padded dimension and `values` what stands there, the first few
+    of `count`; `hits` is how often it happened. `by` tells who wrote them: the fill, nobody, or
+    somebody who may have.
+    """
+
+    entries: tuple[int, ...]
+    values: tuple[str, ...]
+    count: int
+    by: int
+    hits: int = 1
+
+
+#: Inputs that were once written past torch's dispatcher, and may be at any time: True, or whether
+#: that is so as a tensor on the input's own device.
+Unseen: TypeAlias = "MutableMapping[torch.Tensor, Any]"
+
+
+class Tail(Protocol):
+    """A tail from the start of a fill on.
+
+    It `is_in_doubt` where nothing was said of an entry because nobody knows whether it was written.
+    """
+
+    start: int
+    length: int
+    is_in_doubt: bool
+
+    def seal(self, trace: Trace) -> None:
+        """Takes over which elements were written, now that the fill is over."""
+
+    def judge(self, count: int) -> Found | None:
+        """Looks at the first `count` entries; None if they are right, or if it is not known yet."""
+
+    def judge_head(self, source: torch.Tensor) -> Found | None:
+        """Compares what lies before the tail with where it was copied from."""
+
+
+def bits_of(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns a tensor's elements as signed integers of their width, over the same memory."""
+    plain = tensor.detach()
+    width = _SAME_WIDTH.get(plain.element_size())
+    return plain if width is None or plain.dtype == width else plain.view(width)
+
+
+@functools.cache
+def as_bits(value: int, dtype: torch.dtype) -> int:
+    """Returns the bits of a number in `dtype`."""
+    return int(bits_of(torch.tensor([value], dtype=dtype)).item())
+
+
+def can_be_followed(tensor: torch.Tensor) -> bool:
+    """Tells whether a tail can be copied now: not into a graph, not where there is no memory."""
+    if tensor.layout is not torch.strided or tensor.element_size() not in _SAME_WIDTH:
+        return False
+    return tensor.device.type == "cpu" or not (
+        tensor.device.type == "meta" or capturing.on(tensor.device)
+    )
+
+
+class HostTail:
+    """A tail in this process's memory, through NumPy."""
+
+    def __init__(
+        self, tensor: torch.Tensor, dim: int, start: int, demand: Demand, unseen: Unseen
+    ) -> None:
+        self._tensor = tensor
+        self._dim = dim
+        self._demand = demand
+        self._unseen = unseen
+        # Good as long as the trace says that the tensor is in place.
+        self._array = array_of(tensor)
+        self._before = self._array.copy()
+        self._is_judged = True
+        # Which elements nobody wrote, and which of the others nobody was seen to write.
+        self._untouched = np.zeros(self._before.shape, bool)
+        self._doubtful = self._untouched
+        self.start = start
+        self.length = self._before.shape[dim] - start
+        self.is_in_doubt = False
+
+    def seal(self, trace: Trace) -> None:
+        """Takes over which elements were written, now that the fill is over."""
+        written, perhaps = (one.numpy() for one in trace.marks())
+        changed = self._array != self._before
+        if (changed & ~written & ~perhaps).any():
+            self._unseen[self._tensor] = True
+        self._is_judged = self._demand.always or trace.was_touched or bool(changed.any())
+        left = ~(changed | written)
+        self._doubtful = left & (perhaps | (self._tensor in self._unseen))
+        self._untouched = left & ~self._doubtful
+
+    def judge(self, count: int) -> Found | None:
+        """Looks at the first `count` entries."""
+        bits = self._array
+        still = bits == self._before
+        region = self._tail(bits)[:count]
+        untouched = self._tail(self._untouched & still)[:count]
+        doubtful = self._tail(self._doubtful & still)[:count]
+        wrong = self._wrong(region)
+        bad = wrong | untouched
+        self.is_in_doubt = self._is_judged and bool((doubtful & ~wrong).any())
+        if not self._is_judged or not bad.any():
+            return None
+        by = BY_NOBODY if untouched[bad].all() else BY_FILL
+        by = UNKNOWN if doubtful[bad].any() else by
+        return _found(bad, region, self.start, self._tensor.dtype, by)
+
+    def judge_head(self, source: torch.Tensor) -> Found | None:
+        """Compares what lies before the tail with where it was copied from."""
+        brought = source.detach()
+        if brought.dtype.is_floating_point or brought.dtype is torch.bool:
+            brought = bits_of(brought)
+        head, values = self._along(self._array)[: self.start], array_of(brought)
+        if values.shape != head.shape:
+            return None
+        bad = head != values
+        return _found(bad, head, 0, self._tensor.dtype, BY_FILL) if bad.any() else None
+
+    def _wrong(self, region: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
+        """Tells which entries hold what they must not, whoever wrote it."""
+        bad = np.zeros(region.shape, bool)
+        if self._demand.expected is not None:
+            bad |= region != as_bits(self._demand.expected, self._tensor.dtype)
+        if self._demand.bound is not None:
+            sign, limit = self._demand.bound
+            bad |= ~np.asarray(COMPARISONS[sign](region, limit))
+        return bad
+
+    def _along(self, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return bits.swapaxes(0, self._dim) if self._dim else bits
+
+    def _tail(self, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        return self._along(bits)[self.start :]
+
+
+def array_of(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """Returns the elements as bits, over the same memory, only to be read.
+
+    Not by `numpy()`, after which torch would not let the engine resize the tensor.
+    """
+    with unheard():
+        bits = bits_of(tensor)
+    item = bits.element_size()
+    reach = sum((n - 1) * stride for n, stride in zip(bits.shape, bits.stride(), strict=True))
+    kind = np.dtype(f"i{item}")
+    if not bits.numel():
+        return np.empty(tuple(bits.shape), kind)
+    memory: Any = (ctypes.c_char * ((reach + 1) * item)).from_address(address_of(bits))
+    strides = tuple(stride * item for stride in bits.stride())
+    return np.ndarray(tuple(bits.shape), kind, memory, strides=strides)
+
+
+def _found(
+    bad: npt.NDArray[np.bool_],
+    bits: npt.NDArray[Any],
+    start: int,
+    dtype: torch.dtype,
+    by: int,
+) -> Found:
+    wrong = bad.reshape(len(bad), -1)
+    entries = np.flatnonzero(wrong.any(axis=1))
+    first = entries[:SHOWN]
+    picked = bits.reshape(len(bits), -1)[first, wrong[first].argmax(axis=1)]
+    values = torch.from_numpy(np.ascontiguousarray(picked)).view(dtype)
+    return Found(
+        tuple(int(entry) + start for entry in first),
+        tuple(shown(value) for value in values.tolist()),
+        len(entries),
+        by,
+    )
+
+
+def shown(value: Any) -> str:
+    """Returns a value as a report shows it."""
+    return f"{value:.6g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,1 @@
+"""Order: records, waits and launches of streams, and accesses that nothing orders."""

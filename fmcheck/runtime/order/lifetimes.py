@@ -1,0 +1,363 @@
+"""FR402, FR403 and FR404: memory that is read, written or freed while a stream still works with it.
+
+- FR402 use-after-reuse: freed on the lane that allocated it, while another lane's use is not done.
+- FR403 pinned-overwrite: the host writes what an asynchronous copy has yet to read.
+- FR404 early-host-read: the host reads what an asynchronous copy has yet to fill.
+
+All three ask the fences whether the use happened before; nothing waits for a bad moment to come.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import random
+from typing import TYPE_CHECKING
+
+from fmcheck.runtime.order.blocks import Block, Blocks, Copy, Use, content, holds, span
+from fmcheck.runtime.order.too_soon import TooSoon
+from fmcheck.runtime.steps import homes
+from fmcheck.runtime.steps.homes import Home, Homes
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    import torch
+
+    from fmcheck.runtime.order.fences import Fences, Happening, Lane
+    from fmcheck.runtime.order.handover import Handover
+    from fmcheck.runtime.order.ops import Call
+
+# They say that the host has the memory, and do not look at what is in it.
+_NO_READS = frozenset({"cpu"})
+_COPIES = frozenset({"copy_", "_to_copy"})
+_UNCERTAIN = (Home.UNKNOWN, Home.EITHER)
+# Copies of one block that are kept in mind, each way.
+_KEPT_COPIES = 16
+
+
+class Lifetimes:
+    """Listens to operators and fences, and judges memory by them.
+
+    `handover` judges the same memory where tensors are handed over. One that `perturbs` lets the
+    target of a copy keep poison up to the copy's event.
+    """
+
+    check = "FR402 to FR404"
+
+    def __init__(
+        self,
+        fences: Fences,
+        known: Homes | None = None,
+        handover: Handover | None = None,
+        perturbs: bool = False,
+    ) -> None:
+        self.fences = fences
+        self.tally = fences.tally
+        self.homes = known or Homes()
+        self._handover = handover
+        self._perturbs = perturbs
+        self.blocks = Blocks(self._freed)
+        self._coin = None if fences.seed is None else random.Random(fences.seed)
+        self._told = TooSoon(fences)
+        self._read_by_copies: set[Block] = set()
+        fences.listeners.append(self._heard)
+
+    def begin_test(self) -> None:
+        """Forgets the copies that nobody waited for, and what was told."""
+        self.homes.begin_test()
+        self._told.begin_test()
+        if self.fences.seed is not None:
+            self._coin = random.Random(self.fences.seed)
+        for block in self.blocks:
+            block.fills.clear()
+            block.reads.clear()
+        self._read_by_copies.clear()
+
+    # --- what the operators do ---
+
+    def before(self, call: Call) -> Callable[[], None] | None:
+        """The host is about to read or write: what copies still work with is not its to touch."""
+        if call.host:
+            self._looks(call)
+        elif not call.is_async_copy:
+            for tensor in call.writes:
+                self._writes(call, tensor)
+            if call.name == "copy_":
+                self._blocks(call)
+        if not (call.is_async_copy or (call.host and call.name in _NO_READS)):
+            for tensor in call.reads[:1] if call.host else call.reads:
+                if self._host_reads(call, tensor) and self._is_shown():
+                    return _poisoned(tensor)
+        return None
+
+    def _looks(self, call: Call) -> None:
+        """The host asks for a copy of a tensor, or an array, which no memory of a device can be."""
+        tensor = call.reads[0]
+        if call.name == "cpu":
+            homes.pull(tensor)
+        elif call.name == "numpy" and not homes.was_pulled(tensor):
+            self._view_as_array(tensor)
+
+    def _view_as_array(self, tensor: torch.Tensor) -> None:
+        if self._home(tensor) is not Home.DEVICE:
+            self._is_on_host(tensor)
+
+    def _blocks(self, call: Call) -> None:
+        """A copy from the device that says nothing of blocking: the host waits for it."""
+        target, source = call.args[:2]
+        if self._home(target) is Home.HOST and self._home(source) is Home.DEVICE:
+            self._is_on_host(target)
+            self.fences.read_by_host(call.lane)
+
+    def after(self, call: Call) -> None:
+        """Notes who used what."""
+        if call.host:
+            return
+        fences = self.fences
+        epoch = fences.now(call.lane)
+        moment = self.tally.moments.on(call.lane.name, call.site(self.tally.sites))
+        use = Use(call.lane, epoch, moment, 0, 0)
+        for tensor in (*call.reads, *call.writes):
+            block = self.blocks.of(tensor)
+            block.uses[call.lane.number] = use
+            if not call.is_async_copy:
+                block.by_kernels.add(call.lane.number)
+        for tensor in call.made:
+            block = self.blocks.of(tensor)
+            if block.made is None:
+                block.made = use
+                self._make(call, tensor)
+        if call.is_async_copy:
+            self._copied(call, use)
+
+    def _home(self, tensor: torch.Tensor) -> Home:
+        return self.homes.of(tensor, self.tally.sites.frame())
+
+    def _make(self, call: Call, tensor: torch.Tensor) -> None:
+        """Notes whose memory an operator's new tensor is; a factory is heard when it is called."""
+        if call.name == "_to_copy" and call.kwargs.get("device") is not None:
+            self._send(call, tensor)
+            return
+        operands = call.reads or list(homes.tensors_in(call.args[:1]))
+        if operands:
+            homes.made(tensor, homes.from_operands(map(self._home, operands)))
+
+    def _send(self, call: Call, tensor: torch.Tensor) -> None:
+        """A copy by `to`: from the host to the device, or the other way."""
+        source, asked = self._home(call.args[0]), homes.asked()
+        if source is Home.HOST:
+            homes.made(tensor, Home.DEVICE)
+        elif asked is not None and asked.goes_to_host:
+            if source is Home.DEVICE:
+                homes.made(tensor, Home.HOST, sure=True)
+        elif asked is not None:
+            homes.made(tensor, Home.DEVICE)
+
+    def _copied(self, call: Call, use: Use) -> None:
+        """Keeps both ends of an asynchronous copy in mind."""
+        self.fences.tell(use.lane, "copy", use.moment)
+        is_sent = call.name == "_to_copy"
+        target, source = (call.made[0], call.args[0]) if is_sent else call.args[:2]
+        for tensor, is_target in ((target, True), (source, False)):
+            block = self.blocks.of(tensor)
+            low, high = span(tensor)
+            home = self._home(tensor)
+            # What is sent by an asynchronous copy is the host's, unless it is brought there.
+            doubtful = home in _UNCERTAIN and is_sent and not is_target
+            known = home is Home.HOST or doubtful
+            block.is_host = home is Home.HOST
+            if not is_target:
+                self._compare(block, use.moment)
+                self._read_by_copies.add(block)
+            if known:
+                self._is_on_host(tensor)
+            end = Use(use.lane, use.epoch, use.moment, low, high)
+            before = b"" if is_target or doubtful else content(tensor)
+            kept = block.fills if is_target else block.reads
+            kept.append(Copy(end, known, homes.is_sure(tensor), doubtful, before))
+            if len(kept) > _KEPT_COPIES:
+                self.tally.untrack("copies", f"more than {_KEPT_COPIES} of one tensor unwaited for")
+                del kept[0]
+
+    def _is_on_host(self, tensor: torch.Tensor) -> None:
+        """Host memory is touched by the host at once, whatever stream is current.
+
+        A tensor that was made without a device is taken for that once it is copied as a host's is.
+        """
+        if self._handover is not None:
+            memory = self._handover.memory_of(tensor)
+            if not memory.on_host:
+                memory.on_host = True
+                memory.writes = [one for one in memory.writes if one.is_copy]
+                memory.reads = [one for one in memory.reads if one.is_copy]
+
+    # --- FR404 ---
+
+    def _host_reads(self, call: Call, tensor: torch.Tensor) -> bool:
+        """Judges a read, by the host's own hand or an operator; tells whether it came too early."""
+        block = self.blocks.of(tensor)
+        if not block.fills:
+            return False
+        self._forget_done(block)
+        for copy in block.fills:
+            if copy.use.meets(*span(tensor)) and not self._is_in_order(call, copy):
+                self._early_read(call, copy.use)
+                return True
+        return False
+
+    def _is_in_order(self, call: Call, copy: Copy) -> bool:
+        """Tells whether a read comes behind a copy without a wait of the host, or may do so.
+
+        What was made without a device may be the device's all the same, where a default device is
+        set: an operator on it is early only if it would be so there too.
+        """
+        if not (call.host or copy.known):
+            return True
+        # The host waits for the current stream where it reads memory of the device, and a copy
+        # reads when its stream gets there.
+        is_certain = copy.known if call.host else copy.sure
+        waits = not is_certain or call.name in _COPIES
+        return waits and self.fences.ordered(copy.use.epoch, call.lane)
+
+    def _is_shown(self) -> bool:
+        """Tells whether the target of a copy keeps poison up to the copy's event."""
+        if not self._perturbs:
+            return False
+        return self._coin is None or self._coin.random() < 0.5
+
+    def _early_read(self, call: Call, copy: Use) -> None:
+        where = self._told.line(copy.moment)
+        self._told.tell(
+            "FR404",
+            Use(self.fences.host, copy.epoch, self._here(), 0, 0),
+            call.name,
+            copy,
+            "copy",
+            f"a wait of the host for an event recorded after {where} on stream `{copy.lane.name}`",
+            "the host reads the target of an asynchronous copy that it has not waited for",
+        )
+
+    # --- FR403 ---
+
+    def _writes(self, call: Call, tensor: torch.Tensor) -> None:
+        block = self.blocks.of(tensor)
+        if not block.reads:
+            return
+        self._forget_done(block)
+        for copy in block.reads:
+            if not (copy.known and copy.use.meets(*span(tensor))):
+                continue
+            if not (copy.doubtful and self.fences.ordered(copy.use.epoch, call.lane)):
+                block.reads.remove(copy)  # it is told of once
+                self._overwritten(copy.use, call.name.rstrip("_"), self._here())
+                return
+
+    def _compare(self, block: Block, moment: int) -> None:
+        """Looks for what was written out of torch's sight, by NumPy say, since copies were made."""
+        self._forget_done(block)
+        for copy in block.reads:
+            if copy.known and self._changed(block, copy):
+                self._overwritten(copy.use, "write seen", moment)
+                block.reads.remove(copy)
+                return
+
+    def _changed(self, block: Block, copy: Copy) -> bool:
+        storage = block.storage()
+        if not copy.before or storage is None:
+            return False
+        if not holds(storage, copy.use.low, len(copy.before)):
+            return False
+        # Not by torch: that would be a read of the host's, which waits for the stream.
+        return ctypes.string_at(copy.use.low, len(copy.before)) != copy.before
+
+    def _overwritten(self, copy: Use, verb: str, moment: int) -> None:
+        where = self._told.line(copy.moment)
+        self._told.tell(
+            "FR403",
+            Use(self.fences.host, copy.epoch, moment, 0, 0),
+            verb,
+            copy,
+            "copy",
+            f"a wait of the host for an event recorded after {where} on stream "
+            f"`{copy.lane.name}`, or a fresh buffer for each copy",
+            "the host writes the source of an asynchronous copy that it has not waited for",
+        )
+
+    # --- FR402 ---
+
+    def _freed(self, block: Block) -> None:
+        """Judges a block's uses when its memory goes back to the allocator."""
+        self._read_by_copies.discard(block)
+        if not self.tally.active:
+            return
+        if block.made is None:
+            return
+        home = block.made.lane
+        for number, use in block.uses.items():
+            # The host's allocator waits for the copies from and to its memory.
+            is_kept = block.is_host and number not in block.by_kernels
+            if use.lane is home or is_kept or number in block.lent:
+                continue
+            if not self.fences.ordered(use.epoch, home):
+                self._reused(block.made, use, home)
+                return
+
+    def _reused(self, made: Use, use: Use, lane: Lane) -> None:
+        used, home = f"stream `{use.lane.name}`", f"stream `{lane.name}`"
+        self._told.tell(
+            "FR402",
+            Use(lane, use.epoch, self._here(), 0, 0),
+            "free",
+            use,
+            "use",
+            f"`record_stream({use.lane.name})`, an owner that keeps it until that stream is done, "
+            f"or a wait of {home} for {used}",
+            f"the memory is {home}'s, which hands it out again at once; {used} may still use it",
+            made,
+        )
+
+    # --- fences ---
+
+    def _heard(self, happened: Happening) -> None:
+        """A fence: what copies read must be what it was when they were made."""
+        if happened.what == "lend":
+            self._told.lends = True
+            self.blocks.of(happened.about()).lent.add(happened.lane.number)
+        elif happened.lane is self.fences.host and happened.after is not None:
+            for block in list(self._read_by_copies):
+                for copy in [one for one in block.reads if self._is_done(one)]:
+                    if copy.known and self._changed(block, copy):
+                        self._overwritten(copy.use, "write seen", happened.moment)
+                    block.reads.remove(copy)
+                if not block.reads:
+                    self._read_by_copies.discard(block)
+
+    def _is_done(self, copy: Copy) -> bool:
+        return self.fences.ordered(copy.use.epoch, self.fences.host)
+
+    def _forget_done(self, block: Block) -> None:
+        for kept in (block.fills, block.reads):
+            kept[:] = [one for one in kept if not self._is_done(one)]
+
+    # --- telling ---
+
+    def _here(self) -> int:
+        return self.tally.moments.on("host", self.tally.sites.here(2))
+
+
+def _poisoned(tensor: torch.Tensor) -> Callable[[], None] | None:
+    """Fills a tensor with what nobody has written, -1 or NaN; returns what puts its values back."""
+    if not (tensor.is_cpu and tensor.numel() and tensor.is_contiguous()):
+        return None
+    import torch
+
+    size, begins = tensor.nbytes, tensor.storage_offset() * tensor.element_size()
+    storage = torch.empty(0, dtype=torch.uint8, device="cpu").set_(tensor.untyped_storage())
+    shown = storage[begins : begins + size]
+    values = shown.clone()
+    shown.fill_(0xFF)
+
+    def put_back() -> None:
+        shown.copy_(values)
+
+    return put_back

@@ -1,0 +1,506 @@
+"""Operators: each one that torch runs in a session that follows streams, and what it touches.
+
+One mode of torch's dispatcher sees the operators, a few wrapped methods of tensors see the host
+read values past it. Both only translate into a `Call`, for all who listen. A thread is watched from
+the first stream that it enters, or from a relay buffer of a device that it made: without streams of
+its own an engine pays nothing on a CPU.
+
+The mode is beneath all others of its thread, so that none of them is taken off in its stead. What
+has no memory of its own, as sparse, nested, fake and wrapped tensors, is passed on as it is.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import threading
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch._C import _len_torch_dispatch_stack as modes_on
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fmcheck.runtime.core.containment import broke, contained, made_once
+from fmcheck.runtime.core.patches import patch
+from fmcheck.runtime.core.unfollowed import is_here
+from fmcheck.runtime.order import virtual
+from fmcheck.runtime.steps.homes import FactoryMode, passes_on
+from fmcheck.runtime.steps.torch_modes import (
+    called,
+    decomposes,
+    has_memory,
+    is_traced,
+    put_beneath,
+    take_out,
+    taken_apart,
+    unheard,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator, Mapping
+
+    from fmcheck.runtime.core.patches import Undo
+    from fmcheck.runtime.core.site import Sites
+    from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.order.fences import Fences, Lane
+
+_OWN = str(Path(__file__).parent.parent)
+#: Methods by which the host reads values; torch runs no operator for most of them on a CPU.
+HOST_READS = (
+    *("item", "tolist", "numpy", "cpu", "__bool__", "__int__", "__float__", "__index__"),
+    *("__complex__", "__array__", "is_nonzero"),
+)
+#: What the closing section calls the checks that hear of operators.
+CHECK = "following operators on streams (FR401 to FR404)"
+_COPIES = frozenset({"copy_", "_to_copy"})
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """What an operator does with its arguments, by its schema.
+
+    `reads` and `writes` are places of tensor arguments, (position, name). A view touches nothing;
+    what does not `fill` leaves its result's memory as it was found. On a device, the host `waits`
+    for what its result hangs on. `unknown` says why a call cannot be told of, "" if it can.
+    One that is not `of_torch` may leave out any of what it is given.
+    """
+
+    name: str
+    reads: tuple[tuple[int, str], ...]
+    writes: tuple[tuple[int, str], ...]
+    is_view: bool
+    fills: bool = True
+    waits: bool = False
+    unknown: str = ""
+    of_torch: bool = True
+
+
+@dataclass(eq=False, slots=True)
+class Call:
+    """One operator that ran, or one read by the host.
+
+    `reads` and `writes` are the tensors among its arguments, `made` those of its results that
+    share no argument's memory; none of them is without memory. `host` tells of a read by the host,
+    which has waited for `lane`. `device` is the one that it runs on, None for the CPU.
+    """
+
+    plan: Plan
+    args: Any
+    kwargs: Any
+    lane: Lane
+    reads: list[torch.Tensor]
+    writes: list[torch.Tensor]
+    made: list[torch.Tensor] = field(default_factory=list)
+    host: bool = False
+    device: torch.device | None = None
+    _site: int = -1
+
+    def site(self, sites: Sites) -> int:
+        """Returns the number of the line of engine code that made it, looked for once."""
+        if self._site < 0:
+            self._site = sites.here(2)
+        return self._site
+
+    @property
+    def name(self) -> str:
+        """The operator's name without its overload, or the method's."""
+        return self.plan.name
+
+    @property
+    def fills(self) -> bool:
+        """Tells whether the new tensors hold values of this call."""
+        return self.plan.fills
+
+    @property
+    def is_async_copy(self) -> bool:
+        """Tells whether this copies without the host waiting for it."""
+        if self.plan.name == "copy_":
+            return bool(_argument(self, 2, "non_blocking"))
+        return self.plan.name == "_to_copy" and bool(self.kwargs.get("non_blocking"))
+
+
+class Listener(Protocol):
+    """Who is told of calls. `before` may return what is to be called once the call was made.
+
+    `check` is what the closing section calls it, should it fail.
+    """
+
+    check: str
+
+    def before(self, call: Call) -> Callable[[], None] | None:
+        """A call is about to run, or the host about to read."""
+
+    def after(self, call: Call) -> None:
+        """A call ran; `made` holds its new tensors."""
+
+
+class OnDevice(Protocol):
+    """What makes calls on devices whose streams are followed, and tells of them."""
+
+    fences: Fences
+    devices: Mapping[str, Any]
+
+    def device_of(self, tensors: Iterable[Any], kwargs: Mapping[str, Any]) -> torch.device | None:
+        """Returns the followed device that a call runs on, None if it runs on none."""
+
+    def run(self, call: Call, device: torch.device, function: Callable[[], Any]) -> Any:
+        """Makes a call, an operator or a read by the host, and tells of it."""
+
+
+class Ops:
+    """What listens to the operators of a session."""
+
+    def __init__(self, tally: Tally) -> None:
+        self.tally = tally
+        self.listeners: list[Listener] = []
+        self.on_device: OnDevice | None = None
+        self._is_watching = False
+        self._here = _Here()
+
+    def follow(self) -> Iterator[Undo]:
+        """Begins to watch, yielding how to let go of each part."""
+        yield from self.follow_contexts(torch.cpu.StreamContext, virtual=True)
+        for name in HOST_READS:
+            method = getattr(torch.Tensor, name, None)
+            if method is not None:
+                yield patch(torch.Tensor, name, self._host_read(name, method))
+        yield self.stop
+
+    # --- threads ---
+
+    def follow_contexts(self, context: Any, virtual: bool = False) -> Iterator[Undo]:
+        """Watches each thread that enters a stream, a `virtual` one perhaps, by such contexts."""
+        yield patch(context, "__enter__", self._entering(context.__enter__, virtual))
+
+    def watch_here(self) -> None:
+        """Watches this thread from now on."""
+        if self._here.mode is None:
+            self._begin(virtual=False)
+
+    def misses_here(self) -> bool:
+        """Tells whether this thread is not watched, and another one is."""
+        return self._is_watching and self._here.mode is None
+
+    def _begin(self, virtual: bool) -> None:
+        here = self._here
+        self._is_watching, here.of_device = True, not virtual
+        here.mode = Mode(self)
+        put_beneath(here.mode)
+        if virtual:
+            here.factories = FactoryMode(self.tally)
+            here.factories.begin()
+
+    def _entering(self, enter: Callable[..., Any], virtual: bool) -> Callable[..., Any]:
+        @functools.wraps(enter)
+        def __enter__(context: Any) -> Any:  # noqa: N807
+            # What fmcheck enters itself is no stream of the engine's.
+            if self.tally.active and not is_here() and context.stream is not None:
+                with contained(self.tally, CHECK):
+                    self._entered(virtual)
+            return enter(context)
+
+        return __enter__
+
+    def _entered(self, is_virtual: bool) -> None:
+        here = self._here
+        if here.mode is None and not (is_virtual and virtual.follows_other(self.tally)):
+            self._begin(is_virtual)
+        here.of_device = here.of_device and not is_virtual
+
+    def stop(self) -> None:
+        """Ends the watch of this thread; other threads' modes do nothing from now on."""
+        mode, self._here.mode = self._here.mode, None
+        factories, self._here.factories = self._here.factories, None
+        if mode is not None:
+            take_out(mode)
+        if factories is not None:
+            factories.end()
+
+    def begin_test(self) -> None:
+        """Leaves this thread until it enters a stream again, as it was before any test did so."""
+        is_of_device = self.on_device is not None and self.on_device.devices
+        if not (is_of_device or virtual.is_in_stream()):
+            self.stop()
+
+    # --- calls ---
+
+    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """Runs an operator between what the listeners want before and after it."""
+        plan = _plans.get(func)
+        if plan is None:
+            plan = _plans[func] = _planned(func, self.tally)
+        here = self._here
+        if (
+            (plan.is_view and not plan.waits and not plan.unknown)
+            or here.quiet
+            or here.reading
+            or (modes_on() and is_traced())
+            or is_here()
+            or not self.tally.active
+        ):
+            return called(func, args, kwargs)
+        call = None
+        try:
+            call = self._call(plan, args, kwargs)
+        except Exception as err:
+            broke(self.tally, CHECK, err)
+        if call is None:
+            return called(func, args, kwargs)
+        return self._made(call, func, args, kwargs)
+
+    def _call(self, plan: Plan, args: Any, kwargs: Any) -> Call | None:
+        """Returns an operator's call as listeners are told of it, None if they are not."""
+        if plan.unknown:
+            self.tally.untrack("operators", plan.unknown)
+            return None
+        reads, writes = _tensors(plan.reads, args, kwargs), _tensors(plan.writes, args, kwargs)
+        if not (all(map(has_memory, reads)) and all(map(has_memory, writes))):
+            self.tally.untrack("operators", _NO_MEMORY)
+            if plan.name in _COPIES:  # judged by both of its ends
+                return None
+            reads, writes = list(filter(has_memory, reads)), list(filter(has_memory, writes))
+        by_host = plan.name == "_local_scalar_dense"
+        if by_host and not reads:  # of a traced graph's constant, handed on as a number
+            return None
+        if self.on_device is not None and self.on_device.devices:
+            with unheard():
+                device = self.on_device.device_of((*reads, *writes), kwargs)
+            if device is not None:
+                host = self.on_device.fences.host
+                return Call(plan, args, kwargs, host, reads, writes, host=by_host, device=device)
+        if plan.is_view or self._here.of_device:
+            return None
+        lane = virtual.current_lane()
+        if lane.fences.tally is not self.tally:  # a probe's
+            return None
+        return Call(plan, args, kwargs, lane, reads, writes, host=by_host)
+
+    def _made(self, call: Call, func: Any, args: Any, kwargs: Any) -> Any:
+        """Makes a call between what the listeners want before and after it."""
+        if call.device is not None:
+            return self._made_on_device(call, lambda: called(func, args, kwargs))
+        undo = self.before(call)
+        try:
+            result = called(func, args, kwargs)
+        finally:
+            if undo:
+                self._undo(undo)
+        try:
+            if not (call.writes or call.host):
+                call.made = _made(result)
+            if call.made or call.plan.name != "_to_copy":
+                self.after(call)
+        except Exception as err:
+            broke(self.tally, CHECK, err)
+        return result
+
+    def _made_on_device(self, call: Call, make: Callable[[], Any]) -> Any:
+        on_device, device = self.on_device, call.device
+        if on_device is None or device is None:
+            return make()
+        return made_once(self.tally, CHECK, lambda once: on_device.run(call, device, once), make)
+
+    def before(self, call: Call) -> list[tuple[str, Callable[[], None]]]:
+        """Tells the listeners of what is about to be done; returns what to call after it."""
+        here = self._here
+        here.quiet = True
+        undo: list[tuple[str, Callable[[], None]]] = []
+        try:
+            with unheard():
+                for listener in self.listeners:
+                    try:
+                        one = listener.before(call)
+                    except Exception as err:
+                        broke(self.tally, listener.check, err)
+                        continue
+                    if one is not None:
+                        undo.append((listener.check, one))
+        except BaseException:
+            self._undo(undo)
+            raise
+        finally:
+            here.quiet = False
+        return undo
+
+    def _undo(self, undo: list[tuple[str, Callable[[], None]]]) -> None:
+        self._here.quiet = True
+        try:
+            with unheard():
+                for check, one in reversed(undo):
+                    with contained(self.tally, check):
+                        one()
+        finally:
+            self._here.quiet = False
+
+    def after(self, call: Call) -> None:
+        """Tells the listeners of what was done."""
+        here = self._here
+        here.quiet = True
+        try:
+            with unheard():
+                for listener in self.listeners:
+                    try:
+                        listener.after(call)
+                    except Exception as err:
+                        broke(self.tally, listener.check, err)
+        finally:
+            here.quiet = False
+
+    def _host_read(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        plan = Plan(name, (), (), is_view=False)
+
+        @functools.wraps(method)
+        def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            here = self._here
+            # On a relay tensor the method comes back for the plain one underneath.
+            is_plain = type(tensor) is torch.Tensor or type(tensor) is torch.nn.Parameter
+            if here.quiet or here.reading or not is_plain or not self.tally.active:
+                return method(tensor, *args, **kwargs)
+            if not has_memory(tensor) or is_traced():
+                return method(tensor, *args, **kwargs)
+            if sys._getframe(1).f_code.co_filename.startswith(_OWN):
+                return method(tensor, *args, **kwargs)
+            here.reading = True
+            try:
+                call = None
+                with contained(self.tally, CHECK):
+                    call = self._read_by_host(plan, tensor, args, kwargs)
+                if call is None:
+                    return method(tensor, *args, **kwargs)
+                return self._made(call, method, (tensor, *args), kwargs)
+            finally:
+                here.reading = False
+
+        passes_on(read)
+        return read
+
+    def _read_by_host(self, plan: Plan, tensor: torch.Tensor, args: Any, kwargs: Any) -> Call:
+        on_device = self.on_device
+        if on_device is not None and on_device.devices:
+            with unheard():  # a function mode of the program hears who asks for a device
+                device = tensor.device
+            if device.type in on_device.devices:
+                host = on_device.fences.host
+                return Call(plan, args, kwargs, host, [tensor], [], host=True, device=device)
+        return Call(plan, args, kwargs, virtual.current_lane(), [tensor], [], host=True)
+
+
+class _Here(threading.local):
+    """What a thread is at: its mode, and whether we look elsewhere.
+
+    One `of_device` has entered no virtual stream: what it does with the host's memory is no launch.
+    """
+
+    def __init__(self) -> None:
+        self.mode: Mode | None = None
+        self.factories: FactoryMode | None = None
+        self.of_device = False
+        self.quiet = False
+        self.reading = False
+
+
+class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees each operator of a thread."""
+
+    # Else torch refuses to run `torch.cond` and its like.
+    supports_higher_order_operators = True
+
+    def __init__(self, ops: Ops) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.ops = ops
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keeps torch from wrapping the method below, which would import all of Dynamo."""
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Leaves code compiled that is compiled: its operators are one call, out of sight."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        is_composite = False
+        try:
+            is_composite = decomposes(func, types, args)
+        except Exception as err:
+            broke(self.ops.tally, CHECK, err)
+        if is_composite:
+            return taken_apart(self, func, args, kwargs)
+        return self.ops.run(func, args, kwargs or {})
+
+
+_NO_MEMORY = "a sparse, nested or wrapped tensor has no plain memory that accesses could be told by"
+
+
+# By torch's own word, what these bring or how much of it hangs on values: of a device the host has
+# to wait for it. Of an index that holds for masks alone; of some others torch says nothing, as of
+# the last step of `torch.tensor`, which has uploaded its values.
+_WAITING = frozenset({"is_nonzero", "multinomial", "_linalg_check_errors", "lift_fresh"})
+_BY_MASK = frozenset({"index"})
+_BY_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+# They change what a tensor object shows, and no element.
+_MOVES = frozenset({"set_", "resize_", "lift_fresh", "detach", "detach_", "alias"})
+_plans: dict[Any, Plan] = {}
+
+
+def _planned(func: Any, tally: Tally) -> Plan:
+    """Returns an operator's plan; one that has none is passed on and counted."""
+    if getattr(func, "_schema", None) is None:
+        return Plan(str(func), (), (), is_view=True, unknown="they run others out of sight")
+    try:
+        return _plan(func)
+    except Exception as err:
+        broke(tally, CHECK, err)
+        return Plan(str(func), (), (), is_view=True, unknown="fmcheck could not read their schema")
+
+
+def _plan(func: Any) -> Plan:
+    schema = func._schema
+    reads: list[tuple[int, str]] = []
+    writes: list[tuple[int, str]] = []
+    for position, argument in enumerate(schema.arguments):
+        if "Tensor" not in str(argument.type):
+            continue
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        (writes if is_written else reads).append((position, argument.name))
+    name = schema.name.partition("::")[2]
+    # Factories look at the shape of what they are given.
+    makes_alike = name.endswith("_like") or name.startswith("new_")
+    return Plan(
+        name,
+        () if makes_alike else tuple(reads),
+        tuple(writes),
+        is_view=bool(getattr(func, "is_view", False))
+        or name in _MOVES
+        or torch.Tag.inplace_view in getattr(func, "tags", ()),
+        fills=not name.removeprefix("new_").startswith("empty"),
+        of_torch=schema.name.startswith("aten::"),
+        waits=name in _WAITING
+        or (name not in _BY_MASK and not _BY_VALUES.isdisjoint(getattr(func, "tags", ()))),
+    )
+
+
+def _tensors(places: tuple[tuple[int, str], ...], args: Any, kwargs: Any) -> list[torch.Tensor]:
+    found: list[torch.Tensor] = []
+    for position, name in places:
+        value = args[position] if position < len(args) else kwargs.get(name)
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [one for one in value if isinstance(one, torch.Tensor)]
+    return found
+
+
+def _made(result: Any) -> list[torch.Tensor]:
+    if isinstance(result, torch.Tensor):
+        return [result] if has_memory(result) else []
+    if isinstance(result, (list, tuple)):
+        return [one for one in result if isinstance(one, torch.Tensor) and has_memory(one)]
+    return []
+
+
+def _argument(call: Call, position: int, name: str) -> Any:
+    return call.args[position] if position < len(call.args) else call.kwargs.get(name)

@@ -1,0 +1,255 @@
+"""FR401 stream-race: two accesses, one of them a write, and no fence between their streams."""
+
+from __future__ import annotations
+
+import os
+from contextlib import nullcontext
+from dataclasses import replace
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+
+import numpy as np
+
+from fmcheck.finding import CHECKS, Access, Violation
+from fmcheck.runtime.core import story
+from fmcheck.runtime.core.clocks import Shadow
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from contextlib import AbstractContextManager
+
+    import numpy.typing as npt
+
+    from fmcheck.runtime.core.clocks import Conflict
+    from fmcheck.runtime.order.fences import Fences, Happening, Lane, Snapshot
+    from fmcheck.runtime.relay.buffer import RelayBuffer
+
+CODE = "FR401"
+INCOMPLETE = "incomplete"
+
+
+class Party(NamedTuple):
+    """One of the two accesses: `verb` as a report has it, where, and on which lane."""
+
+    verb: str
+    moment: int
+    lane: Lane
+
+
+class Delaying(Protocol):
+    """What lets a write be late for whoever did not wait for it."""
+
+    def adopt(self, buffer: RelayBuffer) -> None:
+        """Writes to a buffer may be late from now on."""
+
+    def wrote(self, buffer: RelayBuffer, rows: Any, lane: Lane) -> None:
+        """A lane wrote rows of a buffer."""
+
+
+class RelayLanes:
+    """What every lane did to each row of one relay buffer. `current` gives the current stream's."""
+
+    def __init__(
+        self,
+        buffer: RelayBuffer,
+        fences: Fences,
+        current: Callable[[], Lane],
+        delay: Delaying | None = None,
+    ) -> None:
+        self.buffer = buffer
+        self.current = current
+        self.delay = delay
+        self.fences = fences
+        self.shadow = Shadow(len(buffer.ledger), fences.clocks)
+
+    def wrote(self, rows: Any, moment: int) -> None:
+        """The current stream wrote rows."""
+        lane = self.current()
+        self._enter("write", rows, moment, lane, writes=True)
+        if self.delay is not None:
+            self.delay.wrote(self.buffer, rows, lane)
+
+    def gathered(self, rows: Any, moment: int) -> None:
+        """The current stream gathered rows."""
+        self._enter("gather", rows, moment, self.current())
+
+    def peeked(self, rows: Any, site: int, by_host: bool) -> None:
+        """The current stream read rows, or the host did, which has waited for that stream."""
+        lane = self.current()
+        if by_host:
+            self.fences.read_by_host(lane)
+            lane = self.fences.host
+        moment = self.fences.tally.moments.on(lane.name, site)
+        self._enter("peek", rows, moment, lane)
+
+    def reused(self, rows: npt.NDArray[Any]) -> None:
+        """The host gave rows to new owners: nothing that was launched may still use them."""
+        tally = self.fences.tally
+        moment = tally.moments.on(self.fences.host.name, tally.sites.here())
+        self._enter("hand-out", rows, moment, self.fences.host, writes=True)
+
+    def _enter(self, verb: str, rows: Any, moment: int, lane: Lane, writes: bool = False) -> None:
+        self.fences.now(lane)
+        touch = self.shadow.write if writes else self.shadow.read
+        self._judge(touch(rows, lane.number, moment), Party(verb, moment, lane))
+
+    def _judge(self, found: Iterable[Conflict], late: Party) -> None:
+        happened = self.fences.tell(
+            late.lane, late.verb, late.moment, about=self.buffer.name, ordered=not found
+        )
+        for conflict in found:
+            rows = conflict.rows[~np.isin(conflict.rows, self.buffer.sink_rows)]
+            if not rows.size:
+                continue
+            moment = int(conflict.moments[np.searchsorted(conflict.rows, rows[0])])
+            early = early_party(conflict.kind, moment, self.fences.lanes[conflict.lane])
+            snapshot = self.fences.snapshot((early.lane, late.lane))
+            self._report(conflict.kind, rows, early, late, happened, snapshot)
+
+    def _report(
+        self,
+        kind: str,
+        rows: npt.NDArray[Any],
+        early: Party,
+        late: Party,
+        happened: Happening,
+        snapshot: Snapshot,
+        at_the_time: AbstractContextManager[None] | None = None,
+    ) -> None:
+        """Reports a race. `at_the_time` sets the ledger back to what it held then."""
+        buffer, tally = self.buffer, self.buffer.tally
+        if tally.sites.is_showing():
+            return
+        site = tally.sites[tally.moments.site(late.moment)]
+        if tally.seen_again((CODE, buffer.name, site)):
+            return
+        first = int(rows[0])
+        found = race(self.fences, kind, early, late, [happened], snapshot)
+        with at_the_time or nullcontext():
+            last_write, last_read = story.last_accesses(buffer, first)
+            generation = int(buffer.ledger.generation[first])
+            tally.report(
+                replace(
+                    found,
+                    buffer=buffer.name,
+                    rows=tuple(int(row) for row in rows[: story.SHOWN]),
+                    row_count=len(rows),
+                    device=buffer.device,
+                    access=story.access(buffer, late.verb, late.moment, first, generation),
+                    last_write=found.last_write or last_write,
+                    last_read=found.last_read or last_read,
+                    owner=_owner(buffer, first, generation),
+                    neighbours=tuple(story.neighbours(buffer, first)),
+                )
+            )
+
+
+def _owner(buffer: RelayBuffer, row: int, generation: int) -> str:
+    """Returns who held a row in a generation; in that of now, "" if nobody does any more."""
+    owners = buffer.owners
+    if owners is None:
+        return ""
+    is_past = generation != owners.generation(row)
+    return owners.name(row, generation) if is_past else owners.owner(row)
+
+
+def early_party(kind: str, moment: int, lane: Lane) -> Party:
+    """Returns the earlier access of a race of some kind."""
+    return Party("gather" if kind == "read-write" else "write", moment, lane)
+
+
+def race(
+    fences: Fences,
+    kind: str,
+    early: Party,
+    late: Party,
+    last: Iterable[Happening] = (),
+    snapshot: Snapshot | None = None,
+) -> Violation:
+    """Returns a race as it is told; whose buffer it is, is left to the caller to enter.
+
+    `snapshot` is what was behind the lanes at the later access, by default what is now.
+    """
+    tally = fences.tally
+    lanes = (early.lane, late.lane)
+    snapshot = fences.snapshot(lanes) if snapshot is None else snapshot
+    accesses = {
+        "write-read": (_access(fences, early), None),
+        "write-write": (_access(fences, early), None),
+        "read-write": (None, _access(fences, early)),
+    }
+    last_write, last_read = accesses[kind]
+    return Violation(
+        code=CODE,
+        name=CHECKS[CODE],
+        buffer="",
+        rows=(),
+        row_count=0,
+        values=(),
+        access=_access(fences, late),
+        last_write=last_write,
+        last_read=last_read,
+        test=tally.test,
+        device="cpu",
+        pid=os.getpid(),
+        missing=_missing(fences, early, late),
+        notes=tuple(_notes(fences, kind, early, late, snapshot)),
+        history=snapshot.history(lanes, last),
+        confidence=INCOMPLETE if snapshot.doubts or fences.gate(kind) else "",
+    )
+
+
+def _access(fences: Fences, party: Party) -> Access:
+    tally = fences.tally
+    return Access(
+        party.verb,
+        tally.sites[tally.moments.site(party.moment)],
+        tally.moments.step_of(party.moment),
+        party.lane.name,
+    )
+
+
+def _missing(fences: Fences, early: Party, late: Party) -> str:
+    after = _line(fences, early.moment)
+    return (
+        f"{_a_wait(late.lane)} for an event recorded after {after} on {_who(early.lane)}"
+        if early.lane is not fences.host
+        else f"a launch on {_who(late.lane)} after {after}"
+    )
+
+
+def _notes(
+    fences: Fences, kind: str, early: Party, late: Party, snapshot: Snapshot
+) -> Iterator[str]:
+    yield f"{kind}: {early.verb} on {_who(early.lane)}, then {late.verb} on {_who(late.lane)}"
+    for lane in (late.lane, early.lane):
+        yield f"{_who(lane)} had waited for {_waits(snapshot, lane)}"
+    gate = fences.gate(kind)
+    if gate:
+        yield f"the contract says: {gate}"
+    yield from snapshot.out_of_sight()
+    if fences.seed is not None:
+        yield f"streams were perturbed: --fmcheck-streams=random --fmcheck-seed {fences.seed}"
+
+
+def _waits(snapshot: Snapshot, lane: Lane) -> str:
+    told = [
+        f"{_who(wait.after.lane)} up to {_line(snapshot.fences, wait.after.happening.moment)}"
+        for wait in snapshot.waited(lane)
+        if wait.after is not None
+    ]
+    nothing = "nothing" if snapshot.all_waits else "nothing that is remembered"
+    return ", ".join(told) or nothing
+
+
+def _a_wait(lane: Lane) -> str:
+    return "a wait of the host" if lane.number == 0 else f"a wait of stream `{lane.name}`"
+
+
+def _who(lane: Lane) -> str:
+    return "the host" if lane.number == 0 else f"stream `{lane.name}`"
+
+
+def _line(fences: Fences, moment: int) -> str:
+    site = fences.tally.sites[fences.tally.moments.site(moment)]
+    return f"{PurePath(site.path).name}:{site.line}"

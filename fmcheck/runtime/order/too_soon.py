@@ -1,0 +1,101 @@
+"""Reports of what came too soon for a stream that was not done: FR402, FR403 and FR404."""
+
+from __future__ import annotations
+
+import os
+from pathlib import PurePath
+from typing import TYPE_CHECKING
+
+from fmcheck.finding import CHECKS, Access, Violation
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fmcheck.finding import Site
+    from fmcheck.runtime.order.blocks import Use
+    from fmcheck.runtime.order.fences import Fences
+
+
+class TooSoon:
+    """Tells each gap once: the check, where it showed, and the two lanes."""
+
+    def __init__(self, fences: Fences) -> None:
+        self.fences = fences
+        self.tally = fences.tally
+        # Engines need not lend memory of a CPU: without a first time, nothing says that they would.
+        self.lends = False
+        self._told: dict[tuple[str, Site, str, str], tuple[str, str, Site]] = {}
+
+    def begin_test(self) -> None:
+        """Tells each gap again, and as the next test's own."""
+        self.lends = False
+        self._told.clear()
+
+    def line(self, moment: int) -> str:
+        """Returns the file's name and the line of a moment."""
+        site = self.tally.sites[self.tally.moments.site(moment)]
+        return f"{PurePath(site.path).name}:{site.line}"
+
+    def _access(self, verb: str, use: Use) -> Access:
+        moments = self.tally.moments
+        site = self.tally.sites[moments.site(use.moment)]
+        return Access(verb, site, moments.step_of(use.moment), use.lane.name)
+
+    def tell(
+        self,
+        code: str,
+        late: Use,
+        verb: str,
+        early: Use,
+        early_verb: str,
+        missing: str,
+        note: str,
+        made: Use | None = None,
+    ) -> None:
+        """Reports that `late` came before `early` was done, or counts it where that was told.
+
+        `made` is the allocation of memory that was freed too soon.
+        """
+        tally, fences = self.tally, self.fences
+        if tally.sites.is_showing():
+            return
+        site = tally.sites[tally.moments.site(late.moment)]
+        begun = tally.sites[tally.moments.site((made or early).moment)]
+        name = f"memory of {PurePath(begun.path).name}:{begun.line} in {begun.function}"
+        # One line that frees a batch too soon frees many tensors: one report for all of them.
+        gap = (code, site, early.lane.name, late.lane.name if made else name)
+        with tally.lock:
+            told = self._told.setdefault(gap, (code, name, site))
+            if tally.seen_again(told):
+                return
+            code, name, site = told
+            first = fences.tell(early.lane, early_verb, early.moment, about=name)
+            last = fences.tell(late.lane, verb, late.moment, about=name, ordered=False)
+            is_read = code == "FR404"
+            before = self._access(early_verb, early)
+            doubts = tuple(self._doubts(code))
+            tally.report(
+                Violation(
+                    code=code,
+                    name=CHECKS[code],
+                    buffer=name,
+                    rows=(),
+                    row_count=0,
+                    values=(),
+                    access=self._access(verb, late),
+                    last_write=before if is_read else None,
+                    last_read=None if is_read else before,
+                    test=tally.test,
+                    device="cpu",
+                    pid=os.getpid(),
+                    missing=missing,
+                    notes=(note, *doubts),
+                    history=fences.history((early.lane, late.lane), (first, last)),
+                    confidence="incomplete" if doubts else "",
+                )
+            )
+
+    def _doubts(self, code: str) -> Iterator[str]:
+        yield from self.fences.out_of_sight()
+        if code == "FR402" and not self.lends:
+            yield "this engine was not seen to call `record_stream`, which it may do on a GPU only"

@@ -1,0 +1,156 @@
+"""Adoption: a tensor that becomes a relay buffer is replaced by an alias.
+
+What it holds then is a placeholder, which is poisoned, or values, which are rows written. Nothing
+of a tensor says which; what is known is when it was bound, by what, and what stands in it.
+"""
+
+from __future__ import annotations
+
+import enum
+import weakref
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+
+from fmcheck.runtime.relay import devices, origin, relay_tensor
+
+if TYPE_CHECKING:
+    from fmcheck.contract import Buffer, Relay
+    from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.relay.buffer import RelayBuffer, Streams
+    from fmcheck.runtime.relay.owners import Owners
+
+# By address; a buffer keeps its storage alive, so no address is used twice while it is in here.
+_by_storage: weakref.WeakValueDictionary[tuple[Tally, str, int], RelayBuffer] = (
+    weakref.WeakValueDictionary()
+)
+
+
+class Bind(enum.Enum):
+    """When a tensor was assigned to a declared attribute."""
+
+    IN_INIT = "by `__init__`, where there was none"
+    LATER = "by a method, where there was none"
+    AGAIN = "in place of another one"
+
+
+class Services(Protocol):
+    """What a session does for the buffers that it adopts."""
+
+    @property
+    def streams(self) -> Streams | None:
+        """What follows the session's streams, None where nothing does."""
+
+    def before_buffers_on(self, kind: str) -> None:
+        """A buffer on this kind of device is about to be adopted."""
+
+
+def adopt(
+    tensor: Any,
+    name: str,
+    buffer: Buffer,
+    relay: Relay,
+    tally: Tally,
+    bind: Bind,
+    services: Services,
+    owners: Owners | None = None,
+) -> torch.Tensor:
+    """Returns the alias for a tensor assigned to a declared buffer.
+
+    A storage that is watched already keeps its state, whichever attribute it goes by.
+    """
+    if not isinstance(tensor, torch.Tensor):
+        raise TypeError(f"expected a tensor, got {type(tensor).__name__}")
+    if type(tensor) is relay_tensor.RelayTensor and tensor._relay.tally is tally:
+        return tensor
+    tensor = relay_tensor.plain(tensor)
+    tally.kinds.add(tensor.device.type)
+    if tensor.device.type == "meta" and type(tensor) is torch.Tensor:
+        return devices.stray(tensor, f"{relay.qualname}.{name}", tally)  # type: ignore[no-any-return]
+    if type(tensor) is not torch.Tensor:
+        return _refused(tensor)
+    if tensor.dim() == 0:
+        raise ValueError("a tensor without dimensions has no rows")
+    key = (tally, str(tensor.device), tensor.untyped_storage().data_ptr())
+    known = _by_storage.get(key)
+    if known is not None and _lies_in(tensor, known.base):
+        return relay_tensor.alias(tensor, known, _window_if_whole(tensor, known))
+    services.before_buffers_on(tensor.device.type)
+    made = relay_tensor.relay_tensor(
+        tensor,
+        f"{relay.qualname}.{name}",
+        relay.class_,
+        tally,
+        buffer.bound,
+        relay.sink_rows,
+        owners,
+        buffer.overwrite,
+        services.streams,
+    )
+    _begin(made._relay, tensor, name, bind)
+    tally.buffers += 1
+    if tensor.numel():
+        _by_storage[key] = made._relay
+    return made
+
+
+def _begin(relay: RelayBuffer, tensor: torch.Tensor, name: str, bind: Bind) -> None:
+    """Poisons a placeholder, and takes anything else for values.
+
+    Made by `__init__` it is a placeholder, unless it was written in place and is not one number
+    throughout. Bound later it is one if it comes straight from a factory and holds one number that
+    marks an empty row; what else a factory gave (`torch.empty`), the engine's first access tells:
+    it writes to a placeholder before it gathers.
+    """
+    is_one_number, is_mark = relay.fill()
+    is_bare = bind is Bind.LATER and _is_bare(tensor, name)
+    is_placeholder = {
+        Bind.IN_INIT: is_one_number or not _was_written(tensor),
+        Bind.LATER: is_mark and is_bare,
+        Bind.AGAIN: False,
+    }
+    if is_placeholder[bind]:
+        relay.lay_poison()
+    else:
+        relay.adopt_values(bound=True)
+        relay.is_on_trust = is_bare
+
+
+def _is_bare(tensor: torch.Tensor, name: str) -> bool:
+    """Tells whether a tensor that is being bound comes from a factory, and was not written since.
+
+    In inference mode writes are not counted: there it has had no other use.
+    """
+    return not _was_written(tensor) and origin.is_bare(name, once=tensor.is_inference())
+
+
+def _was_written(tensor: torch.Tensor) -> bool:
+    """Tells whether a tensor is known to have been written in place."""
+    return not tensor.is_inference() and tensor._version > 0
+
+
+def _refused(tensor: torch.Tensor) -> torch.Tensor:
+    """Leaves a tensor that has no memory of its own to watch, as under a fake mode."""
+    if tensor.device.type == "meta" or "Fake" in type(tensor).__name__:
+        return tensor
+    raise TypeError(f"expected a plain tensor, got {type(tensor).__name__}")
+
+
+def _lies_in(tensor: torch.Tensor, base: torch.Tensor) -> bool:
+    if tensor.dtype != base.dtype:
+        return False
+    start, end = _span(tensor)
+    first, last = _span(base)
+    return first <= start and end <= last
+
+
+def _span(tensor: torch.Tensor) -> tuple[int, int]:
+    reach = sum((n - 1) * int(s) for n, s in zip(tensor.shape, tensor.stride(), strict=True))
+    start = int(tensor.storage_offset())
+    return start, start + reach
+
+
+def _window_if_whole(tensor: torch.Tensor, known: RelayBuffer) -> Any:
+    base = known.base
+    same = tensor.shape == base.shape and tensor.stride() == base.stride()
+    return known.whole if same and tensor.storage_offset() == base.storage_offset() else None

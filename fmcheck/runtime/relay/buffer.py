@@ -1,0 +1,624 @@
+"""A relay buffer under watch: its memory, poison and ledger, and the verdict on a gather."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Protocol
+
+import numpy as np
+
+from fmcheck.runtime.core import story
+from fmcheck.runtime.core.ledger import NEVER, Ledger
+from fmcheck.runtime.core.rows import EVERYTHING, row_dims, row_map
+from fmcheck.runtime.relay import picks, scope
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy.typing as npt
+
+    from fmcheck.runtime.core.poison import Poison
+    from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.relay.memory import Memory, Veil
+    from fmcheck.runtime.relay.owners import Owners
+
+
+@dataclass(eq=False)
+class Window:
+    """What a tensor shows of a relay buffer: all of it, or what a view reaches.
+
+    `rows` has the row of each element, `dims` are the dimensions along which it changes.
+    """
+
+    rows: npt.NDArray[np.int64]
+    memory: Memory
+    whole: bool
+    dims: frozenset[int] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.dims = row_dims(self.rows)
+
+    def touched(self, expression: Any) -> npt.NDArray[Any]:
+        """Returns the rows that an index expression touches, in the shape of what it picks.
+
+        Of a whole buffer that is one number a row, without its inner dimensions.
+        """
+        if not self.whole:
+            return np.asarray(self.rows[expression])
+        if type(expression) is np.ndarray and expression.dtype.kind != "b":
+            return expression
+        if isinstance(expression, tuple) or getattr(expression, "ndim", 1) > 1:
+            return np.asarray(self.rows[expression])
+        return np.asarray(np.arange(len(self.rows))[expression])
+
+
+@dataclass(eq=False)
+class PutOff:
+    """A gather whose rows are consumed at the end of a scope, unless they are written before."""
+
+    window: Window
+    expression: Any
+    rows: npt.NDArray[Any]
+    moment: int
+    written: npt.NDArray[Any] = field(default_factory=lambda: np.empty(0, np.int64))
+
+    def leave_out(self, rows: npt.NDArray[Any]) -> None:
+        """The rows hold something new."""
+        self.written = np.union1d(self.written, np.intersect1d(self.rows, rows))
+        self.rows = np.setdiff1d(self.rows, rows)
+
+
+@dataclass(frozen=True, slots=True)
+class Seen:
+    """What a judge saw of a gather: whether each row held a value, and none of poison."""
+
+    all_live: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """What a write did: whether it went into what stood there, and whether it wrote one number.
+
+    A constant is a number in the engine's source; a tensor of values is never one.
+    """
+
+    updates: bool = False
+    constant: bool = False
+
+
+#: A write of values.
+VALUES = Write()
+
+
+#: A gather that nobody has judged, or of no rows.
+UNSEEN = Seen()
+
+
+class Lanes(Protocol):
+    """What keeps the accesses of a buffer stream by stream. Rows are as the buffer has them."""
+
+    def wrote(self, rows: Any, moment: int) -> None:
+        """The current stream wrote rows."""
+
+    def gathered(self, rows: Any, moment: int) -> None:
+        """The current stream gathered rows."""
+
+    def peeked(self, rows: Any, site: int, by_host: bool) -> None:
+        """The current stream read rows, or the host did."""
+
+    def reused(self, rows: npt.NDArray[Any]) -> None:
+        """The host gave rows to new owners."""
+
+
+class Streams(Protocol):
+    """What follows the streams of a session."""
+
+    def adopt(self, buffer: RelayBuffer) -> None:
+        """Gives a new buffer its lanes."""
+
+
+class RelayBuffer:
+    """One watched buffer. All that happens to it goes through here, under the session's lock.
+
+    `base` is the tensor that was taken hold of, `veil` what is poisoned of it where the memory is
+    left alone; nothing here looks into them. `lanes` are there once a session follows the device's
+    streams. Without `owners` no row is ever handed out; `overwrite` is the contract's word on
+    writing over unread values. `streams` are the session's, None where it follows none.
+    """
+
+    base: Any
+    veil: Veil | None = None
+    #: Its values may be those of a placeholder: the first write or gather decides.
+    is_on_trust = False
+    #: Whether its ledger lies beside it on its device.
+    is_on_device = False
+    streams: Streams | None = None
+
+    def __init__(
+        self,
+        name: str,
+        relay: str,
+        whole: Window,
+        poison: Poison,
+        sink_rows: Sequence[int],
+        tally: Tally,
+        device: str,
+        owners: Owners | None = None,
+        overwrite: str = "never",
+    ) -> None:
+        self.name = name
+        self.relay = relay
+        self.whole = whole
+        self.poison = poison
+        self.ledger = Ledger(len(whole.rows))
+        self.tally = tally
+        self.device = device
+        self.on_cuda = device.startswith("cuda")
+        self.sink_rows = sink_rows
+        self.owners = owners
+        self.overwrite = overwrite
+        self.escapes: dict[tuple[str, int], int] = {}
+        self._gathered = False
+        # Whether untracked code was seen to write here, and which rows it may have written since.
+        self._has_other_writers = False
+        self._in_doubt: npt.NDArray[np.bool_] = np.zeros(len(self.ledger), bool)
+        self._version = 0
+        self._judges_values = poison.certain or poison.bound is not None
+        self._guards_writes = owners is not None and overwrite == "never"
+        self._sink = np.array([row for row in sink_rows if row < len(self.ledger)], np.int64)
+        # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
+        self._sink_parts = [whole.memory.part(slice(row, row + 1)) for row in self._sink.tolist()]
+        self._put_off: list[PutOff] = []
+        self.lanes: Lanes | None = None
+        if owners is not None:
+            rows = np.arange(len(self.ledger))
+            self.ledger.generation[:] = [owners.generation(row) for row in rows.tolist()]
+            owners.followers.add(self)
+
+    def take(self, base: Any, veil: Veil | None) -> None:
+        """Takes hold of a tensor, from what was done to it so far."""
+        self.base, self.veil = base, veil
+        self._version = 0 if base.is_inference() else base._version
+
+    def lay_poison(self) -> None:
+        """Fills every row but the sinks with poison: the buffer is new, nobody has written it."""
+        with self.tally.lock:
+            self._poison_over(self.whole, EVERYTHING)
+
+    def adopt_values(self, bound: bool = False) -> None:
+        """Takes the buffer as it is: rows of poison are empty, all others live.
+
+        If it was `bound` by the engine just now, that is what wrote them.
+        """
+        with self.tally.lock:
+            bits = self.whole.memory.read(EVERYTHING)
+            live = ~_rows_all(self.poison.is_poison(bits))
+            sites, moments = self.tally.sites, self.tally.moments
+            moment = moments.now(sites.here(), self.device) if bound else NEVER
+            self.ledger.adopt(live, moment)
+
+    def fill(self) -> tuple[bool, bool]:
+        """Tells whether the buffer holds one number throughout, and whether that marks emptiness.
+
+        Zero does, the poison, what the contract calls invalid, and a float that is not finite.
+        """
+        bits = self.whole.memory.read(EVERYTHING).reshape(-1)
+        if not bits.size:
+            return True, True
+        if not (bits == bits[0]).all():
+            return False, False
+        value = self.poison.values(bits[:1])
+        marks = self.poison.is_poison(bits[:1]) | self.poison.is_invalid(bits[:1])
+        return True, bool(marks[0] or value[0] == 0 or not np.isfinite(value[0]))
+
+    def _settle(self, window: Window, expression: Any, how: Write) -> None:
+        """The first write to a buffer on trust: what it was bound with is a placeholder.
+
+        An update goes into values, and the sink is nobody's.
+        """
+        if how.updates:
+            self.is_on_trust = False
+        elif not np.isin(window.touched(expression) % len(self.ledger), self._sink).all():
+            self.is_on_trust = False
+            values = window.memory.read(expression)
+            self._poison_over(self.whole, EVERYTHING)
+            window.memory.write(expression, values)
+            window.memory.uncover(expression)
+            self.ledger.adopt(np.zeros(len(self.ledger), bool))
+
+    # --- the whole buffer, by an index that torch has as a tensor ---
+
+    def order(self) -> None:
+        """An access is about to be made."""
+
+    def gather_rows(self, index: Any, result: Any, site: int) -> None:
+        """A gather of whole rows, after it was made: `index` holds their numbers."""
+        if not self.is_captured():
+            self.gather(self.whole, np.atleast_1d(picks.host(index)), site)
+
+    def judge_rows(self, index: Any, site: int) -> None:
+        """A gather of whole rows that is about to be made: the verdict alone."""
+        if not self.is_captured():
+            self.judge(self.whole, picks.host(index), site)
+
+    def retire_rows(self, index: Any, site: int) -> None:
+        """A gather of whole rows that was judged has been made."""
+        if not self.is_captured():
+            self.retire(self.whole, picks.host(index), site)
+
+    def stash_rows(self, expression: Any, site: int, how: Write = VALUES) -> None:
+        """A write into the whole buffer, after it was made."""
+        if not self.is_captured():
+            self.stash(self.whole, picks.host(expression), site, how)
+
+    def is_captured(self) -> bool:
+        """Tells whether what is launched goes into a graph; if so, counts an unchecked call."""
+        if not self.on_cuda:
+            return False
+        capturing = picks.is_capturing()
+        self.tally.unchecked += capturing
+        return capturing
+
+    # --- by an index expression of NumPy ---
+
+    def peek(self, window: Window, site: int, by_host: bool = False) -> None:
+        """A read that does not consume; the host's own waits for what it reads."""
+        if not self.tally.active:
+            return
+        self.tally.peeks += 1
+        if self.lanes is not None:
+            with self.tally.lock:
+                self.lanes.peeked(
+                    EVERYTHING if window.whole else np.unique(window.rows), site, by_host
+                )
+
+    def stash(self, window: Window, expression: Any, site: int, how: Write = VALUES) -> None:
+        """A write, after it was made: the rows are live, and their values judged.
+
+        One that updates what stood there (`add_`) loses nothing. Rows that a constant has filled
+        with poison are not live: that is how an engine takes values out.
+        """
+        if not self.tally.active:
+            return
+        with self.tally.lock:
+            self.tally.writes += 1
+            self.tally.touched.add(self.relay)
+            self._heed_other_writes(own=1)
+            rows = window.touched(expression)
+            if rows.size == 0:
+                return
+            moment = self.tally.moments.now(site, self.device)
+            if self.lanes is not None:
+                self.lanes.wrote(rows, moment)
+            window.memory.uncover(expression)
+            if self.is_on_trust:
+                self._settle(window, expression, how)
+            invalid = retired = None
+            if self._judges_values:
+                bits = window.memory.read(expression)
+                if not self.poison.clears(bits):
+                    invalid = self._judge_values(rows, bits, how, moment)
+                    retired = self._rows_of_poison(rows, bits, how)
+            if retired is not None:
+                self.ledger.invalidate(retired, moment)
+                rows = np.setdiff1d(rows % len(self.ledger), retired)
+            if self._guards_writes and not how.updates:
+                self._judge_write(window, expression, rows, moment)
+            self.ledger.stash(rows, moment)
+            if invalid is not None:
+                self.ledger.report(invalid)
+            for waiting in self._put_off:
+                waiting.leave_out(rows % len(self.ledger))
+
+    def gather(self, window: Window, expression: Any, site: int) -> None:
+        """A gather, after it was made: the verdict, then poison over what was gathered."""
+        if not self.tally.active:
+            return
+        with self.tally.lock:
+            rows = window.touched(expression)
+            moment = self.tally.moments.now(site, self.device)
+            seen = self._judge(window, expression, rows, moment)
+            self._retire(window, expression, rows, moment, seen)
+
+    def judge(self, window: Window, expression: Any, site: int) -> None:
+        """A gather that is about to be made: the verdict alone."""
+        if not self.tally.active:
+            return
+        with self.tally.lock:
+            moment = self.tally.moments.now(site, self.device)
+            self._judge(window, expression, window.touched(expression), moment)
+
+    def retire(self, window: Window, expression: Any, site: int) -> None:
+        """A gather that was judged has been made: poison over what was gathered."""
+        if not self.tally.active:
+            return
+        with self.tally.lock:
+            moment = self.tally.moments.now(site, self.device)
+            self._retire(window, expression, window.touched(expression), moment, UNSEEN)
+
+    def hand_out(self, rows: npt.NDArray[np.int64]) -> None:
+        """Rows have new owners: they are empty, with poison over what the old ones left.
+
+        On a device, the poison must not overtake gathers that are still in flight for the old
+        owners; here each gather has been waited for.
+        """
+        if not self.tally.active or self.owners is None:
+            return
+        with self.tally.lock:
+            rows = self._owned(rows)
+            if not rows.size:
+                return
+            generations = [self.owners.generation(row) for row in rows.tolist()]
+            if self.lanes is not None and self.owners.drained:
+                self.lanes.reused(rows)
+            self._poison_over(self.whole, rows)
+            self.ledger.hand_out(rows, generations)
+            for waiting in self._put_off:
+                waiting.leave_out(rows)
+
+    def spare(self, rows: npt.NDArray[np.int64]) -> None:
+        """Rows were taken back, or go on to the next chunk: what they hold may be overwritten."""
+        if self.tally.active:
+            with self.tally.lock:
+                self.ledger.spare(self._owned(rows))
+
+    def escape(self, how: str, site: int) -> None:
+        """The buffer's memory was handed to code that goes by no function of torch."""
+        if not self.tally.active:
+            return
+        with self.tally.lock:
+            self.escapes[how, site] = self.escapes.get((how, site), 0) + 1
+            self.tally.note(
+                f"buffer `{self.name}`: `{how}` at {self.tally.sites[site]} let its memory out of "
+                "our sight: name the function under `opaque` in the contract"
+            )
+
+    def _owned(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns those of the rows that this buffer has and that are no sink."""
+        rows = rows[(rows >= 0) & (rows < len(self.ledger))]
+        return rows[~np.isin(rows, self._sink)]
+
+    def _retire(
+        self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int, seen: Seen
+    ) -> None:
+        if rows.size == 0:
+            return
+        within = scope.current()
+        if within is not None:
+            self.ledger.spare(np.unique(rows % len(self.ledger)))
+        if within is scope.Scope.PEEK:
+            return
+        if within is scope.Scope.AT_RETURN:
+            gathered = np.unique(rows % len(self.ledger))
+            waiting = PutOff(window, expression, gathered, moment)
+            self._put_off.append(waiting)
+            scope.put_off(lambda: self._retire_now(waiting))
+            return
+        self._poison_over(window, expression)
+        self._in_doubt[rows] = False
+        self.ledger.consume(rows, moment, seen.all_live)
+
+    def _retire_now(self, waiting: PutOff) -> None:
+        with self.tally.lock:
+            self._put_off.remove(waiting)
+            self._retire_but_for_written(waiting)
+
+    def _retire_but_for_written(self, waiting: PutOff) -> None:
+        kept = self.whole.memory.keep(waiting.written)
+        self._poison_over(waiting.window, waiting.expression)
+        self.whole.memory.put_back(waiting.written, kept)
+        self.ledger.consume(waiting.rows, waiting.moment)
+
+    def _poison_over(self, window: Window, expression: Any) -> None:
+        if self.poison.bits is None:
+            return
+        kept = [part.copy() for part in self._sink_parts]
+        window.memory.cover(expression, self.poison.bits)
+        for part, values in zip(self._sink_parts, kept, strict=True):
+            part[...] = values
+
+    def _judge_values(
+        self, rows: npt.NDArray[Any], bits: npt.NDArray[Any], how: Write, moment: int
+    ) -> npt.NDArray[Any] | None:
+        """Reports values just written that the contract calls invalid; returns their rows."""
+        if self.poison.bound is None:
+            return None
+        bad = self.poison.is_invalid(bits)
+        if how.constant or self.poison.is_float:
+            bad &= ~self.poison.is_poison(bits)
+        places = np.broadcast_to(_beside(rows, bits), bits.shape)[bad] % len(self.ledger)
+        found = bits[bad]
+        judged = self._owes_a_value(rows, places, how)
+        places, first = np.unique(places[judged], return_index=True)
+        if not places.size:
+            return None
+        story.report(self, "FR105", places, found[judged][first], moment, verb="write")
+        return places
+
+    def _owes_a_value(
+        self, rows: npt.NDArray[Any], places: npt.NDArray[Any], how: Write
+    ) -> npt.NDArray[np.bool_]:
+        """Tells which of the places a write owes a valid value to.
+
+        A constant over the whole buffer, or over rows that were gathered, marks that there is no
+        value; an update of what holds none cannot make one.
+        """
+        owes = ~np.isin(places, self._sink)
+        if how.updates:
+            return owes & self.ledger.is_live(places)
+        if not how.constant:
+            return owes
+        if np.unique(rows % len(self.ledger)).size == len(self.ledger):
+            return np.zeros(places.shape, bool)
+        return owes & ~self.ledger.is_consumed(places)
+
+    def _rows_of_poison(
+        self, rows: npt.NDArray[Any], bits: npt.NDArray[Any], how: Write
+    ) -> npt.NDArray[Any] | None:
+        """Returns which of the rows just written hold nothing but poison, None if none does.
+
+        Where a valid value may have the poison's bits, a write of it is taken for a value, and so
+        is a whole number that was computed: that is judged as a value.
+        """
+        if not self.poison.certain or not self.poison.is_in(bits):
+            return None
+        if not how.constant and not self.poison.is_float:
+            return None
+        whole = np.unique(rows % len(self.ledger))
+        retired = whole[_rows_all(self.poison.is_poison(self.whole.memory.read(whole)))]
+        return retired if retired.size else None
+
+    def _judge_write(
+        self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int
+    ) -> None:
+        """Reports values of this generation that a write went over before anybody gathered them.
+
+        A write of some columns may be the rest of a row, so that only whole rows are judged.
+        """
+        assert self.owners is not None
+        if not self.ledger.awaits_any(rows):
+            return
+        awaited = self.ledger.is_awaited(rows)
+        lost = self._owned(np.unique(rows[awaited] % len(self.ledger)))
+        lost = lost[self.owners.held(lost) & self._is_covered(window, expression)[lost]]
+        if lost.size:
+            bits = self.whole.memory.read(lost).reshape(len(lost), -1)
+            story.report(self, "FR103", lost, bits[:, 0], moment, verb="write")
+
+    def _is_covered(self, window: Window, expression: Any) -> npt.NDArray[np.bool_]:
+        """Tells of each row whether an index expression reaches all of its elements."""
+        reached = np.zeros(window.rows.shape, bool)
+        reached[expression] = True
+        counts = np.bincount(window.rows[reached], minlength=len(self.ledger))
+        return np.asarray(counts == self.whole.rows[:1].size)
+
+    def _judge(self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int) -> Seen:
+        """Reports what is wrong with a gather; returns what it saw."""
+        self.tally.gathers += 1
+        self.tally.touched.add(self.relay)
+        self.is_on_trust = False
+        if rows.size == 0:
+            return UNSEEN
+        if self.lanes is not None:
+            self.lanes.gathered(rows, moment)
+        if not self._gathered:
+            self._gathered = True
+            self._guards_writes = self.owners is not None and self.overwrite != "always"
+        self._heed_other_writes()
+        bits = window.memory.read(expression)
+        all_live = self.ledger.all_live(rows)
+        if all_live and self.poison.clears(bits):
+            return Seen(all_live=True)
+        live = self.ledger.is_live(rows)
+        bad = self.poison.suspects(bits, _beside(live, bits))
+        # What was reported when it was written is not reported again.
+        bad = bad & ~_beside(self.ledger.is_reported(rows), bits)
+        if bad.any() and self._is_written_unseen():
+            doubted = _beside((self._in_doubt[rows] | bool(self.escapes)) & ~live, bits)
+            bad = self._without_doubted(bad, doubted & window.memory.unchanged(expression))
+        if bad.any():
+            self._accuse(bits, np.broadcast_to(_beside(rows, bits), bits.shape), bad, moment)
+        if not all_live:
+            self._note_unseen(rows[~live], rows, bits, bad, moment)
+        return UNSEEN
+
+    def _heed_other_writes(self, own: int = 0) -> None:
+        """Looks whether torch wrote the memory more often than we saw, `own` times just now."""
+        if self.veil is None:
+            return
+        if self.base.is_inference():  # it counts no writes
+            self._in_doubt[:] = True
+            return
+        version = self.base._version
+        if version - self._version > own:
+            self._in_doubt[:] = True
+        self._version = version
+
+    def _is_written_unseen(self) -> bool:
+        """Tells whether untracked code is known to write here: somewhere a row gives it away."""
+        if not self._has_other_writers:
+            self._has_other_writers = self.whole.memory.was_changed()
+        return self._has_other_writers
+
+    def _without_doubted(
+        self, bad: npt.NDArray[np.bool_], doubted: npt.NDArray[np.bool_]
+    ) -> npt.NDArray[np.bool_]:
+        """Leaves out what untracked code may have written with the very value that stood there.
+
+        It is known to write this buffer, and a write by torch, or of memory that was handed out,
+        is not to be told from none: where that cannot be known, nothing is reported.
+        """
+        if (bad & doubted).any():
+            why = f"`{self.name}` is written by untracked code, perhaps with the value before"
+            self.tally.untrack("gathers", why)
+        return np.asarray(bad & ~doubted)
+
+    def _note_unseen(
+        self,
+        dead: npt.NDArray[Any],
+        rows: npt.NDArray[Any],
+        bits: npt.NDArray[Any],
+        bad: npt.NDArray[np.bool_],
+        moment: int,
+    ) -> None:
+        """Enters rows that hold a real value although the ledger saw no write of it."""
+        if self.poison.bits is None:
+            return
+        accused = np.broadcast_to(_beside(rows, bits), bits.shape)[bad]
+        unseen = np.setdiff1d(dead % len(self.ledger), accused % len(self.ledger))
+        unseen = np.setdiff1d(unseen, self._sink)
+        if unseen.size:
+            self._is_written_unseen()
+            self.tally.unseen_writes += int(unseen.size)
+            self.tally.note(story.of_unseen_write(self, moment))
+            self.ledger.stash(unseen, NEVER)
+
+    def _accuse(
+        self,
+        bits: npt.NDArray[Any],
+        rows: npt.NDArray[Any],
+        bad: npt.NDArray[np.bool_],
+        moment: int,
+    ) -> None:
+        """Reports the bad elements, one violation for each kind of fault."""
+        places = rows[bad] % len(self.ledger)
+        found = bits[bad]
+        owned = ~np.isin(places, self._sink)
+        places, found = places[owned], found[owned]
+        codes = self._codes(places, found)
+        for code in dict.fromkeys(codes.tolist()):
+            chosen = codes == code
+            unique, first = np.unique(places[chosen], return_index=True)
+            story.report(self, code, unique, found[chosen][first], moment)
+
+    def _codes(self, rows: npt.NDArray[Any], bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+        poisoned = self.poison.is_poison(bits) | (self.poison.bits is None)
+        # A NaN of ours in a live row was left there by a write that did not reach all of it.
+        partly = poisoned & self.poison.is_float
+        of_live = np.where(partly, "FR101", "FR105")
+        of_empty = np.where(self.ledger.is_stale(rows), "FR104", "FR101")
+        of_dead = np.where(self.ledger.is_empty(rows), of_empty, "FR102")
+        of_dead = np.where(poisoned, of_dead, "FR105")
+        return np.where(self.ledger.is_live(rows), of_live, of_dead)
+
+
+def window_of(
+    shape: Sequence[int],
+    strides: Sequence[int],
+    offset: int,
+    row_stride: int,
+    memory: Memory,
+    whole: bool,
+) -> Window:
+    """Returns the window of a tensor that lies at `offset` elements into a relay buffer."""
+    return Window(row_map(shape, strides, offset, row_stride), memory, whole)
+
+
+def _beside(rows: npt.NDArray[Any], bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Gives rows the inner dimensions that the elements have and they lack."""
+    return rows.reshape(rows.shape + (1,) * (bits.ndim - rows.ndim))
+
+
+def _rows_all(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+    """Tells for each row whether all its elements are set."""
+    return np.asarray(mask.reshape(len(mask), -1).all(axis=1))

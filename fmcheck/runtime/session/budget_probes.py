@@ -1,0 +1,39 @@
+"""A scratch step in which FR501 and FR502 are shown their faults."""
+
+from __future__ import annotations
+
+from types import ModuleType
+from typing import Any
+
+import torch
+
+from fmcheck.contract import Budget, Contract, Engine, Launches
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.steps import budgets, syncs
+
+_STEP = Budget(functions=("scratch:Loop.step",), syncs=0, launches=2)
+
+
+def step_codes(device: str, waits: bool, launches: int) -> set[str]:
+    """Returns what is said of a step that launches so often, and waits for the device or not."""
+
+    class Loop:
+        def step(self, values: torch.Tensor) -> None:
+            for _ in range(launches):
+                values.add_(1)
+            if waits:
+                values[0].item()
+
+    tally = Tally(kinds={device})
+    contract = Contract(engine=Engine(name="probe"), launches=Launches(budget=(_STEP,)))
+    scratch: Any = ModuleType("scratch")
+    scratch.Loop = Loop
+    undo = [syncs.watch_methods(budgets.mode_of_thread)]
+    for held in budgets.budget_holds(contract, tally):
+        undo += held.take(scratch)
+    try:
+        Loop().step(torch.zeros(2, device=torch.device(device)))
+    finally:
+        for put_back in reversed(undo):
+            put_back()
+    return {violation.code for violation in tally.drain()}

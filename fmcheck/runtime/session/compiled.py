@@ -1,0 +1,156 @@
+"""Compiled functions: how `torch.compile` is kept from reading a relay buffer out of our sight.
+
+Handed a relay tensor, Dynamo breaks the graph and calls it eagerly. Where no break is allowed
+(`fullgraph=True`) the call fails while it is traced, before anything ran, and is made eagerly
+instead.
+"""
+
+from __future__ import annotations
+
+import functools
+from types import ModuleType
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    Undo = Callable[[], None]
+
+_DEPTH = 4
+_TORCH_FUNCTION = "__torch_function__"
+_TORCH_DISPATCH = "__torch_dispatch__"
+
+
+def teach_dynamo(dynamo: ModuleType) -> Undo:
+    """Makes Dynamo break the graph at relay tensors and leave this package's code alone."""
+    from fmcheck.runtime.order import ops
+    from fmcheck.runtime.relay import relay_tensor
+    from fmcheck.runtime.steps import homes, syncs, writes
+
+    kind = relay_tensor.RelayTensor
+    untraced = getattr(dynamo.config, "nontraceable_tensor_subclasses", None)
+    if untraced is not None:
+        untraced.add(kind)
+    original = kind.__dict__[_TORCH_FUNCTION]
+    entered = {name: getattr(relay_tensor, name) for name in ("before_call", "after_call")}
+    setattr(kind, _TORCH_FUNCTION, classmethod(dynamo.disable(original.__func__)))
+    modes: tuple[Any, ...] = (ops.Mode, syncs.StepMode, writes.WriteMode)
+    seen = [mode.__dict__[_TORCH_DISPATCH] for mode in modes]
+    for mode, method in zip(modes, seen, strict=True):
+        mode.__torch_dispatch__ = dynamo.disable(method)
+    for name, function in entered.items():
+        # An opaque function tells of its rows by these, from inside a compiled function too.
+        setattr(relay_tensor, name, dynamo.disable(function))
+
+    context = dynamo.eval_frame.OptimizeContext
+    begin = context.__init__
+
+    @functools.wraps(begin)
+    def __init__(made: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
+        begin(made, *args, **kwargs)
+        made.enter_exit_hooks.append(homes.lift_factories)  # called around each compiled call
+
+    context.__init__ = __init__
+
+    def undo() -> None:
+        context.__init__ = begin
+        # The subclass stays untraced: tensors of it may outlive the session.
+        setattr(kind, _TORCH_FUNCTION, original)
+        for mode, method in zip(modes, seen, strict=True):
+            mode.__torch_dispatch__ = method
+        for name, function in entered.items():
+            setattr(relay_tensor, name, function)
+
+    return undo
+
+
+def watch_compile(torch: ModuleType) -> Undo:
+    """Wraps `torch.compile`, so that what it compiles without graph breaks stays watched."""
+    original = torch.compile
+
+    @functools.wraps(original)
+    def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        made = original(model, *args, **kwargs)
+        if not kwargs.get("fullgraph"):
+            return made
+        if model is None:  # a decorator, still waiting for its function
+            return lambda function: eager_at_relays(made(function))
+        return eager_at_relays(made)
+
+    torch.compile = compile  # type: ignore[attr-defined]
+
+    def undo() -> None:
+        torch.compile = original  # type: ignore[attr-defined]
+
+    return undo
+
+
+def eager_at_relays(compiled: Any) -> Any:
+    """Returns `compiled`, run eagerly once it was seen to fail at a relay tensor."""
+    import torch
+
+    if isinstance(compiled, torch.nn.Module):
+        compiled.forward = eager_at_relays(compiled.forward)
+        return compiled
+    eager = False
+
+    @functools.wraps(compiled)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        nonlocal eager
+        if torch.compiler.is_compiling():
+            return compiled(*args, **kwargs)
+        if not eager:
+            try:
+                return compiled(*args, **kwargs)
+            except (
+                torch._dynamo.exc.Unsupported,
+                torch._dynamo.exc.UncapturedHigherOrderOpError,  # `torch.cond`
+            ):
+                if not reaches_relay((compiled, args, kwargs)):
+                    raise
+                eager = True
+        with torch.compiler.set_stance("force_eager"):
+            return compiled(*args, **kwargs)
+
+    return call
+
+
+def reaches_relay(value: Any) -> bool:
+    """Tells whether a relay tensor can be reached from a call: its arguments, or the function's."""
+    from fmcheck.runtime.relay.relay_tensor import RelayTensor
+
+    seen: set[int] = set()
+    front = [value]
+    for _ in range(_DEPTH):
+        if any(type(item) is RelayTensor for item in front):
+            return True
+        fresh = [item for item in front if id(item) not in seen]
+        seen.update(id(item) for item in fresh)
+        front = [inner for item in fresh for inner in _inside(item)]
+    return any(type(item) is RelayTensor for item in front)
+
+
+def _inside(value: Any) -> Iterator[Any]:
+    """Yields what a container, an object or a function holds."""
+    if isinstance(value, dict):
+        yield from value.values()
+    elif isinstance(value, (list, tuple, set, frozenset)):
+        yield from value
+    elif callable(value) and hasattr(value, "__code__"):
+        yield from _names_of(value)
+    elif not isinstance(value, (str, bytes, int, float, type, ModuleType)):
+        yield from getattr(value, "__dict__", {}).values()
+        yield getattr(value, "__self__", None)
+
+
+def _names_of(function: Any) -> Iterator[Any]:
+    yield getattr(function, "_torchdynamo_orig_callable", None)
+    yield getattr(function, "__wrapped__", None)
+    yield getattr(function, "__self__", None)
+    for cell in getattr(function, "__closure__", None) or ():
+        try:
+            yield cell.cell_contents
+        except ValueError:  # not filled yet
+            continue
+    for name in function.__code__.co_names:
+        yield function.__globals__.get(name) if hasattr(function, "__globals__") else None

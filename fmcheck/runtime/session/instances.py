@@ -1,0 +1,71 @@
+"""Instances: the objects of a class that exist, and where an object holds what."""
+
+from __future__ import annotations
+
+import functools
+import gc
+from types import FrameType
+from typing import TYPE_CHECKING, Any
+
+from fmcheck.runtime.core.naming import slots_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    #: The name of an attribute, what it holds, and what puts another value there.
+    Held = tuple[str, Any, Callable[[Any], None]]
+
+
+def with_subclasses(class_: type) -> list[type]:
+    """Returns a class and all of its subclasses, each once."""
+    subclasses: list[type] = type.__subclasses__(class_)
+    every = [class_, *(found for one in subclasses for found in with_subclasses(one))]
+    return list(dict.fromkeys(every))
+
+
+def instances_of(class_: type) -> list[Any]:
+    """Returns the objects of a class and of its subclasses that are alive, by one look at all."""
+    classes = with_subclasses(class_)
+    kinds = {id(one) for one in classes}
+    found = {id(one): one for one in gc.get_referrers(*classes) if id(type(one)) in kinds}
+    return list(found.values())
+
+
+def held_by(instance: Any) -> Iterator[Held]:
+    """Yields what an object's attributes hold: its own, those in slots, a module's buffers."""
+    for kept in names_of(instance):
+        for name, value in list(kept.items()):
+            yield name, value, functools.partial(kept.__setitem__, name)
+    for name in slots_of(type(instance)):
+        value = getattr(instance, name, None)
+        yield name, value, functools.partial(object.__setattr__, instance, name)
+
+
+def names_of(instance: Any) -> list[dict[str, Any]]:
+    """Returns the dictionaries that an object keeps attributes in, those of a torch module too."""
+    names = getattr(instance, "__dict__", None)
+    if not isinstance(names, dict):
+        return []
+    buffers = names.get("_buffers")
+    return [names, buffers] if isinstance(buffers, dict) else [names]
+
+
+def set_state(instance: Any, state: Any) -> None:
+    """Gives an object the state that it was copied or pickled with, as Python itself does."""
+    of_slots = None
+    if isinstance(state, tuple) and len(state) == 2:
+        state, of_slots = state
+    if state:
+        instance.__dict__.update(state)
+    for name, value in (of_slots or {}).items():
+        setattr(instance, name, value)
+
+
+def others_that_hold(value: Any, but: Iterable[Any]) -> list[str]:
+    """Returns the types of what else refers to a value; frames and `but` are left out."""
+    known = {id(one) for one in but}
+    return [
+        type(one).__name__
+        for one in gc.get_referrers(value)
+        if id(one) not in known and not isinstance(one, (FrameType, tuple))
+    ]

@@ -1,0 +1,76 @@
+"""Probes of what streams are followed for: a race between two scratch streams, and its twin."""
+
+from __future__ import annotations
+
+import torch
+
+from fmcheck import scratch
+from fmcheck.contract import Contract, Engine
+from fmcheck.contract import Streams as Declared
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.core.unfollowed import unfollowed
+from fmcheck.runtime.order import virtual
+from fmcheck.runtime.order.lifetimes import Lifetimes
+from fmcheck.runtime.order.ops import Call, Mode, Plan
+from fmcheck.runtime.order.stale_events import StaleEvents
+from fmcheck.runtime.relay.relay_tensor import relay_tensor
+from fmcheck.runtime.session.streams import Streams
+from fmcheck.runtime.steps import homes
+
+_ROWS = [1, 2]
+
+
+def race_codes(device: str, fenced: bool) -> list[str]:
+    """Returns what is said of a row that one stream writes and another gathers."""
+    tally = Tally()
+    streams = Streams(tally)
+    module = torch.get_device_module(device)
+    with streams.told(device):
+        plain = torch.zeros(4, dtype=torch.int64, device=device)
+        buf = relay_tensor(plain, "scratch", "doctor", tally, streams=streams)
+        buf._relay.lay_poison()
+        rows = torch.tensor(_ROWS, device=device)
+        writer, reader = module.Stream(), module.Stream()
+        with unfollowed():  # the device's own order: what is judged here is what was told of it
+            for stream in (writer, reader):
+                stream.wait_stream(module.current_stream())
+        with module.stream(writer):
+            buf[rows] = 5
+        if fenced:
+            reader.wait_stream(writer)
+        with module.stream(reader):
+            buf[rows]
+        found = tally.drain()
+    return [one.code for one in found]
+
+
+class _Host:
+    """The host of scratch code."""
+
+    def __init__(self, streams: Streams) -> None:
+        self._ops = streams.ops
+
+    def own(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Returns a tensor that is the host's, whatever default device there is."""
+        homes.declare_host(tensor)
+        return tensor
+
+    def read(self, tensor: torch.Tensor) -> None:
+        """Reads as the host does: the methods that do so are wrapped by a session's own streams."""
+        plan = Plan("tolist", (), (), is_view=False)
+        call = Call(plan, (), {}, virtual.current_lane(), [tensor], [], host=True)
+        self._ops.before(call)
+        self._ops.after(call)
+
+
+def memory_codes(code: str, fenced: bool) -> list[str]:
+    """Returns what is said of scratch code that does what a check is for, or waits as it must."""
+    tally = Tally()
+    streams = Streams(tally)
+    streams.ops.listeners.insert(0, Lifetimes(streams.fences, handover=streams.handover))
+    declared = Declared(consumed_once=(scratch.EVENT,))
+    StaleEvents(streams.fences, [Contract(engine=Engine(name="probe"), streams=declared)])
+
+    with virtual.told_to(streams.fences), Mode(streams.ops):
+        scratch.FAULTS[code](fenced, _Host(streams))
+    return [one.code for one in tally.drain()]

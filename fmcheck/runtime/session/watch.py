@@ -1,0 +1,408 @@
+"""The watch: one session of run-time checks, from an engine's import to the last word."""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import sys
+from dataclasses import replace
+from typing import TYPE_CHECKING
+
+from fmcheck.errors import UsageError
+from fmcheck.finding import ADVISORY, ContractUse, Counts, Coverage
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import ModuleType
+
+    from fmcheck.contract import Contract
+    from fmcheck.finding import Violation
+    from fmcheck.runtime.core.patches import CallHold, Undo
+    from fmcheck.runtime.core.suppressions import Suppressions
+    from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.graphs.fills import FillHold
+    from fmcheck.runtime.order.fences import Happening
+    from fmcheck.runtime.order.timeline import Timeline
+    from fmcheck.runtime.session.graph_inputs import Hold
+    from fmcheck.runtime.session.hold import OpaqueHold, RelayHold
+    from fmcheck.runtime.session.uses import Asked
+
+_NEEDED = ("numpy", "wrapt")
+
+
+class Watch:
+    """Watches the relay buffers of the contracts' engines between `start` and `stop`.
+
+    Nothing is patched before a module that a contract names is imported. With `halt`, a violation
+    is raised where it is found. `fail_on` names advisory checks that are to count as the others do.
+    `streams` is how streams are followed, `seed` what they are perturbed by in mode `random`; with
+    `traces`, what happens on them is kept for a timeline. `asked` says whose the contracts are.
+    """
+
+    def __init__(
+        self,
+        contracts: Iterable[Contract],
+        suppressions: Suppressions | None = None,
+        halt: bool = False,
+        fail_on: Iterable[str] = (),
+        streams: str = "off",
+        seed: int = 0,
+        traces: bool = False,
+        asked: Asked | None = None,
+    ) -> None:
+        _require(_NEEDED)
+        from fmcheck.runtime.core.halting import HaltingLock
+        from fmcheck.runtime.core.tally import Tally
+        from fmcheck.runtime.order.lends import LendHold
+        from fmcheck.runtime.relay.owners import Pools
+        from fmcheck.runtime.session.calls import OwnerHold, StepHold
+        from fmcheck.runtime.session.graph_inputs import declared_holds
+        from fmcheck.runtime.session.hold import OpaqueHold, RelayHold
+        from fmcheck.runtime.session.services import Services
+        from fmcheck.runtime.session.uses import ALL_OWN
+        from fmcheck.runtime.steps.budgets import budget_holds
+
+        self.asked = asked or ALL_OWN
+        self.contracts = tuple(contracts)
+        self.tally: Tally = Tally()
+        if halt:
+            self.tally.lock = HaltingLock()
+        if suppressions is not None:
+            self.tally.suppressions = suppressions
+        self.services = Services(self.tally)
+        self._fail_on = frozenset(fail_on)
+        self._advisory = ADVISORY.difference(fail_on)
+        self._relays: list[RelayHold] = []
+        self._opaques: list[OpaqueHold] = []
+        self._calls: list[CallHold] = []
+        for contract in self.contracts:
+            pools = Pools()
+            self._relays += [
+                RelayHold(contract, relay, self.tally, pools, self.services)
+                for relay in contract.relay
+            ]
+            self._calls += [
+                OwnerHold(contract, part, self.tally, pools=pools) for part in contract.owners
+            ]
+            self._calls += [StepHold(contract, part, self.tally) for part in contract.steps]
+            self._calls += budget_holds(contract, self.tally, "FR501" in fail_on)
+            self._calls += [LendHold(contract, part, self.tally) for part in contract.streams.lend]
+            self._opaques += [
+                OpaqueHold(contract, opaque, function, self.tally)
+                for opaque in contract.opaque
+                for function in opaque.functions
+            ]
+        self._others: list[Hold] = []
+        for contract in self.contracts:
+            self._others += declared_holds(contract, self.tally)
+        self._imported: list[str] = []
+        self._undo: list[Undo] = []
+        self._problems: list[str] = []
+        self._streams, self._seed, self.traces = streams, seed, traces
+        self.timeline: Timeline | None = None
+        self._modules_seen = 0
+
+    def start(self) -> None:
+        """Waits for the modules that the contracts name; takes those that are loaded at once."""
+        for relay in self._relays:
+            self._after_import(relay.relay.module, functools.partial(self._take_relay, relay))
+        for opaque in self._opaques:
+            self.tally.unwrapped.append(opaque.reference)
+            self._after_import(opaque.module, functools.partial(self._take_opaque, opaque))
+        for calls in self._calls:
+            for module in calls.modules:
+                self._after_import(module, calls.take)
+        for other in self._others:
+            for module, take in other.takes():
+                self._after_import(module, take)
+        # The imports stand inside: torch is loaded by then, and only then is it wanted.
+        self._after_import("torch", _watch_compile)
+        self._after_import("torch.jit", _watch_traces)
+        self._after_import("torch", self._watch_launches)
+        if self._streams != "off":
+            self._after_import("torch", self._follow_streams)
+        self._after_import("torch._dynamo", _teach_dynamo)
+        # By name, as the module that has it would import what it is about.
+        self._after_import("torch._dynamo.backends.common", self._watch_asserts)
+
+    def stop(self) -> None:
+        """Puts back all that was patched. Relay tensors that live on check nothing more."""
+        self._look_last()
+        self.tally.active = False
+        for undo in reversed(self._undo):
+            undo()
+        self._undo.clear()
+
+    def _look_last(self) -> None:
+        """Looks for relay classes and instances that came past the watch, while it is on."""
+        if not self.tally.active:
+            return
+        for relay in self._relays:
+            relay.look()
+            relay.look_for_twins()
+            relay.look_for_strays()
+
+    def begin_test(self) -> None:
+        """Says that another test begins: what ran before it changes none of its verdicts."""
+        from fmcheck.runtime.core.containment import contained
+
+        if self.services.streams is not None:
+            with contained(self.tally, "following streams (FR401 to FR405)"):
+                self.services.streams.begin_test()
+
+    def enter(self, test: str) -> None:
+        """Says what is running now, and looks what became of the classes."""
+        for relay in self._relays:
+            relay.look()
+        if len(sys.modules) != self._modules_seen:
+            self._modules_seen = len(sys.modules)
+            for relay in self._relays:
+                relay.look_for_twins()
+        self.tally.test = test
+
+    def drain(self) -> tuple[Violation, ...]:
+        """Returns the violations since it was last asked."""
+        return self.tally.drain()
+
+    def is_advice(self, violation: Violation) -> bool:
+        """Tells whether a violation is told of and fails nothing."""
+        if violation.confidence and violation.code not in self._fail_on:
+            return True
+        return violation.code in self._advisory
+
+    @property
+    def modules(self) -> tuple[str, ...]:
+        """The modules that a watch waits for, torch's own aside."""
+        named = (name for contract in self.contracts for name in self._modules_of(contract))
+        return tuple(dict.fromkeys(named))
+
+    def _modules_of(self, contract: Contract) -> Iterator[str]:
+        """Yields the modules that a contract names for run time, torch's own aside."""
+        named = [relay.relay.module for relay in self._relays if relay.contract is contract]
+        named += [one.module for one in self._opaques if one.contract is contract]
+        for calls in self._calls:
+            named += calls.modules if calls.contract is contract else ()
+        for other in self._others:
+            named += [module for module, _ in other.takes()] if other.contract is contract else ()
+        yield from (name for name in named if name.partition(".")[0] != "torch")
+
+    @property
+    def held(self) -> tuple[str, ...]:
+        """The declared classes and kernel functions that were taken hold of."""
+        relays = [relay.name for relay in self._relays if relay.class_ is not None]
+        unwrapped = self.tally.unwrapped
+        return (*relays, *(o.reference for o in self._opaques if o.reference not in unwrapped))
+
+    @property
+    def dead(self) -> tuple[str, ...]:
+        """Sentences on the detectors that did not see the fault they were shown."""
+        return tuple(self.tally.dead)
+
+    def coverage(self) -> Coverage:
+        """Returns what was reached so far, with every problem that can be told by now."""
+        self.tally.collect()
+        self._look_last()
+        reached = self.reached()
+        slips = self._slips()
+        notes = (*self._notes(), *self._never_settled(), *slips[False])
+        problems = (*reached.problems, *slips[True])
+        uses = tuple(self._explained(use, problems) for use in reached.uses)
+        return replace(reached, notes=notes, problems=problems, uses=uses)
+
+    def _explained(self, use: ContractUse, problems: Iterable[str]) -> ContractUse:
+        """Returns the use of a contract with the reasons why nothing of it was checked."""
+        from fmcheck.runtime.core.patches import installed_version
+        from fmcheck.runtime.session.uses import reasons
+
+        if use.checked or not use.applied:
+            return use
+        contract = next(one for one in self.contracts if one.engine.name == use.name)
+        wheres = f"contract `{use.name}`:", f"contract `{use.name}`,"
+        about = [one for one in (*problems, *self._never_settled()) if one.startswith(wheres)]
+        relays = [one for one in self._relays if one.contract is contract]
+        found = reasons(use, contract, installed_version(contract), about, relays)
+        return replace(use, missing=tuple(found))
+
+    def _slips(self) -> dict[bool, list[str]]:
+        """Returns sentences on what the contracts name and the engine lacks: problems under True.
+
+        In a contract that came with a package they are notes: a fork may lack it by right.
+        """
+        from fmcheck.runtime.session.unmet import unmet, unmet_inputs
+
+        told: dict[bool, list[str]] = {True: [], False: []}
+        for contract in self.contracts:
+            is_own = contract.engine.name not in self.asked.shipped
+            relays = [one for one in self._relays if one.contract is contract]
+            told[is_own] += [sentence for relay in relays for sentence in relay.slips()]
+            told[is_own] += [*unmet(contract, is_own), *unmet_inputs(contract, self._fills())]
+        return told
+
+    def _never_settled(self) -> list[str]:
+        return [sentence for one in self._fills() if (sentence := one.never_settled())]
+
+    def _fills(self) -> list[FillHold]:
+        from fmcheck.runtime.graphs.fills import FillHold
+
+        return [other for other in self._others if isinstance(other, FillHold)]
+
+    def _notes(self) -> Iterator[str]:
+        for sentence, count in self.tally.notes.items():
+            yield sentence if count == 1 else f"{sentence} ({count} times)"
+
+    def reached(self) -> Coverage:
+        """Returns the same, in a moment: without what is still kept on a device, or never met."""
+        from fmcheck.runtime.core.containment import sentences
+
+        suppressions = self.tally.suppressions
+        problems = [*self._problems, *self.tally.dead, *suppressions.problems]
+        warnings = sum(self.is_advice(violation) for violation in self.tally.all.values())
+        for relay in self._relays:
+            relay.close()
+            problems += relay.problems
+        for opaque in self._opaques:
+            problems += opaque.problems
+        for calls in self._calls:
+            calls.close()
+            problems += calls.problems
+        for other in self._others:
+            problems += other.problems
+        return Coverage(
+            counts=Counts(*self.tally.numbers),
+            violations=len(self.tally.all) - warnings,
+            declared=tuple(relay.name for relay in self._relays if not relay.relay.optional),
+            imported=tuple(self._imported),
+            touched=tuple(sorted(self.tally.touched)),
+            problems=tuple(problems),
+            notes=tuple(self._notes()),
+            warnings=warnings,
+            suppressed=suppressions.taken,
+            matched=suppressions.matched,
+            unmatched=suppressions.unmatched,
+            untracked=tuple((*key, count) for key, count in self.tally.untracked.items()),
+            incomplete=sentences(self.tally),
+            uses=tuple(self._uses()),
+        )
+
+    def _uses(self) -> Iterator[ContractUse]:
+        from fmcheck.runtime.session.uses import use_of
+
+        for contract in self.contracts:
+            relays = {relay.class_ for relay in contract.relay}
+            checked = contract.engine.name in self.tally.checked
+            use = use_of(
+                contract,
+                self.asked,
+                self._modules_of(contract),
+                checked or not relays.isdisjoint(self.tally.touched),
+            )
+            if use is not None:
+                yield use
+
+    def _take_relay(self, relay: RelayHold, module: ModuleType) -> Iterator[Undo]:
+        yield from relay.take(module)
+        if relay.class_ is not None and not relay.relay.optional:
+            self._imported.append(relay.name)
+
+    def _take_opaque(self, opaque: OpaqueHold, module: ModuleType) -> Iterator[Undo]:
+        for undo in opaque.take(module):
+            self.tally.unwrapped.remove(opaque.reference)
+            yield undo
+
+    def _watch_launches(self, torch: ModuleType) -> Iterator[Undo]:
+        """Counts what a step launches, where a contract says that anybody wants to know."""
+        from fmcheck.runtime.steps import budgets, syncs
+
+        declared = [one.launches for one in self.contracts]
+        if any(one.budget or one.per_step for one in declared):
+            yield syncs.watch_methods(budgets.mode_of_thread)
+        if any(budget.launches is not None for one in declared for budget in one.budget):
+            yield budgets.watch_compiled(torch)
+
+    def _watch_asserts(self, common: ModuleType) -> Iterator[Undo]:
+        from fmcheck.runtime.graphs.dead_assert import watch_asserts
+
+        try:
+            yield watch_asserts(common, self.tally)
+        except AttributeError as err:
+            self.tally.note(f"FR602 is not checked: this torch is unknown to it ({err})")
+
+    def _follow_streams(self, _: ModuleType) -> Iterator[Undo]:
+        from fmcheck.runtime.order.lifetimes import Lifetimes
+        from fmcheck.runtime.order.stale_events import StaleEvents
+        from fmcheck.runtime.order.timeline import Timeline
+        from fmcheck.runtime.session.streams import Streams
+        from fmcheck.runtime.steps.homes import Homes
+
+        followed = Streams(self.tally, self._streams, self._seed)
+        # First: what the host reads, it has not waited for yet.
+        followed.lifetimes = Lifetimes(
+            followed.fences, Homes(self.contracts), followed.handover, self._streams != "tracked"
+        )
+        followed.ops.listeners.insert(0, followed.lifetimes)
+        StaleEvents(followed.fences, self.contracts)
+        followed.fences.gates = [
+            (relay.module.partition(".")[0], contract.streams.gated)
+            for contract in self.contracts
+            if contract.streams.gated
+            for relay in contract.relay
+        ]
+        followed.fences.listeners.append(_host_synchronizes)
+        if self.traces:
+            self.timeline = Timeline(followed.fences)
+        self.services.streams = followed
+        yield from followed.follow()
+
+    def _after_import(self, name: str, take: Callable[[ModuleType], Iterator[Undo]]) -> None:
+        import wrapt
+
+        def hook(module: ModuleType) -> None:
+            # A hook that raised would make the engine's own import fail.
+            try:
+                if self.tally.active:
+                    self._undo.extend(take(module))
+            except Exception as err:
+                self._problems.append(f"module `{name}`: could not be taken hold of: {err!r}")
+            if self.tally.keeper is not None:
+                self.tally.keeper.milestone()
+
+        wrapt.register_post_import_hook(hook, name)
+
+
+def _host_synchronizes(happened: Happening) -> None:
+    """Tells a step of the host's own fences, which are syncs."""
+    from fmcheck.runtime.steps.budgets import host_synchronized
+
+    if happened.what == "synchronize" and happened.lane.number == 0:
+        host_synchronized()
+
+
+def _watch_compile(torch: ModuleType) -> Iterator[Undo]:
+    from fmcheck.runtime.session.compiled import watch_compile
+
+    yield watch_compile(torch)
+
+
+def _watch_traces(_: ModuleType) -> Iterator[Undo]:
+    from fmcheck.runtime.relay.relay_tensor import plain
+    from fmcheck.runtime.relay.untraced import watch_traces
+
+    yield watch_traces(plain)
+
+
+def _teach_dynamo(dynamo: ModuleType) -> Iterator[Undo]:
+    from fmcheck.runtime.session.compiled import teach_dynamo
+
+    yield teach_dynamo(dynamo)
+
+
+def _require(packages: Iterable[str]) -> None:
+    for package in packages:
+        if package in sys.modules:
+            continue
+        try:
+            importlib.import_module(package)
+        except ImportError as err:
+            raise UsageError(
+                "pytest -p fmcheck", f"needs {package}: pip install 'fmcheck[pytest]' ({err})"
+            ) from None

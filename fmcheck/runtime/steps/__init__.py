@@ -1,0 +1,1 @@
+"""Operators: what torch runs in a step, what it touches, and what the host waits for."""

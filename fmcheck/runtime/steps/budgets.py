@@ -1,0 +1,357 @@
+"""Budgets: how often the host waits, and how much it launches, in the functions of a step.
+
+Nothing here raises into the engine: what goes wrong is kept as a problem.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import sys
+import threading
+from collections import Counter
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fmcheck.contract import Budget, Contract
+from fmcheck.finding import CHECKS, Access, Violation
+from fmcheck.runtime.core import paths
+from fmcheck.runtime.core.containment import broke, contained
+from fmcheck.runtime.core.moment import current_stream
+from fmcheck.runtime.core.patches import CallHold
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import CodeType, FrameType, ModuleType
+
+    from fmcheck.finding import Site
+    from fmcheck.runtime.core.patches import Undo
+    from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.steps.syncs import StepMode
+
+#: What the closing section calls these checks.
+CHECK = "budgets of steps (FR501, FR502)"
+_SHOWN = 8
+_UNDECLARED = "the contract gives this function no budget, and `fail-on` asks for its syncs"
+
+
+@dataclass(eq=False)
+class Window:
+    """One call of a function with a budget, while it runs.
+
+    `name` is the function's as reports tell it. `sites` are those of the launches so far, by number
+    and with the operation, kept where launches are counted.
+    """
+
+    name: str
+    budget: Budget
+    declared: bool
+    syncs: int = 0
+    sites: list[tuple[int, str]] = field(default_factory=list)
+
+
+class _Thread(threading.local):
+    """The windows that this thread is in, innermost last, and what sees its operations."""
+
+    def __init__(self) -> None:
+        self.windows: list[Window] = []
+        self.fused = 0
+        self.mode: StepMode | None = None
+        self.ledger: Ledger | None = None
+
+
+_thread = _Thread()
+
+
+class Ledger:
+    """Hears of the syncs and launches of a session's steps and holds them against the budgets."""
+
+    check = CHECK
+
+    def __init__(self, tally: Tally, contract: Contract) -> None:
+        self.tally = tally
+        self._contract = contract
+
+    def open(self, window: Window) -> None:
+        """A call begins."""
+        if not _thread.windows:
+            from fmcheck.runtime.steps.homes import Homes
+            from fmcheck.runtime.steps.syncs import StepMode
+
+            homes = Homes([self._contract], self.tally.kinds)
+            _thread.mode = StepMode(self, homes, self.tally.sites)
+            _thread.mode.begin()
+            _thread.ledger = self
+        _thread.windows.append(window)
+        if window.budget.launches is not None and _thread.mode is not None:
+            _thread.mode.counting += 1
+
+    def close(self, window: Window) -> None:
+        """A call has ended."""
+        _thread.windows.remove(window)
+        if window.budget.launches is not None and _thread.mode is not None:
+            _thread.mode.counting -= 1
+        if not _thread.windows and _thread.mode is not None:
+            _thread.mode.end()
+            _thread.mode = _thread.ledger = None
+        most = window.budget.launches
+        if most is not None and len(window.sites) > most:
+            self._over_launched(window, most)
+
+    # --- what the mode tells ---
+
+    def sync(self, verb: str) -> None:
+        """The host waits: once too often, perhaps, for the innermost function with a budget."""
+        counting = [one for one in _thread.windows if one.budget.syncs is not None]
+        declared = [one for one in counting if one.declared]
+        for window in (declared or counting)[-1:]:
+            if _is_inside(window.budget.waits_in):
+                return
+            window.syncs += 1
+            if window.syncs > (window.budget.syncs or 0):
+                self._over_synced(window, verb)
+
+    def launch(self, what: object) -> None:
+        """The device is given work; all of a fused function is one launch."""
+        if _thread.fused:
+            return
+        told = (self.tally.sites.here(), str(what))
+        for window in _thread.windows:
+            if window.budget.launches is not None:
+                window.sites.append(told)
+
+    # --- what is over a budget ---
+
+    def _over_synced(self, window: Window, verb: str) -> None:
+        allowed = [one.partition(":")[2] for one in window.budget.waits_in]
+        beside = f" but in {', '.join(allowed)}" if allowed else ""
+        most = window.budget.syncs
+        few = "no host sync" if most == 0 else f"at most {most} host syncs a call"
+        self._report(
+            "FR501", window, verb, self.tally.sites[self.tally.sites.here()], f"{few}{beside}", ()
+        )
+
+    def _over_launched(self, window: Window, most: int) -> None:
+        sites = self.tally.sites
+        site = sites[window.sites[most][0]]
+        counted = Counter(
+            f"`{name}` at {os.path.basename(sites[number].path)}:{sites[number].line}"
+            for number, name in window.sites
+        )
+        told = [
+            where if count == 1 else f"{where} ({count} times)"
+            for where, count in counted.most_common(_SHOWN)
+        ]
+        more = len(counted) - len(told)
+        note = f"launched: {', '.join(told)}" + (f" and {more} more places" if more else "")
+        expected = f"at most {most} launch{'' if most == 1 else 'es'} a call, got "
+        self._report("FR502", window, "launch", site, f"{expected}{len(window.sites)}", (note,))
+
+    def _report(
+        self,
+        code: str,
+        window: Window,
+        verb: str,
+        site: Site,
+        expected: str,
+        notes: tuple[str, ...],
+    ) -> None:
+        tally = self.tally
+        device = next(iter(sorted(tally.kinds)), "cpu")
+        with tally.lock:
+            if tally.seen_again((code, window.name, site)):
+                return
+            tally.report(
+                Violation(
+                    code=code,
+                    name=CHECKS[code],
+                    buffer=window.name,
+                    rows=(),
+                    row_count=0,
+                    values=(),
+                    access=Access(
+                        verb,
+                        site,
+                        tally.moments.step if tally.moments.counts_steps else None,
+                        current_stream(device),
+                    ),
+                    last_write=None,
+                    last_read=None,
+                    test=tally.test,
+                    device=device,
+                    pid=os.getpid(),
+                    expected=expected,
+                    notes=notes if window.declared else (*notes, _UNDECLARED),
+                    confidence="" if window.declared else "incomplete",
+                )
+            )
+
+
+@dataclass(eq=False)
+class BudgetHold(CallHold):
+    """Functions each call of which is held against a budget."""
+
+    part: Budget
+    ledger: Ledger = field(kw_only=True)
+    declared: bool = True
+
+    def close(self) -> None:
+        """Looks at the end for functions that no release has; `per_step` may name such."""
+        if self.declared:
+            super().close()
+
+    def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """Returns `function`, run in a window."""
+        import torch
+
+        signature = inspect.signature(function) if self.part.when else None
+        root = paths.root(self.part.when) if self.part.when else ""
+        if signature is not None and root not in signature.parameters:
+            self._problem(f"`{reference}` has no parameter `{root}`, which `when` starts at")
+            return None
+        name = reference.partition(":")[2]
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            if not self.tally.active or torch.compiler.is_compiling():
+                return function(*args, **kwargs)
+            if signature is not None and not self._applies(reference, signature, args, kwargs):
+                return function(*args, **kwargs)
+            self.tally.checked.add(self.contract.engine.name)
+            window = Window(name, self.part, self.declared)
+            with contained(self.tally, CHECK):
+                self.ledger.open(window)
+            try:
+                return function(*args, **kwargs)
+            finally:
+                with contained(self.tally, CHECK):
+                    self.ledger.close(window)
+
+        return call
+
+    def _applies(
+        self, reference: str, signature: inspect.Signature, args: Any, kwargs: Any
+    ) -> bool:
+        try:
+            bound = signature.bind(*args, **kwargs)
+            bound.apply_defaults()
+            return bool(paths.look_up(self.part.when, bound.arguments))
+        except (TypeError, LookupError) as err:
+            self._problem(f"`{reference}`: `when` could not be followed: {err}")
+        except Exception as err:
+            broke(self.tally, CHECK, err)
+        return False
+
+
+@dataclass(eq=False)
+class FusedHold(CallHold):
+    """Functions each call of which is one launch."""
+
+    part: Budget
+
+    def close(self) -> None:
+        """A release may lack the function."""
+
+    def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns `function`, whose operations are one launch."""
+        return fused(function, reference.partition(":")[2])
+
+
+def fused(function: Callable[..., Any], name: str) -> Callable[..., Any]:
+    """Returns `function`, told of as one launch where launches are counted."""
+    import torch
+
+    @functools.wraps(function)
+    def call(*args: Any, **kwargs: Any) -> Any:
+        mode, ledger = _thread.mode, _thread.ledger
+        if mode is None or ledger is None or torch.compiler.is_compiling():
+            return function(*args, **kwargs)
+        if mode.counting:
+            with contained(ledger.tally, CHECK):
+                ledger.launch(name)
+        _thread.fused += 1
+        try:
+            return function(*args, **kwargs)
+        finally:
+            _thread.fused -= 1
+
+    return call
+
+
+def budget_holds(contract: Contract, tally: Tally, strict: bool = False) -> Iterator[CallHold]:
+    """Yields a hold for each budget and for the fused; if `strict`, for the rest of a step too."""
+    launches = contract.launches
+    ledger = Ledger(tally, contract)
+    counted = [one for one in launches.budget if one.syncs is not None]
+    budgeted = {function for budget in counted for function in budget.functions}
+    for budget in launches.budget:
+        yield BudgetHold(contract, budget, tally, ledger=ledger)
+    for function in launches.per_step if strict else ():
+        if function not in budgeted:
+            bare = Budget(functions=(function,), syncs=0)
+            yield BudgetHold(contract, bare, tally, ledger=ledger, declared=False)
+    for function in launches.fused:
+        yield FusedHold(contract, Budget(functions=(function,)), tally)
+
+
+def host_synchronized() -> None:
+    """Tells the step that this thread is in of a sync that streams were followed to."""
+    if _thread.ledger is not None:
+        with contained(_thread.ledger.tally, CHECK):
+            _thread.ledger.sync("synchronize")
+
+
+def mode_of_thread() -> StepMode | None:
+    """Returns what sees the operations of this thread, None outside of any step."""
+    return _thread.mode
+
+
+def watch_compiled(torch: ModuleType) -> Undo:
+    """Wraps `torch.compile`: a call of what it makes is one launch."""
+    original = torch.compile
+
+    @functools.wraps(original)
+    def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        made = original(model, *args, **kwargs)
+        if model is None:  # a decorator, still waiting for its function
+            return lambda function: _one_launch(made(function))
+        return _one_launch(made)
+
+    torch.compile = compile  # type: ignore[attr-defined]
+
+    def undo() -> None:
+        torch.compile = original  # type: ignore[attr-defined]
+
+    return undo
+
+
+def _one_launch(compiled: Any) -> Any:
+    import torch
+
+    if isinstance(compiled, torch.nn.Module):
+        compiled.forward = fused(compiled.forward, "compiled")
+        return compiled
+    return fused(compiled, "compiled")
+
+
+def _is_inside(functions: tuple[str, ...]) -> bool:
+    """Tells whether this thread is in one of some functions, called from wherever."""
+    if not functions:
+        return False
+    frame: FrameType | None = sys._getframe(2)
+    while frame is not None:
+        module = frame.f_globals.get("__name__")
+        for function in functions:
+            home, _, name = function.partition(":")
+            if module == home and _is_called(frame.f_code, name):
+                return True
+        frame = frame.f_back
+    return False
+
+
+def _is_called(code: CodeType, name: str) -> bool:
+    qualname = getattr(code, "co_qualname", None)  # from Python 3.11 on
+    if qualname is None:
+        return code.co_name == name.rpartition(".")[2]
+    return bool(qualname == name)

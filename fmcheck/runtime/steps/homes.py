@@ -1,0 +1,439 @@
+"""Homes: whether a tensor's memory is the host's or the device's, as far as that can be known.
+
+On an accelerator the tensor says it. On a CPU all tensors look alike, and what is known is how the
+memory came to be (which device the factory was given, what an operator computed it from, which way
+a copy went) and what the contract's globs say of the attributes and locals that hold it. It is kept
+by storage, so that views, wrappers and modes share it. The caller's source is never read.
+"""
+
+from __future__ import annotations
+
+import enum
+import fnmatch
+import itertools
+import re
+import sys
+import threading
+import weakref
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import (
+    _len_torch_function_stack,
+    _pop_torch_function_stack,
+    _push_on_torch_function_stack,
+)
+from torch.overrides import TorchFunctionMode
+from torch.utils import _device
+
+from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.core.naming import forget_classes, names_of
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import CodeType, FrameType
+
+    from fmcheck.contract import Contract
+    from fmcheck.runtime.core.tally import Tally
+
+#: Functions that make a tensor of nothing, or of numbers alone.
+FACTORIES = frozenset(
+    {
+        *("empty", "zeros", "ones", "full", "rand", "randn", "arange", "range", "empty_strided"),
+        *("randint", "randperm", "linspace", "logspace", "scalar_tensor", "eye", "empty_permuted"),
+        *("tril_indices", "triu_indices"),
+    }
+)
+#: Functions that make a tensor of values that the host has.
+FROM_VALUES = frozenset({"tensor", "as_tensor", "asarray", "frombuffer", "from_numpy"})
+_MOVES = frozenset({"to", "cpu"})
+_CHECK = "telling host memory from the device's"
+# Where torch hands on a factory's call with the default device, and how many modes may be between.
+_PUTS_DEVICES = _device.DeviceContext.__torch_function__.__code__
+_DEEPEST = 16
+_OWN = str(Path(__file__).parent.parent)
+# The code of our methods in place of torch's, which pass on what the engine calls.
+_passing: set[CodeType] = set()
+_LISTENED = FACTORIES | FROM_VALUES | _MOVES
+
+
+class Home(enum.Enum):
+    """Whose memory it is: `EITHER` was made on a device that was called `"cpu"`."""
+
+    UNKNOWN = "unknown"
+    EITHER = "either"
+    HOST = "host"
+    DEVICE = "device"
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """A call of a factory or of a method that moves, and the device that it was given.
+
+    `device` is what the caller gave, a default device aside: None where nothing was given.
+    """
+
+    name: str
+    device: Any = None
+    pinned: bool = False
+
+    @property
+    def home(self) -> Home:
+        """Whose memory the caller asked for."""
+        if self.pinned:
+            return Home.HOST
+        if isinstance(self.device, torch.Tensor):
+            return home_of(self.device)
+        if self.device is None:
+            return Home.HOST
+        # A literal and an engine's own setting are the same string.
+        return Home.EITHER if isinstance(self.device, str) else Home.DEVICE
+
+    @property
+    def goes_to_host(self) -> bool:
+        """Tells whether the call names the host: it is `.cpu()`, or gives the string `"cpu"`."""
+        if isinstance(self.device, torch.Tensor):
+            return home_of(self.device) is Home.HOST
+        return self.name == "cpu" or (self.device == "cpu" and isinstance(self.device, str))
+
+
+@dataclass(eq=False, slots=True)
+class _Known:
+    """What is known of one storage: by how it was made, and by a contract's name for it.
+
+    It is `sure` of the host where it was pinned or brought there. `asked_by` is who looked for its
+    names already, `pulled` tells that the host has copied it, which on a CPU copies nothing.
+    """
+
+    storage: weakref.ref[Any]
+    made: Home = Home.UNKNOWN
+    sure: bool = False
+    named: bool = False
+    pulled: bool = False
+    asked_by: int = 0
+
+
+_known: dict[int, _Known] = {}
+#: Tensors that went to the other side by a copy that a CPU does not make, by their id.
+_moved: dict[int, tuple[weakref.ref[Any], Home]] = {}
+_numbers = itertools.count(1)
+
+
+class _Here(threading.local):
+    asked: Asked | None = None
+
+
+_here = _Here()
+
+
+def asked() -> Asked | None:
+    """Returns the innermost call of a factory or a move that this thread is in."""
+    return _here.asked
+
+
+def home_of(tensor: torch.Tensor) -> Home:
+    """Returns the home of a tensor, by how its memory came to be."""
+    if tensor.device.type != "cpu":
+        return Home.DEVICE
+    if _moved:
+        moved = _moved.get(id(tensor))
+        if moved is not None and moved[0]() is tensor:
+            return moved[1]
+    known = _known.get(_key(tensor))
+    if known is None:
+        return Home.UNKNOWN
+    return Home.HOST if known.named else known.made
+
+
+def is_sure(tensor: torch.Tensor) -> bool:
+    """Tells whether memory is the host's beyond doubt, whatever default device there may be."""
+    known = _known.get(_key(tensor))
+    return known is not None and (known.sure or known.named)
+
+
+def was_pulled(tensor: torch.Tensor) -> bool:
+    """Tells whether the host copied this memory to itself, which on a CPU copies nothing."""
+    known = _known.get(_key(tensor))
+    return known is not None and known.pulled
+
+
+def made(tensor: torch.Tensor, home: Home, sure: bool = False) -> None:
+    """Notes whose memory a new tensor is; the first word holds."""
+    if tensor.device.type == "cpu":
+        known = _of(tensor)
+        if known is not None and known.made is Home.UNKNOWN:
+            known.made, known.sure = home, sure
+
+
+def declare_host(tensor: torch.Tensor) -> None:
+    """Says that memory is the host's, beyond doubt."""
+    known = _of(tensor)
+    if known is not None:
+        known.made, known.sure = Home.HOST, True
+
+
+def pull(tensor: torch.Tensor) -> None:
+    """Notes that the host copied this memory to itself."""
+    known = _of(tensor)
+    if known is not None:
+        known.pulled = True
+
+
+def on_other_side(tensor: torch.Tensor, home: Home) -> torch.Tensor:
+    """Returns another tensor over the same memory, with a home of its own.
+
+    A copy to the other side, which a CPU does not make: the original stays where it was.
+    """
+    seen = tensor.view_as(tensor)
+    move_view(seen, home)
+    return seen
+
+
+def move_view(tensor: torch.Tensor, home: Home) -> None:
+    """Gives one tensor object another home than its memory has."""
+    key = id(tensor)
+    _moved[key] = (weakref.ref(tensor, lambda _: _moved.pop(key, None)), home)
+
+
+def is_moved(tensor: Any) -> bool:
+    """Tells whether a tensor object has another home than its memory."""
+    moved = _moved.get(id(tensor)) if _moved else None
+    return moved is not None and moved[0]() is tensor
+
+
+def forget_names() -> None:
+    """Forgets what names said: the next test has its own."""
+    forget_classes()
+    for known in list(_known.values()):
+        known.named = known.pulled = False
+        known.asked_by = 0
+
+
+def from_operands(homes: Iterable[Home]) -> Home:
+    """Returns the home of what an operator computes from operands of some homes."""
+    given = set(homes)
+    if given == {Home.HOST}:
+        return Home.HOST
+    if Home.DEVICE in given or Home.EITHER not in given:
+        return Home.DEVICE
+    return Home.EITHER
+
+
+class Homes:
+    """Tells the homes of the tensors of one session.
+
+    The contracts have globs of names that live on the host, and of some that live on the device
+    whatever they sound like; `kinds` are the kinds of devices that relay buffers are on. Where
+    there is an accelerator among them, and no CPU, each tensor says itself where it is.
+    """
+
+    def __init__(self, contracts: Iterable[Contract] = (), kinds: Iterable[str] = ()) -> None:
+        contracts = tuple(contracts)
+        self._host = _any_of(glob for one in contracts for glob in one.launches.host_values)
+        self._device = _any_of(
+            glob
+            for one in contracts
+            for glob in (
+                *one.launches.mirrored,
+                *one.graph_inputs.row_indices,
+                *one.graph_inputs.index_like,
+            )
+        )
+        #: Whether the engine has its device as a string, which on a CPU is the host's name too.
+        self.device_is_string = any(one.launches.device_is_string for one in contracts)
+        self._kinds = kinds
+        self._number = next(_numbers)
+
+    @property
+    def tensors_tell(self) -> bool:
+        """Tells whether a tensor in host memory is the host's, whatever it is called."""
+        return bool(self._kinds) and "cpu" not in self._kinds
+
+    def of(self, tensor: torch.Tensor, frame: FrameType | None = None) -> Home:
+        """Returns the home of a tensor; `frame` uses it, and may have it under a declared name."""
+        if tensor.device.type != "cpu":
+            return Home.DEVICE
+        if self.tensors_tell:
+            return Home.HOST
+        home = home_of(tensor)
+        if home is Home.EITHER and self.device_is_string:
+            home = Home.DEVICE
+        if home in (Home.HOST, Home.DEVICE) or self._host is None or frame is None:
+            return home
+        known = _of(tensor)
+        if known is None or known.asked_by == self._number:
+            return home
+        known.asked_by = self._number
+        # A local or an attribute that holds this memory, by a name that the contract has.
+        known.named = any(
+            self._device is None or not self._device.match(name)
+            for name in names_of(tensor, frame, self._host)
+        )
+        return Home.HOST if known.named else home
+
+    def begin_test(self) -> None:
+        """Asks for names again."""
+        self._number = next(_numbers)
+
+
+class FactoryMode(TorchFunctionMode):
+    """Hears which device factories and moves are given, through any wrapper.
+
+    It lies beneath the modes of the program, which come and go above it; a default device, which
+    torch keeps at the very bottom, is beneath it.
+    """
+
+    is_on = False
+
+    def __init__(self, tally: Tally) -> None:
+        super().__init__()
+        self.tally = tally
+
+    def begin(self) -> None:
+        """Begins to listen in this thread."""
+        self.is_on = True
+        with _lifted() as modes:
+            # `with torch.device(...)` takes off the uppermost: ours must be beneath that one.
+            modes.insert(len(modes) - (bool(modes) and _is_for_good(modes[-1])), self)
+
+    def end(self) -> None:
+        """Ends that; called in another thread, it only stops to listen."""
+        self.is_on = False
+        with _lifted() as modes:
+            if self in modes:
+                modes.remove(self)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling() or not self.is_on:
+            return func(*args, **kwargs)
+        name = getattr(func, "__name__", "")
+        # What fmcheck makes beside the engine's memory says nothing of the engine's.
+        if name not in _LISTENED or _is_own(sys._getframe(1).f_code):
+            return func(*args, **kwargs)
+        outer, call = _here.asked, None
+        with contained(self.tally, _CHECK):
+            call = _here.asked = _asked(name, args, kwargs)
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            _here.asked = outer
+        if call is not None and name not in _MOVES and type(result) is torch.Tensor:
+            with contained(self.tally, _CHECK):
+                _note_made(call, args, kwargs, result)
+        return result
+
+
+def passes_on(method: Any) -> None:
+    """Says of a method of ours that who calls it is heard, and not the method."""
+    _passing.add(method.__code__)
+
+
+def _is_own(code: CodeType) -> bool:
+    return code.co_filename.startswith(_OWN) and code not in _passing
+
+
+def lift_factories() -> Callable[[], None]:
+    """Takes our function modes off this thread's stack; returns what puts them back.
+
+    Under a function mode Dynamo calls the methods of tensors that it finds, ours, in place of its
+    own knowledge of them; what compiled code makes is out of sight in any case.
+    """
+    with _lifted() as modes:
+        ours = [mode for mode in modes if isinstance(mode, FactoryMode)]
+        for mode in ours:
+            modes.remove(mode)
+
+    def put_back() -> None:
+        for mode in ours:
+            if mode.is_on:
+                mode.begin()
+
+    return put_back
+
+
+class _lifted:  # noqa: N801  # reads as a function
+    """Lifts all function modes off the stack for a block, and puts back those that are left."""
+
+    def __enter__(self) -> list[Any]:
+        self._modes = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())]
+        return self._modes
+
+    def __exit__(self, *_: object) -> None:
+        for mode in reversed(self._modes):
+            _push_on_torch_function_stack(mode)
+
+
+def _asked(name: str, args: Any, kwargs: dict[str, Any]) -> Asked:
+    device = kwargs.get("device")
+    if name == "to" and device is None and len(args) > 1:
+        first = args[1]
+        device = first if isinstance(first, (str, torch.device, int, torch.Tensor)) else None
+    if isinstance(device, torch.device) and _is_default(device):
+        device = None
+    # Who asks whether to pin has the host in mind, also where it is not pinned, as on a CPU.
+    return Asked(name, device, "pin_memory" in kwargs)
+
+
+def _is_default(device: torch.device) -> bool:
+    """Tells whether it was torch that put a device into a call, for the default one."""
+    if device is _device.CURRENT_DEVICE:
+        return True
+    frame: FrameType | None = sys._getframe(3)
+    for _ in range(_DEEPEST):
+        if frame is None:
+            break
+        if frame.f_code is _PUTS_DEVICES and frame.f_locals["self"].device is device:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_for_good(mode: Any) -> bool:
+    """Tells whether a mode is that of `torch.set_default_device`, which torch keeps lowest."""
+    is_default = isinstance(mode, _device.DeviceContext)
+    return is_default and mode.device is _device.CURRENT_DEVICE
+
+
+def _note_made(asked: Asked, args: Any, kwargs: Any, result: torch.Tensor) -> None:
+    """Notes the home of what a factory made, not of what it passed on."""
+    if kwargs.get("out") is None and not any(isinstance(one, torch.Tensor) for one in args):
+        made(result, asked.home, asked.pinned)
+
+
+def _any_of(globs: Iterable[str]) -> re.Pattern[str] | None:
+    patterns = [fnmatch.translate(glob) for glob in globs]
+    return re.compile("|".join(patterns)) if patterns else None
+
+
+def _key(tensor: torch.Tensor) -> int:
+    try:
+        return int(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):  # sparse, opaque: without storage
+        return 0
+
+
+def _of(tensor: torch.Tensor) -> _Known | None:
+    """Returns what is known of a tensor's storage, for as long as that lives; None without one."""
+    try:
+        storage = tensor.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return None
+    key: int = storage._cdata
+    known = _known.get(key)
+    if known is None:
+        known = _known[key] = _Known(weakref.ref(storage, lambda _: _known.pop(key, None)))
+    return known
+
+
+def tensors_in(values: Any) -> Iterator[torch.Tensor]:
+    """Yields the tensors among arguments, those in lists too."""
+    for one in values:
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif isinstance(one, (list, tuple)):
+            yield from (tensor for tensor in one if isinstance(tensor, torch.Tensor))

@@ -1,0 +1,404 @@
+"""Syncs and launches: what the operations of a step make the host wait for, and how many there are.
+
+A dispatch mode sees each operation of the thread that is in a step. What torch answers on a CPU
+without an operation (`tolist`, `cpu`, `to`) is seen by methods in place of the tensor's own.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+from typing import TYPE_CHECKING, Any, Protocol
+
+import torch
+from torch._C import _len_torch_dispatch_stack as modes_on
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from fmcheck.runtime.core.containment import broke
+from fmcheck.runtime.core.patches import patch
+from fmcheck.runtime.steps import homes
+from fmcheck.runtime.steps.homes import FROM_VALUES, FactoryMode, Home, tensors_in
+from fmcheck.runtime.steps.torch_modes import (
+    called,
+    decomposes,
+    is_traced,
+    put_beneath,
+    take_out,
+    taken_apart,
+    unheard,
+)
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from fmcheck.runtime.core.patches import Undo
+    from fmcheck.runtime.core.site import Sites
+    from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.steps.homes import Homes
+
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+_NUMBERS = (bool, int, float, complex)
+_PLAIN_TYPES = (torch.Tensor, torch.nn.Parameter)
+#: Operations whose result the host has to wait for, by the word of a report.
+_WAITS = {
+    "_local_scalar_dense": "item",
+    "nonzero": "nonzero",
+    "masked_select": "masked_select",
+    "_unique": "unique",
+    "_unique2": "unique",
+    "unique_dim": "unique",
+    "unique_consecutive": "unique",
+    "unique_dim_consecutive": "unique",
+    "equal": "equal",
+    "is_nonzero": "bool",
+}
+_BY_MASK = frozenset({"index", "index_put", "index_put_"})
+_MASKS = (torch.bool, torch.uint8)
+_COPIES = frozenset({"_to_copy", "copy_"})
+# Neither compute nor copy on a device: they allocate, name or read what is there.
+_NO_LAUNCH = frozenset(
+    {
+        *("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided"),
+        *("lift_fresh", "_local_scalar_dense", "record_stream", "set_", "resize_", "item"),
+        *("_unsafe_view", "detach_", "is_same_size", "equal", "_reshape_alias"),
+    }
+)
+
+
+class Listener(Protocol):
+    """Who is told of what a step does.
+
+    `tally` is its session's, `check` what the closing section calls it, should our code fail.
+    """
+
+    tally: Tally
+    check: str
+
+    def sync(self, verb: str) -> None:
+        """The host waits for the device."""
+
+    def launch(self, what: object) -> None:
+        """The device is given work."""
+
+
+class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees the operations of one thread while it is in a step.
+
+    `counting` is how many budgets of launches are open: without one, launches are not told of.
+    """
+
+    def __init__(self, listener: Listener, known: Homes, sites: Sites) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._listener = listener
+        self._homes = known
+        self._sites = sites
+        self._factories = FactoryMode(listener.tally)
+        self.counting = 0
+
+    # Else torch refuses to run `torch.cond` and its like.
+    supports_higher_order_operators = True
+
+    def begin(self) -> None:
+        """Begins to see the operations of this thread."""
+        self._factories.begin()
+        put_beneath(self)
+
+    def end(self) -> None:
+        """Ends that."""
+        take_out(self)
+        self._factories.end()
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Leaves compiled functions compiled."""
+        return True
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Makes the call and says what it did."""
+        is_composite = False
+        try:
+            is_composite = decomposes(func, types, args)
+        except Exception as err:
+            broke(self.tally, self.check, err)
+        if is_composite:
+            return taken_apart(self, func, args, kwargs)
+        result = called(func, args, kwargs or {})
+        if not (modes_on() and is_traced()):
+            try:
+                self._tell(func, args, kwargs, result)
+            except Exception as err:
+                broke(self.tally, self.check, err)
+        return result
+
+    def _tell(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        kind = _kinds.get(func)
+        if kind is None:
+            kind = _kinds[func] = _kind_of(func)
+        if kind is _PLAIN:
+            self._derive(args, result)
+            self._launched(func)
+        elif kind is _VIEW:
+            if homes.is_moved(args[0] if args else None):
+                for one in tensors_in([result]):
+                    homes.move_view(one, homes.home_of(args[0]))
+        elif kind not in _OF_TENSORS or not any(type(one) in _NUMBERS for one in args[:2]):
+            kind(self, func, args, kwargs or {}, result)
+
+    def _home(self, tensor: torch.Tensor) -> Home:
+        return self._homes.of(tensor, self._sites.frame())
+
+    def _derive(self, args: Any, result: Any) -> None:
+        """Notes whose memory an operation made, by what it made it from."""
+        given = list(tensors_in(args))
+        for one in tensors_in([result]):
+            if given and one is not given[0] and homes.home_of(one) is Home.UNKNOWN:
+                homes.made(one, homes.from_operands(map(self._home, given)))
+
+    def waits(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """The host has to know values to go on."""
+        self._told(_WAITS[_base(func)], args[0])
+        if _base(func) not in _NO_LAUNCH:
+            self._launched(func)
+
+    def indexes(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """An index, by a mask perhaps: how much it picks is known to the device alone.
+
+        A mask to which one value is assigned picks nothing.
+        """
+        masks = [one for one in args[1] if one is not None and one.dtype in _MASKS]
+        fills = _base(func) != "index" and args[2].numel() == 1
+        if masks and not fills:
+            self._told("mask", args[0] if self._is_free(args[0]) else masks[0])
+        self._derive(args[:1], result)
+        self._launched(func)
+
+    def repeats(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """A repetition by a tensor: as long as its sum, unless the caller says how long."""
+        if kwargs.get("output_size") is None:
+            self._told("repeat_interleave", args[0])
+        self._launched(func)
+
+    def copies(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """A copy: between device and host the host waits for it, unless it says otherwise."""
+        self._launched(func)
+        if _base(func) == "copy_":
+            is_async = bool(kwargs.get("non_blocking", len(args) > 2 and args[2]))
+            self._copied(args[0], args[1], is_async)
+        else:
+            self._converted(args[0], kwargs, result)
+
+    def _copied(self, target: torch.Tensor, source: torch.Tensor, is_async: bool) -> None:
+        from_host = self._is_free(source)
+        if is_async:
+            if not from_host:
+                homes.pull(target)
+        elif self._home(target) is Home.HOST and not from_host:
+            self._told("to host")
+        elif from_host and target.device.type != "cpu":
+            self._told("upload")
+
+    def _converted(self, source: torch.Tensor, kwargs: Any, result: torch.Tensor) -> None:
+        home = self._home(source)
+        if kwargs.get("device") is None:
+            homes.made(result, homes.from_operands([home]))
+            return
+        goes = self._goes(result)
+        homes.made(result, goes)
+        if not kwargs.get("non_blocking") and _crosses(home, goes):
+            self._told("to host" if goes is Home.HOST else "upload")
+
+    def _goes(self, result: torch.Tensor) -> Home:
+        """Returns where a copy goes, by what its caller asked for."""
+        if self._homes.tensors_tell:
+            return self._homes.of(result)
+        asked = homes.asked()
+        if asked is None:
+            return Home.EITHER
+        if asked.goes_to_host:
+            # Some engines have their device as a string, which is `cpu` as well here.
+            is_sure = asked.name == "cpu" or not self._homes.device_is_string
+            return Home.HOST if is_sure else Home.EITHER
+        return Home.DEVICE
+
+    def makes(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """A new tensor that was made of nothing, or of numbers of the host's."""
+        if _base(func) not in _NO_LAUNCH:
+            self._launched(func)
+
+    def lifts(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+        """Numbers of the host's that became a tensor: `torch.tensor` and its like."""
+        asked = homes.asked()
+        if asked is None:
+            homes.made(result, Home.HOST)  # `torch.from_numpy` and its like are not heard
+        if asked is None or asked.name not in FROM_VALUES:
+            return
+        sent = (Home.DEVICE, Home.EITHER) if self._homes.device_is_string else (Home.DEVICE,)
+        is_sent = asked.home in sent or result.device.type != "cpu"
+        if is_sent and result.dim() and result.numel():
+            self._told("upload")
+
+    def reads(self, tensor: torch.Tensor, args: Any, kwargs: Any, result: Any) -> Any:
+        """A list of a tensor's values; elsewhere than on a CPU it makes operations."""
+        if tensor.device.type == "cpu":
+            self._told("tolist", tensor)
+        return result
+
+    def sends(
+        self, tensor: torch.Tensor, args: Any, kwargs: Any, result: Any, name: str = "to"
+    ) -> Any:
+        """A copy that a CPU need not make, for the tensor is there already.
+
+        What goes to the other side is handed on as another tensor: the one that stayed stays.
+        """
+        device = _device_of(name, args, kwargs)
+        if result is not tensor or tensor.device.type != "cpu" or device is None:
+            return result
+        if self._homes.tensors_tell:
+            return result
+        home, goes = self._home(tensor), self._asked_to(name, device)
+        if not _crosses(home, goes):
+            return result
+        if not kwargs.get("non_blocking"):
+            self._told("to host" if goes is Home.HOST else "upload")
+        return homes.on_other_side(result, goes) if type(result) is torch.Tensor else result
+
+    def _asked_to(self, name: str, device: Any) -> Home:
+        if name == "cpu":
+            return Home.HOST
+        if isinstance(device, torch.Tensor):
+            return self._home(device)
+        if not isinstance(device, str):
+            return Home.DEVICE
+        return Home.EITHER if self._homes.device_is_string else Home.HOST
+
+    @property
+    def tally(self) -> Tally:
+        """The session's."""
+        return self._listener.tally
+
+    @property
+    def check(self) -> str:
+        """What the closing section calls the checks that are told of a step."""
+        return self._listener.check
+
+    def _launched(self, func: Any) -> None:
+        if self.counting:
+            self._listener.launch(func)
+
+    def _is_free(self, tensor: torch.Tensor) -> bool:
+        """Tells whether the host need not wait for a tensor's values, or may not have to."""
+        return self._home(tensor) in (Home.HOST, Home.EITHER) or homes.was_pulled(tensor)
+
+    def _told(self, verb: str, tensor: torch.Tensor | None = None) -> None:
+        """Says that the host waits, unless fmcheck asked, or the tensor is the host's."""
+        if self._sites.is_own():
+            return
+        if tensor is None or not self._is_free(tensor):
+            self._listener.sync(verb)
+
+
+def _crosses(home: Home, goes: Home) -> bool:
+    """Tells whether a copy from one home to another is between host and device, for certain."""
+    return Home.EITHER not in (home, goes) and (home is Home.HOST) != (goes is Home.HOST)
+
+
+def _device_of(name: str, args: Any, kwargs: Any) -> Any:
+    """Returns the device that a call of `to` or `cpu` names, or a tensor that is there."""
+    if name == "cpu":
+        return name
+    first = kwargs.get("device", args[0] if args else kwargs.get("other"))
+    return first if isinstance(first, (str, torch.device, torch.Tensor)) else None
+
+
+# Handed a number for a tensor, as for the constants of a traced graph, they are nobody's.
+_OF_TENSORS = (StepMode.waits, StepMode.copies)
+_VIEW, _PLAIN = object(), object()
+_kinds: dict[Any, Any] = {}
+
+
+def _kind_of(func: Any) -> Any:
+    """Returns what an operation is to a step: a view, a plain launch, or a method of the mode."""
+    name = _base(func)
+    if name in _WAITS:
+        return StepMode.waits
+    if name in _BY_MASK:
+        return StepMode.indexes
+    if name in _COPIES:
+        return StepMode.copies
+    if str(func) == "aten.repeat_interleave.Tensor":
+        return StepMode.repeats
+    if name == "lift_fresh":
+        return StepMode.lifts
+    schema = getattr(func, "_schema", None)
+    if schema is None:  # of a higher order: it runs others out of sight
+        return _PLAIN
+    takes_tensors = any("Tensor" in str(one.type) for one in schema.arguments)
+    if not takes_tensors:
+        return StepMode.makes
+    is_view = any(one.alias_info is not None for one in schema.returns) and not schema.is_mutable
+    return _VIEW if is_view or name in _NO_LAUNCH else _PLAIN
+
+
+@functools.cache
+def _base(func: Any) -> str:
+    """Returns `index` of `aten.index.Tensor`."""
+    parts = str(func).split(".")
+    return parts[1] if len(parts) > 1 else parts[0]
+
+
+class _Here(threading.local):
+    is_inside = False
+
+
+_here = _Here()
+
+
+def watch_methods(mode_of_thread: Callable[[], StepMode | None]) -> Undo:
+    """Puts methods in place of those that make no operation on a CPU; returns what puts them back.
+
+    `mode_of_thread` gives the mode of the calling thread, None outside of any step.
+    """
+
+    def watched(name: str, told: Callable[[StepMode, Any, Any, Any, Any], Any]) -> Any:
+        original = getattr(torch.Tensor, name)
+
+        @functools.wraps(original)
+        def method(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling():
+                return original(tensor, *args, **kwargs)
+            mode = None if _here.is_inside else mode_of_thread()
+            if mode is None or type(tensor) not in _PLAIN_TYPES:
+                return original(tensor, *args, **kwargs)
+            # Under a function mode torch calls the method that it finds, which is this one again.
+            _here.is_inside = True
+            try:
+                result = original(tensor, *args, **kwargs)
+            finally:
+                _here.is_inside = False
+            if result is tensor and sys._getframe(1).f_code.co_filename.startswith(_TORCH):
+                return result  # torch knows some tensors by the objects that they are
+            if is_traced():
+                return result
+            try:
+                with unheard():
+                    return told(mode, tensor, args, kwargs, result)
+            except Exception as err:
+                broke(mode.tally, mode.check, err)
+            return result
+
+        homes.passes_on(method)
+        return method
+
+    told: dict[str, Callable[..., Any]] = {"tolist": StepMode.reads, "to": StepMode.sends}
+    told["cpu"] = functools.partial(StepMode.sends, name="cpu")
+    undo = [patch(torch.Tensor, name, watched(name, tell)) for name, tell in told.items()]
+
+    def put_back() -> None:
+        for one in undo:
+            one()
+
+    return put_back

@@ -1,0 +1,186 @@
+"""torch's modes: where ours lie among them, and which tensors and calls they understand."""
+
+from __future__ import annotations
+
+import functools
+import operator
+from contextlib import nullcontext
+from typing import Any
+
+import torch
+from torch._C import _dispatch_keys as keys_of
+from torch._C import _len_torch_dispatch_stack as modes_on
+from torch._C import _len_torch_function_stack as function_modes_on
+from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+
+from fmcheck.runtime.steps.homes import tensors_in
+
+_PACKAGE = __name__.partition(".")[0] + "."
+
+
+def put_beneath(mode: TorchDispatchMode) -> None:
+    """Lets a mode see this thread's operators after all modes that are on, and later ones.
+
+    Who leaves a mode takes off the uppermost, whichever that is: it must never be ours.
+    """
+    above = _modes_of_users()
+    for _ in above:
+        torch._C._pop_torch_dispatch_stack(None)
+    for one in (mode, *above):
+        torch._C._push_on_torch_dispatch_stack(one)
+
+
+def take_out(mode: TorchDispatchMode) -> None:
+    """Takes a mode off again, if it is on in this thread."""
+    on = _modes_of_users()
+    if not any(one is mode for one in on):
+        return
+    for _ in on:
+        torch._C._pop_torch_dispatch_stack(None)
+    for one in on:
+        if one is not mode:
+            torch._C._push_on_torch_dispatch_stack(one)
+
+
+def _modes_of_users() -> list[Any]:
+    """Returns the modes of this thread but torch's own, which it keeps apart, lowest first."""
+    stack = _get_current_dispatch_mode_stack()
+    return [one for one in stack if getattr(one, "_mode_key", None) is None]
+
+
+def is_traced() -> bool:
+    """Tells whether one of torch's own modes is beneath: a fake one does nothing for real."""
+    return len(_modes_of_users()) < modes_on()
+
+
+def others_listen() -> bool:
+    """Tells whether somebody else's modes are on, who would see what our own code does."""
+    if function_modes_on():
+        return True
+    return modes_on() > 0 and any(not is_ours(one) for one in _get_current_dispatch_mode_stack())
+
+
+def is_ours(mode: Any) -> bool:
+    """Tells whether a mode is fmcheck's."""
+    return type(mode).__module__.startswith(_PACKAGE)
+
+
+def called(func: Any, args: Any, kwargs: Any) -> Any:
+    """Makes a call that torch handed to a mode."""
+    try:
+        return func(*args, **kwargs)
+    except RuntimeError:
+        tensors = _numbers_made_tensors(func, args)
+        if tensors is None:
+            raise
+    return func(*tensors, **kwargs)
+
+
+def _numbers_made_tensors(func: Any, args: Any) -> list[Any] | None:
+    """Returns an operator's arguments with tensors for numbers that it refuses, None if it is well.
+
+    torch hands a mode a number for a tensor that stands for one, as in the constants of a traced
+    graph, and then takes it back for some operators only.
+    """
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return None
+    if torch._C._should_allow_numbers_as_tensors(schema.name.partition("::")[2]):
+        return None
+    made, has_numbers = list(args), False
+    for position, (argument, value) in enumerate(zip(schema.arguments, args, strict=False)):
+        kind = _NUMBERS.get(type(value))
+        if kind is not None and str(argument.type) in ("Tensor", "Optional[Tensor]"):
+            made[position] = torch.scalar_tensor(value, dtype=kind, device="cpu")
+            has_numbers = True
+    return made if has_numbers else None
+
+
+_NUMBERS = {
+    bool: torch.bool,
+    int: torch.int64,
+    float: torch.float64,
+    complex: torch.complex128,
+}
+
+
+def _plain_keys() -> int:
+    """Returns the bits of the dispatch keys that tensors of plain memory may have."""
+    names = ["ADInplaceOrView", "Conjugate", "Negative"]
+    for device in ("CPU", "CUDA", "HIP", "XPU", "HPU", "MPS", "MTIA", "PrivateUse1", "Meta"):
+        names += [device, f"Quantized{device}", f"Autograd{device}", f"Autocast{device}"]
+    keys = (getattr(torch._C.DispatchKey, name, None) for name in names)
+    bits = (torch._C.DispatchKeySet(key).raw_repr() for key in keys if key is not None)
+    return functools.reduce(operator.or_, bits)
+
+
+_OTHER_KEYS = ~_plain_keys()
+
+
+def has_memory(tensor: torch.Tensor) -> bool:
+    """Tells whether a tensor is memory and nothing else, by the keys that torch dispatches it by.
+
+    A sparse, nested, fake, functional or wrapped one, and one of a class that dispatches itself,
+    has a key that says so.
+    """
+    return not keys_of(tensor).raw_repr() & _OTHER_KEYS
+
+
+def unheard() -> Any:
+    """Keeps what our listeners do from modes of the program, which would take it for the program's.
+
+    Of operators ours is told last; a read by the host comes to us before any of them.
+    """
+    return _Unheard() if function_modes_on() or modes_on() else _HEARD_BY_NOBODY
+
+
+class _Unheard:
+    def __enter__(self) -> None:
+        self._guards = torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch()
+        for guard in self._guards:
+            guard.__enter__()
+
+    def __exit__(self, *_: object) -> None:
+        for guard in reversed(self._guards):
+            guard.__exit__(None, None, None)
+
+
+_HEARD_BY_NOBODY = nullcontext()
+
+
+def decomposes(func: Any, types: Any, args: Any) -> bool:
+    """Tells whether an operator is to be seen by what it consists of.
+
+    Outside of inference mode torch takes such an operator apart before any mode sees it.
+    """
+    known = _composite.get(func)
+    if known is None:
+        known = _composite[func] = _is_composite(func)
+    # Who else looks on, a mode beneath or a class of tensors, sees what it would see without us.
+    return known and not types and not modes_on() and all(map(has_memory, tensors_in(args)))
+
+
+def taken_apart(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
+    """Runs an operator by what it consists of, which a mode is to see."""
+    # A function mode would call the operator, and not what it consists of.
+    with torch._C.DisableTorchFunction():
+        TorchDispatchMode.__enter__(mode)  # type: ignore[no-untyped-call]
+        try:
+            return func.decompose(*args, **(kwargs or {}))
+        finally:
+            TorchDispatchMode.__exit__(mode, None, None, None)  # type: ignore[no-untyped-call]
+
+
+def _is_composite(func: Any) -> bool:
+    def has(key: str) -> bool:
+        try:
+            return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+        except RuntimeError:  # `aten::sym_size` and its like are no operators of the dispatcher
+            return False
+
+    if getattr(func, "_schema", None) is None:
+        return False
+    return has("CompositeImplicitAutograd") and not has("CPU")
+
+
+_composite: dict[Any, bool] = {}
