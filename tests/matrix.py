@@ -242,6 +242,10 @@ def _pure_files() -> list[str]:
     return [f"tests/test_{name}.py" for name in FILES["pure"] if "/" not in name]
 
 
+def _rows(kept: Path) -> dict[str, dict[str, str]]:
+    return json.loads(kept.read_text()) if kept.is_file() else {}
+
+
 def table(rows: Sequence[Row]) -> str:
     """Returns the rows as Markdown."""
     head = "| Python | torch | pytest | quick tests |\n|---|---|---|---|\n"
@@ -267,10 +271,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
     asked = parser.parse_args(arguments)
     KEPT.mkdir(parents=True, exist_ok=True)
     kept = KEPT / "rows.json"
-    known = json.loads(kept.read_text()) if kept.is_file() else {}
+    known = _rows(kept)
     for one in COMBINATIONS:
         if not asked.only or any(part in one.name for part in asked.only):
-            known[one.name] = vars(tried(one, cpu_builds=asked.cpu_builds))
+            row = vars(tried(one, cpu_builds=asked.cpu_builds))
+            known = {**_rows(kept), one.name: row}  # others may have been tried meanwhile
             kept.write_text(json.dumps(known, indent=1))
             print(one.name, known[one.name]["said"], flush=True)
     rows = [
