@@ -37,15 +37,22 @@ def pytest_configure(config):
 
 
 @pytest.hookimpl(tryfirst=True)  # before tests are chosen by their marks
-def pytest_collection_modifyitems(items):
+def pytest_collection_modifyitems(config, items):
     data = ROOT / "tests" / "data"  # what is there, other tests run
     markers.mark(item for item in items if data not in item.path.parents)
+    if hasattr(config, "workerinput"):
+        items.sort(key=lambda item: markers.turn(item.nodeid))
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config, log):
-    """Tests that share what took long run in one process, whatever `--dist` says."""
+    """Tests that share what took long run in one process, whatever `--dist` says.
+
+    The longest are begun first, and not the most.
+    """
     from xdist.scheduler import LoadScopeScheduling
+
+    config.option.loadscopereorder = False
 
     class ByScope(LoadScopeScheduling):
         def _split_scope(self, nodeid):

@@ -137,6 +137,15 @@ STARTERS = (
 )
 #: Lints and runs the museum's cases, all of them in both.
 MUSEUM = ("tests/test_museum.py", "tests/test_museum_runs.py")
+#: What takes half a minute of CPU or more, roughly the longest first: begun late, it would be all
+#: that is left to run, on one processor.
+LONGEST = (
+    *("release 0.5.23", "release 0.5.12", "tests/test_real_engines.py"),
+    *("tests/engine/test_watch.py", "tests/engine/test_streams.py", "tests/test_prove.py"),
+    *("tests/test_reach.py", "tests/test_plugin.py", "museum", "tests/engine/test_faults.py"),
+    *("tests/test_guard.py", "tests/test_doctor.py", "tests/test_gpu.py", "tests/test_compile.py"),
+    *("tests/test_packaging.py", "tests/test_ci.py", "tests/test_lint_robust.py"),
+)
 #: Releases that `make test` runs: one that relays through a ring, and the newest.
 KEPT = ("0.5.12", "0.5.23")
 _RELEASE = re.compile(r"[\[-](\d+\.\d+\.\d+)(?:\.post\d+)?[\]-]")
@@ -191,3 +200,9 @@ def scope(nodeid: str) -> str:
     if kind_of_file(path) == "release" and release:
         return f"release {release[1]}"
     return path
+
+
+def turn(nodeid: str) -> int:
+    """Returns when a test is begun where there are several processes: the lower, the sooner."""
+    own = scope(nodeid)
+    return LONGEST.index(own) if own in LONGEST else len(LONGEST)

@@ -86,10 +86,10 @@ def interpreter(python: str) -> str:
     raise Unavailable(f"no Python {python} here")
 
 
-def tried(asked: Combination) -> Row:
+def tried(asked: Combination, *, cpu_builds: bool = False) -> Row:
     """Makes the environment of a combination, and runs the tests in it."""
     try:
-        python = _environment(asked)
+        python = _environment(asked, cpu_builds=cpu_builds)
     except Unavailable as err:
         return Row(asked.python, asked.torch, asked.pytest, f"not tried: {err}")
     torch = _version(python, "torch")
@@ -110,7 +110,7 @@ def tried(asked: Combination) -> Row:
     return Row(_version(python, ""), torch or "none", _version(python, "pytest"), said)
 
 
-def _environment(asked: Combination) -> str:
+def _environment(asked: Combination, *, cpu_builds: bool) -> str:
     """Returns the python of a combination's environment, made if there is none that is whole."""
     folder = KEPT / asked.name
     python, ready = str(folder / "bin" / "python"), folder / ".ready"
@@ -119,8 +119,10 @@ def _environment(asked: Combination) -> str:
     base = interpreter(asked.python)
     shutil.rmtree(folder, ignore_errors=True)
     subprocess.run([base, "-m", "venv", str(folder)], check=True)
-    if not _install_torch(python, asked.torch) and asked.torch != NEWEST:
-        raise Unavailable(f"no torch {asked.torch} for Python {asked.python}")
+    found = _install_torch(python, asked.torch, cpu_builds=cpu_builds)
+    if not found and asked.torch != NEWEST:
+        build = "CPU build of torch" if cpu_builds else "torch"
+        raise Unavailable(f"no {build} {asked.torch} for Python {asked.python}")
     pytest = "pytest" if asked.pytest == NEWEST else f"pytest=={asked.pytest}.*"
     wanted = [".[pytest]", pytest, "hypothesis>=6.100", "jsonschema>=4.20", "pytest-xdist>=3.6"]
     done = _pip(python, *wanted, "pyyaml>=6", "schemastore>=0.2")
@@ -132,14 +134,16 @@ def _environment(asked: Combination) -> str:
     return python
 
 
-def _install_torch(python: str, torch: str) -> bool:
+def _install_torch(python: str, torch: str, *, cpu_builds: bool) -> bool:
     """Installs torch, and nothing that it asks for; tells whether there is one.
 
-    A CPU build is taken where there is one: it is asked for by name, `+cpu`.
+    A CPU build is taken where there is one: it is asked for by name, `+cpu`. With `cpu_builds` no
+    other is, as others are half a gigabyte each.
     """
     named = f"torch=={_newest_cpu()}" if torch == NEWEST else f"torch=={torch}.0+cpu"
     anyhow = "torch" if torch == NEWEST else f"torch=={torch}.*"
-    return any(not _pip(python, "--no-deps", wish).returncode for wish in (named, anyhow))
+    wishes = (named,) if cpu_builds else (named, anyhow)
+    return any(not _pip(python, "--no-deps", wish).returncode for wish in wishes)
 
 
 def _newest_cpu() -> str:
@@ -238,6 +242,10 @@ def _pure_files() -> list[str]:
     return [f"tests/test_{name}.py" for name in FILES["pure"] if "/" not in name]
 
 
+def _rows(kept: Path) -> dict[str, dict[str, str]]:
+    return json.loads(kept.read_text()) if kept.is_file() else {}
+
+
 def table(rows: Sequence[Row]) -> str:
     """Returns the rows as Markdown."""
     head = "| Python | torch | pytest | quick tests |\n|---|---|---|---|\n"
@@ -259,13 +267,15 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Tries the combinations and writes the page; ends with 1 if tests failed in one."""
     parser = argparse.ArgumentParser(prog="python -m tests.matrix", description=__doc__)
     parser.add_argument("--only", action="append", default=[], help="a part of a name, as py3.12")
+    parser.add_argument("--cpu-builds", action="store_true", help="no other builds of torch")
     asked = parser.parse_args(arguments)
     KEPT.mkdir(parents=True, exist_ok=True)
     kept = KEPT / "rows.json"
-    known = json.loads(kept.read_text()) if kept.is_file() else {}
+    known = _rows(kept)
     for one in COMBINATIONS:
         if not asked.only or any(part in one.name for part in asked.only):
-            known[one.name] = vars(tried(one))
+            row = vars(tried(one, cpu_builds=asked.cpu_builds))
+            known = {**_rows(kept), one.name: row}  # others may have been tried meanwhile
             kept.write_text(json.dumps(known, indent=1))
             print(one.name, known[one.name]["said"], flush=True)
     rows = [

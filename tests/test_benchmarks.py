@@ -11,6 +11,7 @@ from tests.benchmarks import __main__ as benchmarks
 from tests.benchmarks.ratio import Ratio
 
 
+@pytest.mark.torch
 def test_every_module_with_ratios_is_a_part():
     parts = {"endurance", "fused_gather", "guard", "lint", "scaling", "startup", "streams", "watch"}
     assert set(benchmarks.parts()) == parts

@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import functools
+import re
+import sys
+import types
 from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -11,6 +14,7 @@ import torch
 from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from fmcheck.contract import parse_contract
+from fmcheck.runtime.core.naming import names_of
 from fmcheck.runtime.session.probes import EAGER, PROBES, Place, Probe, tried
 from fmcheck.runtime.session.watch import Watch
 from fmcheck.runtime.steps import homes
@@ -329,3 +333,64 @@ def test_an_error_of_ours_never_reaches_a_factory_s_caller(
     assert torch.zeros(2).tolist() == [0, 0]
     assert any("ours" in one.error for one in watch.tally.broken.values())
     watch.tally.broken.clear()
+
+
+# --- names that frames have for memory ---
+
+
+class Box:
+    """Holds things by name."""
+
+    def __init__(self, **things: Any) -> None:
+        vars(self).update(things)
+
+
+class Slotted:
+    __slots__ = ("lens_host", "other")
+
+    def __init__(self, lens: torch.Tensor) -> None:
+        self.lens_host = lens
+
+
+def names(tensor: torch.Tensor) -> list[str]:
+    return [*names_of(tensor, sys._getframe(1), re.compile(r".*_host$"))]
+
+
+def test_memory_is_named_by_attributes_items_and_slots_of_what_a_local_holds() -> None:
+    lens = torch.tensor([1, 2])
+    one = Box(a_host=lens[:1], other=lens)
+    assert names(lens) == ["a_host"]
+    one = Box(inner=Slotted(lens))
+    assert names(lens) == ["lens_host"]
+    one = {0: {"b_host": lens, 1: lens}}  # type: ignore[assignment]
+    assert names(lens) == ["b_host"]
+    one = Box(inner=Box(inner=Box(c_host=lens)))  # deeper than is looked
+    assert names(lens) == []
+    assert one
+
+
+def test_a_namespace_that_had_no_such_name_is_asked_again() -> None:
+    one = Box(other=1)
+    lens = torch.tensor([1, 2])
+    assert names(lens) == []
+    vars(one)["lens_host"] = lens
+    assert names(lens) == ["lens_host"]
+
+
+def test_what_lies_too_deep_for_one_frame_is_found_by_another() -> None:
+    lens = torch.tensor([1, 2])
+    near = Box(lens_host=lens)
+
+    def inner(far: Box) -> list[str]:
+        return names(far.a.b.lens_host)  # type: ignore[attr-defined]
+
+    assert inner(Box(a=Box(b=near))) == ["lens_host"]
+
+
+def test_frames_of_our_own_name_nothing() -> None:
+    def asked(lens_host: torch.Tensor) -> list[str]:
+        return [*names_of(lens_host, sys._getframe(), re.compile(r".*_host$"))]
+
+    ours = types.FunctionType(asked.__code__, {**globals(), "__name__": "fmcheck.runtime.any"})
+    assert asked(torch.tensor([1])) == ["lens_host"]
+    assert ours(torch.tensor([1])) == []

@@ -75,3 +75,26 @@ def test_a_test_of_no_kind_stops_the_run(pytester, monkeypatch, root, source, ou
 )
 def test_tests_that_share_what_took_long_share_a_process(nodeid, scope):
     assert markers.scope(nodeid) == scope
+
+
+def test_what_takes_longest_is_a_scope_and_is_begun_first(pytester, monkeypatch, root):
+    assert all(each in TESTS for each in markers.LONGEST if each.startswith("tests/"))
+    monkeypatch.setenv("PYTHONPATH", str(root))
+    monkeypatch.delenv("PYTEST_XDIST_WORKER", raising=False)
+    kinds = "\n".join(f"    {kind}" for kind in markers.KINDS)
+    pytester.makeini(f"[pytest]\nmarkers =\n{kinds}")
+    pytester.makeconftest(
+        "from tests import markers\n"
+        "from tests.conftest import pytest_collection_modifyitems, pytest_xdist_make_scheduler\n"
+    )
+    many = "import pytest\npytestmark = pytest.mark.pure\n" + "".join(
+        f"def test_{number}(): pass\n" for number in range(6)
+    )
+    for name, text in (("test_aaa", many), ("test_guard", many.split("def test_1")[0])):
+        path = pytester.path / "tests" / f"{name}.py"
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    run = pytester.runpytest_subprocess("-n", "1", "-v", "--rootdir=.", "tests")
+    run.assert_outcomes(passed=7)
+    done = [line for line in run.outlines if "PASSED" in line]
+    assert "test_guard" in done[0]

@@ -68,6 +68,7 @@ def test_a_case_without_a_finding_is_not_caught(tmp_path: Path) -> None:
     assert not case.is_caught
 
 
+@pytest.mark.torch
 def test_the_tables_name_what_is_not_caught(capsys: pytest.CaptureFixture[str]) -> None:
     assert main() == 0, "too few are caught"
     said = capsys.readouterr().out

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import subprocess
 
 import pytest
 
@@ -60,13 +61,28 @@ def test_the_page_has_a_line_for_each_combination(root) -> None:
 
 
 def test_what_cannot_be_had_is_said_to_be_untried(monkeypatch) -> None:
-    def missing(asked: Combination) -> str:
+    def missing(asked: Combination, *, cpu_builds: bool) -> str:
         raise Unavailable("no Python 3.99 here")
 
     monkeypatch.setattr(matrix, "_environment", missing)
     row = matrix.tried(Combination("3.99", "2.11", "7.4"))
     assert row == Row("3.99", "2.11", "7.4", "not tried: no Python 3.99 here")
     assert "| 3.99 | 2.11 | 7.4 | not tried: no Python 3.99 here |" in matrix.page([row])
+
+
+@pytest.mark.parametrize(("cpu_builds", "others"), [(True, []), (False, ["torch==2.11.*"])])
+def test_no_other_than_a_cpu_build_is_asked_for_where_none_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, cpu_builds: bool, others: list[str]
+) -> None:
+    wanted: list[str] = []
+
+    def pip(python: str, *arguments: str) -> subprocess.CompletedProcess[str]:
+        wanted.append(arguments[-1])
+        return subprocess.CompletedProcess([], 1)
+
+    monkeypatch.setattr(matrix, "_pip", pip)
+    assert not matrix._install_torch("python3.11", "2.11", cpu_builds=cpu_builds)
+    assert wanted == ["torch==2.11.0+cpu", *others]
 
 
 def test_a_python_that_is_not_here_is_named() -> None:
