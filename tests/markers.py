@@ -58,6 +58,7 @@ FILES = {
             "hold",
             "homes",
             "journal",
+            "table",
             "lifetimes",
             "model",
             "museum_runs",
