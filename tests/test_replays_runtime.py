@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -114,6 +115,17 @@ def test_a_row_beyond_the_count_was_written_out_of_sight(watch: Watch) -> None:
     relay.tokens_buf[torch.tensor([1, 2, 3])]
     assert codes(watch) == []
     assert watch.coverage().counts.unseen_writes == 2
+    # Row 2 got the very value that stood there: whether it was written cannot be known.
+    ((what, _, count),) = watch.coverage().untracked
+    assert (what, count) == ("gathers", 1)
+
+
+def test_memory_handed_out_is_noted_where_dynamo_is_kept_out_of_our_code(watch: Watch) -> None:
+    importlib.import_module("torch._dynamo")
+    buffer = FutureMap().tokens_buf
+    buffer.numpy()
+    (((how, _), count),) = buffer._relay.escapes.items()
+    assert (how, count) == ("numpy", 1)
 
 
 def test_the_graphs_write_is_told_as_the_last_one(watch: Watch) -> None:

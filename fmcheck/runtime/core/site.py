@@ -103,11 +103,13 @@ class Sites:
     def is_torch_calling(self, method: str) -> bool:
         """Tells whether torch itself called the method that came to fmcheck.
 
-        A method that torch wrote in Python comes by frames of its own.
+        A method that torch wrote in Python comes by frames of its own, and fmcheck's own code by
+        Dynamo's once that is imported: it is shielded from being traced.
         """
         frame: FrameType | None = sys._getframe(1)
+        shields = os.path.join(_home_of("torch"), "_dynamo", "")
         while frame is not None and (
-            frame.f_code.co_filename.startswith(_OWN)
+            frame.f_code.co_filename.startswith((_OWN, shields))
             or frame.f_code.co_name in (method, "handle_torch_function")
         ):
             frame = frame.f_back

@@ -283,13 +283,13 @@ class RelayBuffer:
         with self.tally.lock:
             self.tally.writes += 1
             self.tally.touched.add(self.relay)
+            self._heed_other_writes(own=1)
             rows = window.touched(expression)
             if rows.size == 0:
                 return
             moment = self.tally.moments.now(site, self.device)
             if self.lanes is not None:
                 self.lanes.wrote(rows, moment)
-            self._heed_other_writes(own=1)
             window.memory.uncover(expression)
             if self.is_on_trust:
                 self._settle(window, expression, how)
@@ -514,13 +514,14 @@ class RelayBuffer:
         state, stale = self.ledger.state[rows], self.ledger.is_stale(rows)
         codes = table.judge(self.poison, bits, _beside(state, bits), _beside(stale, bits))
         # What was reported when it was written is not reported again.
-        silent = self.ledger.is_reported(rows)
-        if self._has_other_writers:
-            silent |= self._may_be_written(rows, live)
-        codes = np.where(_beside(silent, bits), np.uint8(table.GOOD), codes)
+        codes = np.where(_beside(self.ledger.is_reported(rows), bits), np.uint8(table.GOOD), codes)
         bad = codes != table.GOOD
+        if bad.any() and self._is_written_unseen():
+            doubted = _beside((self._in_doubt[rows] | bool(self.escapes)) & ~live, bits)
+            bad = self._without_doubted(bad, doubted & window.memory.unchanged(expression))
         if bad.any():
-            self._accuse(bits, np.broadcast_to(_beside(rows, bits), bits.shape), codes, moment)
+            places = np.broadcast_to(_beside(rows, bits), bits.shape)
+            self._accuse(bits[bad], places[bad] % len(self.ledger), codes[bad], moment)
         if not all_live:
             self._note_unseen(rows[~live], rows, bits, bad, moment)
         return UNSEEN
@@ -537,19 +538,24 @@ class RelayBuffer:
             self._in_doubt[:] = True
         self._version = version
 
-    def _may_be_written(
-        self, rows: npt.NDArray[Any], live: npt.NDArray[np.bool_]
+    def _is_written_unseen(self) -> bool:
+        """Tells whether untracked code is known to write here: somewhere a row gives it away."""
+        if not self._has_other_writers:
+            self._has_other_writers = self.whole.memory.was_changed()
+        return self._has_other_writers
+
+    def _without_doubted(
+        self, bad: npt.NDArray[np.bool_], doubted: npt.NDArray[np.bool_]
     ) -> npt.NDArray[np.bool_]:
-        """Tells which rows untracked code may have written with the very value that stood there.
+        """Leaves out what untracked code may have written with the very value that stood there.
 
         It is known to write this buffer, and a write by torch, or of memory that was handed out,
         is not to be told from none: where that cannot be known, nothing is reported.
         """
-        doubted = ~live & (self._in_doubt[rows] | bool(self.escapes))
-        if doubted.any():
+        if (bad & doubted).any():
             why = f"`{self.name}` is written by untracked code, perhaps with the value before"
             self.tally.untrack("gathers", why)
-        return np.asarray(doubted)
+        return np.asarray(bad & ~doubted)
 
     def _note_unseen(
         self,
@@ -566,7 +572,7 @@ class RelayBuffer:
         unseen = np.setdiff1d(dead % len(self.ledger), accused % len(self.ledger))
         unseen = np.setdiff1d(unseen, self._sink)
         if unseen.size:
-            self._has_other_writers = self.veil is not None
+            self._is_written_unseen()
             self.tally.unseen_writes += int(unseen.size)
             self.tally.note(story.of_unseen_write(self, moment))
             self.ledger.stash(unseen, NEVER)
@@ -578,11 +584,9 @@ class RelayBuffer:
         codes: npt.NDArray[np.uint8],
         moment: int,
     ) -> None:
-        """Reports the bad elements, one violation for each kind of fault."""
-        bad = codes != table.GOOD
-        places, found, codes = rows[bad] % len(self.ledger), bits[bad], codes[bad]
-        owned = ~np.isin(places, self._sink)
-        places, found, codes = places[owned], found[owned], codes[owned]
+        """Reports bad elements, each with its row and its check, one violation for each check."""
+        owned = ~np.isin(rows, self._sink)
+        places, found, codes = rows[owned], bits[owned], codes[owned]
         for code in dict.fromkeys(codes.tolist()):
             chosen = codes == code
             unique, first = np.unique(places[chosen], return_index=True)

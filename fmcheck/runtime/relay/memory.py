@@ -34,6 +34,18 @@ class Memory(Protocol):
     def uncover(self, expression: Any) -> None:
         """The elements were written: whatever stands there is the engine's."""
 
+    def unchanged(self, expression: Any) -> Any:
+        """Tells which elements hold what they held when they were poisoned.
+
+        None do where the poison lies in the memory itself.
+        """
+
+    def was_changed(self) -> bool:
+        """Tells whether any element was written since it was poisoned, with no `uncover`.
+
+        Known only where the poison lies beside the memory.
+        """
+
     def keep(self, rows: npt.NDArray[Any]) -> Any:
         """Returns what `put_back` needs to undo a later `cover` of the rows."""
 
@@ -73,6 +85,14 @@ class HostMemory:
 
     def uncover(self, expression: Any) -> None:
         """The elements were written: whatever stands there is the engine's."""
+
+    def unchanged(self, expression: Any) -> Any:
+        """Returns False for all elements: the poison lies in the memory."""
+        return np.False_
+
+    def was_changed(self) -> bool:
+        """Returns False: the poison lies in the memory."""
+        return False
 
     def keep(self, rows: npt.NDArray[Any]) -> Any:
         """Returns what `put_back` needs to undo a later `cover` of the rows."""
@@ -149,6 +169,14 @@ class VeiledMemory(HostMemory):
         """The elements were written: whatever stands there is the engine's."""
         self._covered[expression] = False
 
+    def unchanged(self, expression: Any) -> Any:
+        """Tells which elements hold what they held when they were poisoned."""
+        return self._covered[expression] & (self._bits[expression] == self._held[expression])
+
+    def was_changed(self) -> bool:
+        """Tells whether any element was written since it was poisoned, with no `uncover`."""
+        return bool((self._covered & (self._bits != self._held)).any())
+
     def keep(self, rows: npt.NDArray[Any]) -> Any:
         """Returns what `put_back` needs to undo a later `cover` of the rows."""
         return self._covered[rows], self._held[rows]
@@ -200,6 +228,14 @@ class DeviceMemory:
 
     def uncover(self, expression: Any) -> None:
         """The elements were written: whatever stands there is the engine's."""
+
+    def unchanged(self, expression: Any) -> Any:
+        """Returns False for all elements: the poison lies in the memory."""
+        return np.False_
+
+    def was_changed(self) -> bool:
+        """Returns False: the poison lies in the memory."""
+        return False
 
     def keep(self, rows: npt.NDArray[Any]) -> Any:
         """Returns what `put_back` needs to undo a later `cover` of the rows."""
