@@ -27,6 +27,7 @@ INVALID_WRITE = tl.constexpr(ring.INVALID_WRITE)
 LOST, INVALID = tl.constexpr(table.LOST), tl.constexpr(table.INVALID)
 LOSSES = tl.constexpr(table.packed_losses())
 WIDTH, BASE = tl.constexpr(table.WIDTH), tl.constexpr(table.BASE)
+MASK = tl.constexpr((1 << table.WIDTH) - 1)
 
 
 @triton.jit
@@ -140,7 +141,7 @@ def gather_guard(
         # Poison and a value that is not valid are two findings, also in one row.
         stale = (tl.load(left_live + rows, mask=there, other=0) != 0).to(tl.int64)
         place = (2 * held.to(tl.int64) + stale) * WIDTH
-        check = ((tl.zeros_like(rows) + CHECKS) >> place) & ((1 << WIDTH) - 1)
+        check = ((tl.zeros_like(rows) + CHECKS) >> place) & MASK
         with_poison = there & False
         with_invalid = there & False
         its_poison = tl.zeros_like(rows)
