@@ -59,6 +59,7 @@ FILES = {
             "hold",
             "homes",
             "journal",
+            "table",
             "lifetimes",
             "model",
             "museum_runs",

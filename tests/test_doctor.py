@@ -28,8 +28,7 @@ SABOTAGE = {
     "FR301": "from fmcheck.runtime.relay import devices, relay_tensor\n"
     "devices.one_device = lambda name, translate, alias: translate\n",
     "FR105": "from fmcheck.runtime.core.poison import Poison\n"
-    "judge = Poison.suspects\n"
-    "Poison.suspects = lambda self, bits, live: judge(self, bits, live) & self.is_poison(bits)\n",
+    "Poison.is_invalid = lambda self, bits: self.is_poison(bits) & False\n",
     "FR401": "from fmcheck.runtime.core import clocks\n"
     "clocks.Shadow._unordered = lambda *_: iter(())\n",
     "FR402": "from fmcheck.runtime.order.lifetimes import Lifetimes\n"

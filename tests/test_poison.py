@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 import torch
 
+from fmcheck.runtime.core.ledger import State
 from fmcheck.runtime.core.poison import poison_for
+from fmcheck.runtime.core.table import GOOD, INVALID, UNWRITTEN, judge
 from fmcheck.runtime.relay.memory import DeviceMemory, HostMemory, memory_of
 
+LIVE = np.array([State.LIVE])
 WITH_NAN = ["float64", "float32", "float16", "bfloat16", "float8_e5m2"]
 WITHOUT = [
     *("uint8", "uint16", "uint32", "uint64", "bool", "complex64", "complex128"),
@@ -70,7 +73,7 @@ def test_what_is_cleared_is_no_suspect(dtype: str, bound: tuple[str, int] | None
         memory.write(3, poison.bits)
     for place in range(4):
         bits = memory.read(slice(place, place + 1))
-        suspects = poison.suspects(bits, np.array([True]))
+        suspects = judge(poison, bits, LIVE, False)
         assert poison.clears(bits) is not bool(suspects.any())
 
 
@@ -103,21 +106,24 @@ def test_suspects_among_integers(
     bound: tuple[str, int] | None, live: bool, expected: list[bool]
 ) -> None:
     bits = np.array([-1, 0, 5, -7])
-    suspects = poison_for("int64", bound).suspects(bits, np.full(4, live))
+    state = LIVE if live else np.array([State.CONSUMED])
+    suspects = judge(poison_for("int64", bound), bits, state, False) != GOOD
     assert suspects.tolist() == expected
 
 
 def test_without_a_poison_the_ledger_has_the_verdict() -> None:
     bits = np.array([1, 1, 0], np.int8)
-    suspects = poison_for("uint8", (">", 0)).suspects(bits, np.array([True, False, True]))
-    assert suspects.tolist() == [False, True, True]
+    state = np.array([State.LIVE, State.EMPTY, State.LIVE])
+    found = judge(poison_for("uint8", (">", 0)), bits, state, False)
+    assert found.tolist() == [GOOD, UNWRITTEN, INVALID]
 
 
 def test_a_float_is_judged_by_its_bound_too() -> None:
     tensor = torch.tensor([0.5, -0.5], dtype=torch.bfloat16)
     poison = poison_for("bfloat16", (">=", 0))
     assert poison.values(memory_of(tensor).read(...)).tolist() == [0.5, -0.5]
-    assert poison.suspects(memory_of(tensor).read(...), np.full(2, True)).tolist() == [False, True]
+    found = judge(poison, memory_of(tensor).read(...), LIVE, False)
+    assert found.tolist() == [GOOD, INVALID]
 
 
 @pytest.mark.parametrize("kind", [HostMemory, DeviceMemory])

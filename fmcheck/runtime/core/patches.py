@@ -9,7 +9,7 @@ import inspect
 import sys
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fmcheck.contract import applies
 from fmcheck.errors import nearest
@@ -22,6 +22,19 @@ if TYPE_CHECKING:
     from fmcheck.runtime.core.tally import Tally
 
     Undo = Callable[[], None]
+
+
+class Hold(Protocol):
+    """What instruments the modules that a contract names, and keeps what went wrong."""
+
+    contract: Contract
+
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong."""
+
+    def takes(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
+        """Yields each module to wait for, and what instruments it."""
 
 
 def patch(class_: type, name: str, value: Any) -> Undo:

@@ -72,20 +72,6 @@ class Poison:
         sign, limit = self.bound
         return ~np.asarray(COMPARISONS[sign](self.values(bits), limit))
 
-    def suspects(
-        self, bits: npt.NDArray[Any], live: npt.NDArray[np.bool_]
-    ) -> npt.NDArray[np.bool_]:
-        """Tells which gathered elements are no value; `live` is what the ledger says of them."""
-        if self.bits is None:
-            return ~live | self.is_invalid(bits)
-        if not self.certain:
-            return (self.is_poison(bits) & ~live) | self.is_invalid(bits)
-        if self.bound is None:
-            return self.is_poison(bits)
-        if self.dtype in _SIGNED:
-            return self.is_invalid(bits)  # a certain integer poison breaks the bound itself
-        return self.is_poison(bits) | self.is_invalid(bits)
-
     def values(self, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
         """Returns the elements as numbers."""
         if self.dtype == "bfloat16":  # NumPy has none: it is the upper half of a float32

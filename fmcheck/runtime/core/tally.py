@@ -11,7 +11,6 @@ from fmcheck.finding import Counts, Violation
 from fmcheck.runtime.core.halting import HaltingLock
 from fmcheck.runtime.core.moment import Moments
 from fmcheck.runtime.core.site import Sites
-from fmcheck.runtime.core.suppressions import NONE, Suppressions
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -35,6 +34,15 @@ class Keeper(Protocol):
 
     def milestone(self) -> None:
         """Something rare happened that a coverage tells of."""
+
+
+class Suppressing(Protocol):
+    """What knows of violations that are not to be kept; `taken` counts them."""
+
+    taken: int
+
+    def take(self, violation: Violation) -> bool:
+        """Tells whether a violation is suppressed, and counts it if so."""
 
 
 class _Count:
@@ -102,7 +110,7 @@ class Tally:
     unwrapped: list[str] = field(default_factory=list)
     pending: list[Callable[[], None]] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
-    suppressions: Suppressions = NONE
+    suppressions: Suppressing | None = None
     fresh: dict[object, Violation] = field(default_factory=dict)
     all: dict[object, Violation] = field(default_factory=dict)
     lock: Any = field(default_factory=threading.RLock)
@@ -129,7 +137,8 @@ class Tally:
         self.touched.told = self.checked.told = _Names.told
         self.lock = type(self.lock)() if self.halts else threading.RLock()
         self.numbers = array("Q", [0] * len(self.numbers))
-        self.suppressions.taken = 0
+        if self.suppressions is not None:
+            self.suppressions.taken = 0
         self.untracked.clear()
         self.fresh.clear()
         self.all.clear()
@@ -140,7 +149,7 @@ class Tally:
         Raises:
             ViolationError: in mode halt, as soon as the lock is free.
         """
-        if self.suppressions.take(violation):
+        if self.suppressions is not None and self.suppressions.take(violation):
             if self.keeper is not None:
                 self.keeper.suppressed(self.suppressions.taken)
                 self.keeper.milestone()

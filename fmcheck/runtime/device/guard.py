@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fmcheck.runtime.core import story
+from fmcheck.runtime.core import story, table
 from fmcheck.runtime.core.ledger import NEVER, State
 from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.device import kernels
@@ -372,9 +372,8 @@ class GuardedBuffer(RelayBuffer):
             SPARES=spares,
             FROM_BUFFER=result is None,
             HAS_POISON=self.poison.bits is not None,
-            CERTAIN=self.poison.certain,
+            CHECKS=table.packed(table.kind_of(self.poison)),
             SIGN=_SIGNS.get(sign, 0),
-            IS_FLOAT=self.poison.is_float,
             BLOCK=self._block,
             WIDE=self._wide,
         )

@@ -10,7 +10,7 @@ engine's own call.
 import triton
 import triton.language as tl
 
-from fmcheck.runtime.core import ledger
+from fmcheck.runtime.core import ledger, table
 from fmcheck.runtime.device import ring
 
 # LIVE and SPARED have the lowest bit, and no other state has.
@@ -22,6 +22,12 @@ PAST = tl.constexpr(ledger.PAST)
 FIELDS = tl.constexpr(ring.FIELDS)
 UNSEEN = tl.constexpr(ring.UNSEEN)
 INVALID_WRITE = tl.constexpr(ring.INVALID_WRITE)
+
+# The table of rows, as far as it is the same for every buffer.
+LOST, INVALID = tl.constexpr(table.LOST), tl.constexpr(table.INVALID)
+LOSSES = tl.constexpr(table.packed_losses())
+WIDTH, BASE = tl.constexpr(table.WIDTH), tl.constexpr(table.BASE)
+MASK = tl.constexpr((1 << table.WIDTH) - 1)
 
 
 @triton.jit
@@ -104,9 +110,8 @@ def gather_guard(
     SPARES: tl.constexpr,
     FROM_BUFFER: tl.constexpr,
     HAS_POISON: tl.constexpr,
-    CERTAIN: tl.constexpr,
+    CHECKS: tl.constexpr,  # of poison, by the row's state: `table.packed`
     SIGN: tl.constexpr,  # of the bound: 0 none, 1 `>=`, 2 `>`
-    IS_FLOAT: tl.constexpr,
     BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
 ):
@@ -134,6 +139,9 @@ def gather_guard(
 
     if JUDGES:
         # Poison and a value that is not valid are two findings, also in one row.
+        stale = (tl.load(left_live + rows, mask=there, other=0) != 0).to(tl.int64)
+        place = (2 * held.to(tl.int64) + stale) * WIDTH
+        check = ((tl.zeros_like(rows) + CHECKS) >> place) & MASK
         with_poison = there & False
         with_invalid = there & False
         its_poison = tl.zeros_like(rows)
@@ -144,11 +152,10 @@ def gather_guard(
             if FROM_BUFFER:
                 at = rows[:, None] * row_stride + (start + columns)[None, :]
             bits = tl.load(value_bits + at, mask=inside, other=0).to(tl.int64)
-            is_poison = inside & (bits == poison) & HAS_POISON
-            wrong = is_poison & (CERTAIN | ~live[:, None])
+            is_poison = inside & (bits == poison)
             if not HAS_POISON:
-                is_poison = inside
-                wrong = inside & ~live[:, None]
+                is_poison = inside & (check != 0)[:, None]
+            wrong = is_poison & (check != 0)[:, None]
             if SIGN == 1:
                 value = tl.load(values + at, mask=inside, other=0)
                 wrong = wrong | (inside & ~(value >= limit))
@@ -162,12 +169,7 @@ def gather_guard(
             newly, first = _first_of(wrong & ~is_poison, bits, columns)
             its_invalid = tl.where(newly & ~with_invalid, first, its_invalid)
             with_invalid = with_invalid | newly
-        stale = tl.load(left_live + rows, mask=there, other=0) != 0
-        of_empty = tl.where(stale, 104, 101)
-        of_dead = tl.where(held == EMPTY, of_empty, 102)
-        of_live = tl.where(with_poison & IS_FLOAT, 101, 105)
         unseen = there & ~live & ~with_poison & ~with_invalid & HAS_POISON
-        kind = tl.where(live, of_live, of_dead).to(tl.int64)
         wanted = with_poison | unseen
         wrote = tl.load(last_write + rows, mask=there, other=NEVER)
         wrote_in = tl.load(written_in + rows, mask=there, other=0)
@@ -180,7 +182,7 @@ def gather_guard(
             capacity,
             wanted,
             buffer_number,
-            tl.where(unseen, UNSEEN, kind),
+            tl.where(unseen, UNSEEN, BASE + check),
             rows,
             its_poison,
             moment,
@@ -196,7 +198,7 @@ def gather_guard(
             capacity,
             with_invalid,
             buffer_number,
-            tl.zeros_like(rows) + 105,
+            tl.zeros_like(rows) + INVALID,
             rows,
             its_invalid,
             moment,
@@ -306,7 +308,11 @@ def write_guard(
                 filled += tl.sum((inside & (bits == poison)).to(tl.int32), axis=1)
             retired = there & (filled == width)
         if GUARDS:
-            lost = fresh & ~retired & (held == LIVE)
+            lost = (
+                fresh
+                & ~retired
+                & ((((tl.zeros_like(rows) + LOSSES) >> held.to(tl.int64)) & 1) != 0)
+            )
             lost = lost & (tl.load(held_by_owner + rows, mask=there, other=0) != 0)
             _record(
                 ring,
@@ -314,7 +320,7 @@ def write_guard(
                 capacity,
                 lost,
                 buffer_number,
-                tl.zeros_like(rows) + 103,
+                tl.zeros_like(rows) + LOST,
                 rows,
                 tl.load(buffer_bits + rows * row_stride, mask=lost, other=0).to(tl.int64),
                 moment,

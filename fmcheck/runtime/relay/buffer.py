@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fmcheck.runtime.core import story
+from fmcheck.runtime.core import story, table
 from fmcheck.runtime.core.ledger import NEVER, Ledger
 from fmcheck.runtime.core.rows import EVERYTHING, row_dims, row_map
 from fmcheck.runtime.relay import picks, scope
@@ -478,12 +478,13 @@ class RelayBuffer:
         assert self.owners is not None
         if not self.ledger.awaits_any(rows):
             return
-        awaited = self.ledger.is_awaited(rows)
-        lost = self._owned(np.unique(rows[awaited] % len(self.ledger)))
-        lost = lost[self.owners.held(lost) & self._is_covered(window, expression)[lost]]
+        written = self._owned(np.unique(rows % len(self.ledger)))
+        held = self.owners.held(written).astype(np.int8)
+        loses = table.losses()[self.ledger.state[written], held]
+        lost = written[loses & self._is_covered(window, expression)[written]]
         if lost.size:
             bits = self.whole.memory.read(lost).reshape(len(lost), -1)
-            story.report(self, "FR103", lost, bits[:, 0], moment, verb="write")
+            story.report(self, f"FR{table.LOST}", lost, bits[:, 0], moment, verb="write")
 
     def _is_covered(self, window: Window, expression: Any) -> npt.NDArray[np.bool_]:
         """Tells of each row whether an index expression reaches all of its elements."""
@@ -510,14 +511,17 @@ class RelayBuffer:
         if all_live and self.poison.clears(bits):
             return Seen(all_live=True)
         live = self.ledger.is_live(rows)
-        bad = self.poison.suspects(bits, _beside(live, bits))
+        state, stale = self.ledger.state[rows], self.ledger.is_stale(rows)
+        codes = table.judge(self.poison, bits, _beside(state, bits), _beside(stale, bits))
         # What was reported when it was written is not reported again.
-        bad = bad & ~_beside(self.ledger.is_reported(rows), bits)
+        codes = np.where(_beside(self.ledger.is_reported(rows), bits), np.uint8(table.GOOD), codes)
+        bad = codes != table.GOOD
         if bad.any() and self._is_written_unseen():
             doubted = _beside((self._in_doubt[rows] | bool(self.escapes)) & ~live, bits)
             bad = self._without_doubted(bad, doubted & window.memory.unchanged(expression))
         if bad.any():
-            self._accuse(bits, np.broadcast_to(_beside(rows, bits), bits.shape), bad, moment)
+            places = np.broadcast_to(_beside(rows, bits), bits.shape)
+            self._accuse(bits[bad], places[bad] % len(self.ledger), codes[bad], moment)
         if not all_live:
             self._note_unseen(rows[~live], rows, bits, bad, moment)
         return UNSEEN
@@ -577,29 +581,16 @@ class RelayBuffer:
         self,
         bits: npt.NDArray[Any],
         rows: npt.NDArray[Any],
-        bad: npt.NDArray[np.bool_],
+        codes: npt.NDArray[np.uint8],
         moment: int,
     ) -> None:
-        """Reports the bad elements, one violation for each kind of fault."""
-        places = rows[bad] % len(self.ledger)
-        found = bits[bad]
-        owned = ~np.isin(places, self._sink)
-        places, found = places[owned], found[owned]
-        codes = self._codes(places, found)
+        """Reports bad elements, each with its row and its check, one violation for each check."""
+        owned = ~np.isin(rows, self._sink)
+        places, found, codes = rows[owned], bits[owned], codes[owned]
         for code in dict.fromkeys(codes.tolist()):
             chosen = codes == code
             unique, first = np.unique(places[chosen], return_index=True)
-            story.report(self, code, unique, found[chosen][first], moment)
-
-    def _codes(self, rows: npt.NDArray[Any], bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        poisoned = self.poison.is_poison(bits) | (self.poison.bits is None)
-        # A NaN of ours in a live row was left there by a write that did not reach all of it.
-        partly = poisoned & self.poison.is_float
-        of_live = np.where(partly, "FR101", "FR105")
-        of_empty = np.where(self.ledger.is_stale(rows), "FR104", "FR101")
-        of_dead = np.where(self.ledger.is_empty(rows), of_empty, "FR102")
-        of_dead = np.where(poisoned, of_dead, "FR105")
-        return np.where(self.ledger.is_live(rows), of_live, of_dead)
+            story.report(self, f"FR{code}", unique, found[chosen][first], moment)
 
 
 def window_of(

@@ -52,7 +52,7 @@ class Session:
         trace: Path | None = None,
     ) -> None:
         from fmcheck.registry import contract_files, contracts_for
-        from fmcheck.runtime.core.suppressions import suppressions_of
+        from fmcheck.runtime.session.suppressions import suppressions_of
         from fmcheck.runtime.session.uses import Asked, shown_source
 
         if mode not in MODES:

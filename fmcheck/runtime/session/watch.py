@@ -17,14 +17,13 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Violation
-    from fmcheck.runtime.core.patches import CallHold, Undo
-    from fmcheck.runtime.core.suppressions import Suppressions
+    from fmcheck.runtime.core.patches import CallHold, Hold, Undo
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.graphs.fills import FillHold
     from fmcheck.runtime.order.fences import Happening
     from fmcheck.runtime.order.timeline import Timeline
-    from fmcheck.runtime.session.graph_inputs import Hold
     from fmcheck.runtime.session.hold import OpaqueHold, RelayHold
+    from fmcheck.runtime.session.suppressions import Suppressions
     from fmcheck.runtime.session.uses import Asked
 
 _NEEDED = ("numpy", "wrapt")
@@ -56,9 +55,9 @@ class Watch:
         from fmcheck.runtime.order.lends import LendHold
         from fmcheck.runtime.relay.owners import Pools
         from fmcheck.runtime.session.calls import OwnerHold, StepHold
-        from fmcheck.runtime.session.graph_inputs import declared_holds
         from fmcheck.runtime.session.hold import OpaqueHold, RelayHold
         from fmcheck.runtime.session.services import Services
+        from fmcheck.runtime.session.suppressions import Suppressions
         from fmcheck.runtime.session.uses import ALL_OWN
         from fmcheck.runtime.steps.budgets import budget_holds
 
@@ -67,8 +66,7 @@ class Watch:
         self.tally: Tally = Tally()
         if halt:
             self.tally.lock = HaltingLock()
-        if suppressions is not None:
-            self.tally.suppressions = suppressions
+        self.tally.suppressions = self.suppressions = suppressions or Suppressions()
         self.services = Services(self.tally)
         self._fail_on = frozenset(fail_on)
         self._advisory = ADVISORY.difference(fail_on)
@@ -94,7 +92,7 @@ class Watch:
             ]
         self._others: list[Hold] = []
         for contract in self.contracts:
-            self._others += declared_holds(contract, self.tally)
+            self._others += _of_graph_inputs(contract, self.tally)
         self._imported: list[str] = []
         self._undo: list[Undo] = []
         self._problems: list[str] = []
@@ -254,7 +252,7 @@ class Watch:
         """Returns the same, in a moment: without what is still kept on a device, or never met."""
         from fmcheck.runtime.core.containment import sentences
 
-        suppressions = self.tally.suppressions
+        suppressions = self.suppressions
         problems = [*self._problems, *self.tally.dead, *suppressions.problems]
         warnings = sum(self.is_advice(violation) for violation in self.tally.all.values())
         for relay in self._relays:
@@ -367,6 +365,19 @@ class Watch:
                 self.tally.keeper.milestone()
 
         wrapt.register_post_import_hook(hook, name)
+
+
+def _of_graph_inputs(contract: Contract, tally: Tally) -> Iterator[Hold]:
+    """Yields a hold for each part of a contract's graph inputs, and one for its devices."""
+    from fmcheck.runtime.graphs.fills import FillHold
+    from fmcheck.runtime.graphs.replays import ReplayHold
+    from fmcheck.runtime.relay.devices import DeviceHold
+
+    yield DeviceHold(contract, tally)
+    for fill in contract.graph_inputs.fill:
+        yield FillHold(contract, fill, tally)
+    for replay in contract.graph_inputs.replay:
+        yield ReplayHold(contract, replay, tally)
 
 
 def _host_synchronizes(happened: Happening) -> None:

@@ -44,9 +44,6 @@ class Suppressions:
         return tuple(key for key, _ in self.current if key not in self._matched)
 
 
-NONE = Suppressions()
-
-
 def suppressions_of(located: Located, today: datetime.date | None = None) -> Suppressions:
     """Returns the suppressions of the settings; one that has expired is a problem, and is off."""
     today = today or datetime.date.today()

@@ -1,0 +1,121 @@
+"""The table: what is said of an element that is gathered, or of a row that is written.
+
+It is the one place that turns the state of a row and what lies in it into a check's number. The
+host looks it up with NumPy, kernels are handed it as constants, and `tests/test_table.py` holds
+each entry against a model that was written apart from it.
+"""
+
+from __future__ import annotations
+
+import itertools
+from functools import cache
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+import numpy as np
+
+from fmcheck.runtime.core.ledger import State
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from fmcheck.runtime.core.poison import Poison
+
+#: Nothing is said.
+GOOD = 0
+UNWRITTEN, READ_TWICE, LOST, STALE, INVALID = 101, 102, 103, 104, 105
+_HOLDS_VALUE = (State.LIVE, State.SPARED)
+
+
+class Kind(NamedTuple):
+    """What of a buffer's poison a verdict depends on.
+
+    It `is_certain` where no valid value has its bits, and a NaN where it `is_float`.
+    """
+
+    has_poison: bool
+    is_certain: bool
+    is_float: bool
+
+
+def kind_of(poison: Poison) -> Kind:
+    """Returns the kind of a poison."""
+    return Kind(poison.bits is not None, poison.certain, poison.is_float)
+
+
+def of_gather(kind: Kind, state: State, stale: bool, poisoned: bool, invalid: bool) -> int:
+    """Returns the check that a gathered element fails.
+
+    `stale` tells that the row's last value was left unread by an older owner, `poisoned` that the
+    element has the bits of poison, `invalid` that it breaks the contract's bound.
+    """
+    live = state in _HOLDS_VALUE
+    if not kind.has_poison:
+        poisoned = not live  # the ledger alone tells
+    if not (invalid or (poisoned and (kind.is_certain or not live))):
+        return GOOD
+    if live:
+        # A NaN of ours in a live row was left there by a write that did not reach all of it.
+        return UNWRITTEN if poisoned and kind.is_float else INVALID
+    if not poisoned:
+        return INVALID
+    if state is State.CONSUMED:
+        return READ_TWICE
+    return STALE if stale else UNWRITTEN
+
+
+def of_write(state: State, held: bool) -> int:
+    """Returns the check that a write of new values fails by what it went over."""
+    return LOST if state is State.LIVE and held else GOOD
+
+
+@cache
+def gathers(kind: Kind) -> npt.NDArray[np.uint8]:
+    """Returns the checks of gathered elements by state, staleness, poison and validity."""
+    table = np.zeros((len(State), 2, 2, 2), np.uint8)
+    for state, *bits in itertools.product(State, (False, True), (False, True), (False, True)):
+        stale, poisoned, invalid = bits
+        table[state, int(stale), int(poisoned), int(invalid)] = of_gather(
+            kind, state, stale, poisoned, invalid
+        )
+    return table
+
+
+@cache
+def losses() -> npt.NDArray[np.bool_]:
+    """Returns in which states a row loses its value to a write, by whether somebody holds it."""
+    return np.array([[of_write(state, held) != GOOD for held in (False, True)] for state in State])
+
+
+def judge(
+    poison: Poison, bits: npt.NDArray[Any], state: npt.NDArray[np.uint8], stale: Any
+) -> npt.NDArray[np.uint8]:
+    """Returns the checks that gathered elements fail; `state` and `stale` are those of each."""
+    poisoned, invalid = poison.is_poison(bits), poison.is_invalid(bits)
+    table = gathers(kind_of(poison))
+    return np.asarray(table[state, _place(stale), _place(poisoned), _place(invalid)])
+
+
+def _place(flags: Any) -> npt.NDArray[np.int8]:
+    return np.asarray(flags).astype(np.int8)
+
+
+# --- as constants of a kernel ---
+
+#: Bits of a check's number in what a kernel is handed, and what is taken from it to fit there.
+WIDTH, BASE = 4, 100
+
+
+@cache
+def packed(kind: Kind) -> int:
+    """Returns the checks of gathered poison: `WIDTH` bits for each state, unstale and stale.
+
+    A value that is not poison fails `INVALID` or nothing, whatever its row's state.
+    """
+    codes = gathers(kind)[:, :, 1, 0].reshape(-1).tolist()
+    return sum((code - BASE) << (WIDTH * place) for place, code in enumerate(codes) if code)
+
+
+@cache
+def packed_losses() -> int:
+    """Returns a bit for each state in which a held row loses its value to a write."""
+    return sum(1 << place for place, loses in enumerate(losses()[:, 1].tolist()) if loses)
