@@ -111,7 +111,10 @@ def _has_no_settings(path: str) -> bool:
     if text is None or b"fmcheck" in text:
         return False
     try:
-        import tomllib
+        if sys.version_info >= (3, 11):
+            import tomllib
+        else:
+            import tomli as tomllib
 
         tomllib.loads(text.decode())
     except (ImportError, ValueError):
