@@ -83,6 +83,7 @@ FILES = {
             "ci",
             "ci_command",
             "doctor",
+            "first_sight",
             "gpu",
             "guard",
             "instances",
