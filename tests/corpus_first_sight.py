@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from tests import trees
-from tests.corpus import CorpusError
+from tests.corpus import CorpusError, cache_folder
 from tests.sight_records import (
     READERS,
     VERDICTS,
@@ -132,7 +132,7 @@ def first_sight(tree: Fresh, commit: str, rules: str) -> Record:
     )
 
 
-def lint(folder: Path, prefix: str = "") -> tuple[int, list[Found]]:
+def lint(folder: Path) -> tuple[int, list[Found]]:
     """Returns the exit status and the findings of the default rules on a folder."""
     command = [sys.executable, "-m", "fmcheck", "lint", ".", "--format", "json", "--no-cache"]
     root = str(Path(__file__).resolve().parent.parent)
@@ -153,7 +153,7 @@ def lint(folder: Path, prefix: str = "") -> tuple[int, list[Found]]:
     return done.returncode, [
         Found(
             number=number,
-            path=prefix + one["path"],
+            path=one["path"],
             line=one["line"],
             code=one["code"],
             severity=one["severity"],
@@ -232,7 +232,7 @@ def print_table(asked: argparse.Namespace, place: Place) -> int:
 def status(asked: argparse.Namespace, place: Place) -> int:
     """Prints how many trees are fresh, recorded and read."""
     fresh = trees.load(place.trees).fresh
-    known = {record.tree for record in records(place.records)}
+    known = {record.tree for record in records(place.records) if record.kind != "historic"}
     left = [tree.name for tree in fresh if tree.name not in known]
     print(f"{len(fresh)} trees listed, {len(known)} linted at first sight, {len(left)} fresh")
     print(f"next: {', '.join(left[:5]) or 'none'}")
@@ -266,7 +266,7 @@ def _folder(record: Record, place: Place) -> Path:
     for tree in trees.load(place.trees).fresh:
         if tree.name == record.tree:
             return trees.source(tree)
-    return Path(record.tree)
+    return cache_folder() / record.tree
 
 
 def _git(root: Path, *words: str) -> str:

@@ -84,6 +84,7 @@ FILES = {
             "ci_command",
             "doctor",
             "first_sight",
+            "historic",
             "gpu",
             "guard",
             "instances",
