@@ -30,6 +30,7 @@ BY_HAND = (
     ("On a GPU", "gpu.md"),
     ("What it cannot see", "unseen.md"),
     ("False alarms", "false-alarms.md"),
+    ("Precision and recall on new code", "first-sight.md"),
     ("Versions", "matrix.md"),
     ("Mutation testing of fmcheck", "self-mutation.md"),
 )

@@ -99,6 +99,7 @@ def test_no_made_page_is_kept_in_the_tree():
         "prove.md",
         "unseen.md",
         "false-alarms.md",
+        "first-sight.md",
     }
 
 
