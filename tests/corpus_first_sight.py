@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
 import subprocess
 import sys
 from collections import Counter
@@ -52,6 +51,8 @@ if TYPE_CHECKING:
 
 #: What the linter's findings depend on, in a checkout.
 LINTER = ("fmcheck", "rules", "plugin.py")
+#: Isolated, so that no file of the tree stands in for a module of Python.
+START = "import sys; sys.path.insert(0, sys.argv.pop(1)); from fmcheck.__main__ import main; "
 LONGEST = 1800  # seconds for one tree
 CONTEXT = 8  # lines shown before and after a finding
 
@@ -134,16 +135,11 @@ def first_sight(tree: Fresh, commit: str, rules: str) -> Record:
 
 def lint(folder: Path) -> tuple[int, list[Found]]:
     """Returns the exit status and the findings of the default rules on a folder."""
-    command = [sys.executable, "-m", "fmcheck", "lint", ".", "--format", "json", "--no-cache"]
     root = str(Path(__file__).resolve().parent.parent)
+    command = [sys.executable, "-I", "-c", f"{START}sys.exit(main())", root]
+    command += ["lint", ".", "--format", "json", "--no-cache"]
     done = subprocess.run(
-        command,
-        cwd=folder,
-        env={**os.environ, "PYTHONPATH": root},
-        capture_output=True,
-        text=True,
-        check=False,
-        timeout=LONGEST,
+        command, cwd=folder, capture_output=True, text=True, check=False, timeout=LONGEST
     )
     if done.returncode not in (0, 1, 2) or not done.stdout.startswith("["):
         raise CorpusError(

@@ -105,6 +105,12 @@ def test_the_linter_s_findings_are_recorded_and_not_printed(place, capsys):
     assert "x.py" not in out
 
 
+def test_a_file_of_the_tree_stands_in_for_no_module_of_python(place):
+    for name in ("argparse", "ast", "fmcheck", "json"):
+        (place.root.parent / "toy" / f"{name}.py").write_text("raise SystemExit(9)\n")
+    assert main(["sight", "toy"], place) == 0
+
+
 def test_a_record_names_the_commit_that_linted(place, quick):
     recorded(place)
     head = subprocess.check_output(["git", "rev-parse", "HEAD~1"], cwd=place.root, text=True)

@@ -34,10 +34,11 @@ def git(root: Path, *words: str) -> str:
 
 
 def events(folder: Path) -> tuple[int, list[Found]]:
-    """A linter that reports each line with an event of CUDA."""
+    """A linter that reports each line with an event of CUDA, in code that asks for its device."""
     lines = [
         (path, number)
         for path in sorted(folder.rglob("*.py"))
+        if "get_device_module" in path.read_text()
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if "torch.cuda.Event" in line
     ]
@@ -162,7 +163,8 @@ def test_a_finding_elsewhere_in_the_file_does_not(clone):
 
 
 def test_a_finding_that_the_fix_brought_flags_it_wherever_it_is(clone):
-    assert outcome(clone, WRONG, RIGHT + "ready = torch.cuda.Event()\n") == ([4], [5])
+    old = "import torch\n" + "\n" * 9 + BESIDE
+    assert outcome(clone, old, HEAD + "\n" * 9 + BESIDE) == ([], [13])
 
 
 @pytest.mark.parametrize(
