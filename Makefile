@@ -9,7 +9,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check
 # A compiled file that may not be written is compiled again by each process that a test starts.
 unexport PYTHONDONTWRITEBYTECODE
 
-.PHONY: help demo quick test sweep check prove-self matrix truth museum drives reach engines gpu kernels benchmarks robust fuzz prove corpus-diff docs clean
+.PHONY: help demo quick test sweep check prove-self matrix truth museum drives reach engines gpu kernels benchmarks robust fuzz prove corpus corpus-diff historic docs clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:[^#]*## /\t/' | expand -t 12
@@ -85,6 +85,12 @@ prove-self: $(VENV)/.ready  ## mutants of fmcheck itself: which of them its own 
 
 matrix: $(VENV)/.ready  ## the versions of Python, torch and pytest that can be had: each tried
 	$(BIN)/python -m tests.matrix
+
+corpus: $(VENV)/.ready  ## precision at first sight: TREES=25 lints the next 25 fresh trees, once
+	$(BIN)/python -m tests.corpus_first_sight $(if $(TREES),sight --next $(TREES),status)
+
+historic: $(VENV)/.ready  ## recall: historic faults in real files, before and after their fix
+	$(BIN)/python -m tests.historic measure
 
 corpus-diff: $(VENV)/.ready  ## what a change of the rules does to released trees
 	$(BIN)/python -m tests.corpus_diff

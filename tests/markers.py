@@ -85,6 +85,8 @@ FILES = {
             "ci",
             "ci_command",
             "doctor",
+            "first_sight",
+            "historic",
             "gpu",
             "guard",
             "instances",

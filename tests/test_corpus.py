@@ -1,13 +1,16 @@
-"""The corpus: wheels are fetched once, unpacked whole, and an error says what was needed."""
+"""The corpus: packages and commits are fetched once, and an error says what was needed."""
 
 from __future__ import annotations
 
+import subprocess
+import tarfile
 import zipfile
 from typing import TYPE_CHECKING
 
 import pytest
 
-from tests.corpus import CorpusError, wheel_source
+from tests.clones import commit_source, file_at
+from tests.corpus import CorpusError, sdist_source, wheel_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -56,3 +59,67 @@ def test_wheel_that_cannot_be_had_says_what_was_needed_and_leaves_nothing(cache:
         wheel_source("tiny", "2.0")
     assert "FMCHECK_CACHE" in str(caught.value)
     assert list((cache / "wheels").iterdir()) == []
+
+
+@pytest.fixture
+def sdist(cache: Path) -> Path:
+    """A source distribution in the folder that pip knows."""
+    folder = cache.parent / "packed-1.0"
+    (folder / "packed").mkdir(parents=True)
+    (folder / "packed" / "code.py").write_text("x = 1\n")
+    (folder / "packed" / "notes.txt").write_text("much")
+    (folder / "packed" / "link.py").symlink_to("/etc/passwd")
+    (folder / "setup.py").write_text("import setuptools; setuptools.setup()\n")
+    (folder / "PKG-INFO").write_text(METADATA.replace("tiny", "packed"))
+    (folder / "setup.cfg").write_text("[metadata]\nname = packed\nversion = 1.0\n")
+    with tarfile.open(cache.parent / "index" / "packed-1.0.tar.gz", "w:gz") as archive:
+        archive.add(folder, "packed-1.0")
+    return cache
+
+
+def test_source_distribution_is_unpacked_with_its_python_files_only(sdist: Path) -> None:
+    folder = sdist_source("packed", "1.0")
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert folder == sdist / "sdists/packed-1.0"
+    assert files == {"packed-1.0/packed/code.py", "packed-1.0/setup.py"}
+
+
+def test_source_distribution_that_cannot_be_had_says_what_was_needed(cache: Path) -> None:
+    with pytest.raises(CorpusError, match=r"needed the sdist of tiny==1\.0"):
+        sdist_source("tiny", "1.0")
+
+
+@pytest.fixture
+def commit(cache: Path) -> str:
+    """A commit in a clone of someone/engine that lies in the cache."""
+    clone = cache / "clones" / "someone+engine"
+    (clone / "engine").mkdir(parents=True)
+    (clone / "engine" / "code.py").write_text("x = 1\n")
+    (clone / "engine" / "weights.bin").write_text("much")
+    for words in ("init -q", "add .", "-c user.name=a -c user.email=a@b commit -qm one"):
+        subprocess.run(["git", *words.split()], cwd=clone, check=True)
+    done = subprocess.run(["git", "rev-parse", "HEAD"], cwd=clone, capture_output=True, check=True)
+    return done.stdout.decode().strip()
+
+
+def test_commit_is_unpacked_with_its_python_files_only(cache: Path, commit: str) -> None:
+    folder = commit_source("someone/engine", commit)
+    files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+    assert folder == cache / f"commits/someone+engine-{commit[:12]}"
+    assert files == {"engine/code.py"}
+
+
+def test_commit_is_read_once(cache: Path, commit: str) -> None:
+    folder = commit_source("someone/engine", commit)
+    (cache / "clones" / "someone+engine").rename(cache / "elsewhere")
+    assert commit_source("someone/engine", commit) == folder
+
+
+def test_file_of_a_commit_is_read_as_it_was(commit: str) -> None:
+    assert file_at("someone/engine", commit, "engine/code.py") == b"x = 1\n"
+    assert file_at("someone/engine", commit, "engine/gone.py") is None
+
+
+def test_commit_that_no_clone_has_is_named(commit: str) -> None:
+    with pytest.raises(CorpusError, match="of someone/engine: git archive failed"):
+        commit_source("someone/engine", "0" * 40)
