@@ -254,7 +254,9 @@ def relay():
     watch = Watch([], streams="tracked")
     watch.start()
     plain = torch.zeros(8, dtype=torch.int64)
-    made = relay_tensor(plain, "Map.buf", "engine:Map", watch.tally, (">=", 0))
+    made = relay_tensor(
+        plain, "Map.buf", "engine:Map", watch.tally, (">=", 0), streams=watch.services.streams
+    )
     made._relay.lay_poison()
     yield watch, made
     watch.stop()

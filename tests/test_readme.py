@@ -225,11 +225,12 @@ def test_every_command_is_one_that_fmcheck_reads(page):
 
 @pytest.fixture(scope="module")
 def options() -> set[str]:
-    """All options of fmcheck and of its plugin."""
+    """All options of fmcheck, of its plugin, and of the measure that a page explains."""
     known: set[str] = set()
     commands = ("lint", "doctor", "report show", "report merge", "ci", "prove", "contract", "")
     for command in commands:
         known |= _options_of(["-m", "fmcheck", *command.split()])
+    known |= _options_of(["-m", "tests.corpus_first_sight", "verdict"])
     return known | _options_of(["-m", "pytest", "-p", "fmcheck"])
 
 

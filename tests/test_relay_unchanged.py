@@ -19,7 +19,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.relay import untraced
-from fmcheck.runtime.relay.relay_tensor import RelayTensor, relay_tensor
+from fmcheck.runtime.relay.relay_tensor import RelayTensor, plain, relay_tensor
 from fmcheck.runtime.session import compiled
 
 if TYPE_CHECKING:
@@ -38,7 +38,7 @@ def taught() -> Iterator[None]:
     undo = [
         compiled.teach_dynamo(__import__("torch._dynamo")._dynamo),
         compiled.watch_compile(torch),
-        untraced.watch_traces(relay_tensor.plain),
+        untraced.watch_traces(plain),
     ]
     yield
     for one in reversed(undo):
