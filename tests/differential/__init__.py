@@ -301,8 +301,9 @@ class Machine:
         leaf = self._of(one).float().detach().requires_grad_()
         (leaf * leaf + leaf.sin()).sum().backward()
         assert leaf.grad is not None
-        # Under any mode torch sums gradients out of place, which their versions show.
-        self.values[name] = leaf.grad.clone()
+        # Under any mode, one that does nothing too, torch sums gradients out of place, which their
+        # versions show, and the strides of their dimensions of length one.
+        self.values[name] = leaf.grad.clone(memory_format=torch.contiguous_format)
 
     def _free(self, one: str) -> None:
         self.values.pop(one, None)
