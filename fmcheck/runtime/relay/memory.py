@@ -56,7 +56,34 @@ class Memory(Protocol):
         """Returns some rows in place: what is written to the memory shows in it."""
 
 
-class HostMemory:
+class _InPlace(Memory):
+    """What is the same for all memory that poison is put into."""
+
+    def cover(self, expression: Any, poison: int) -> None:
+        """Puts poison over the elements."""
+        self.write(expression, poison)
+
+    def uncover(self, expression: Any) -> None:
+        """The elements were written: whatever stands there is the engine's."""
+
+    def unchanged(self, expression: Any) -> Any:
+        """Returns False for all elements: the poison lies in the memory."""
+        return np.False_
+
+    def was_changed(self) -> bool:
+        """Returns False: the poison lies in the memory."""
+        return False
+
+    def keep(self, rows: npt.NDArray[Any]) -> Any:
+        """Returns what `put_back` needs to undo a later `cover` of the rows."""
+        return self.read(rows)
+
+    def put_back(self, rows: npt.NDArray[Any], kept: Any) -> None:
+        """Undoes a `cover` of the rows."""
+        self.write(rows, kept)
+
+
+class HostMemory(_InPlace):
     """Elements in this process's memory. Poison is put into the memory itself."""
 
     def __init__(self, bits: torch.Tensor) -> None:
@@ -78,29 +105,6 @@ class HostMemory:
     def write(self, expression: Any, bits: Any) -> None:
         """Overwrites the elements."""
         self._bits[expression] = bits
-
-    def cover(self, expression: Any, poison: int) -> None:
-        """Puts poison over the elements."""
-        self._bits[expression] = poison
-
-    def uncover(self, expression: Any) -> None:
-        """The elements were written: whatever stands there is the engine's."""
-
-    def unchanged(self, expression: Any) -> Any:
-        """Returns False for all elements: the poison lies in the memory."""
-        return np.False_
-
-    def was_changed(self) -> bool:
-        """Returns False: the poison lies in the memory."""
-        return False
-
-    def keep(self, rows: npt.NDArray[Any]) -> Any:
-        """Returns what `put_back` needs to undo a later `cover` of the rows."""
-        return self.read(rows)
-
-    def put_back(self, rows: npt.NDArray[Any], kept: Any) -> None:
-        """Undoes a `cover` of the rows."""
-        self.write(rows, kept)
 
     def part(self, place: slice) -> Any:
         """Returns some rows in place."""
@@ -203,7 +207,7 @@ class _VeiledPart:
         self._covered[place] = covered
 
 
-class DeviceMemory:
+class DeviceMemory(_InPlace):
     """Elements on an accelerator. Each read waits for the device."""
 
     def __init__(self, bits: torch.Tensor) -> None:
@@ -221,29 +225,6 @@ class DeviceMemory:
         if isinstance(bits, np.ndarray):
             bits = torch.from_numpy(bits).to(self._bits.device)
         self._bits[self._on_device(expression)] = bits
-
-    def cover(self, expression: Any, poison: int) -> None:
-        """Puts poison over the elements."""
-        self.write(expression, poison)
-
-    def uncover(self, expression: Any) -> None:
-        """The elements were written: whatever stands there is the engine's."""
-
-    def unchanged(self, expression: Any) -> Any:
-        """Returns False for all elements: the poison lies in the memory."""
-        return np.False_
-
-    def was_changed(self) -> bool:
-        """Returns False: the poison lies in the memory."""
-        return False
-
-    def keep(self, rows: npt.NDArray[Any]) -> Any:
-        """Returns what `put_back` needs to undo a later `cover` of the rows."""
-        return self.read(rows)
-
-    def put_back(self, rows: npt.NDArray[Any], kept: Any) -> None:
-        """Undoes a `cover` of the rows."""
-        self.write(rows, kept)
 
     def part(self, place: slice) -> Any:
         """Returns some rows in place."""
