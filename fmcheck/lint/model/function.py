@@ -1,0 +1,110 @@
+"""Functions: what one function does, worked out once for all rules, and only what one asks for."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.model.flow import Flow
+from fmcheck.lint.model.names import Names
+from fmcheck.lint.model.streams import Streams
+from fmcheck.lint.source.walking import children, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from fmcheck.lint.source.module import Family, Module, Part
+
+
+class Function:
+    """One function or method; what is nested in it is part of it."""
+
+    def __init__(self, node: cst.FunctionDef, part: Part) -> None:
+        self.node = node
+        self.part = part
+        self._streams: dict[frozenset[str], Streams] = {}
+
+    @property
+    def module(self) -> Module:
+        """The module that it is in."""
+        return self.part.module
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.node.name.value
+
+    @cached_property
+    def nodes(self) -> Sequence[cst.CSTNode]:
+        """Every node of its body, in the order of the source."""
+        return walk(self.node.body)
+
+    @cached_property
+    def calls(self) -> Sequence[cst.Call]:
+        """Every call of its body."""
+        return [node for node in self.nodes if isinstance(node, cst.Call)]
+
+    @property
+    def parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
+        """What each node stands in."""
+        return self.part.parents
+
+    @cached_property
+    def names(self) -> Names:
+        """What its local names are bound to."""
+        return Names(self.node, self.part)
+
+    @cached_property
+    def flow(self) -> Flow:
+        """The paths through it."""
+        return Flow(self.node, self.part)
+
+    @cached_property
+    def parameters(self) -> Sequence[str]:
+        """The names of its parameters, in order."""
+        params = self.node.params
+        listed = (*params.posonly_params, *params.params, *params.kwonly_params)
+        return [one.name.value for one in listed]
+
+    def streams(self, ordered_by: Collection[str] = ()) -> Streams:
+        """What it does with streams; `ordered_by` are functions that order them for it."""
+        key = frozenset(ordered_by)
+        if key not in self._streams:
+            self._streams[key] = Streams(self, key)
+        return self._streams[key]
+
+
+def functions(part: Part) -> Sequence[Function]:
+    """Returns the outermost functions and methods of a part."""
+    known: dict[Part, Sequence[Function]] = part.module.memo.setdefault("functions", {})
+    if part not in known:
+        known[part] = [Function(node, part) for node in _outermost(part.node)]
+    return known[part]
+
+
+def functions_near(family: Family, words: Iterable[str]) -> Iterator[Function]:
+    """Yields the functions of a family in whose slices one of the words stands."""
+    for part in family.near_any(words):
+        yield from functions(part)
+
+
+def classes(family: Family) -> Iterator[tuple[str, Sequence[Function]]]:
+    """Yields the classes at the top of a family, by name, each with all its methods."""
+    if family.is_class:
+        inside = [one for part in family.parts if part.is_nested for one in functions(part)]
+        yield family.name, [one for one in inside if one.node is one.part.node]
+
+
+def _outermost(root: cst.CSTNode) -> Iterator[cst.FunctionDef]:
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, cst.FunctionDef):
+            yield node
+        elif isinstance(node, (cst.BaseCompoundStatement, cst.BaseSuite, *_clauses())):
+            stack.extend(reversed(children(node)))
+
+
+def _clauses() -> tuple[type[cst.CSTNode], ...]:
+    return (cst.Else, cst.Finally, cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase)
