@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity, cst
-from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.expressions import is_name, last_name, targets
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.relays import RelayRule
 from fmcheck.lint.source.walking import walk
@@ -151,13 +151,11 @@ class Planner:
 def _made(function: cst.FunctionDef) -> Iterator[tuple[str, cst.Call]]:
     """Yields the attributes of `self` that are assigned a call, with each call that may be."""
     for node in walk(function):
-        if not isinstance(node, (cst.Assign, cst.AnnAssign)):
-            continue
-        targets = [one.target for one in node.targets] if isinstance(node, cst.Assign) else ()
-        for target in targets or [getattr(node, "target", None)]:
-            if isinstance(target, cst.Attribute) and last_name(target.value) == "self":
-                for call in _calls(node.value):
-                    yield target.attr.value, call
+        if isinstance(node, (cst.Assign, cst.AnnAssign)):
+            for target in targets(node):
+                if isinstance(target, cst.Attribute) and is_name(target.value, "self"):
+                    for call in _calls(node.value):
+                        yield target.attr.value, call
 
 
 def _calls(value: CSTNode | None) -> Iterator[cst.Call]:

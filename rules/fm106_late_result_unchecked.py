@@ -11,7 +11,6 @@ from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
-    from fmcheck.lint.source.file import File
     from collections.abc import Iterator, Sequence
 
     from libcst import CSTNode
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
     from fmcheck.lint.model.flow import Flow
+    from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Part
 
 PROCESSOR = "sglang/srt/managers/scheduler_components/batch_result_processor.py"
@@ -55,7 +55,6 @@ class LateResultUnchecked(FunctionRule):
     code = "FM106"
     name = "late-result-unchecked"
     severity = Severity.WARNING
-    words = ()
     seen_in = ("https://github.com/sgl-project/sglang/pull/23456",)
 
     bad = (

@@ -350,19 +350,20 @@ def _zeroed(part: Part, fill: Write, reset: Write) -> Sequence[Edit]:
     is_own = "." in path and path.partition(".")[0] == beside.partition(".")[0]
     if not fill.in_place or not is_own or statement is None:
         return ()
-    call = cst.Call(cst.Attribute(buffer, cst.Name("zero_")))
+    call = cst.parse_expression(f"{path}.zero_()")
     return [added_below(part, statement, cst.Expr(call))]
 
 
 def _statement_of(reset: Write, part: Part) -> cst.SimpleStatementLine | None:
     """Returns the line of a reset, if the reset is all that stands on it."""
-    node: cst.CSTNode = reset.site
+    line: cst.CSTNode = reset.site
     for kind in (cst.Attribute, cst.Call, cst.Expr, cst.SimpleStatementLine):
-        node = part.parents[node]
-        if not isinstance(node, kind):
+        line = part.parents[line]
+        if not isinstance(line, kind):
             return None
-    is_alone = isinstance(node, cst.SimpleStatementLine) and len(node.body) == 1
-    return node if is_alone and part.span(node).line == part.span(node).end_line else None
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) > 1:
+        return None
+    return line if part.span(line).line == part.span(line).end_line else None
 
 
 def _listed(names: Sequence[str]) -> str:

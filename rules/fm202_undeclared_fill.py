@@ -8,6 +8,7 @@ from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
 from fmcheck.lint.globs import fits, literal
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, number
 from fmcheck.lint.model.function import functions_near
+from fmcheck.lint.source.walking import below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -58,8 +59,6 @@ class UndeclaredFill(ClassRule):
     code = "FM202"
     name = "undeclared-fill"
     severity = Severity.WARNING
-    # The contracts' buffers count too: see `concerns`.
-    words = ()
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/1469",
         "https://github.com/sgl-project/sglang/pull/7233",
@@ -133,7 +132,8 @@ class Runner:
         """Yields a finding for each literal that is not the declared value."""
         stems = dict(_stems(family))
         filled: set[str] = set()
-        for function in functions_near(family, ASKED):
+        near = (*self._names, *stems)
+        for function in functions_near(family, ASKED, tuple(map(literal, near))):
             for call, leaf in _named(function):
                 if last_name(call.func) == "clamp":
                     yield from self._clamped(call, leaf, function.part)
@@ -182,10 +182,9 @@ class Runner:
 def _stems(family: Family) -> Iterator[tuple[str, str]]:
     """Yields what a class calls its own fill values, with the name of what each is for."""
     for part in family.near_any((SUFFIX,)):
-        for node in part.nodes():
-            if isinstance(node, cst.Attribute) and is_name(node.value, "self"):
-                if node.attr.value.endswith(SUFFIX):
-                    yield node.attr.value.removesuffix(SUFFIX), part.code(node)
+        for node in below(part.node, cst.Attribute):
+            if is_name(node.value, "self") and node.attr.value.endswith(SUFFIX):
+                yield node.attr.value.removesuffix(SUFFIX), part.code(node)
 
 
 def _named(function: Function) -> Iterator[tuple[cst.Call, str]]:

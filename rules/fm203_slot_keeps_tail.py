@@ -55,8 +55,6 @@ class SlotKeepsTail(FunctionRule):
     code = "FM203"
     name = "slot-keeps-tail"
     severity = Severity.WARNING
-    # Which names to look for is the contracts' to say: see `concerns`.
-    words = ()
     seen_in = ("https://github.com/sgl-project/sglang/pull/24401",)
     judged = (
         Judged("sglang 0.5.13", 2, 2),

@@ -49,6 +49,7 @@ class ResetAfterCopy(FunctionRule):
     code = "FM204"
     name = "reset-after-copy"
     severity = Severity.ERROR
+    on_by_default = False
     words = (("copy_", "copy"), ("zero_", "fill_"))
     seen_in = ("https://github.com/sgl-project/sglang/pull/26292",)
     judged = (
@@ -151,8 +152,7 @@ def _is_used(fill: Write, reset: Write, part: Part) -> bool:
     # Once is the copy itself.
     is_read = (
         sum(
-            isinstance(node, (cst.Name, cst.Attribute, cst.Subscript))
-            and part.code(node) == buffer
+            isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)) and part.code(node) == buffer
             for node in between
         )
         > 1

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.expressions import literal_elements
 from fmcheck.lint.model.fills import Filling, Kind, fillings
 from fmcheck.lint.model.function import functions
 
@@ -146,8 +147,7 @@ def _handed_on(nodes: Sequence[CSTNode], name: str) -> Iterator[CSTNode]:
     for node in nodes:
         values: list[CSTNode] = []
         if isinstance(node, cst.Return) and node.value is not None:
-            is_tuple = isinstance(node.value, cst.Tuple)
-            values = [one.value for one in node.value.elements] if is_tuple else [node.value]
+            values = list(literal_elements(node.value) or [node.value])
         elif isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Attribute):
             values = [node.value]
         for value in values:

@@ -53,8 +53,7 @@ class NegativePaddingIndex(FunctionRule):
     code = "FM207"
     name = "negative-padding-index"
     severity = Severity.ERROR
-    # The names are the contracts': see `concerns`.
-    words = ()
+    on_by_default = False
     seen_in = ("https://github.com/vllm-project/vllm/pull/43810",)
     judged = (
         Judged("sglang 0.5.23", 0, 0),

@@ -9,6 +9,7 @@ from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.streams import CURRENT, Streams
+from fmcheck.lint.model.vocabulary import ENTERED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -61,7 +62,7 @@ class SideStreamWithoutWait(FunctionRule):
     code = "FM401"
     name = "side-stream-without-wait"
     severity = Severity.WARNING
-    words = (("stream(", "StreamContext", "stream_c", "wait_event"),)
+    words = ((*ENTERED, "wait_event"),)
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31341",
         "https://github.com/vllm-project/vllm/issues/47282",

@@ -52,7 +52,7 @@ class RecordBeforeLastWrite(FunctionRule):
     code = "FM402"
     name = "record-before-last-write"
     severity = Severity.WARNING
-    words = (("record(", "record_event("),)
+    words = ((".record(", "record_event("),)
     seen_in = ("https://github.com/sgl-project/sglang/pull/35748",)
     bad = (
         Example(

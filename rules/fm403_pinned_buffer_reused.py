@@ -13,16 +13,15 @@ from fmcheck.lint.model.streams import ANYTHING, HOST, Streams
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
-    from fmcheck.lint.model.function import Function
-    from fmcheck.lint.source.module import Family
     from collections.abc import Iterator, Sequence
 
     from libcst import CSTNode
 
     from fmcheck.contract import Contract, Guard
     from fmcheck.finding import Finding
+    from fmcheck.lint.model.function import Function
     from fmcheck.lint.model.pinned import Touch
-
+    from fmcheck.lint.source.module import Family
 
 
 class PinnedBufferReused(ClassRule):
@@ -63,7 +62,6 @@ class PinnedBufferReused(ClassRule):
     code = "FM403"
     name = "pinned-buffer-reused"
     severity = Severity.WARNING
-    words = (("non_blocking",), ("pin_memory",))
     seen_in = (
         "https://github.com/NVIDIA/TensorRT-LLM/pull/15546",
         "https://github.com/NVIDIA/TensorRT-LLM/pull/14008",
@@ -239,7 +237,7 @@ class Runner:
         self._guards = {guard.name: guard for one in streams for guard in one.guard}
         # The contracts' guards and uploads concern it by themselves.
         self._named = (*self._guards, *self._uploads)
-        self.words = tuple((*group, *self._named) for group in type(self).words)
+        self.words = tuple((*group, *self._named) for group in (("non_blocking",), ("pin_memory",)))
 
     def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each write that a pending copy may read."""
@@ -309,9 +307,7 @@ class Runner:
             for item in one.items
         )
 
-    def _outside_guard(
-        self, function: Function, streams: Streams
-    ) -> Iterator[Finding]:
+    def _outside_guard(self, function: Function, streams: Streams) -> Iterator[Finding]:
         part = function.part
         for guard in self._guards.values():
             inside = _within(function, guard)

@@ -9,7 +9,7 @@ from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.pinned import makes_pinned
 from fmcheck.lint.model.streams import ANYTHING, CURRENT, Streams
-from fmcheck.lint.model.vocabulary import CLASS, COPIES, LAUNCHES, ON_HOST
+from fmcheck.lint.model.vocabulary import CLASS, COPIES, ENTERED, LAUNCHES, ON_HOST
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ class MissingRecordStream(FunctionRule):
     code = "FM405"
     name = "missing-record-stream"
     severity = Severity.WARNING
-    words = (("stream(", "StreamContext", "stream_c"),)
+    words = (ENTERED,)
     seen_in = (
         "https://github.com/InternLM/lmdeploy/pull/4792",
         "https://github.com/ModelTC/LightLLM/pull/1180",

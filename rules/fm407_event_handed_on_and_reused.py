@@ -53,7 +53,7 @@ class EventHandedOnAndReused(FunctionRule):
     code = "FM407"
     name = "event-handed-on-and-reused"
     severity = Severity.WARNING
-    words = (("record(", "record_event("),)
+    words = ((".record(", "record_event("),)
     seen_in = ("https://github.com/vllm-project/vllm/issues/53960",)
     bad = (
         Example(

@@ -54,7 +54,6 @@ class FenceMissing(ClassRule):
     code = "FM408"
     name = "fence-missing"
     severity = Severity.WARNING
-    words = ()
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/26380",
         "https://github.com/sgl-project/sglang/pull/31687",

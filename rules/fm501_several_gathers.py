@@ -139,9 +139,7 @@ def _groups(accesses: Sequence[Access]) -> Iterator[Sequence[Access]]:
     yield from (group for group in groups.values() if len(group) >= LEAST)
 
 
-def _longest(
-    group: Sequence[Access], function: Function
-) -> Sequence[Access]:
+def _longest(group: Sequence[Access], function: Function) -> Sequence[Access]:
     """Returns a longest run of accesses of different buffers that one path passes."""
     flow = function.flow
     best: list[list[Access]] = []

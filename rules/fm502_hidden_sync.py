@@ -60,7 +60,6 @@ class HiddenSync(FunctionRule):
     code = "FM502"
     name = "hidden-sync"
     severity = Severity.WARNING
-    words = ()
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/28491",
         "https://github.com/sgl-project/sglang/pull/29075",

@@ -264,7 +264,9 @@ def _told(call: cst.Call, message: str, part: Part) -> Edit:
     comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
     if isinstance(condition.comma, cst.Comma):
         given = given.with_changes(comma=condition.comma)
-    return replaced(part, call, call.with_changes(args=[condition.with_changes(comma=comma), given]))
+    return replaced(
+        part, call, call.with_changes(args=[condition.with_changes(comma=comma), given])
+    )
 
 
 def _is_messageless(call: cst.Call, module: Module) -> bool:
@@ -327,11 +329,7 @@ class Compiled:
     def functions(self) -> Sequence[Body]:
         """Returns the functions that the compiler will see."""
         handed = self._handed_over()
-        found = [
-            one
-            for one in self._bodies
-            if one.name in handed or self._is_decorated(one.node)
-        ]
+        found = [one for one in self._bodies if one.name in handed or self._is_decorated(one.node)]
         found += [one for one in handed.values() if one is not None]
         by_name = {one.name: one for one in self._bodies}
         for one in found:  # grows while it is walked: calls of calls
@@ -361,8 +359,9 @@ class Compiled:
                     if owners:
                         takers[owners[-1]].compiled.add(name)
                     else:
-                        is_lambda = isinstance(argument, cst.Lambda)
-                        handed[name] = Body(argument, self._parts[call]) if is_lambda else None
+                        handed[name] = None
+                        if isinstance(argument, cst.Lambda):
+                            handed[name] = Body(argument, self._parts[call])
         return handed
 
     def _compiled_arguments(

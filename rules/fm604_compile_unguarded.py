@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Module, Part
 
+
 class CompileUnguarded(FunctionRule):
     """`torch.compile` without the platform guard that its siblings have.
 
@@ -50,6 +51,7 @@ class CompileUnguarded(FunctionRule):
     code = "FM604"
     name = "compile-unguarded"
     severity = Severity.WARNING
+    on_by_default = False
     words = (("compile",), ("torch",))
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/26403",
@@ -237,8 +239,10 @@ def _guards(module: Module) -> bool:
 
 
 def _is_computed(value: cst.BaseExpression | None) -> bool:
-    return value is not None and not isinstance(value, cst.BaseNumber | cst.BaseString) and not (
-        is_name(value, "True") or is_name(value, "False") or is_name(value, "None")
+    return (
+        value is not None
+        and not isinstance(value, cst.BaseNumber | cst.BaseString)
+        and not (is_name(value, "True") or is_name(value, "False") or is_name(value, "None"))
     )
 
 

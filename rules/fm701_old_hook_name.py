@@ -46,8 +46,6 @@ class OldHookName(ClassRule):
     code = "FM701"
     name = "old-hook-name"
     severity = Severity.ERROR
-    # The names are the contracts': see `concerns`.
-    words = ()
     seen_in = ()
     judged = (
         Judged("sglang 0.5.23", 0, 0),

@@ -10,8 +10,6 @@ from fmcheck.lint.model.expressions import dotted
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from libcst import CSTNode
-
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
     from fmcheck.lint.source.module import Part
@@ -45,8 +43,6 @@ class RepeatedGuard(FunctionRule):
     code = "FM702"
     name = "repeated-guard"
     severity = Severity.WARNING
-    # The names are the contracts': see `concerns`.
-    words = ()
     seen_in = ()
     judged = (
         Judged("sglang 0.5.23", 0, 0),
@@ -109,13 +105,13 @@ class Scheduler:
                     )
 
 
-def _only_call(body: CSTNode) -> cst.Call | None:
-    statements = list(getattr(body, "body", ()))
-    if len(statements) != 1 or not isinstance(statements[0], cst.SimpleStatementLine):
+def _only_call(body: cst.BaseSuite) -> cst.Call | None:
+    if len(body.body) != 1 or not isinstance(body.body[0], cst.SimpleStatementLine):
         return None
-    only, *others = statements[0].body
-    is_call = isinstance(only, cst.Expr) and isinstance(only.value, cst.Call) and not others
-    return only.value if is_call else None
+    only, *others = body.body[0].body
+    if others or not isinstance(only, cst.Expr) or not isinstance(only.value, cst.Call):
+        return None
+    return only.value
 
 
 def _words(node: cst.If, part: Part) -> set[str]:

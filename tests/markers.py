@@ -122,7 +122,6 @@ STARTERS = (
     "test_lint_cli.py::test_a_file_that_no_rule_concerns_imports_no_libcst",
     "test_lint_output.py::test_progress_is_shown_on_a_terminal_unless_quiet",
     "test_pool.py::*",
-    "test_quick.py::test_it_imports_next_to_nothing",
     "test_readme.py::test_every_option_exists",
     "test_readme.py::test_the_watch_of_a_block_of_code_runs",
     "test_readme.py::test_the_guide_s_contract_sees_what_its_engine_does_wrong",

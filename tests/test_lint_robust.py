@@ -18,7 +18,7 @@ from fmcheck.lint import engine, module
 from fmcheck.lint.engine import lint_text
 from fmcheck.lint.rule import Rule, Scope
 from tests.odd_files import BAIT, EVENT, plant
-from tests.shipped import shipped_rules as default_rules
+from tests.default_rules import default_rules as default_rules
 from tests.test_rules import RULES, make
 
 ROOT = Path(__file__).parent.parent

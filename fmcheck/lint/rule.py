@@ -69,7 +69,7 @@ class Rule(ABC):
     code: ClassVar[str]
     name: ClassVar[str]
     severity: ClassVar[Severity]
-    words: Words
+    words: Words = ()
     seen_in: ClassVar[tuple[str, ...]]
     bad: ClassVar[tuple[Example, ...]]
     good: ClassVar[tuple[Example, ...]]
@@ -135,7 +135,7 @@ class ModuleRule(Rule):
 
 def problems(rule: type[Rule]) -> Iterator[str]:
     """Yields what keeps `rule` from being a rule: for registration, so that the error is early."""
-    wanted = ("code", "name", "severity", "words", "seen_in", "bad", "good")
+    wanted = ("code", "name", "severity", "seen_in", "bad", "good")
     missing = [name for name in wanted if not hasattr(rule, name)]
     if missing:
         yield f"lacks {', '.join(missing)}"

@@ -25,12 +25,8 @@ class DeclaredFunctions:
         self.names = sorted({name for _, name in self._functions})
 
     def words(self) -> tuple[str, ...]:
-        """Returns the names to look for; one that holds another would find nothing new."""
-        return tuple(
-            one
-            for one in self.names
-            if not any(one != other and other in one for other in self.names)
-        )
+        """Returns what stands where one of them is defined."""
+        return tuple(f"def {name}(" for name in self.names)
 
     def of_file(self, identity: str) -> frozenset[str]:
         """Returns the names of the functions that the file of this identity may define."""

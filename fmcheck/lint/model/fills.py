@@ -233,7 +233,7 @@ class Filling:
     def learn(self, function: Function) -> None:
         """Reads a function's comparisons for what they say about raw and padded sizes."""
         nodes = function.nodes
-        tests = [node for node in nodes if isinstance(node, cst.Comparison)]
+        tests: list[CSTNode] = [node for node in nodes if isinstance(node, cst.Comparison)]
         tests += [node.test for node in nodes if isinstance(node, (cst.If, cst.IfExp))]
         for test in tests:
             self.sizes.compare(self._pair(test))
@@ -366,7 +366,7 @@ def fillings(these: Iterable[Function]) -> Iterator[Filling]:
 
 
 def _resets_any(function: Function) -> bool:
-    """Tells whether a function may reset buffers that it does not name, as in a loop over fields."""
+    """Tells whether a function may reset buffers that it does not name: in a loop over some."""
     words = {last_name(call.func) for call in function.calls}
     return bool(words & RESETS) and bool(words & {"getattr", "values", "items"})
 

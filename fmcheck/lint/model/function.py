@@ -83,9 +83,9 @@ def functions(part: Part) -> Sequence[Function]:
     return known[part]
 
 
-def functions_near(family: Family, words: Iterable[str]) -> Iterator[Function]:
-    """Yields the functions of a family in whose slices one of the words stands."""
-    for part in family.near_any(words):
+def functions_near(family: Family, *words: Iterable[str]) -> Iterator[Function]:
+    """Yields the functions of a family in whose slices one of each group of words stands."""
+    for part in family.near(tuple(map(tuple, words))):
         yield from functions(part)
 
 

@@ -50,7 +50,7 @@ class Slot:
 def slots(part: Part, registries: Mapping[str, Registry]) -> Iterator[list[Slot]]:
     """Yields the slots of each function of a part, or of a statement beside functions."""
     names = _local_names(part.module, registries)
-    bodies = [one.node for one in functions(part)] or [part.node]
+    bodies: Sequence[CSTNode] = [one.node for one in functions(part)] or [part.node]
     for body in bodies:
         calls = [node for node in walk(body) if isinstance(node, cst.Call)]
         found = [_slot(call, names[word]) for call in calls if (word := _called(call)) in names]

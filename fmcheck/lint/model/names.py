@@ -175,7 +175,7 @@ class Names:
         if not isinstance(node, cst.Name):
             return literal_elements(node)
         literals = [literal_elements(value) for value in self.values(node.value)]
-        found = [element for literal in literals for element in literal or ()]
+        found: list[CSTNode] = [element for literal in literals for element in literal or ()]
         found += self._grown.get(node.value, ())
         return found or None
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.model.expressions import holder, last_name, literal_elements, targets
+from fmcheck.lint.model.expressions import holder, last_name, literal_elements, receiver, targets
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.streams import is_non_blocking
 from fmcheck.lint.source.walking import walk
@@ -159,9 +159,9 @@ def _written(node: CSTNode) -> Iterator[CSTNode]:
         yield node.target
     elif isinstance(node, cst.Call):
         # An asynchronous copy into it comes from a device: its stream puts it in order.
-        is_write = isinstance(node.func, cst.Attribute) and node.func.attr.value in WRITES
-        if is_write and not is_non_blocking(node):
-            yield node.func.value
+        held = receiver(node) if last_name(node.func) in WRITES else None
+        if held is not None and not is_non_blocking(node):
+            yield held
         for arg in node.args:
             if arg.keyword is not None and arg.keyword.value == "out":
                 yield arg.value

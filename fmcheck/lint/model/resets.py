@@ -34,7 +34,7 @@ FRONT = (
     ("copy_", "_copy(", "[:*] =", "[0:*] =", ", :*] =", "out=*[:"),
 )
 #: What stands in every class that has to do with graphs, or with batches that are padded.
-GRAPHS = ("graph", "Graph", "replay", "Replay", "capture", "raw_", "padded", "padding")
+GRAPHS = ("graph", "Graph", "replay", "Replay", "capture", "raw_")
 #: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
 #: unless it fills a buffer that the contract names.
 _IN_PLACE = re.compile(r"\b(?:copy_|zero_|fill_)[\s\\)]*\(")

@@ -293,7 +293,8 @@ def _not_overlapped(nodes: Sequence[CSTNode]) -> Iterator[CSTNode]:
     """Yields the branches that run where a switch called "overlap" is off."""
     for node in nodes:
         if isinstance(node, cst.If):
-            test, branch = node.test, node.orelse
+            test: CSTNode = node.test
+            branch: CSTNode | None = node.orelse
             if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
                 test, branch = test.expression, node.body
             leaf = (dotted(test) or "").rpartition(".")[2]
@@ -306,7 +307,7 @@ def _counters(nodes: Sequence[CSTNode]) -> Iterator[str]:
     for node in nodes:
         if isinstance(node, (cst.For, cst.CompFor)) and isinstance(node.iter, cst.Call):
             called = dotted(node.iter.func)
-            target = node.target
+            target: CSTNode = node.target
             if called == "enumerate" and isinstance(target, cst.Tuple):
                 target = target.elements[0].value
             if called in ("range", "enumerate") and isinstance(target, cst.Name):

@@ -164,9 +164,9 @@ class Module:
     def _other_names(self, group: Iterable[str]) -> tuple[str, ...]:
         found = dict.fromkeys(group)
         for one in self.imports:
-            if not any(word in one.name for word in group):
-                if any(word in one.target for word in group):
-                    found[one.name] = None
+            is_named = any(word in one.name for word in group)
+            if not is_named and any(word in one.target for word in group):
+                found[one.name] = None
         return tuple(found)
 
     # Functions by name.
