@@ -252,8 +252,10 @@ class Filling:
         for part in parts:
             if part is not None:
                 self._expressions(part)
-        bodies = [getattr(node, name, None) for name in ("body", "orelse", "finalbody")]
-        bodies += [*getattr(node, "handlers", ()), *getattr(node, "cases", ())]
+        # A handler comes before the `else` that runs in its place.
+        bodies = [getattr(node, "body", None), *getattr(node, "handlers", ())]
+        bodies += [getattr(node, name, None) for name in ("orelse", "finalbody")]
+        bodies += getattr(node, "cases", ())
         if isinstance(node, cst.BaseSmallStatement):
             self._expressions(node)
         elif isinstance(node, (cst.SimpleStatementLine, cst.BaseSuite)):

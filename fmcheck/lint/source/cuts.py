@@ -97,7 +97,7 @@ class Cuts:
             if word == "@" or not (after.isalnum() or after == "_"):
                 line = text.rfind("\n", 0, at) + 1
                 before = text[line:at]
-                first = before.lstrip(" \t")
+                first = before.lstrip(" \t\f")
                 if not first or (word == "def" and _ASYNC.match(first)):
                     indent = before[: len(before) - len(first)]
                     yield Start(line, indent, word == "class", word == "@")

@@ -14,7 +14,8 @@ if TYPE_CHECKING:
 #: An import where a statement may start; what it imports may stand in brackets, over many lines.
 _STATEMENT = re.compile(
     r"(?:^|(?<=[;:]))(?P<indent>[ \t\f]*)"
-    r"(?:from[ \t]+(?P<module>[.\w]+)[ \t]+import\b[ \t]*(?P<names>\((?:[^)#]|#[^\n]*)*\)|[^\n;]*)"
+    r"(?:from[ \t]+(?P<module>[.\w]+(?:[ \t]*\.[ \t]*\w+)*)[ \t]*\bimport\b[ \t]*"
+    r"(?P<names>\((?:[^)#]|#[^\n]*)*\)|[^\n;]*)"
     r"|import[ \t]+(?P<modules>[^\n;]*))",
     re.MULTILINE,
 )
@@ -47,7 +48,10 @@ def imports(text: str, cuts: Cuts) -> Iterator[Import]:
     for match in _STATEMENT.finditer(text):
         if cuts.is_in_string(match.start("indent")):
             continue
-        indent, module = len(match["indent"]), match["module"] or ""
+        before = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
+        if '"' in before or "'" in before or "#" in before:
+            continue
+        indent, module = len(match["indent"]), "".join((match["module"] or "").split())
         listed = _COMMENT.sub("", match["names"] or match["modules"] or "").strip("() \t\n")
         for one in listed.split(","):
             name, _, other = (part.strip() for part in one.strip().partition(" as "))

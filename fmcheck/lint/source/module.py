@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 #: What a method is parsed inside of, so that its columns stay those of the file.
 _CLASS = "class _:\n"
-_CLASS_LINE = re.compile(r"^class[\s\\]+(\w+)", re.MULTILINE)
+_CLASS_LINE = re.compile(r"^\f*class[\s\\]+(\w+)", re.MULTILINE)
 _DEFINED = re.compile(r"\bdef[\s\\]+(\w+)")
 
 
@@ -126,7 +126,11 @@ class Module:
         """Yields the top-level statements of a module that is parsed in one go."""
         whole = Slice(0, len(self.text))
         stretch = Stretch(self, whole)
-        end = 0
+        try:
+            end = stretch.tree.place(stretch.tree.root)[0]
+        except TooDeepError as err:
+            self.too_deep[0, len(self.text)] = str(err)
+            return
         for statement in stretch.tree.root.body:
             # From where the one before ends: decorators are part of it.
             start, end = end, stretch.tree.place(statement)[1]

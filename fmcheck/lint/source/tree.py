@@ -32,6 +32,10 @@ _TOKEN = re.compile(
 )
 
 
+#: At the start of a line of code.
+_FORM_FEED = re.compile(r"^\f(?=[^\f\n#])", re.MULTILINE)
+
+
 class Tree:
     """The nodes of one slice of source, `before` which a line of ours may stand.
 
@@ -44,8 +48,9 @@ class Tree:
         if is_too_deep(text):
             raise TooDeepError("it nests too deeply")
         self._before = len(before)
-        self.text = before + text
-        self.root = cst.parse_module(self.text)
+        # libcst drops a form feed that is followed by code.
+        self._fed = [match.start() for match in _FORM_FEED.finditer(text)] if "\f" in text else []
+        self.root = cst.parse_module(before + (_FORM_FEED.sub("", text) if self._fed else text))
 
     @cached_property
     def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
@@ -63,7 +68,13 @@ class Tree:
     def place(self, node: cst.CSTNode) -> tuple[int, int]:
         """Returns where a node starts and ends, as offsets in the slice."""
         start, end = self._places[node]
-        return start - self._before, end - self._before
+        return self._offset(start), self._offset(end)
+
+    def _offset(self, at: int) -> int:
+        at -= self._before
+        for number in self._fed:
+            at += number <= at
+        return at
 
 
 class _Recording:
