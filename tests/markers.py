@@ -32,6 +32,7 @@ BESIDE = {
 
 FILES = {
     "pure": (
+        "binding",
         *("baseline", "benchmarks", "config", "contract", "contract_clashes", "contract_command"),
         *("corpus", "corpus_diff", "docs", "drives", "fix", "flow", "formats", "fuzz", "html"),
         *("identity", "judged", "ledger", "lint_cli", "lint_files", "lint_output"),
@@ -42,10 +43,9 @@ FILES = {
             "pool",
             "printable",
             "prove_operators",
-            "quick",
         ),
         *("readme", "registry", "relay_rules", "report", "rules", "since", "slices"),
-        *("stream_rules", "supported", "suppressions", "tail", "tree", "write_words"),
+        *("stream_rules", "supported", "suppressions", "tail"),
         *("engine/lint",),
     ),
     "torch": (
