@@ -6,6 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.lazy import cst
+from fmcheck.lint.model.expressions import dotted, is_name
 from fmcheck.lint.model.flow import Flow
 from fmcheck.lint.model.names import Names
 from fmcheck.lint.model.streams import Streams
@@ -45,6 +46,12 @@ class Function:
         """Every call of its body."""
         return [node for node in self.nodes if isinstance(node, cst.Call)]
 
+    def calls_of(self, *names: str) -> Iterator[cst.Call]:
+        """Yields its calls of functions with these dotted names, imports looked through."""
+        for call in self.calls:
+            if self.module.resolve(dotted(call.func) or "") in names:
+                yield call
+
     @property
     def parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
         """What each node stands in."""
@@ -66,6 +73,31 @@ class Function:
         params = self.node.params
         listed = (*params.posonly_params, *params.params, *params.kwonly_params)
         return [one.name.value for one in listed]
+
+    def called(self, call: cst.Call) -> Function | None:
+        """Returns the function of the same file that a call leads to, None if that is unknown.
+
+        `f()` is a function beside classes, `self.f()` a method of the same class.
+        """
+        func = call.func
+        if isinstance(func, cst.Name):
+            return self._one_of(func.value, is_method=False)
+        if isinstance(func, cst.Attribute) and (
+            is_name(func.value, "self") or is_name(func.value, "cls")
+        ):
+            return self._one_of(func.attr.value, is_method=True)
+        return None
+
+    def _one_of(self, name: str, *, is_method: bool) -> Function | None:
+        family = self.part.stretch.family
+        found = [
+            one
+            for part in self.module.defining(name)
+            if part.is_nested is is_method and not (is_method and part.stretch.family is not family)
+            for one in functions(part)
+            if one.name == name
+        ]
+        return found[0] if len(found) == 1 and found[0] is not self else None
 
     def streams(self, ordered_by: Collection[str] = ()) -> Streams:
         """What it does with streams; `ordered_by` are functions that order them for it."""

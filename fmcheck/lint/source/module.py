@@ -208,6 +208,8 @@ class Family:
         self.module = module
         self.place = place
         self.stretches = stretches
+        for stretch in stretches:
+            stretch.family = self
 
     @property
     def is_class(self) -> bool:
@@ -277,6 +279,7 @@ class Stretch:
         self._after = after
         self._is_head = is_head
         self.statement = statement
+        self.family: Family | None = None
         if tree is not None:
             self.tree = tree
 
