@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
@@ -261,11 +262,8 @@ def finish(self, loads, stores):
             yield from self._untold(function)
 
     def _unordered(self, streams: Streams, context: Context, part: Part) -> Iterator[Finding]:
-        waits = [
-            wait
-            for wait in streams.waits
-            if wait.order < context.end and streams.orders(wait, context.stream, CURRENT)
-        ]
+        ordering = streams.waits_of(context.stream, CURRENT)
+        waits = [wait for wait in ordering if wait.order < context.end]
         stream = part.code(context.item)
         help = f"`{stream}.wait_stream(...)` for the stream that produces it, ahead of the body"
         launched = _launched(streams, context, waits)
@@ -312,25 +310,15 @@ def _launched(
     streams: Streams, context: Context, waits: Sequence[Wait]
 ) -> tuple[str, CSTNode] | None:
     """Returns a tensor that the body reads and that is launched after the last wait before it."""
-    read = {
-        node.value
+    read = [
+        streams.launched[node.value]
         for node in streams.nodes(context.order, context.end)
-        if isinstance(node, cst.Name)
-    }
-    for node, order in streams.order.items():
-        if order >= context.order or not isinstance(node, cst.Assign):
-            continue
-        name = last_name(node.targets[0].target)
-        if (
-            isinstance(node.targets[0].target, cst.Name)
-            and name in read
-            and len(streams.names.values(name)) == 1
-            and streams.stream_at(order) == CURRENT
-            and streams.launches(node.value)
-            and not any(wait.order > order for wait in waits)
-            and streams.flow.may_follow(node, context.node)
-        ):
-            return name, node
+        if isinstance(node, cst.Name) and node.value in streams.launched
+    ]
+    last_wait = max([wait.order for wait in waits], default=-1)
+    for node, order in sorted(read, key=itemgetter(1)):
+        if last_wait <= order < context.order and streams.flow.may_follow(node, context.node):
+            return last_name(node.targets[0].target), node
     return None
 
 

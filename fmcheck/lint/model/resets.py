@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.model.fills import Filling, Write
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.model.names import Region
-    from fmcheck.lint.source.module import Family
+    from fmcheck.lint.source.module import Family, Module
     from fmcheck.lint.source.words import Words
 
 #: What stands in a class, or in a function beside one, that resets a buffer.
@@ -34,7 +34,7 @@ FRONT = (
     ("copy_", "_copy(", "[:*] =", "[0:*] =", ", :*] =", "out=*[:"),
 )
 #: What stands in every class that has to do with graphs, or with batches that are padded.
-GRAPHS = ("graph", "Graph", "replay", "Replay", "capture", "raw_")
+GRAPHS = ("graph", "Graph", "replay", "Replay", "capture", "raw_", "padded_", "_padded")
 #: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
 #: unless it fills a buffer that the contract names.
 _IN_PLACE = re.compile(r"\b(?:copy_|zero_|fill_)[\s\\)]*\(")
@@ -70,16 +70,16 @@ class Group:
 
     def candidates(self) -> Iterator[Filling]:
         """Yields the functions that may leave a tail stale."""
-        for filling in self._members(FRONT):
+        for filling in self.members(FRONT):
             for name in sorted(filling.calls) if filling.copies else ():
-                for other in self._members(((f"def {name}",), RESETTING)):
+                for other in self.members(((f"def {name}",), RESETTING)):
                     if other.name == name:
                         # A reset that was split off compares the sizes for the one who calls it.
                         filling.learn(other.function)
             if filling.fills:
                 yield filling
 
-    def _members(self, words: Words) -> Iterator[Filling]:
+    def members(self, words: Words) -> Iterator[Filling]:
         """Yields the functions in whose slices these words stand."""
         if self._alone is not None:
             yield from fillings([self._alone])
@@ -90,41 +90,63 @@ class Group:
 
     def is_list(self, fill: Write) -> bool:
         """Tells whether the buffer is a Python list: no graph reads one."""
-        leaf = fill.region.leaf
-        return not fill.in_place and any(
-            _makes_list(node, leaf)
-            for part in self._family.module.parts_with(((leaf,),))
-            for node in part.nodes()
-        )
+        leaf, module = fill.region.leaf, self._family.module
+        known: dict[str, bool] = module.memo.setdefault("lists", {})
+        if not fill.in_place and leaf not in known:
+            near = module.parts_with(((leaf,), ("[",)))
+            known[leaf] = any(_makes_list(node, leaf) for part in near for node in part.nodes())
+        return not fill.in_place and known[leaf]
 
     def peers(self, filling: Filling, leaf: str) -> Iterator[Filling]:
         """Yields the other functions that may reset a buffer between two replays."""
         if self._alone is None:
-            for one in self._members(((leaf, "getattr", "values(", "items("), RESETTING)):
-                if one is not filling and not fits(one.name, BEFORE_REPLAY):
-                    yield one
+            for part in self._family.naming(leaf, "getattr", "values", "items"):
+                for one in fillings(functions(part)) if part.is_nested else ():
+                    if one is not filling and not fits(one.name, BEFORE_REPLAY):
+                        yield one
 
     def is_reset_elsewhere(self, leaf: str, calls: Collection[str]) -> bool:
         """Tells whether the module resets `leaf` outside this group, on behalf of others.
 
         A class that fills such a buffer too resets its own, unless it is called for it.
         """
-        near: Words = ((leaf,), (*RESETTING, *FRONT[1]))
-        for family in self._family.module.families_with(near):
-            for group in groups(family, near):
-                members = list(group._members(near)) if group.is_other(self) else []
-                fills_it = any(one.mentions(leaf, one.copies) for one in members)
-                for one in members:
-                    if fits(one.name, BEFORE_REPLAY) or one.mentions(leaf, one.copies):
-                        continue
-                    is_for_us = not fills_it or one.name in calls
-                    if is_for_us and one.mentions(leaf, one.constants):
-                        return True
-        return False
+        known: dict[str, Resetting] = self._family.module.memo.setdefault("resetting", {})
+        if leaf not in known:
+            known[leaf] = _resetting(leaf, self._family.module)
+        found = known[leaf].free.union(*(known[leaf].owned.get(name, ()) for name in calls))
+        return bool(found - {self.key})
 
-    def is_other(self, other: Group) -> bool:
-        """Tells whether this is not the same group."""
-        return self._family is not other._family or self._alone is not other._alone
+    @property
+    def key(self) -> tuple[int, int]:
+        """What tells the groups of a module apart."""
+        return self._family.place.start, 0 if self._alone is None else id(self._alone.node)
+
+
+@dataclass(frozen=True, slots=True)
+class Resetting:
+    """The groups of a module that reset one buffer, by their keys.
+
+    `owned` are those that fill it too, by the name of the function that resets it.
+    """
+
+    free: set[tuple[int, int]]
+    owned: dict[str, set[tuple[int, int]]]
+
+
+def _resetting(leaf: str, module: Module) -> Resetting:
+    near: Words = ((leaf,), (*RESETTING, *FRONT[1]))
+    found = Resetting(set(), {})
+    for family in module.families_with(near):
+        for group in groups(family, near):
+            members = list(group.members(near))
+            fills_it = any(one.mentions(leaf, one.copies) for one in members)
+            for one in members:
+                if fits(one.name, BEFORE_REPLAY) or one.mentions(leaf, one.copies):
+                    continue
+                if one.mentions(leaf, one.constants):
+                    keys = found.owned.setdefault(one.name, set()) if fills_it else found.free
+                    keys.add(group.key)
+    return found
 
 
 def groups(family: Family, words: Words = FRONT) -> Iterator[Group]:

@@ -105,6 +105,7 @@ class Streams:
         self.copies: list[Copy] = []
         #: Names of the tensors that `record_stream` is called on.
         self.kept: set[str] = set()
+        self._ordering: dict[tuple[str, str], Sequence[Wait]] = {}
         self._held: dict[str, set[str]] = {}
         self.order: dict[CSTNode, int] = {node: order for order, node in enumerate(function.nodes)}
         for node in self.order:
@@ -130,15 +131,35 @@ class Streams:
         params = walk(self.function.node.params)
         return frozenset(node.name.value for node in params if isinstance(node, cst.Param))
 
-    def nodes(self, first: int, end: int | None = None) -> Iterator[CSTNode]:
-        """Yields the nodes from one order up to another, in order."""
-        for node, order in self.order.items():
-            if first <= order and (end is None or order < end):
-                yield node
+    def nodes(self, first: int, end: int | None = None) -> Sequence[CSTNode]:
+        """Returns the nodes from one order up to another, in order."""
+        return self.function.nodes[first:end]
 
     def end(self, node: CSTNode) -> int:
         """Returns the order of what follows a node."""
-        return self.order[node] + sum(1 for _ in walk(node))
+        return self.order[node] + len(walk(node))
+
+    def waits_of(self, waiter: str, on: str) -> Sequence[Wait]:
+        """Returns the waits that may put later work of `waiter` behind earlier work of `on`."""
+        if (waiter, on) not in self._ordering:
+            found = [one for one in self.waits if self.orders(one, waiter, on)]
+            self._ordering[waiter, on] = found
+        return self._ordering[waiter, on]
+
+    @cached_property
+    def launched(self) -> Mapping[str, tuple[cst.Assign, int]]:
+        """The plain names that are bound once, to what is launched on the current stream."""
+        found: dict[str, tuple[cst.Assign, int]] = {}
+        for node, order in self.order.items():
+            if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Name):
+                name = node.targets[0].target.value
+                if (
+                    len(self.names.values(name)) == 1
+                    and self.stream_at(order) == CURRENT
+                    and self.launches(node.value)
+                ):
+                    found[name] = node, order
+        return found
 
     def text(self, node: CSTNode) -> str:
         """Returns the text of a stream or event; a local name is replaced by what it stands for.
@@ -182,7 +203,7 @@ class Streams:
 
     def stream_at(self, order: int) -> str:
         """Returns the stream that is current at a place."""
-        inner = [one for one in self.contexts if one.holds(order)]
+        inner = [one for one in self.contexts if one.order <= order < one.end]
         return inner[-1].stream if inner else CURRENT
 
     def may_be_current(self, stream: str) -> bool:

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
 #: What a method is parsed inside of, so that its columns stay those of the file.
 _CLASS = "class _:\n"
 _CLASS_LINE = re.compile(r"^\f*class[\s\\]+(\w+)", re.MULTILINE)
+_WORD = re.compile(r"[^\W\d]\w*")
 _DEFINED = re.compile(r"\bdef[\s\\]+(\w+)")
 
 
@@ -248,6 +249,21 @@ class Family:
         text, start = self.module.text, self.place.start
         blank = len(text) - start - len(text[start:].lstrip())
         return self.module.line_of(start + blank)
+
+    @cached_property
+    def _by_word(self) -> dict[str, list[Stretch]]:
+        """The slices by the identifiers in them."""
+        found: dict[str, list[Stretch]] = {}
+        for stretch in self.stretches:
+            for word in set(_WORD.findall(stretch.text)):
+                found.setdefault(word, []).append(stretch)
+        return found
+
+    def naming(self, *names: str) -> Iterator[Part]:
+        """Yields the parts of the slices that hold one of these identifiers."""
+        found = dict.fromkeys(one for name in names for one in self._by_word.get(name, ()))
+        for stretch in found:
+            yield from stretch.parts
 
     def near_any(self, words: Iterable[str]) -> Iterator[Part]:
         """Yields the parts of the slices in which one of the words stands."""
