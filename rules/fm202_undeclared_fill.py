@@ -8,6 +8,7 @@ from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
 from fmcheck.lint.globs import fits, literal
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, number
 from fmcheck.lint.model.function import functions_near
+from fmcheck.lint.model.vocabulary import BEFORE_REPLAY
 from fmcheck.lint.source.walking import below
 
 if TYPE_CHECKING:
@@ -134,6 +135,8 @@ class Runner:
         filled: set[str] = set()
         near = (*self._names, *stems)
         for function in functions_near(family, ASKED, tuple(map(literal, near))):
+            if fits(function.name, BEFORE_REPLAY):
+                continue  # what a capture fills, each replay writes again
             for call, leaf in _named(function):
                 if last_name(call.func) == "clamp":
                     yield from self._clamped(call, leaf, function.part)

@@ -36,8 +36,15 @@ TYPES = ("Event", "Stream")
 #: Of CUDA's allocator and driver, with no equal that works everywhere: who asks them means CUDA.
 CUDA_ALONE = frozenset(
     f"torch.cuda.{name}"
-    for name in ("cudart", "memory_snapshot", "memory_stats", "reset_peak_memory_stats")
+    for name in (
+        *("CUDAGraph", "cudart", "graph", "make_graphed_callables", "memory_snapshot"),
+        *("memory_stats", "reset_peak_memory_stats"),
+    )
 )
+
+
+#: What other libraries call the module of whichever device there is.
+MODULES = ("get_accelerator", "get_device_module")
 
 
 class CudaApi(FunctionRule):
@@ -286,9 +293,8 @@ class Worker:
         super().__init__(contracts)
         self._agnostic = [glob for one in contracts for glob in one.device.agnostic]
         self._cuda_only = [glob for one in contracts for glob in one.device.cuda_only]
-        self._device_modules = frozenset(
-            name for one in contracts for name in one.device.device_modules
-        )
+        named = (name for one in contracts for name in one.device.device_modules)
+        self._device_modules = frozenset((*MODULES, *named))
         self._platform = Platform({name for one in contracts for name in one.device.guards})
 
     def applies(self, file: File) -> bool:

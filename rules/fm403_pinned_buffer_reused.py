@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
 from fmcheck.lint.globs import fits
-from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.expressions import is_name, last_name, targets
 from fmcheck.lint.model.function import functions_near
 from fmcheck.lint.model.pinned import Pinned
 from fmcheck.lint.model.streams import ANYTHING, HOST, Streams
@@ -331,8 +331,9 @@ class Runner:
 def _follows(copy: Touch, write: Touch, streams: Streams) -> bool:
     """Tells whether a write may come after a copy of the same buffer, and not of a newer one."""
     flow = streams.flow
-    if not flow.may_follow(copy.node, write.node):
-        return False
+    bound = [] if "." in write.buffer else _bindings(write.buffer, streams)
+    if not flow.may_follow(copy.node, write.node, without=bound):
+        return False  # never, or by then the name stands for another buffer
     if copy.order < write.order:
         return True
     # By another round of a loop: not if the buffer is made anew in it.
@@ -344,6 +345,17 @@ def _follows(copy: Touch, write: Touch, streams: Streams) -> bool:
         and flow.contains(node)
         and last_name(node.targets[0].target) == write.buffer
     )
+
+
+def _bindings(name: str, streams: Streams) -> Sequence[cst.CSTNode]:
+    """Returns the assignments of a plain name."""
+    return [
+        node
+        for node in streams.order
+        if isinstance(node, cst.Assign)
+        and any(is_name(one, name) for one in targets(node))
+        and streams.flow.contains(node)
+    ]
 
 
 def _enters(item: cst.WithItem, guard: str) -> bool:

@@ -7,10 +7,11 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Edit, Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.effects import effects
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import squeezed
-from fmcheck.lint.model.streams import ANYTHING, HOST, Streams, goes_to_host
+from fmcheck.lint.model.streams import ANYTHING, HOST, Copy, Streams, goes_to_host
 from fmcheck.lint.model.vocabulary import CLASS, ON_HOST, VIEWS
 from fmcheck.lint.source.changes import replaced, without
 
@@ -21,7 +22,6 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.streams import Copy
     from fmcheck.lint.source.module import Part
 
 #: Methods of a host tensor or array that read its values at once. Views are none of them.
@@ -207,6 +207,11 @@ def lengths(self):
             for copy in streams.copies:
                 if _is_to_host(copy, streams):
                     yield from self._read(copy, streams, part)
+            if effects(function).copy is not None:
+                for caller, call in function.callers():
+                    copies = caller.streams(self._ordered_by)
+                    copy = Copy(call, call, None, copies.order[call])
+                    yield from self._read(copy, copies, caller.part)
 
     def _read(self, copy: Copy, streams: Streams, part: Part) -> Iterator[Finding]:
         """Yields a finding for the first read that nothing waits before."""
@@ -225,7 +230,9 @@ def lengths(self):
                 help="record an event after the copy and `synchronize()` it before the values are "
                 "read, or leave out `non_blocking=True`",
                 related=[(copy.node, "the copy is only enqueued here")],
-                edits=_blocking(copy, part) if use.is_at_once else (),
+                edits=_blocking(copy, part)
+                if use.is_at_once and copy.source is not copy.node
+                else (),
             )
             return
 
@@ -306,6 +313,8 @@ def _outwards(node: CSTNode, streams: Streams) -> tuple[Use | None, set[str]]:
             if word not in ("list", "tuple"):
                 return None, set()
             node = call
+        elif isinstance(node, (cst.For, cst.CompFor)) and inner is node.iter:
+            return Use(inner, "this loop"), set()
         elif _tests(node, inner):
             return Use(inner, "this test"), set()
         elif isinstance(node, (cst.Assign, cst.AnnAssign)) and inner is node.value:
@@ -342,6 +351,11 @@ def _is_awaited(copy: Copy, use: Use, streams: Streams) -> bool:
         copy.order < wait.order < end and wait.waiter in (HOST, ANYTHING) for wait in streams.waits
     ):
         return True
+    waiting = (one for one in streams.function.calls if copy.order < streams.order[one] < end)
+    for call in waiting:
+        callee = streams.function.called(call)
+        if callee is not None and effects(callee).waits:
+            return True
     copied = {name for one in streams.copies for name in _names_of(one, streams)}
     for node in streams.nodes(copy.order, end):
         if (

@@ -75,7 +75,7 @@ class Runner:
     def step(self, batch):
         last = batch.starts[0].item()
         ids = batch.ids.tolist()
-        lens = batch.lens.to("cpu", non_blocking=True)
+        lens = batch.lens.to("cpu")
         new = torch.tensor(batch.new, device=self.device)
         old = torch.tensor(batch.old).to(self.device, non_blocking=True)
         return last, ids, lens, new, old

@@ -35,7 +35,7 @@ FILES = {
         "binding",
         *("baseline", "benchmarks", "config", "contract", "contract_clashes", "contract_command"),
         *("corpus", "corpus_diff", "docs", "drives", "fix", "flow", "formats", "fuzz", "html"),
-        *("identity", "judged", "ledger", "lint_cli", "lint_files", "lint_output"),
+        *("identity", "judged", "ledger", "lint_cli", "lint_files", "lint_meaning", "lint_output"),
         *(
             "lint_suppressions",
             "markers",

@@ -162,7 +162,7 @@ SYNCS = [
     "x = batch.ids[0].item()",
     "x = batch.ids.cpu().numpy()",
     "x = batch.ids.to('cpu')",
-    "x = batch.ids.to(device='cpu', non_blocking=True)",
+    "x = batch.ids.to(device='cpu')",
     "x = torch.tensor(batch.new, device=self.device)",
     "x = torch.as_tensor([1, 2], device='cuda')",
     "n = torch.tensor(batch.new); x = n.to(self.device, non_blocking=True)",
@@ -182,6 +182,7 @@ SYNCS = [
     "x = [batch.seq_lens[i] for i, _ in enumerate(batch.reqs)]",
 ]
 NO_SYNCS = [
+    "x = batch.ids.to(device='cpu', non_blocking=True)",
     "x = batch.ids_cpu.tolist()",
     "x = self.starts_np[0].item()",
     "h = batch.ids.to('cuda').shape; x = torch.zeros(4).sum().item()",

@@ -59,7 +59,7 @@ class Write:
     `site` is what is written to, as the write names it. `tests` are the conditions that it stands
     under and whether each held; `order` counts the writes of the function; `in_place` tells a
     tensor's own method from an assignment. `voids` tells that the value marks rows as empty: a
-    negative number, or zero for a length.
+    negative number, or zero for a length. `is_guessed` tells that the name of a function says it.
     """
 
     region: Region
@@ -69,6 +69,7 @@ class Write:
     tests: Tests
     in_place: bool
     voids: bool = False
+    is_guessed: bool = False
 
 
 class Filling:
@@ -187,6 +188,8 @@ class Filling:
                 return told.pop() if len(told) == 1 else When.SOMETIMES
             # `pad or raw != bs` holds for every padded batch, and for others too.
             return When.PADDED if When.PADDED in sides and outcome else When.SOMETIMES
+        if isinstance(test, cst.NamedExpr):
+            return self._reached(test.value, outcome, known)
         if isinstance(test, cst.Name):
             values = self._names.values(test.value)
             if len(values) == 1 and not isinstance(values[0], cst.Name):
@@ -234,7 +237,8 @@ class Filling:
         """Reads a function's comparisons for what they say about raw and padded sizes."""
         nodes = function.nodes
         tests: list[CSTNode] = [node for node in nodes if isinstance(node, cst.Comparison)]
-        tests += [node.test for node in nodes if isinstance(node, (cst.If, cst.IfExp))]
+        asked = [node.test for node in nodes if isinstance(node, (cst.If, cst.IfExp))]
+        tests += [one.value if isinstance(one, cst.NamedExpr) else one for one in asked]
         for test in tests:
             self.sizes.compare(self._pair(test))
 
@@ -294,12 +298,15 @@ class Filling:
         *,
         in_place: bool = True,
         value: int | None = None,
+        guessed: bool = False,
     ) -> None:
         """Notes a write of `value` to `regions`, by default to those that `site` names."""
         for region in self._names.regions(site) if regions is None else regions:
             order = len(self.writes)
             voids = value is not None and (value < 0 or (not value and _is_length(region.leaf)))
-            self.writes.append(Write(region, kind, site, order, self._tests, in_place, voids))
+            self.writes.append(
+                Write(region, kind, site, order, self._tests, in_place, voids, guessed)
+            )
 
     def _assignment(self, target: CSTNode, value: CSTNode) -> None:
         if isinstance(target, cst.Attribute):
@@ -347,15 +354,17 @@ class Filling:
         if not any(part in name for part in RESET_WORDS) or self._is_defined(word):
             return
         handed: list[CSTNode] = [arg.value for arg in call.args]
+        # `context.reset()` resets something, but nobody knows what.
+        is_own = not handed
         if receiver is not None and self.part.code(receiver) != "super()":
             handed.append(receiver)
         elif receiver is not None:
-            self._write(call, Kind.CONSTANT, [Region(f"self{ANY}", "", call)])
+            self._write(call, Kind.CONSTANT, [Region(f"self{ANY}", "", call)], guessed=True)
         for one in handed:
             for element in self._names.elements(one) or [one]:
                 regions = self._names.regions(element)
                 held = [region.element(call) for region in regions]
-                self._write(call, Kind.CONSTANT, [*regions, *held])
+                self._write(call, Kind.CONSTANT, [*regions, *held], guessed=is_own)
 
 
 def fillings(these: Iterable[Function]) -> Iterator[Filling]:

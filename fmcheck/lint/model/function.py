@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.model.expressions import dotted, is_name
+from fmcheck.lint.model.expressions import dotted, is_name, last_name
 from fmcheck.lint.model.flow import Flow
 from fmcheck.lint.model.names import Names
 from fmcheck.lint.model.streams import Streams
@@ -15,6 +15,7 @@ from fmcheck.lint.source.walking import children, walk
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
+    from fmcheck.lint.model.effects import Effects
     from fmcheck.lint.source.module import Family, Module, Part
 
 
@@ -25,6 +26,8 @@ class Function:
         self.node = node
         self.part = part
         self._streams: dict[frozenset[str], Streams] = {}
+        #: What a call of it does, as `effects.py` finds it.
+        self.effects: Effects | None = None
 
     @property
     def module(self) -> Module:
@@ -87,6 +90,14 @@ class Function:
         ):
             return self._one_of(func.attr.value, is_method=True)
         return None
+
+    def callers(self) -> Iterator[tuple[Function, cst.Call]]:
+        """Yields the functions of the same file that call this one, and where."""
+        for part in self.module.naming(self.name):
+            for function in functions(part):
+                for call in function.calls:
+                    if last_name(call.func) == self.name and function.called(call) is self:
+                        yield function, call
 
     def _one_of(self, name: str, *, is_method: bool) -> Function | None:
         family = self.part.stretch.family

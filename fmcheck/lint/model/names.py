@@ -244,7 +244,9 @@ class Names:
             keys = self._keys(indices[0])
             if keys:
                 return [one.attribute(key, node) for one in base for key in keys]
-        if indices:
+        is_cut = bool(inner) and isinstance(inner[0], cst.Slice) and _is_bounded(inner[0])
+        if indices and not is_cut:
+            # `a[i]` is an element; `a[n:, 0]` is a column of the rows from n on.
             base = [one.element(node) for one in base]
         for one in slices:
             start = None if _is_zero(one.lower) else one.lower
@@ -292,6 +294,10 @@ class Names:
 def squeezed(code: str) -> str:
     """Returns source text without its white space, so that equal expressions are equal texts."""
     return re.sub(r"\s+", "", code)
+
+
+def _is_bounded(cut: cst.Slice) -> bool:
+    return not _is_zero(cut.lower) or cut.upper is not None
 
 
 def _is_zero(node: CSTNode | None) -> bool:

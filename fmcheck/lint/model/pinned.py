@@ -12,6 +12,7 @@ from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import holder, last_name, literal_elements, receiver, targets
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.streams import is_non_blocking
+from fmcheck.lint.model.vocabulary import PARTS
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
@@ -76,7 +77,7 @@ class Pinned:
             self.names.update(map(holder, bound))
         # `a[rows] = b` copies values, and binds nothing.
         held = {holder(one) for one in bound if not isinstance(one, cst.Subscript)}
-        if held and (not isinstance(value, cst.Call) or isinstance(value.func, cst.Attribute)):
+        if held and (not isinstance(value, cst.Call) or last_name(value.func) in PARTS):
             view = {*held, holder(value)} - {""}
             if len(view) > 1 and all(name.startswith("self.") for name in view):
                 self.views.append(view)
@@ -149,11 +150,17 @@ def makes_pinned(value: CSTNode, part: Part) -> bool:
     )
 
 
+def _is_named(target: cst.Subscript) -> bool:
+    index = target.slice[0].slice if len(target.slice) == 1 else None
+    return isinstance(index, cst.Index) and isinstance(index.value, cst.BaseString)
+
+
 def _written(node: CSTNode) -> Iterator[CSTNode]:
     """Yields what the host writes in place by a statement or call."""
     if isinstance(node, cst.Assign):
         for target in node.targets:
-            if isinstance(target.target, cst.Subscript):
+            # An entry under a name is bound, not written.
+            if isinstance(target.target, cst.Subscript) and not _is_named(target.target):
                 yield target.target
     elif isinstance(node, cst.AugAssign):
         yield node.target

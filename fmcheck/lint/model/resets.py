@@ -270,7 +270,7 @@ class Resets:
 
     def _shows_padding(self, reset: Write) -> bool:
         """Tells whether a reset of this function is there because of the padding."""
-        if not _is_reset(reset) or self._is_second(reset.region):
+        if not _is_reset(reset) or reset.is_guessed or self._is_second(reset.region):
             return False
         when = self._filling.when(reset)
         return when is When.PADDED or (

@@ -18,6 +18,7 @@ from fmcheck.lint.model.vocabulary import (
     LAUNCHES,
     ON_HOST,
     ORDERING,
+    PARTS,
     looks_like_context,
     looks_like_event,
 )
@@ -196,6 +197,8 @@ class Streams:
             if isinstance(base, cst.Subscript):
                 base = base.value
             elif isinstance(base, cst.Call) and isinstance(base.func, cst.Attribute):
+                if base.func.attr.value not in PARTS:
+                    return found  # made from it, and no longer it
                 base = base.func.value
             else:
                 return found
@@ -217,7 +220,7 @@ class Streams:
             if name not in seen:
                 seen.add(name)
                 either = [one for value in self._values(name) for one in _either(value)]
-                if any(_is_current(one) for one in either):
+                if any(_is_current(one) or _is_default(one) for one in either):
                     return True
                 names += [one.value for one in either if isinstance(one, cst.Name)]
         return False
@@ -277,6 +280,9 @@ class Streams:
         if node.asynchronous is not None:
             return
         for item in node.items:
+            if isinstance(item.item, cst.Call) and last_name(item.item.func) == "graph":
+                # Whoever enters a capture waits for the whole device.
+                self.waits.append(Wait(item.item, ANYTHING, ANYTHING, self.order[item]))
             named = entered_stream(item.item)
             if named is not None:
                 text = self.text(named).removesuffix("_ctx").removesuffix("_context")
@@ -391,6 +397,11 @@ def _names_stream(value: CSTNode) -> bool:
 def _is_current(node: CSTNode) -> bool:
     """Tells whether an expression is `current_stream()`, of whatever module."""
     return isinstance(node, cst.Call) and last_name(node.func).endswith("current_stream")
+
+
+def _is_default(node: CSTNode) -> bool:
+    """Tells whether an expression is the default stream, on which all runs that names no other."""
+    return isinstance(node, cst.Call) and last_name(node.func) == "default_stream"
 
 
 def _is_module(node: CSTNode, part: Part) -> bool:

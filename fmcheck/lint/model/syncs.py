@@ -38,6 +38,8 @@ _MAKES_TENSORS = frozenset(
 )
 #: What gives host values, whatever it is given.
 _HOST_CALLS = frozenset({"len", "list", "dict", "range", "enumerate", "sorted", "str", "getattr"})
+#: Annotations of what is on the host.
+_ON_HOST = frozenset({"numpy.ndarray", "np.ndarray", "list", "int", "float", "bool", "str"})
 _KEEPS_PLACE = 4
 
 
@@ -78,6 +80,8 @@ class Syncs:
             for target in node.targets
         }
         self._counters = set(_counters(self._nodes))
+        #: Parameters that their annotation says to be of the host.
+        self._arrays = set(_arrays(function))
         #: What names came to: a name may be bound a thousand times, to itself too.
         self._pageable: dict[str, bool] = {}
         self._host_names: dict[tuple[str, int], bool] = {}
@@ -121,6 +125,8 @@ class Syncs:
         if word in _READS and not call.args and not self._on_host(receiver):
             yield Sync(call, f"`.{word}()` waits for the device", _KEEP_ON_DEVICE)
         elif word == "to" and _goes_to_host(call) and not self._on_host(receiver):
+            if _is_async(call):
+                return  # PyTorch pins the target: whether it is read too soon is for FM404 to say
             yield Sync(
                 call,
                 '`.to("cpu")` copies to pageable memory, and the host waits',
@@ -230,7 +236,7 @@ class Syncs:
         if depth > _KEEPS_PLACE:
             return False
         if isinstance(node, cst.Name):
-            if is_named_host(node.value, self._host_values):
+            if is_named_host(node.value, self._host_values) or node.value in self._arrays:
                 return True
             key = (node.value, depth)
             if key not in self._host_names:
@@ -300,6 +306,15 @@ def _not_overlapped(nodes: Sequence[CSTNode]) -> Iterator[CSTNode]:
             leaf = (dotted(test) or "").rpartition(".")[2]
             if branch is not None and "overlap" in leaf.split("_"):
                 yield branch
+
+
+def _arrays(function: Function) -> Iterator[str]:
+    """Yields the parameters that are annotated as arrays, lists or numbers."""
+    for param in walk(function.node.params):
+        if isinstance(param, cst.Param) and param.annotation is not None:
+            named = dotted(param.annotation.annotation) or ""
+            if function.module.resolve(named) in _ON_HOST:
+                yield param.name.value
 
 
 def _counters(nodes: Sequence[CSTNode]) -> Iterator[str]:

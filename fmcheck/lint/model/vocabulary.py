@@ -6,6 +6,17 @@ import re
 
 #: Calls that return another view of the whole buffer.
 VIEWS = frozenset({"view", "reshape", "flatten", "squeeze", "unsqueeze", "t", "detach", "numpy"})
+#: Calls that return a part or a view of a tensor, or the same one elsewhere.
+PARTS = VIEWS | {
+    "narrow",
+    "select",
+    "split",
+    "chunk",
+    "unbind",
+    "expand",
+    "transpose",
+    "contiguous",
+}
 #: Attributes under which a wrapper hands out what it holds: `seq_lens.gpu` is `seq_lens`.
 HELD = frozenset({"data", "T", "gpu", "cpu", "np"})
 #: Parts of the name of a function that resets what it is handed.

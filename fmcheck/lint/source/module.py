@@ -193,6 +193,11 @@ class Module:
         for stretch in self._definitions.get(name, ()):
             yield from stretch.parts
 
+    def naming(self, *names: str) -> Iterator[Part]:
+        """Yields the parts of the slices that hold one of these identifiers."""
+        for family in self.families:
+            yield from family.naming(*names)
+
     def span(self, start: int, end: int) -> Span:
         """Returns the lines and columns of two offsets."""
         starts = self.line_starts
