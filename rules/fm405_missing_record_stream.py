@@ -66,6 +66,7 @@ class MissingRecordStream(FunctionRule):
     code = "FM405"
     name = "missing-record-stream"
     severity = Severity.WARNING
+    on_by_default = False
     words = (ENTERED,)
     seen_in = (
         "https://github.com/InternLM/lmdeploy/pull/4792",

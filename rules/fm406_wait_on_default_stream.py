@@ -50,6 +50,7 @@ class WaitOnDefaultStream(FunctionRule):
     code = "FM406"
     name = "wait-on-default-stream"
     severity = Severity.WARNING
+    on_by_default = False
     words = (("default_stream",), ("wait",))
     seen_in = (
         "https://github.com/sgl-project/sglang/blob/v0.5.22/python/sglang/srt/disaggregation/"

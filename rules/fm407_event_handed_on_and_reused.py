@@ -53,6 +53,7 @@ class EventHandedOnAndReused(FunctionRule):
     code = "FM407"
     name = "event-handed-on-and-reused"
     severity = Severity.WARNING
+    on_by_default = False
     words = ((".record(", "record_event("),)
     seen_in = ("https://github.com/vllm-project/vllm/issues/53960",)
     bad = (

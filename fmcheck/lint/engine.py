@@ -105,6 +105,7 @@ def _by_rules(module: Module, rules: Sequence[Rule]) -> list[Finding]:
         told = f"could not be checked: {why}"
         line = module.line_of(start)
         found.append(unreadable(module.path, told, line, left_out="this part of the file"))
+    module.forget()
     return found
 
 

@@ -27,7 +27,10 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.words import Words
 
 #: What stands in a class, or in a function beside one, that resets a buffer.
-RESETTING = ("zero", "fill_", "fill(", "foreach_", "reset(", "reset_", "clear(", "scrub", "[*:*] =")
+RESETTING = (
+    *("zero", "fill_", "fill(", "foreach_", "reset(", "reset_", "clear(", "scrub"),
+    *(":] =", ":*] = 0", ":*] = 1", ":*] = -", ":*] = False", ":*] = True", ":*] = self."),
+)
 #: What stands in every function that copies to the front of a buffer: an AND of ORs.
 FRONT = (
     ("[:", "[0:", "[ :", ", :", "narrow("),

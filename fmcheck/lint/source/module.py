@@ -60,6 +60,15 @@ class Module:
         #: The slices that nest too deeply to be parsed.
         self.too_deep: dict[tuple[int, int], str] = {}
 
+    def forget(self) -> None:
+        """Takes apart what refers to itself, so that it goes without the garbage collector."""
+        for family in vars(self).get("families", ()):
+            for stretch in family.stretches:
+                vars(stretch).clear()
+            vars(family).clear()
+        self.memo.clear()
+        vars(self).pop("families", None)
+
     @property
     def identity(self) -> str:
         """Which file of an engine this is."""
