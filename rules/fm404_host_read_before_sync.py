@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Edit, Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.model.effects import effects
+from fmcheck.lint.model.effects import returns_copy, waits_on_host
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import squeezed
@@ -207,7 +207,7 @@ def lengths(self):
             for copy in streams.copies:
                 if _is_to_host(copy, streams):
                     yield from self._read(copy, streams, part)
-            if effects(function).copy is not None:
+            if returns_copy(function):
                 for caller, call in function.callers():
                     copies = caller.streams(self._ordered_by)
                     copy = Copy(call, call, None, copies.order[call])
@@ -354,7 +354,7 @@ def _is_awaited(copy: Copy, use: Use, streams: Streams) -> bool:
     waiting = (one for one in streams.function.calls if copy.order < streams.order[one] < end)
     for call in waiting:
         callee = streams.function.called(call)
-        if callee is not None and effects(callee).waits:
+        if callee is not None and waits_on_host(callee):
             return True
     copied = {name for one in streams.copies for name in _names_of(one, streams)}
     for node in streams.nodes(copy.order, end):

@@ -34,8 +34,9 @@ class HiddenSync(FunctionRule):
     ## What it does
     Looks, in the functions that the contract says run every step, for what makes the host wait
     and does not look like it: `.item()`, `.tolist()`, `.cpu()`, `.to("cpu")` into pageable
-    memory (with `non_blocking=True` PyTorch pins the target, and FM404 asks whether it is read too
-    soon); `torch.tensor(list, device=...)`; `nonzero` and masks as an index, whose result is as long as the data say; `bool(mask.any())` and tests like it; single
+    memory (of one with `non_blocking=True` PyTorch pins the target, and FM404 asks whether it is
+    read too soon); `torch.tensor(list, device=...)`; `nonzero` and masks as an index, whose
+    result is as long as the data say; `bool(mask.any())` and tests like it; single
     elements of a tensor of which the host has a copy. An upload with `non_blocking=True` from
     memory that is not pinned is a note: CUDA's driver stages such a copy, and waits for the stream
     at some sizes only. Values that are named or made as host values are left alone, and so are

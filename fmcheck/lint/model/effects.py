@@ -5,7 +5,6 @@ Followed so far and no further: a function that calls itself, or a chain that is
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.lazy import cst
@@ -15,60 +14,44 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.streams import Streams
 
 #: How many calls are followed, one from another.
 MOST_CALLS = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Effects:
-    """`waits`: each call of it waits on the host. `copy`: what it returns is copied to the host.
-
-    The copy is one that nothing in the function waits for.
-    """
-
-    waits: bool = False
-    copy: cst.Call | None = None
-
-
-UNKNOWN = Effects()
-
-
-def effects(function: Function, followed: int = 0) -> Effects:
-    """Returns what a call of a function does for its caller; nothing where that is unknown."""
-    if function.effects is None:
-        function.effects = UNKNOWN  # of one that calls itself
+def waits_on_host(function: Function, followed: int = 0) -> bool:
+    """Tells whether each call of a function waits on the host; no where that is unknown."""
+    if function.waits is None:
+        function.waits = False  # of one that calls itself
         if followed < MOST_CALLS:
-            function.effects = _effects(function, followed)
-    return function.effects
+            flow = function.flow
+            reached = [one for one in _waits(function, followed) if flow.contains(one)]
+            function.waits = bool(reached) and flow.any_on_every_path(reached)
+    return function.waits
 
 
-def _effects(function: Function, followed: int) -> Effects:
-    streams = function.streams()
-    waits = [one.node for one in streams.waits if one.waiter in (HOST, ANYTHING)]
+def _waits(function: Function, followed: int) -> Iterator[cst.CSTNode]:
+    """Yields what a function waits by on the host, calls of functions that do among it."""
+    for wait in function.streams().waits:
+        if wait.waiter in (HOST, ANYTHING):
+            yield wait.node
     for call in function.calls:
         callee = function.called(call)
-        if callee is not None and effects(callee, followed + 1).waits:
-            waits.append(call)
-    flow = function.flow
-    reached = [one for one in waits if flow.contains(one)]
-    is_waiting = bool(reached) and flow.any_on_every_path(reached)
-    return Effects(is_waiting, None if waits else _returned_copy(function, streams))
+        if callee is not None and waits_on_host(callee, followed + 1):
+            yield call
 
 
-def _returned_copy(function: Function, streams: Streams) -> cst.Call | None:
-    """Returns the copy to the host that each return of a function gives."""
+def returns_copy(function: Function) -> bool:
+    """Tells whether each return gives a copy to the host that nothing in the function waits for."""
+    copies = {one.node for one in function.streams().copies if one.target is None}
+    if not copies:
+        return False
     returns = [node.value for node in function.nodes if isinstance(node, cst.Return)]
-    copies = {one.node: one for one in streams.copies if one.target is None}
-    found: list[cst.Call] = []
     for value in returns:
         given = [one for one in _values(value, function) if isinstance(one, cst.Call)]
-        copied = [one for one in given if one in copies and goes_to_host(one)]
-        if not given or len(copied) != len(given):
-            return None
-        found += copied
-    return found[0] if found else None
+        if not given or not all(one in copies and goes_to_host(one) for one in given):
+            return False
+    return bool(returns) and not any(True for _ in _waits(function, 0))
 
 
 def _values(value: cst.CSTNode | None, function: Function) -> Iterator[cst.CSTNode]:

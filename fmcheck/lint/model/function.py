@@ -15,7 +15,6 @@ from fmcheck.lint.source.walking import children, walk
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 
-    from fmcheck.lint.model.effects import Effects
     from fmcheck.lint.source.module import Family, Module, Part
 
 
@@ -26,8 +25,8 @@ class Function:
         self.node = node
         self.part = part
         self._streams: dict[frozenset[str], Streams] = {}
-        #: What a call of it does, as `effects.py` finds it.
-        self.effects: Effects | None = None
+        #: Whether each call of it waits on the host, as `effects.py` finds it.
+        self.waits: bool | None = None
 
     @property
     def module(self) -> Module:
