@@ -57,7 +57,7 @@ class NegativePaddingIndex(FunctionRule):
     seen_in = ("https://github.com/vllm-project/vllm/pull/43810",)
     judged = (
         Judged("sglang 0.5.23", 0, 0),
-        Judged("vllm 0.20.2", 2, 2),
+        Judged("vllm 0.20.2", 3, 2),
     )
     bad = (
         Example(

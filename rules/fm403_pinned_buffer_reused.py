@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
 from fmcheck.lint.globs import fits
 from fmcheck.lint.model.expressions import is_name, last_name, targets
-from fmcheck.lint.model.function import functions_near
+from fmcheck.lint.model.function import functions, functions_near
 from fmcheck.lint.model.pinned import Pinned
 from fmcheck.lint.model.streams import ANYTHING, HOST, Streams
 from fmcheck.lint.source.walking import walk
@@ -248,6 +248,8 @@ class Runner:
             if pinned is None:
                 told = ("pin_memory", "non_blocking", *self._named)
                 pinned = Pinned(functions_near(family, told), self._uploads)
+                leaves = (one.rpartition(".")[2] for one in pinned.attributes())
+                pinned.learn(one for part in family.naming(*leaves) for one in functions(part))
             copies = list(pinned.copies(streams))
             if copies:
                 yield from self._reused(function, streams, pinned, copies)

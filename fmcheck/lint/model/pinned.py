@@ -62,6 +62,10 @@ class Pinned:
         self.names: set[str] = set()
         #: Attributes that are bound to a view of one another, in sets.
         self.views: list[set[str]] = []
+        self.learn(functions)
+
+    def learn(self, functions: Iterable[Function]) -> None:
+        """Takes in what some functions bind."""
         for function in functions:
             for node in function.nodes:
                 self._note(node, function.part)
