@@ -61,7 +61,7 @@ def decode(raw: bytes) -> Text:
     Raises:
         SyntaxError, UnicodeDecodeError, LookupError: if the text is not in its own encoding.
     """
-    head = raw[: raw.find(b"\n", raw.find(b"\n") + 1) + 1 or len(raw)]
+    head = _head(raw)
     if b"coding" not in head and not head.startswith(codecs.BOM_UTF8):
         with contextlib.suppress(UnicodeDecodeError):
             return Text(raw.decode(), "utf-8")
@@ -79,29 +79,30 @@ def decode(raw: bytes) -> Text:
 def is_text(raw: bytes) -> bool:
     """Tells whether bytes may be source: no null byte, and text in the encoding that they declare.
 
-    Plain ASCII is taken at its word, which costs a file of no concern next to nothing.
+    Plain ASCII that declares nothing is taken at its word, which costs next to nothing.
     """
     if b"\0" in raw:
         return False
     if raw.isascii():
-        return True
+        return b"coding" not in _head(raw) or _decodes(raw)
     try:
         raw.decode()
     except UnicodeDecodeError:
-        try:
-            decode(raw)
-        except (SyntaxError, UnicodeDecodeError, LookupError):
-            return False
+        return _decodes(raw)
     return True
 
 
-def ascii_of(raw: bytes) -> str:
-    """Returns source in which what is ASCII stands as in the file, and the rest as anything.
+def _head(raw: bytes) -> bytes:
+    """Returns the first two lines, in which an encoding may be declared."""
+    return raw[: raw.find(b"\n", raw.find(b"\n") + 1) + 1 or len(raw)]
 
-    Lines end in `\\n`. For rules that look closer at a file that nobody may need decoded.
-    """
-    text = raw.decode("latin-1")
-    return text.replace("\r", "\n") if "\r" in text else text
+
+def _decodes(raw: bytes) -> bool:
+    try:
+        decode(raw)
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        return False
+    return True
 
 
 def line_starts(text: str) -> list[int]:
