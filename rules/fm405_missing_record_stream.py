@@ -9,7 +9,7 @@ from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.pinned import makes_pinned
 from fmcheck.lint.model.streams import ANYTHING, CURRENT, Streams
-from fmcheck.lint.model.vocabulary import CLASS, COPIES, ENTERED, LAUNCHES, ON_HOST
+from fmcheck.lint.model.vocabulary import CLASS, COPIES, ENTERED, LAUNCHES
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
@@ -269,12 +269,6 @@ def _is_temporary(value: CSTNode, call: cst.Call, context: Context, streams: Str
         )
         and "cpu" not in streams.part.code(values[0])
     )
-
-
-def _allocates(value: CSTNode, part: Part) -> bool:
-    """Tells whether an expression is a new tensor of a device."""
-    is_new = isinstance(value, cst.Call) and last_name(value.func) in ALLOCATES
-    return is_new and not ON_HOST.search(part.code(value))
 
 
 def _is_pinned(value: CSTNode, streams: Streams) -> bool:

@@ -38,14 +38,6 @@ def number(node: cst.CSTNode) -> int | None:
     return int(node.value, 0) if isinstance(node, cst.Integer) else None
 
 
-def text_of(node: cst.CSTNode | None) -> str | None:
-    """Returns what a plain string literal says, None for anything else."""
-    if not isinstance(node, cst.SimpleString):
-        return None
-    value = node.evaluated_value
-    return value if isinstance(value, str) else None
-
-
 def keywords(call: cst.Call) -> Mapping[str, cst.BaseExpression]:
     """Returns the keyword arguments of a call by their names."""
     return {one.keyword.value: one.value for one in call.args if one.keyword is not None}

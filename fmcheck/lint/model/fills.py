@@ -118,11 +118,6 @@ class Filling:
         """What it sets to one value, and the tails that it writes."""
         return [one for one in self.writes if one.kind is Kind.CONSTANT or one.region.is_tail]
 
-    @property
-    def may_reset(self) -> bool:
-        """Tells whether it may reset a buffer, a whole one or its tail."""
-        return any(self.constants)
-
     def mentions(self, leaf: str, writes: Iterable[Write]) -> bool:
         """Tells whether one of some writes is to a buffer of this name, or to what holds one."""
         names = (one.region.path.replace(ANY, "").split(".") for one in writes)
