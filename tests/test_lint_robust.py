@@ -403,6 +403,14 @@ class Leaving(Failing):
         raise SystemExit(0)
 
 
+def test_more_text_than_can_be_parsed_at_once_is_one_diagnostic():
+    one = "def g():\n    torch.get_device_module()\n    return torch.cuda.Event()\n"
+    source = f"import torch\n{one}def f():\n    torch.cuda.Event([{'1, ' * 400_000}])\n{one}"
+    found = lint_text(source.encode(), "a.py", default_rules())
+    assert [one.code for one in found] == ["FM301", "FM001", "FM301"]
+    assert "1,200,0" in found[1].message
+
+
 def test_what_a_rule_found_before_it_failed_is_kept_and_the_line_is_named():
     source = b"x = 1\n\n\ndef f():\n    return torch.cuda\n"
     found = lint_text(source, "relay.py", [FailingOnTheSecond(())])

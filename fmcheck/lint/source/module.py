@@ -44,7 +44,7 @@ class CutError(Exception):
 
 
 class TooDeepError(Exception):
-    """Source that nests so deeply that libcst is not asked to parse it."""
+    """Source that nests so deeply, or is so long, that libcst is not asked to parse it."""
 
 
 class Module:

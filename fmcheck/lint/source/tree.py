@@ -20,6 +20,8 @@ if TYPE_CHECKING:
 
 #: Deeper than this an expression may end libcst, and its process with it.
 MOST_DEPTH = 1000
+#: More text than this is not parsed in one piece: libcst takes 2 s and 300 MB for it.
+MOST_SIGNS = 1_000_000
 #: What makes a tree deeper, by a sign or a word for each level.
 _DEEPENING = ("+", "-", "*", "/", ".", "(", "[", "{", "%", "&", "|", "^", "<", ">", "=")
 _DEEPENING_WORDS = (" if ", "lambda", "not ", " and ", " or ", "await ", "elif", "~")
@@ -45,6 +47,10 @@ class Tree:
     """
 
     def __init__(self, text: str, before: str = "") -> None:
+        if len(text) > MOST_SIGNS:
+            raise TooDeepError(
+                f"its {len(text):,} characters are more than {MOST_SIGNS:,} to parse"
+            )
         if is_too_deep(text):
             raise TooDeepError("it nests too deeply")
         self._before = len(before)
