@@ -44,10 +44,6 @@ def main() -> int:
 
         status = replay(argv)
         if status is None:
-            from fmcheck.lint.quick import quick
-
-            status = quick(argv)
-        if status is None:
             from fmcheck.lint.recording import recorded
 
             _end_as_interrupted()

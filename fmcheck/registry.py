@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib
+import os
 import pkgutil
+import sys
 from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -13,8 +15,8 @@ import pluggy
 from fmcheck import hookspecs
 from fmcheck.contract import Contract, load_contract
 from fmcheck.errors import UsageError, nearest
-from fmcheck.lint.quick import GROUP, may_be_registered
 from fmcheck.lint.rule import Rule, problems
+from fmcheck.lint.stored import entry_points
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
@@ -22,17 +24,30 @@ if TYPE_CHECKING:
 
     from fmcheck.config import Located
 
+#: The entry points by which other packages register rules and contracts.
+GROUP = "fmcheck"
+
 
 @cache
 def _plugins() -> pluggy.PluginManager:
     manager = pluggy.PluginManager("fmcheck")
     manager.add_hookspecs(hookspecs)
-    if may_be_registered():
+    if _may_be_registered():
         from importlib import metadata  # slow, and most environments register nothing
 
         for point in metadata.entry_points(group=GROUP):
             _register(manager, point)
     return manager
+
+
+def _may_be_registered() -> bool:
+    """Tells whether an installed package may name our group; reads only what names entry points."""
+    for folder in dict.fromkeys(sys.path):
+        if os.path.isfile(folder):
+            return True  # a zip file: for `importlib.metadata` to look into
+        if any(text and f"[{GROUP}]".encode() in text for _, text in entry_points(folder)):
+            return True
+    return False
 
 
 def _register(manager: pluggy.PluginManager, point: metadata.EntryPoint) -> None:

@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.accesses import Access, Accesses, parents
-from fmcheck.lint.buffers import squeezed
-from fmcheck.lint.declared import functions
-from fmcheck.lint.flow import Flow
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import last_name
-from fmcheck.lint.relay_rule import RelayRule
-from fmcheck.lint.rule import Example, Judged, Scope
+from fmcheck.lint import Example, Judged, Severity, cst
+from fmcheck.lint.model.accesses import Access, Accesses, parents
+from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.names import squeezed
+from fmcheck.lint.model.relays import RelayRule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -21,8 +17,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.source.module import Part
 
 RELAY = "sglang/srt/managers/overlap_utils.py"
 
@@ -61,7 +56,6 @@ class GatherUnchecked(RelayRule):
     code = "FM101"
     name = "gather-unchecked"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
     seen_in = ("https://github.com/sgl-project/sglang/pull/26108",)
 
     bad = (
@@ -197,32 +191,24 @@ class FutureMap:
     )
     judged = (Judged("sglang 0.5.23", 2, 2), Judged("vllm 0.20.2", 0, 0))
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a buffer of a contract, and for what holds it."""
-        return self.relays.may_be_named(text, facts.identity)
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that take no rows of a buffer of a contract."""
-        return self.relays.may_index(node, facts.identity, ast.Load)
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each gather that may return unchecked."""
-        for function in functions(block):
-            if function.name.value in self.relays.peeks(block.identity):
+        for function in functions(part):
+            if function.name in self.relays.peeks(part.identity):
                 continue
-            accesses = Accesses(function, block, self.relays)
+            accesses = Accesses(function, self.relays)
             seen: set[CSTNode] = set()
             for gather in accesses.gathers:
                 if gather.node in seen:
                     continue  # a kernel that gathers several buffers
                 seen.add(gather.node)
-                missing = _missing(gather, accesses, block)
+                missing = _missing(gather, accesses, part)
                 if missing:
-                    yield self._finding(gather, missing, block)
+                    yield self._finding(gather, missing, part)
 
-    def _finding(self, gather: Access, missing: str, block: Block) -> Finding:
+    def _finding(self, gather: Access, missing: str, part: Part) -> Finding:
         undeclared = "" if gather.is_declared else ", which no contract declares,"
-        return block.finding(
+        return part.finding(
             self,
             gather.node,
             f"gather from relay buffer `{gather.buffer}`{undeclared} {missing}",
@@ -232,17 +218,17 @@ class FutureMap:
         )
 
 
-def _missing(gather: Access, accesses: Accesses, block: Block) -> str:
+def _missing(gather: Access, accesses: Accesses, part: Part) -> str:
     """Returns what a gather lacks, in words, or "" if it lacks nothing."""
-    flow = Flow(accesses.function, block)
+    flow = accesses.function.flow
     if not flow.contains(gather.node):
         return ""  # in a nested function: its caller's business
-    branches = parents(accesses.function.body, cst.If)
+    branches = parents(accesses.function.node.body, cst.If)
     certain = {one.text for one in flow.known(gather.node) if one.holds}
 
     def follows(nodes: Sequence[CSTNode]) -> bool:
         found = [node for node in nodes if flow.contains(node)]
-        found += [one for node in list(found) for one in _switches(node, branches, certain, block)]
+        found += [one for node in list(found) for one in _switches(node, branches, certain, part)]
         found = [one for one in found if flow.position(one) != flow.position(gather.node)]
         return bool(found) and flow.any_always_follows(gather.node, found)
 
@@ -252,7 +238,7 @@ def _missing(gather: Access, accesses: Accesses, block: Block) -> str:
     asserts = [
         call
         for call in accesses.calls
-        if "assert" in last_name(call.func) and _mentions(call, gather, block)
+        if "assert" in last_name(call.func) and _mentions(call, gather, part)
     ]
     back = [
         one.node
@@ -267,13 +253,13 @@ def _missing(gather: Access, accesses: Accesses, block: Block) -> str:
 
 
 def _switches(
-    node: CSTNode, branches: Mapping[int, CSTNode], certain: Collection[str], block: Block
+    node: CSTNode, branches: Mapping[int, CSTNode], certain: Collection[str], part: Part
 ) -> Iterator[CSTNode]:
     """Yields the `if`s that stand for what they hold: one switch, and tests that are `certain`."""
     may_switch = True
     above = branches.get(id(node))
     while isinstance(above, cst.If) and above.orelse is None:
-        if squeezed(block.code(above.test)) not in certain:
+        if squeezed(part.code(above.test)) not in certain:
             if not may_switch:
                 return
             may_switch = False
@@ -281,6 +267,6 @@ def _switches(
         above = branches.get(id(above))
 
 
-def _mentions(call: CSTNode, gather: Access, block: Block) -> bool:
-    code = "".join(block.code(call).split())
+def _mentions(call: CSTNode, gather: Access, part: Part) -> bool:
+    code = "".join(part.code(call).split())
     return any(bound in code for bound in gather.bound)

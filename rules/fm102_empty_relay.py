@@ -2,27 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.block import walk
-from fmcheck.lint.declared import functions
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import last_name
-from fmcheck.lint.nodes import walk as all_below
-from fmcheck.lint.relay_rule import RelayRule
-from fmcheck.lint.rule import Example, Judged, Scope
+from fmcheck.lint import Example, Judged, Severity, cst
+from fmcheck.lint.model.expressions import is_name, last_name, targets
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.relays import RelayRule
+from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import libcst
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.source.module import Part
 
 RELAY = "sglang/srt/managers/overlap_utils.py"
 EMPTY = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"})
@@ -56,7 +50,6 @@ class EmptyRelay(RelayRule):
     code = "FM102"
     name = "empty-relay"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
     in_own_module = True
     seen_in = ("https://github.com/sgl-project/sglang/pull/26108",)
 
@@ -134,31 +127,19 @@ class Planner:
         Judged("sglang 0.5.12", 4, 4),
     )
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for what makes something empty."""
-        return any(word in text for word in EMPTY)
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears what makes nothing empty."""
-        return any(
-            (one.attr if isinstance(one, ast.Attribute) else one.id) in EMPTY
-            for one in all_below(node)
-            if isinstance(one, (ast.Attribute, ast.Name))
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each empty buffer that nothing in the module fills."""
-        if not self.relays.of_file(block.identity):
+        if not self.relays.of_file(part.identity):
             return
-        made = [one for function in functions(block) for one in _made(function)]
+        made = [one for function in functions(part) for one in _made(function.node)]
         empty = [(name, call) for name, call in made if _is_empty(call)]
         empty = [(name, call) for name, call in empty if self.relays.tells_valid(name)]
         if not empty:
             return
-        filled = {name for name, call in made if not _is_empty(call)} | _filled(block.facts)
+        filled = {name for name, call in made if not _is_empty(call)} | _filled(part)
         for name, call in empty:
             if name not in filled:
-                yield block.finding(
+                yield part.finding(
                     self,
                     call,
                     f"relay buffer `{name}` is made empty: a row that nobody wrote holds "
@@ -167,19 +148,17 @@ class Planner:
                 )
 
 
-def _made(function: libcst.FunctionDef) -> Iterator[tuple[str, libcst.Call]]:
+def _made(function: cst.FunctionDef) -> Iterator[tuple[str, cst.Call]]:
     """Yields the attributes of `self` that are assigned a call, with each call that may be."""
     for node in walk(function):
-        if not isinstance(node, (cst.Assign, cst.AnnAssign)):
-            continue
-        targets = [one.target for one in node.targets] if isinstance(node, cst.Assign) else ()
-        for target in targets or [getattr(node, "target", None)]:
-            if isinstance(target, cst.Attribute) and last_name(target.value) == "self":
-                for call in _calls(node.value):
-                    yield target.attr.value, call
+        if isinstance(node, (cst.Assign, cst.AnnAssign)):
+            for target in targets(node):
+                if isinstance(target, cst.Attribute) and is_name(target.value, "self"):
+                    for call in _calls(node.value):
+                        yield target.attr.value, call
 
 
-def _calls(value: CSTNode | None) -> Iterator[libcst.Call]:
+def _calls(value: CSTNode | None) -> Iterator[cst.Call]:
     if isinstance(value, cst.IfExp):
         yield from _calls(value.body)
         yield from _calls(value.orelse)
@@ -187,16 +166,19 @@ def _calls(value: CSTNode | None) -> Iterator[libcst.Call]:
         yield value
 
 
-def _is_empty(call: libcst.Call) -> bool:
+def _is_empty(call: cst.Call) -> bool:
     return last_name(call.func) in EMPTY
 
 
-def _filled(facts: ModuleFacts) -> set[str]:
+def _filled(part: Part) -> set[str]:
     """Returns the attributes that the module fills whole, in any function."""
+    words = tuple(f"{word}" for word in sorted(FILLED))
     return {
-        node.func.value.attr
-        for node in facts.calls
-        if isinstance(node.func, ast.Attribute)
-        and node.func.attr in FILLED
-        and isinstance(node.func.value, ast.Attribute)
+        node.func.value.attr.value
+        for other in part.module.parts_with((words,))
+        for node in other.nodes()
+        if isinstance(node, cst.Call)
+        and isinstance(node.func, cst.Attribute)
+        and node.func.attr.value in FILLED
+        and isinstance(node.func.value, cst.Attribute)
     }

@@ -2,26 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.accesses import Accesses
-from fmcheck.lint.declared import functions
-from fmcheck.lint.flow import Flow
-from fmcheck.lint.relay_rule import RelayRule
-from fmcheck.lint.rule import Example, Judged, Scope
+from fmcheck.lint import Example, Judged, Severity, cst
+from fmcheck.lint.model.accesses import Accesses
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.relays import RelayRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import libcst
-
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
-    from fmcheck.lint.flow import Known
+    from fmcheck.lint.model.flow import Known
+    from fmcheck.lint.source.module import Part
 
 RELAY = "sglang/srt/managers/overlap_utils.py"
 #: What a test for "no rows" looks like, its spaces taken out.
@@ -60,7 +54,6 @@ class NoWayOutWhenEmpty(RelayRule):
     code = "FM103"
     name = "no-way-out-when-empty"
     severity = Severity.NOTE
-    scope = Scope.FUNCTION
     in_own_module = True
     seen_in = ("https://github.com/sgl-project/sglang/pull/25862",)
     on_by_default = False
@@ -127,34 +120,30 @@ def seed(future_map, rows, tokens):
     )
     judged = (Judged("sglang 0.5.23", 1, 0), Judged("vllm 0.20.2", 0, 0))
 
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears what writes no rows."""
-        return self.relays.may_index(node, facts.identity, ast.Store)
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding at the first write of each method that never asks for rows."""
-        if not self.relays.of_file(block.identity):
+        if not self.relays.of_file(part.identity):
             return
-        for function in functions(block):
-            if not _is_method(function):
+        for function in functions(part):
+            if not _is_method(function.node):
                 continue
-            accesses = Accesses(function, block, self.relays)
+            accesses = Accesses(function, self.relays)
             writes = [one for one in accesses.writes if not one.is_constant]
             if not writes:
                 continue
-            flow = Flow(function, block)
+            flow = function.flow
             first = writes[0]
             if flow.contains(first.node) and not _is_asked(flow.known(first.node)):
-                yield block.finding(
+                yield part.finding(
                     self,
                     first.node,
-                    f"`{function.name.value}` writes relay rows `{first.index}` without asking "
+                    f"`{function.name}` writes relay rows `{first.index}` without asking "
                     "whether there are any",
                     help=f"return first if `{first.index}` has no rows: an idle rank has none",
                 )
 
 
-def _is_method(function: libcst.FunctionDef) -> bool:
+def _is_method(function: cst.FunctionDef) -> bool:
     parameters = function.params.params
     return bool(parameters) and parameters[0].name.value == "self"
 

@@ -2,34 +2,30 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING, TypeGuard
 
-from fmcheck.finding import Severity
-from fmcheck.lint.block import walk
-from fmcheck.lint.buffers import squeezed
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import last_name
-from fmcheck.lint.nodes import walk as all_below
-from fmcheck.lint.relay_rule import RelayRule
-from fmcheck.lint.rule import Example, Judged, Scope
+from fmcheck.lint import Example, Judged, Severity, cst
+from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.function import classes
+from fmcheck.lint.model.names import squeezed
+from fmcheck.lint.model.relays import RelayClassRule
+from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import libcst
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.source.module import Family, Part
 
 RELAY = "sglang/srt/managers/overlap_utils.py"
 #: Methods that find out whether a slot is free, or wait until it is.
 WAITS = frozenset({"query", "wait", "synchronize", "wait_event", "acquire", "popleft"})
 
 
-class RingWithoutRoomCheck(RelayRule):
+class RingWithoutRoomCheck(RelayClassRule):
     """A ring counter that hands out relay slots without asking whether they are free.
 
     ## What it does
@@ -57,7 +53,6 @@ class RingWithoutRoomCheck(RelayRule):
     code = "FM104"
     name = "ring-without-room-check"
     severity = Severity.WARNING
-    scope = Scope.CLASS
     in_own_module = True
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/25862",
@@ -140,37 +135,18 @@ class Sampler:
         Judged("sglang 0.5.12", 1, 1),
     )
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for the relay's class, and for a remainder."""
-        return "%" in text and any(
-            one.qualname in text for one in self.relays.of_file(facts.identity)
-        )
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears all but relay classes that compute a remainder."""
-        if not isinstance(node, ast.ClassDef) or not self._is_relay(node.name, facts.identity):
-            return False
-        return any(
-            isinstance(one, (ast.BinOp, ast.AugAssign)) and isinstance(one.op, ast.Mod)
-            for one in all_below(node)
-        )
-
-    def _is_relay(self, name: str, path: str) -> bool:
-        return any(relay.qualname == name for relay in self.relays.of_file(path))
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each counter that wraps unasked."""
-        for node in block.module.body:
-            if isinstance(node, cst.ClassDef) and self._is_relay(node.name.value, block.identity):
-                for method in node.body.body:
-                    if isinstance(method, cst.FunctionDef):
-                        yield from self._in_method(method, block)
+        for owner, methods in classes(family):
+            if self.is_relay(owner, family.module.identity):
+                for method in methods:
+                    yield from self._in_method(method)
 
-    def _in_method(self, method: libcst.FunctionDef, block: Block) -> Iterator[Finding]:
-        if _asks_for_room(method):
+    def _in_method(self, method: Function) -> Iterator[Finding]:
+        if _asks_for_room(method.node):
             return
-        for counter, step in _counters(method, block):
-            yield block.finding(
+        for counter, step in _counters(method.node, method.part):
+            yield method.part.finding(
                 self,
                 step,
                 f"`{counter}` wraps around without asking whether its slots were read",
@@ -179,55 +155,55 @@ class Sampler:
             )
 
 
-def _counters(method: libcst.FunctionDef, block: Block) -> Iterator[tuple[str, CSTNode]]:
+def _counters(method: cst.FunctionDef, part: Part) -> Iterator[tuple[str, CSTNode]]:
     """Yields the counters that move on modulo a limit, with the statement that moves each."""
     aliases: dict[str, str] = {}
     wrapped: set[str] = set()
     grown: list[tuple[str, CSTNode]] = []
     for node in walk(method):
         if _is_remainder(node):
-            wrapped |= _attributes(node.left, aliases, block)
+            wrapped |= _attributes(node.left, aliases, part)
         elif isinstance(node, cst.AugAssign):
-            target = _text(node.target, block)
+            target = _text(node.target, part)
             if isinstance(node.operator, cst.ModuloAssign) and target.startswith("self."):
                 yield target, node
             elif isinstance(node.operator, cst.AddAssign):
                 grown.append((target, node))
         elif isinstance(node, cst.Assign) and len(node.targets) == 1:
-            target = _text(node.targets[0].target, block)
-            value = _text(node.value, block)
+            target = _text(node.targets[0].target, part)
+            value = _text(node.value, part)
             if isinstance(node.targets[0].target, cst.Name) and value.startswith("self."):
                 aliases[target] = value
-            if target.startswith("self.") and target in _remainders(node.value, aliases, block):
+            if target.startswith("self.") and target in _remainders(node.value, aliases, part):
                 yield target, node
     yield from ((counter, step) for counter, step in grown if counter in wrapped)
 
 
-def _remainders(value: CSTNode, aliases: dict[str, str], block: Block) -> set[str]:
+def _remainders(value: CSTNode, aliases: dict[str, str], part: Part) -> set[str]:
     """Returns the attributes of which an expression takes a remainder by more than a constant."""
     found: set[str] = set()
     for node in walk(value):
         if _is_remainder(node):
-            found |= _attributes(node.left, aliases, block)
+            found |= _attributes(node.left, aliases, part)
     return found
 
 
-def _is_remainder(node: CSTNode) -> TypeGuard[libcst.BinaryOperation]:
+def _is_remainder(node: CSTNode) -> TypeGuard[cst.BinaryOperation]:
     if not isinstance(node, cst.BinaryOperation) or not isinstance(node.operator, cst.Modulo):
         return False
     return not isinstance(node.right, (cst.Integer, cst.Tuple))
 
 
-def _attributes(node: CSTNode, aliases: dict[str, str], block: Block) -> set[str]:
-    texts = {_text(one, block) for one in walk(node) if isinstance(one, (cst.Name, cst.Attribute))}
+def _attributes(node: CSTNode, aliases: dict[str, str], part: Part) -> set[str]:
+    texts = {_text(one, part) for one in walk(node) if isinstance(one, (cst.Name, cst.Attribute))}
     return {aliases.get(text, text) for text in texts}
 
 
-def _text(node: CSTNode, block: Block) -> str:
-    return squeezed(block.code(node))
+def _text(node: CSTNode, part: Part) -> str:
+    return squeezed(part.code(node))
 
 
-def _asks_for_room(method: libcst.FunctionDef) -> bool:
+def _asks_for_room(method: cst.FunctionDef) -> bool:
     """Tells whether a method compares quantities in a test, or waits for or asks an event."""
     tests = [
         node.test for node in walk(method) if isinstance(node, (cst.If, cst.While, cst.Assert))

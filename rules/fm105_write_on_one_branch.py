@@ -2,29 +2,25 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.accesses import Access, Accesses
-from fmcheck.lint.block import walk
-from fmcheck.lint.flow import Flow
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.nodes import walk as all_below
-from fmcheck.lint.relay_rule import RelayRule
-from fmcheck.lint.rule import Example, Judged, Scope
+from fmcheck.lint import Example, Judged, Severity, cst
+from fmcheck.lint.model.accesses import Access, Accesses
+from fmcheck.lint.model.function import classes
+from fmcheck.lint.model.relays import RelayClassRule
+from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    import libcst
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.model.flow import Flow
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.source.module import Family, Part
 
 RELAY = "sglang/srt/managers/overlap_utils.py"
 #: A test of what kind something is, its spaces taken out.
@@ -37,10 +33,10 @@ class Method:
 
     flow: Flow
     accesses: Accesses
-    node: libcst.FunctionDef
+    node: Function
 
 
-class WriteOnOneBranch(RelayRule):
+class WriteOnOneBranch(RelayClassRule):
     """A relay buffer that is written on one branch, and read on all.
 
     ## What it does
@@ -74,7 +70,6 @@ class WriteOnOneBranch(RelayRule):
     code = "FM105"
     name = "write-on-one-branch"
     severity = Severity.WARNING
-    scope = Scope.CLASS
     in_own_module = True
     seen_in = ("https://github.com/sgl-project/sglang/pull/31513",)
 
@@ -168,48 +163,28 @@ class FutureMap:
     )
     judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for the relay's class."""
-        return any(one.qualname in text for one in self.relays.of_file(facts.identity))
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears all but relay classes that write rows under a test of a kind, or on both sides."""
-        if not isinstance(node, ast.ClassDef) or not self._is_relay(node.name, facts.identity):
-            return False
-        writes = self.relays.may_write
-        return any(
-            writes(one.body) and (writes(one.orelse) or _KIND.search(ast.unparse(one.test)))
-            for one in all_below(node)
-            if isinstance(one, ast.If)
-        )
-
-    def _is_relay(self, name: str, path: str) -> bool:
-        return any(relay.qualname == name for relay in self.relays.of_file(path))
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding at each write that a gather needs and a branch lacks."""
-        for node in block.module.body:
-            if isinstance(node, cst.ClassDef) and self._is_relay(node.name.value, block.identity):
-                methods = [
-                    Method(Flow(one, block), Accesses(one, block, self.relays), one)
-                    for one in node.body.body
-                    if isinstance(one, cst.FunctionDef)
-                ]
-                yield from self._in_class(methods, block)
+        for owner, methods in classes(family):
+            if self.is_relay(owner, family.module.identity):
+                yield from self._in_class(
+                    [Method(one.flow, Accesses(one, self.relays), one) for one in methods]
+                )
 
-    def _in_class(self, methods: Sequence[Method], block: Block) -> Iterator[Finding]:
+    def _in_class(self, methods: Sequence[Method]) -> Iterator[Finding]:
         for method in methods:
+            part = method.node.part
             for write, test in _missing_beside(method):
-                if _is_gathered_without(write.buffer, block.code(test), methods):
-                    yield self._finding(write, test, "the other branch leaves it stale", block)
-        for write, test in _by_kind_only(methods, block):
-            yield self._finding(write, test, "nothing else writes it", block)
+                if _is_gathered_without(write.buffer, part.code(test), methods):
+                    yield self._finding(write, test, "the other branch leaves it stale", part)
+        for method, write, test in _by_kind_only(methods):
+            yield self._finding(write, test, "nothing else writes it", method.node.part)
 
-    def _finding(self, write: Access, test: CSTNode, what: str, block: Block) -> Finding:
-        return block.finding(
+    def _finding(self, write: Access, test: CSTNode, what: str, part: Part) -> Finding:
+        return part.finding(
             self,
             write.node,
-            f"relay buffer `{write.buffer}` is written only if `{block.code(test)}`, "
+            f"relay buffer `{write.buffer}` is written only if `{part.code(test)}`, "
             f"and gathered without that test: {what}",
             help=f"write `{write.buffer}` on every branch, or gather it under the same test",
         )
@@ -218,7 +193,7 @@ class FutureMap:
 def _missing_beside(method: Method) -> Iterator[tuple[Access, CSTNode]]:
     """Yields the writes of a branch that a sibling, which writes other buffers, lacks."""
     writes = [one for one in _writes(method) if method.flow.contains(one.node)]
-    for node in walk(method.node.body):
+    for node in method.node.nodes:
         if isinstance(node, cst.If) and isinstance(node.orelse, cst.Else):
             sides = (_within(node.body, writes), _within(node.orelse, writes))
             elsewhere = [one for one in writes if one not in sides[0] and one not in sides[1]]
@@ -249,10 +224,10 @@ def _is_gathered_without(buffer: str, test: str, methods: Sequence[Method]) -> b
     )
 
 
-def _by_kind_only(methods: Sequence[Method], block: Block) -> Iterator[tuple[Access, CSTNode]]:
+def _by_kind_only(methods: Sequence[Method]) -> Iterator[tuple[Method, Access, CSTNode]]:
     """Yields the first write of each buffer that is written for some kinds only."""
     writes: dict[str, list[Mapping[str, CSTNode]]] = {}
-    first: dict[str, Access] = {}
+    first: dict[str, tuple[Method, Access]] = {}
     for method in methods:
         for write in _writes(method):
             if not write.is_constant and method.flow.contains(write.node):
@@ -261,9 +236,9 @@ def _by_kind_only(methods: Sequence[Method], block: Block) -> Iterator[tuple[Acc
                     one.text: one.test for one in known if one.holds and _KIND.search(one.text)
                 }
                 writes.setdefault(write.buffer, []).append(kinds)
-                first.setdefault(write.buffer, write)
+                first.setdefault(write.buffer, (method, write))
     for buffer, tests in writes.items():
         shared = set(tests[0]).intersection(*tests[1:])
         for text in sorted(shared):
             if _is_gathered_without(buffer, text, methods):
-                yield first[buffer], tests[0][text]
+                yield *first[buffer], tests[0][text]

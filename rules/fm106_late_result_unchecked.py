@@ -2,32 +2,29 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.block import walk
-from fmcheck.lint.buffers import squeezed
-from fmcheck.lint.declared import DeclaredFunctions, functions
-from fmcheck.lint.flow import Flow
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.declared import DeclaredFunctions
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.names import squeezed
+from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import libcst
     from libcst import CSTNode
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.model.flow import Flow
+    from fmcheck.lint.source.file import File
+    from fmcheck.lint.source.module import Part
 
 PROCESSOR = "sglang/srt/managers/scheduler_components/batch_result_processor.py"
 
 
-class LateResultUnchecked(Rule):
+class LateResultUnchecked(FunctionRule):
     """The result of a step is booked to a request that may be gone.
 
     ## What it does
@@ -58,8 +55,6 @@ class LateResultUnchecked(Rule):
     code = "FM106"
     name = "late-result-unchecked"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles: tuple[tuple[bytes, ...], ...] = ()
     seen_in = ("https://github.com/sgl-project/sglang/pull/23456",)
 
     bad = (
@@ -127,39 +122,23 @@ class Processor:
         late = [one.late_results for one in contracts]
         self._declared = DeclaredFunctions(name for one in late for name in one.functions)
         self._checks = {check for one in late for check in one.checks if one.functions}
-        self.needles = (self._declared.needles(),)
-        self.anchors = tuple(name.encode() for name in self._declared.names)
+        self.words = (self._declared.words(),)
 
-    def concerns_path(self, identity: str) -> bool:
-        """Clears modules of which no function handles late results."""
-        return bool(self._declared.of_file(identity))
+    def applies(self, file: File) -> bool:
+        """Leaves out modules of which no function handles late results."""
+        return bool(self._declared.of_file(file.identity))
 
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears functions that handle no late results, and those that add to nothing in a loop."""
-        names = self._declared.of_file(facts.identity)
-        if not names:
-            return False
-        inner = list(ast.walk(node))
-        if not any(getattr(one, "name", None) in names for one in inner):
-            return False
-        return any(
-            isinstance(part, ast.AugAssign) and isinstance(part.target, ast.Attribute)
-            for one in inner
-            if isinstance(one, (ast.For, ast.AsyncFor))
-            for part in ast.walk(one)
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding at the first counter of each loop that is added to unasked."""
-        names = self._declared.of_file(block.identity)
-        for function in functions(block):
-            if function.name.value in names:
-                flow = Flow(function, block)
-                for loop in walk(function.body):
-                    if isinstance(loop, cst.For) and ".reqs" in squeezed(block.code(loop.iter)):
-                        yield from self._in_loop(loop, flow, block)
+        names = self._declared.of_file(part.identity)
+        for function in functions(part):
+            if function.name in names:
+                flow = function.flow
+                for loop in function.nodes:
+                    if isinstance(loop, cst.For) and ".reqs" in squeezed(part.code(loop.iter)):
+                        yield from self._in_loop(loop, flow, part)
 
-    def _in_loop(self, loop: libcst.For, flow: Flow, block: Block) -> Iterator[Finding]:
+    def _in_loop(self, loop: cst.For, flow: Flow, part: Part) -> Iterator[Finding]:
         targets = {node.value for node in walk(loop.target) if isinstance(node, cst.Name)}
         for node in walk(loop.body):
             if not isinstance(node, cst.AugAssign) or not flow.contains(node):
@@ -167,10 +146,10 @@ class Processor:
             owner = _owner(node.target)
             if owner not in targets or self._is_asked(owner, node, flow):
                 continue
-            yield block.finding(
+            yield part.finding(
                 self,
                 node,
-                f"`{block.code(node.target)}` grows by a late result, and nothing asks whether "
+                f"`{part.code(node.target)}` grows by a late result, and nothing asks whether "
                 f"`{owner}` is still there",
                 help="first leave out requests for which "
                 + " or ".join(f"`{check}`" for check in sorted(self._checks))

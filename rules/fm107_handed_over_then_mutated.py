@@ -2,35 +2,25 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.block import walk
-from fmcheck.lint.flow import Flow
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.words import GAP
+from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
+from fmcheck.lint.model.function import classes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
 
-    import libcst
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.source.module import Family
 
 #: In-place arithmetic; `copy_` and its like refill static buffers, which are meant to be shared.
 ADVANCES = frozenset({"add_", "sub_", "mul_", "div_"})
-_OWN = rf"self{GAP}\.{GAP}(\w+)"
-_ADVANCED = re.compile(rf"{_OWN}{GAP}\.{GAP}(?:{'|'.join(sorted(ADVANCES))})(?!\w)")
-_GIVEN = re.compile(rf"=(?:[\s\\(]|#.*\n)*{_OWN}")
 
 
-class HandedOverThenMutated(Rule):
+class HandedOverThenMutated(ClassRule):
     """A tensor that was handed to the worker is advanced in place.
 
     ## What it does
@@ -60,8 +50,7 @@ class HandedOverThenMutated(Rule):
     code = "FM107"
     name = "handed-over-then-mutated"
     severity = Severity.WARNING
-    scope = Scope.CLASS
-    needles = (tuple(sorted(word.encode() for word in ADVANCES)),)
+    words = (tuple(sorted(ADVANCES)),)
     seen_in = ("https://github.com/sgl-project/sglang/pull/1712",)
     on_by_default = False
 
@@ -118,61 +107,31 @@ class Mutated:
         Judged("vllm 0.20.2", 0, 0),
     )
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for an attribute of `self` that is advanced, and follows a `=` elsewhere."""
-        advanced = {*_ADVANCED.findall(text)}
-        return bool(advanced) and not advanced.isdisjoint(_GIVEN.findall(text))
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears all but classes that advance and give away one and the same attribute."""
-        if not isinstance(node, ast.ClassDef):
-            return False
-        inner = list(ast.walk(node))
-        advanced = {
-            _own_name(one.value)
-            for one in inner
-            if isinstance(one, ast.Attribute) and one.attr in ADVANCES
-        }
-        given = {
-            _own_name(one.value) for one in inner if isinstance(one, (ast.Assign, ast.keyword))
-        }
-        advanced.discard("")
-        return not advanced.isdisjoint(given)
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each advance of a tensor that somebody else holds."""
-        for node in block.module.body:
-            if isinstance(node, cst.ClassDef):
-                given = dict(_given(node))
-                for method in node.body.body:
-                    if given and isinstance(method, cst.FunctionDef):
-                        yield from self._in_method(method, given, block)
+        for _, methods in classes(family):
+            given = {name: (node, one) for one in methods for name, node in _given(one)}
+            for method in methods if given else ():
+                yield from self._in_method(method, given)
 
     def _in_method(
-        self, method: libcst.FunctionDef, given: Mapping[str, CSTNode], block: Block
+        self, method: Function, given: Mapping[str, tuple[CSTNode, Function]]
     ) -> Iterator[Finding]:
         advances = [one for one in _advances(method) if one[0] in given]
         if not advances:
             return
-        flow = Flow(method, block)
-        rebound = [(name, node) for node in walk(method) for name in _rebinds(node)]
+        flow = method.flow
+        rebound = [(name, node) for node in method.nodes for name in _rebinds(node)]
         for name, call in advances:
             beside = [node for other, node in rebound if other == name and flow.contains(node)]
             if flow.contains(call) and not any(flow.excludes(one, call) for one in beside):
-                yield block.finding(
+                yield method.part.finding(
                     self,
                     call,
                     f"`self.{name}` is advanced in place, and was handed to somebody else as it is",
                     help=f"hand over `self.{name}.clone()`, or rebind: `self.{name} = ...`",
-                    related=[(given[name], "handed over here")],
+                    related=[(given[name][1].part.span(given[name][0]), "handed over here")],
                 )
-
-
-def _own_name(node: ast.AST) -> str:
-    """Returns `x` for `self.x`, "" for anything else."""
-    if isinstance(node, ast.Attribute) and isinstance(node.value, ast.Name):
-        return node.attr if node.value.id == "self" else ""
-    return ""
 
 
 def _own_attribute(node: CSTNode) -> str:
@@ -182,9 +141,9 @@ def _own_attribute(node: CSTNode) -> str:
     return ""
 
 
-def _given(node: libcst.ClassDef) -> Iterator[tuple[str, CSTNode]]:
-    """Yields the attributes that a class gives away as they are, and where."""
-    for inner in walk(node):
+def _given(method: Function) -> Iterator[tuple[str, CSTNode]]:
+    """Yields the attributes that a method gives away as they are, and where."""
+    for inner in method.nodes:
         if isinstance(inner, cst.Assign):
             name = _own_attribute(inner.value)
             others = [one.target for one in inner.targets if isinstance(one.target, cst.Attribute)]
@@ -196,8 +155,8 @@ def _given(node: libcst.ClassDef) -> Iterator[tuple[str, CSTNode]]:
                 yield name, inner
 
 
-def _advances(method: libcst.FunctionDef) -> Iterator[tuple[str, libcst.Call]]:
-    for node in walk(method):
+def _advances(method: Function) -> Iterator[tuple[str, cst.Call]]:
+    for node in method.nodes:
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
             name = _own_attribute(node.func.value)
             if name and node.func.attr.value in ADVANCES:

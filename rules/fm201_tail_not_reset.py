@@ -2,37 +2,30 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Edit, Severity, Span
-from fmcheck.lint.buffers import ANY
-from fmcheck.lint.names import fits, literal
-from fmcheck.lint.nodes import MOST_DEPTH, depth
-from fmcheck.lint.outline import outlines_at, outlines_of
-from fmcheck.lint.resets import Functions, Resets, candidates
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.write_words import may_fill, may_reset, may_reset_and_fill
+from fmcheck.lint import ClassRule, Edit, Example, Judged, Severity, cst
+from fmcheck.lint.globs import fits
+from fmcheck.lint.model.expressions import dotted
+from fmcheck.lint.model.names import ANY
+from fmcheck.lint.model.resets import FRONT, GRAPHS, RESETTING, Resets, groups
+from fmcheck.lint.source.changes import added_below
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
-    from fmcheck.lint.graph_inputs import Filling, Write
-    from fmcheck.lint.resets import Sibling
+    from fmcheck.lint.model.fills import Filling, Write
+    from fmcheck.lint.model.resets import Sibling
+    from fmcheck.lint.source.module import Family, Part
 
-CALLS = (b"copy_(", b"zero_(", b"fill_(")
 #: How many of the buffers that are reset a finding shows.
 SHOWN = 3
-_PATH = re.compile(r"\w+(\.\w+)+")
 
 
-class TailNotReset(Rule):
+class TailNotReset(ClassRule):
     """A graph input's padded tail keeps what the last replay left there.
 
     ## What it does
@@ -73,10 +66,8 @@ class TailNotReset(Rule):
     code = "FM201"
     name = "tail-not-reset"
     severity = Severity.WARNING
-    scope = Scope.CLASS
-    needles: tuple[tuple[bytes, ...], ...] = (CALLS,)
-    # What shows that a module has tensors may stand in another block.
-    anchors = ()
+    words = (*FRONT, RESETTING, GRAPHS)
+    # What shows that a module has tensors may stand in another part.
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/26292",
         "https://github.com/sgl-project/sglang/pull/24401",
@@ -283,36 +274,12 @@ def with_unconditional(buffers, b, mu, t):
         self._row_indices = [glob for one in inputs for glob in one.row_indices]
         self._discarded = [glob for one in inputs for glob in one.tail_is_discarded]
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
-        self.needles = ((*CALLS, *(literal(name).encode() for name in self._row_indices)),)
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for what may reset a buffer and for what may fill one."""
-        return may_reset_and_fill(text)
-
-    def looks_into(self, text: str) -> bool:
-        """Of a class, asks for the methods that reset or fill."""
-        return may_reset(text) or may_fill(text)
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that reset in themselves what they fill, or nothing beside it."""
-        here = outlines_of(node, facts)
-        if any(depth(one.function) > MOST_DEPTH for one in candidates(here)):
-            return True  # It is for the engine to tell.
-        functions = Functions(facts, here)
-        try:
-            return any(
-                True
-                for filling in functions.candidates()
-                for _ in self._left(filling, Resets(filling, functions))
-            )
-        except RecursionError:
-            return True
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each buffer whose padded tail nothing resets."""
-        functions = Functions(block.facts, outlines_at(block))
-        for filling in functions.candidates():
-            yield from self._stale_tails(filling, Resets(filling, functions))
+        for group in groups(family):
+            for filling in group.candidates():
+                yield from self._stale_tails(filling, Resets(filling, group))
 
     def _stale_tails(self, filling: Filling, resets: Resets) -> Iterator[Finding]:
         reported: set[str] = set()
@@ -320,16 +287,16 @@ def with_unconditional(buffers, b, mu, t):
             leaf = fill.region.leaf
             if leaf in reported:
                 continue
-            if not (fits(leaf, self._row_indices) or resets.functions.has_tensors):
+            if not (fits(leaf, self._row_indices) or resets.group.has_tensors):
                 continue
-            if not resets.functions.is_list(fill) and not resets.reach_from_elsewhere(fill):
+            if not resets.group.is_list(fill) and not resets.reach_from_elsewhere(fill):
                 reported.add(leaf)
                 beside = resets.last_before(fill)
-                edits = _zeroed(filling.block, fill, beside) if beside is not None else ()
-                yield self._stale_tail(filling.block, fill, siblings, edits)
+                edits = _zeroed(filling.part, fill, beside) if beside is not None else ()
+                yield self._stale_tail(filling.part, fill, siblings, edits)
 
     def _left(self, filling: Filling, resets: Resets) -> Iterator[tuple[Write, Sequence[Sibling]]]:
-        """Yields the fills that the block leaves stale, with what is reset beside each."""
+        """Yields the fills that the part leaves stale, with what is reset beside each."""
         for fill in filling.fills:
             leaf = fill.region.leaf
             if not fits(leaf, self._may_stay):
@@ -341,12 +308,12 @@ def with_unconditional(buffers, b, mu, t):
                     yield fill, siblings
 
     def _stale_tail(
-        self, block: Block, fill: Write, siblings: Sequence[Sibling], edits: Sequence[Edit]
+        self, part: Part, fill: Write, siblings: Sequence[Sibling], edits: Sequence[Edit]
     ) -> Finding:
         leaf, stop = fill.region.leaf, fill.region.stop
         assert stop is not None
-        size = block.code(stop)
-        buffer = block.code(getattr(fill.region.node, "value", fill.region.node))
+        size = part.code(stop)
+        buffer = part.code(getattr(fill.region.node, "value", fill.region.node))
         reset = f"{buffer}.zero_()" if fill.in_place else f"{buffer}[{size}:] = ..."
         severity = self._severity(leaf)
         unless = (
@@ -354,7 +321,7 @@ def with_unconditional(buffers, b, mu, t):
             if severity is Severity.NOTE
             else ""
         )
-        finding = block.finding(
+        finding = part.finding(
             self,
             fill.region.node,
             f"`{leaf}` is filled up to `{size}` only, and its padded tail keeps what an earlier "
@@ -375,27 +342,28 @@ def with_unconditional(buffers, b, mu, t):
         return Severity.NOTE if fits(leaf, self._discarded) else self.severity
 
 
-def _zeroed(block: Block, fill: Write, reset: Write) -> Sequence[Edit]:
+def _zeroed(part: Part, fill: Write, reset: Write) -> Sequence[Edit]:
     """Returns the edit that resets a buffer on a line below another's reset; none if unsure."""
-    buffer = block.code(getattr(fill.region.node, "value", fill.region.node))
-    receiver = block.code(reset.site)
-    line = block.span(reset.site).line
-    text = block.facts.module.lines[line - 1].rstrip("\r\n")
-    indent = text[: len(text) - len(text.lstrip())]
-    is_alone = re.match(rf"{re.escape(indent + receiver)}\.(fill_|zero_)\(", text) is not None
-    if not (fill.in_place and is_alone and _PATH.fullmatch(buffer) and _is_statement(text)):
+    buffer = getattr(fill.region.node, "value", fill.region.node)
+    path, beside = dotted(buffer) or "", dotted(reset.site) or ""
+    statement = _statement_of(reset, part)
+    is_own = "." in path and path.partition(".")[0] == beside.partition(".")[0]
+    if not fill.in_place or not is_own or statement is None:
         return ()
-    if buffer.partition(".")[0] != receiver.partition(".")[0]:
-        return ()
-    return [Edit(Span(line + 1, 1, line + 1, 1), f"{indent}{buffer}.zero_()\n")]
+    call = cst.parse_expression(f"{path}.zero_()")
+    return [added_below(part, statement, cst.Expr(call))]
 
 
-def _is_statement(line: str) -> bool:
-    try:
-        (statement,) = ast.parse(line.strip()).body
-    except (SyntaxError, ValueError):
-        return False
-    return isinstance(statement, ast.Expr) and isinstance(statement.value, ast.Call)
+def _statement_of(reset: Write, part: Part) -> cst.SimpleStatementLine | None:
+    """Returns the line of a reset, if the reset is all that stands on it."""
+    line: cst.CSTNode = reset.site
+    for kind in (cst.Attribute, cst.Call, cst.Expr, cst.SimpleStatementLine):
+        line = part.parents[line]
+        if not isinstance(line, kind):
+            return None
+    if not isinstance(line, cst.SimpleStatementLine) or len(line.body) > 1:
+        return None
+    return line if part.span(line).line == part.span(line).end_line else None
 
 
 def _listed(names: Sequence[str]) -> str:

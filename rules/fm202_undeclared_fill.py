@@ -2,30 +2,24 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.buffers import ANY, Names
-from fmcheck.lint.declared import functions
-from fmcheck.lint.front_words import HELD
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted, fits, last_name, literal, number
-from fmcheck.lint.nodes import walk as all_below
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.words import has_word, words_around
+from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
+from fmcheck.lint.globs import fits, literal
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, number
+from fmcheck.lint.model.function import functions_near
+from fmcheck.lint.model.vocabulary import BEFORE_REPLAY
+from fmcheck.lint.source.walking import below
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    import libcst
     from libcst import CSTNode
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.source.module import Family, Part
 
 
 SUFFIX = "_fill_value"
@@ -33,15 +27,9 @@ SUFFIX = "_fill_value"
 ASKED = ("fill_", "clamp")
 #: The functions of torch that make a buffer of one value.
 MAKERS = ("ones", "zeros")
-#: `fill_` with a number after its bracket, or with an attribute of `self`; or with a comment.
-_FILLED = re.compile(r"fill_[\s\\)]*\([\s\\(+-]*(?:\w+\s*=[\s\\(+-]*)?[\d#]")
-_DECLARED = re.compile(r"fill_[\s\\)]*\([\s\\(]*(?:\w+\s*=[\s\\(]*)?(?:self|#)")
-_FILL = re.compile(r"fill_[\s\\)]*\(")
-_MADE = re.compile(r"torch[\s\\]*\.[\s\\]*(?:ones|zeros)\b")
-_LITERALS = (ast.Constant, ast.UnaryOp)
 
 
-class UndeclaredFill(Rule):
+class UndeclaredFill(ClassRule):
     """Padded rows get another value than the one that is declared for them.
 
     ## What it does
@@ -72,9 +60,6 @@ class UndeclaredFill(Rule):
     code = "FM202"
     name = "undeclared-fill"
     severity = Severity.WARNING
-    scope = Scope.CLASS
-    # The contracts' buffers count too: see `concerns`.
-    needles: tuple[tuple[bytes, ...], ...] = ()
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/1469",
         "https://github.com/sgl-project/sglang/pull/7233",
@@ -141,106 +126,44 @@ class Runner:
         self._declared = [pair for one in contracts for pair in one.graph_inputs.holds.items()]
         self._names = [name for name, _ in self._declared]
         # Of a glob, what it asks for literally.
-        self._told = [SUFFIX, *map(literal, self._names)]
-        self.anchors = tuple(name.encode() for name in ASKED)
-        # A declared value, the class's own or a contract's.
-        self.needles = (tuple(word.encode() for word in self._told), self.anchors)
+        told = (SUFFIX, *map(literal, self._names))
+        self.words = (told, ASKED)
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a function that is given a literal, or makes one, and for a declared value."""
-        return self._may_differ(text) and any(
-            name.endswith(SUFFIX) or fits(name, self._names)
-            for word in self._told
-            for name in words_around(word, text)
-        )
-
-    def _may_differ(self, text: str) -> bool:
-        if self._names and "clamp" in words_around("clamp", text):
-            return True
-        return has_word(_FILLED, text) or (has_word(_DECLARED, text) and has_word(_MADE, text))
-
-    def looks_into(self, text: str) -> bool:
-        """Of a class, asks for the methods that fill, make a buffer or name what is declared."""
-        return (
-            any(word in text for word in self._told)
-            or has_word(_FILL, text)
-            or has_word(_MADE, text)
-            or (bool(self._names) and "clamp" in text)
-        )
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that give no literal to what is declared, and fill nothing made of one."""
-        literal: list[ast.expr] = []
-        filled: list[ast.expr] = []
-        made: set[str] = set()
-        named: set[str] = set()
-        stems: set[str] = set()
-        for inner in all_below(node):
-            if isinstance(inner, ast.Attribute):
-                named.add(inner.attr)
-                if inner.attr.endswith(SUFFIX) and getattr(inner.value, "id", "") == "self":
-                    stems.add(inner.attr.removesuffix(SUFFIX))
-            elif isinstance(inner, ast.Name):
-                named.add(inner.id)
-            elif isinstance(inner, ast.Constant):
-                named.add(str(inner.value))
-            elif isinstance(inner, ast.Call):
-                if isinstance(inner.func, ast.Attribute) and inner.func.attr in ASKED:
-                    given = [*inner.args, *(one.value for one in inner.keywords)]
-                    if any(isinstance(one, _LITERALS) for one in given):
-                        literal.append(inner.func.value)
-                    if any(getattr(one, "attr", "").endswith(SUFFIX) for one in given):
-                        filled.append(inner.func.value)
-            elif isinstance(inner, ast.Assign) and _is_made(inner.value):
-                target = inner.targets[0]
-                made.add(getattr(target, "attr", getattr(target, "id", "")))
-        return any(
-            self._is_declared(leaf, stems) for one in literal for leaf in _leaves(one, named)
-        ) or any(not made.isdisjoint(_leaves(one, named)) for one in filled)
-
-    def _is_declared(self, leaf: str, stems: set[str]) -> bool:
-        """Tells whether a buffer of this name, or one in a container of it, is to hold a value."""
-        is_named = fits(leaf, self._names) or fits(leaf + ANY, self._names)
-        return is_named or "" in stems or _stem(leaf, stems) != ""
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each literal that is not the declared value."""
-        nodes = list(block.nodes())
-        stems = {
-            name.removesuffix(SUFFIX): block.code(node)
-            for node in nodes
-            if isinstance(node, cst.Attribute)
-            and (name := node.attr.value).endswith(SUFFIX)
-            and dotted(node.value) == "self"
-        }
+        stems = dict(_stems(family))
         filled: set[str] = set()
-        for call, leaf in _named(block):
-            if last_name(call.func) == "clamp":
-                yield from self._clamped(call, leaf, block)
-            elif call.args:
-                given = call.args[0].value
-                value, declared = number(given), stems.get(_stem(leaf, stems))
-                if value is None and declared == block.code(given):
-                    filled.add(leaf)
-                elif value is not None:
-                    yield from self._differs(given, leaf, value, declared, block)
-        for node in nodes:
-            if isinstance(node, cst.Assign) and isinstance(node.value, cst.Call):
-                leaf = (dotted(node.targets[0].target) or "").rpartition(".")[2]
-                if leaf in filled and dotted(node.value.func) in ("torch.ones", "torch.zeros"):
-                    declared = stems[_stem(leaf, stems)]
-                    yield self._finding(node.value, leaf, declared, block)
+        near = (*self._names, *stems)
+        for function in functions_near(family, ASKED, tuple(map(literal, near))):
+            if fits(function.name, BEFORE_REPLAY):
+                continue  # what a capture fills, each replay writes again
+            for call, leaf in _named(function):
+                if last_name(call.func) == "clamp":
+                    yield from self._clamped(call, leaf, function.part)
+                elif call.args:
+                    given = call.args[0].value
+                    value, declared = number(given), stems.get(_stem(leaf, stems))
+                    if value is None and declared == function.part.code(given):
+                        filled.add(leaf)
+                    elif value is not None:
+                        yield from self._differs(given, leaf, value, declared, function.part)
+        for part in family.near((MAKERS, tuple(filled))) if filled else ():
+            for node in part.nodes():
+                if isinstance(node, cst.Assign) and isinstance(node.value, cst.Call):
+                    leaf = (dotted(node.targets[0].target) or "").rpartition(".")[2]
+                    if leaf in filled and dotted(node.value.func) in ("torch.ones", "torch.zeros"):
+                        yield self._finding(node.value, leaf, stems[_stem(leaf, stems)], part)
 
     def _differs(
-        self, node: CSTNode, leaf: str, value: int, declared: str | None, block: Block
+        self, node: CSTNode, leaf: str, value: int, declared: str | None, part: Part
     ) -> Iterator[Finding]:
         told = [value for name, value in self._declared if fits(leaf, [name])]
         if told and value not in told:
-            yield self._finding(node, leaf, str(told[0]), block)
+            yield self._finding(node, leaf, str(told[0]), part)
         elif not told and declared is not None:
-            yield self._finding(node, leaf, declared, block)
+            yield self._finding(node, leaf, declared, part)
 
-    def _clamped(self, call: libcst.Call, leaf: str, block: Block) -> Iterator[Finding]:
+    def _clamped(self, call: cst.Call, leaf: str, part: Part) -> Iterator[Finding]:
         least = [
             number(arg.value)
             for position, arg in enumerate(call.args)
@@ -248,10 +171,10 @@ class Runner:
         ]
         for name, value in self._declared:
             if fits(leaf, [name]) and least and least[0] is not None and value < least[0]:
-                yield self._finding(call, leaf, str(value), block)
+                yield self._finding(call, leaf, str(value), part)
 
-    def _finding(self, node: CSTNode, leaf: str, declared: str, block: Block) -> Finding:
-        return block.finding(
+    def _finding(self, node: CSTNode, leaf: str, declared: str, part: Part) -> Finding:
+        return part.finding(
             self,
             node,
             f"padded rows of `{leaf}` get another value than the declared `{declared}`",
@@ -259,32 +182,23 @@ class Runner:
         )
 
 
-def _named(block: Block) -> Iterator[tuple[libcst.Call, str]]:
+def _stems(family: Family) -> Iterator[tuple[str, str]]:
+    """Yields what a class calls its own fill values, with the name of what each is for."""
+    for part in family.near_any((SUFFIX,)):
+        for node in below(part.node, cst.Attribute):
+            if is_name(node.value, "self") and node.attr.value.endswith(SUFFIX):
+                yield node.attr.value.removesuffix(SUFFIX), part.code(node)
+
+
+def _named(function: Function) -> Iterator[tuple[cst.Call, str]]:
     """Yields the calls of `fill_` and `clamp` with the name of each buffer that they may be of."""
-    for function in functions(block):
-        names = Names(function, block)
-        for node in block.nodes(function):
-            if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-                regions = names.regions(node.func.value) if _is_asked(node.func) else ()
-                for leaf in dict.fromkeys(one.leaf for one in regions):
-                    yield node, leaf
+    for node in function.calls:
+        if isinstance(node.func, cst.Attribute) and _is_asked(node.func):
+            for leaf in dict.fromkeys(one.leaf for one in function.names.regions(node.func.value)):
+                yield node, leaf
 
 
-def _leaves(buffer: ast.expr, named: set[str]) -> set[str]:
-    """Returns the buffer's name where an expression tells it by itself, else all that is named."""
-    while isinstance(buffer, ast.Subscript) and isinstance(buffer.slice, ast.Slice):
-        buffer = buffer.value
-    if isinstance(buffer, ast.Attribute) and buffer.attr not in HELD:
-        return {buffer.attr}
-    return named
-
-
-def _is_made(value: ast.expr) -> bool:
-    """Tells a call of `torch.ones` or its like."""
-    return isinstance(value, ast.Call) and getattr(value.func, "attr", "") in MAKERS
-
-
-def _is_asked(method: libcst.Attribute) -> bool:
+def _is_asked(method: cst.Attribute) -> bool:
     return method.attr.value in ASKED
 
 

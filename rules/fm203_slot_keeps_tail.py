@@ -4,26 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.graph_slots import declares, slots
-from fmcheck.lint.names import fits
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint import Example, FunctionRule, Judged, Severity
+from fmcheck.lint.globs import fits
+from fmcheck.lint.model.graph_slots import slots
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Iterator, Sequence
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
-    from fmcheck.lint.graph_slots import Slot
+    from fmcheck.lint.model.graph_slots import Slot
+    from fmcheck.lint.source.module import Part
 
 #: How many of the slots with a policy that resets a finding shows.
 SHOWN = 3
 
 
-class SlotKeepsTail(Rule):
+class SlotKeepsTail(FunctionRule):
     """The padding policy of a graph slot keeps a stale tail.
 
     ## What it does
@@ -58,9 +55,6 @@ class SlotKeepsTail(Rule):
     code = "FM203"
     name = "slot-keeps-tail"
     severity = Severity.WARNING
-    scope = Scope.CLASS
-    # Which names to look for is the contracts' to say: see `concerns`.
-    needles: tuple[tuple[bytes, ...], ...] = ()
     seen_in = ("https://github.com/sgl-project/sglang/pull/24401",)
     judged = (
         Judged("sglang 0.5.13", 2, 2),
@@ -110,19 +104,14 @@ def slots(by_token, by_row, kind, tracks):
         self._discarded = [glob for one in inputs for glob in one.tail_is_discarded]
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
         self._registries = {part.slot_class: part for one in inputs for part in one.registry}
-        self.anchors = tuple(name.encode() for name in self._registries)
-        self.needles = (self.anchors,)
+        self.words = (tuple(self._registries),)
 
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that make no slot."""
-        return declares(node, facts, self._registries)
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each slot whose policy keeps the padded tail."""
-        for part, found in slots(block, self._registries):
+        for found in slots(part, self._registries):
             yield from self._stale_slots(part, found)
 
-    def _stale_slots(self, block: Block, found: Sequence[Slot]) -> Iterator[Finding]:
+    def _stale_slots(self, part: Part, found: Sequence[Slot]) -> Iterator[Finding]:
         for slot in found:
             leaf = slot.name.rpartition(".")[2]
             siblings = [one for one in found if one.axis == slot.axis and one.is_reset]
@@ -131,13 +120,13 @@ def slots(by_token, by_row, kind, tracks):
                 bool(siblings) and fits(leaf, self._index_like)
             )
             if slot.is_stale and is_wanted and not fits(leaf, self._may_stay):
-                yield self._stale_slot(block, slot, siblings)
+                yield self._stale_slot(part, slot, siblings)
 
-    def _stale_slot(self, block: Block, slot: Slot, siblings: Sequence[Slot]) -> Finding:
+    def _stale_slot(self, part: Part, slot: Slot, siblings: Sequence[Slot]) -> Finding:
         policy = f"`{slot.policy}`" if slot.is_explicit else f"the default policy, `{slot.policy}`"
         argument = slot.registry.policy_argument
         written = next((one for one in siblings if one.is_explicit), None)
-        return block.finding(
+        return part.finding(
             self,
             slot.node,
             f"the slot `{slot.name}` has {policy}: its padded tail keeps what an earlier replay "

@@ -4,30 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.graph_inputs import Filling, Kind
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted
-from fmcheck.lint.outline import outlines_at, outlines_of
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.sites import Holders, Sites, is_bounded
-from fmcheck.lint.write_words import may_reset_and_fill
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.expressions import dotted
+from fmcheck.lint.model.fills import Kind, fillings
+from fmcheck.lint.model.function import functions
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Iterator
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
-    from fmcheck.lint.graph_inputs import Write
-    from fmcheck.lint.outline import Outline
+    from fmcheck.lint.model.fills import Write
+    from fmcheck.lint.source.module import Part
 
 #: Calls that leave a buffer to those after them; any other may be where the batch was used.
 HARMLESS = frozenset({"copy_", "zero_", "fill_", "len", "min", "max"})
 
 
-class ResetAfterCopy(Rule):
+class ResetAfterCopy(FunctionRule):
     """A buffer is reset after it was filled.
 
     ## What it does
@@ -56,8 +49,8 @@ class ResetAfterCopy(Rule):
     code = "FM204"
     name = "reset-after-copy"
     severity = Severity.ERROR
-    scope = Scope.FUNCTION
-    needles = ((b"copy_", b"copy"), (b"zero_", b"fill_"))
+    on_by_default = False
+    words = (("copy_", "copy"), ("zero_", "fill_"))
     seen_in = ("https://github.com/sgl-project/sglang/pull/26292",)
     judged = (
         Judged("sglang 0.5.23", 0, 0),
@@ -107,27 +100,17 @@ def counted(lengths, counts):
         ),
     )
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for what may reset a buffer and for what may fill one."""
-        return may_reset_and_fill(text)
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears functions that reset nothing of what they fill."""
-        return any(_may_undo(one) for one in outlines_of(node, facts))
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each reset that undoes a copy."""
-        for outline in outlines_at(block):
-            if _may_undo(outline):
-                part = outline.block(block.facts)
-                writes = Filling(part, lambda name: False).writes
-                whole = (one for one in writes if one.kind is Kind.CONSTANT and one.region.is_whole)
-                for reset in whole:
+        for filling in fillings(functions(part)):
+            writes = filling.writes
+            for reset in writes:
+                if reset.kind is Kind.CONSTANT and reset.region.is_whole:
                     filled = next((one for one in writes if _undoes(reset, one, part)), None)
                     if filled is not None:
                         yield self._finding(reset, filled, part)
 
-    def _finding(self, reset: Write, filled: Write, part: Block) -> Finding:
+    def _finding(self, reset: Write, filled: Write, part: Part) -> Finding:
         # A tensor that a call returned has no name of its own.
         leaf = reset.region.leaf or part.code(reset.site)
         return part.finding(
@@ -139,25 +122,7 @@ def counted(lengths, counts):
         )
 
 
-def _may_undo(outline: Outline) -> bool:
-    """Tells whether a buffer may be reset on the line of a fill of it or below."""
-    resets = outline.resets
-    return any(
-        name in resets and max(resets[name]) >= min(lines) for name, lines in outline.fills.items()
-    ) and _is_wiped_after(Sites(outline))
-
-
-def _is_wiped_after(sites: Sites) -> bool:
-    """Tells whether all of a buffer may be reset after its front was filled."""
-    whole = [site for site in sites.wiped if not is_bounded(site)]
-    return any(
-        Holders(sites, [one]).may_hold(front) and not sites.is_before(one, front)
-        for one in whole
-        for front in sites.heads
-    )
-
-
-def _undoes(reset: Write, fill: Write, block: Block) -> bool:
+def _undoes(reset: Write, fill: Write, part: Part) -> bool:
     """Tells whether `reset` takes back what `fill` copied, before anybody can have used it."""
     return (
         fill.kind is Kind.COPY
@@ -166,7 +131,7 @@ def _undoes(reset: Write, fill: Write, block: Block) -> bool:
         and fill.region.path == reset.region.path
         and fill.region.leaf == reset.region.leaf
         and not _exclude(fill, reset)
-        and not _is_used(fill, reset, block)
+        and not _is_used(fill, reset, part)
     )
 
 
@@ -176,19 +141,18 @@ def _exclude(one: Write, other: Write) -> bool:
     return any(held.get(id(test), outcome) is not outcome for test, outcome in other.tests)
 
 
-def _is_used(fill: Write, reset: Write, block: Block) -> bool:
-    nodes = list(block.nodes())
+def _is_used(fill: Write, reset: Write, part: Part) -> bool:
+    nodes = list(part.nodes())
     first = next(i for i, one in enumerate(nodes) if one is fill.site)
     last = next(i for i, one in enumerate(nodes) if one is reset.site)
     between = nodes[first:last]
     calls = [node for node in between if isinstance(node, cst.Call)]
     words = {(dotted(call.func) or "?").rpartition(".")[2] for call in calls}
-    buffer = block.code(reset.site)
+    buffer = part.code(reset.site)
     # Once is the copy itself.
     is_read = (
         sum(
-            isinstance(node, (cst.Name, cst.Attribute, cst.Subscript))
-            and block.code(node) == buffer
+            isinstance(node, (cst.Name, cst.Attribute, cst.Subscript)) and part.code(node) == buffer
             for node in between
         )
         > 1

@@ -2,28 +2,23 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.buffers import Names
-from fmcheck.lint.graph_inputs import Filling, Kind
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.outline import outlines_at
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.write_words import may_write_part
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.expressions import literal_elements
+from fmcheck.lint.model.fills import Filling, Kind, fillings
+from fmcheck.lint.model.function import functions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.source.module import Part
 
 
-class BufferPassedWhole(Rule):
+class BufferPassedWhole(FunctionRule):
     """A static buffer is filled at its front and handed on whole.
 
     ## What it does
@@ -54,8 +49,7 @@ class BufferPassedWhole(Rule):
     code = "FM205"
     name = "buffer-passed-whole"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles = ((b"self",),)
+    words = (("self",), ("[:", "narrow("), ("copy_", "] ="))
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/32555",
         "https://github.com/vllm-project/vllm/pull/23035",
@@ -102,32 +96,14 @@ class Backend:
         ),
     )
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a write to a slice of a local name."""
-        return may_write_part(text)
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks without a local name of a buffer that is written by a slice."""
-        names = {
-            inner.targets[0].id
-            for inner in ast.walk(node)
-            if isinstance(inner, ast.Assign)
-            and isinstance(inner.targets[0], ast.Name)
-            and isinstance(_bare(inner.value), ast.Attribute)
-        }
-        return bool(names) and any(
-            _is_cut(target, names) for inner in ast.walk(node) for target in _targets(inner)
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each name that is handed on whole, or padded for nobody."""
-        for outline in outlines_at(block):
-            yield from self._function(outline.block(block.facts))
+        for filling in fillings(functions(part)):
+            yield from self._function(filling, part)
 
-    def _function(self, block: Block) -> Iterator[Finding]:
-        filling = Filling(block, lambda name: False)
-        nodes = list(block.nodes(filling.function.body))
-        names = Names(filling.function, block)
+    def _function(self, filling: Filling, part: Part) -> Iterator[Finding]:
+        nodes = filling.function.nodes
+        names = filling.function.names
         for name in dict.fromkeys(_written(one.site) for one in filling.writes):
             values = names.values(name)
             if len(values) != 1:
@@ -137,7 +113,7 @@ class Backend:
             heads = [one for one in writes if one.kind is Kind.COPY and one.region.is_head]
             if isinstance(value, cst.Attribute) and heads and len(heads) == len(writes):
                 for place in _handed_on(nodes[nodes.index(heads[0].site) :], name):
-                    yield block.finding(
+                    yield part.finding(
                         self,
                         place,
                         f"`{name}` is filled at its front only, and handed on whole",
@@ -151,32 +127,12 @@ class Backend:
                 isinstance(one.slice, cst.Slice) for one in value.slice
             )
             if is_view and pads and uses == len(writes) + 1:
-                yield block.finding(
+                yield part.finding(
                     self,
                     pads[0].site,
                     f"`{name}` is padded here and never read: what is handed on is not padded",
                     help=f"hand `{name}` on, or leave it out",
                 )
-
-
-def _bare(node: ast.expr) -> ast.expr:
-    return node.value if isinstance(node, ast.Subscript) else node
-
-
-def _targets(node: ast.AST) -> list[ast.expr]:
-    if isinstance(node, ast.Attribute) and node.attr in ("copy_", "fill_", "zero_"):
-        return [node.value]
-    return node.targets if isinstance(node, ast.Assign) else []
-
-
-def _is_cut(node: ast.expr, names: set[str]) -> bool:
-    """Tells whether this is a slice of one of the names."""
-    return (
-        isinstance(node, ast.Subscript)
-        and isinstance(node.value, ast.Name)
-        and node.value.id in names
-        and any(isinstance(inner, ast.Slice) for inner in ast.walk(node.slice))
-    )
 
 
 def _written(site: CSTNode) -> str:
@@ -186,13 +142,12 @@ def _written(site: CSTNode) -> str:
     return site.value if isinstance(site, cst.Name) else ""
 
 
-def _handed_on(nodes: list[CSTNode], name: str) -> Iterator[CSTNode]:
+def _handed_on(nodes: Sequence[CSTNode], name: str) -> Iterator[CSTNode]:
     """Yields where `name` itself is returned, or assigned to an attribute."""
     for node in nodes:
         values: list[CSTNode] = []
         if isinstance(node, cst.Return) and node.value is not None:
-            is_tuple = isinstance(node.value, cst.Tuple)
-            values = [one.value for one in node.value.elements] if is_tuple else [node.value]
+            values = list(literal_elements(node.value) or [node.value])
         elif isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Attribute):
             values = [node.value]
         for value in values:

@@ -2,19 +2,12 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.buffers import Names, Region
-from fmcheck.lint.graph_inputs import Filling, Kind
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.nodes import FUNCTIONS, walk
-from fmcheck.lint.outline import outlines_at
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.words import defined
-from fmcheck.lint.write_words import may_fill
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.fills import Filling, Kind, fillings
+from fmcheck.lint.model.function import functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -22,13 +15,13 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.model.names import Region
+    from fmcheck.lint.source.module import Part
 
 _GRAPH = re.compile(r"graph|replay", re.IGNORECASE)
 
 
-class GraphInputCut(Rule):
+class GraphInputCut(FunctionRule):
     """A static buffer is handed to a graph cut to the batch.
 
     ## What it does
@@ -60,8 +53,7 @@ class GraphInputCut(Rule):
     code = "FM206"
     name = "graph-input-cut"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles = ((b"graph", b"replay"),)
+    words = (("graph", "replay"), ("[:", "narrow("), ("copy_", "] ="))
     seen_in = (
         "https://github.com/InternLM/lmdeploy/pull/4005",
         "https://github.com/PaddlePaddle/FastDeploy/pull/3457",
@@ -104,38 +96,23 @@ class Runner:
         ),
     )
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a function of such a name, and for what may fill a buffer's front."""
-        return any(map(_GRAPH.search, defined(text))) and may_fill(text)
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears what hands no slice on in a function of such a name."""
-        return any(
-            isinstance(inner, ast.Assign)
-            and isinstance(inner.targets[0], (ast.Attribute, ast.Subscript))
-            and isinstance(inner.value, ast.Subscript)
-            for function in walk(node)
-            if isinstance(function, FUNCTIONS) and _GRAPH.search(function.name)
-            for inner in walk(function)
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each buffer that is handed on as it was filled."""
-        for outline in outlines_at(block):
-            if outline.fills and _GRAPH.search(outline.name):
-                yield from self._function(outline.block(block.facts))
+        for function in functions(part):
+            if _GRAPH.search(function.name):
+                (filling,) = fillings([function])
+                yield from self._function(filling, part)
 
-    def _function(self, block: Block) -> Iterator[Finding]:
-        filling = Filling(block, lambda _: False)
+    def _function(self, filling: Filling, part: Part) -> Iterator[Finding]:
         filled = {
             (write.region.path, filling.sizes.text(write.region.stop)): write
             for write in filling.writes
             if write.kind is Kind.COPY and write.region.is_head and write.region.stop is not None
         }
         paths = {path for path, _ in filled}
-        names = Names(filling.function, block)
+        names = filling.function.names
         handed: list[tuple[CSTNode, Region, str]] = []
-        for node in block.nodes(filling.function.body):
+        for node in filling.function.nodes:
             if isinstance(node, cst.Assign) and _is_held(node.targets[0].target):
                 for region in names.regions(node.value):
                     stop = filling.sizes.text(region.stop) if region.stop is not None else ""
@@ -145,8 +122,8 @@ class Runner:
             write = filled.get((region.path, stop))
             others = [one for one in handed if one[1].path != region.path]
             if write is not None and any((one[1].path, one[2]) not in filled for one in others):
-                name = region.leaf or block.code(value)
-                yield block.finding(
+                name = region.leaf or part.code(value)
+                yield part.finding(
                     self,
                     value,
                     f"`{name}` is handed to the graph up to `{stop}` only, its siblings "

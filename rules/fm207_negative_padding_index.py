@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.declared import functions
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted, fits, last_name, literal
-from fmcheck.lint.nodes import walk
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.globs import fits, literal
+from fmcheck.lint.model.expressions import dotted, last_name
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,8 +17,7 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.source.module import Part
 
 #: Methods that write rows in place, and where their index stands.
 WRITES = {"index_copy_": 1, "index_add_": 1, "index_fill_": 1, "scatter_": 1}
@@ -28,7 +25,7 @@ WRITES = {"index_copy_": 1, "index_add_": 1, "index_fill_": 1, "scatter_": 1}
 REJECTS = frozenset({"index_copy_", "index_add_", "scatter_"})
 
 
-class NegativePaddingIndex(Rule):
+class NegativePaddingIndex(FunctionRule):
     """Rows are chosen by an index whose padding is negative.
 
     ## What it does
@@ -56,13 +53,11 @@ class NegativePaddingIndex(Rule):
     code = "FM207"
     name = "negative-padding-index"
     severity = Severity.ERROR
-    scope = Scope.FUNCTION
-    # The names are the contracts': see `concerns`.
-    needles: tuple[tuple[bytes, ...], ...] = ()
+    on_by_default = False
     seen_in = ("https://github.com/vllm-project/vllm/pull/43810",)
     judged = (
         Judged("sglang 0.5.23", 0, 0),
-        Judged("vllm 0.20.2", 2, 2),
+        Judged("vllm 0.20.2", 3, 2),
     )
     bad = (
         Example(
@@ -110,22 +105,13 @@ def read(cache, slot_mapping, rows, values):
         super().__init__(contracts)
         declared = [pair for one in contracts for pair in one.graph_inputs.holds.items()]
         self._names = [name for name, value in declared if value < 0]
-        self.anchors = tuple(literal(name).encode() for name in self._names)
-        self.needles = (self.anchors,)
+        self.words = (tuple(map(literal, self._names)),)
 
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that write nothing by an index of such a name."""
-        return any(
-            fits(getattr(index, "attr", getattr(index, "id", "")), self._names)
-            for inner in walk(node)
-            for index in _indices(inner)
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each such write."""
-        for function in functions(block):
-            nodes = list(block.nodes(function))
-            asked = {name for node in nodes for name in _asked(node, block)}
+        for function in functions(part):
+            nodes = walk(function.node)
+            asked = {name for node in nodes for name in _asked(node, part)}
             for node in nodes:
                 for index in _written_by(node):
                     name = dotted(index) or ""
@@ -136,21 +122,12 @@ def read(cache, slot_mapping, rows, values):
                             if by in REJECTS
                             else "-1 is the last row to an index"
                         )
-                        yield block.finding(
+                        yield part.finding(
                             self,
                             index,
                             f"`{name}` is negative where the batch is padded, and {what}",
                             help=f"write where `{name} >= 0` only",
                         )
-
-
-def _indices(node: ast.AST) -> Iterator[ast.expr]:
-    if isinstance(node, ast.Assign):
-        for target in node.targets:
-            if isinstance(target, ast.Subscript):
-                yield target.slice
-    elif isinstance(node, ast.Call) and getattr(node.func, "attr", "") in WRITES:
-        yield from node.args
 
 
 def _written_by(node: CSTNode) -> Iterator[CSTNode]:
@@ -167,7 +144,7 @@ def _written_by(node: CSTNode) -> Iterator[CSTNode]:
             yield node.args[at].value
 
 
-def _asked(node: CSTNode, block: Block) -> Iterator[str]:
+def _asked(node: CSTNode, part: Part) -> Iterator[str]:
     """Yields the names that a comparison or a call like `clamp` is about."""
     sides: list[CSTNode] = []
     if isinstance(node, cst.Comparison):
@@ -176,7 +153,7 @@ def _asked(node: CSTNode, block: Block) -> Iterator[str]:
         receiver = [node.func.value] if isinstance(node.func, cst.Attribute) else []
         sides = [*receiver, *(arg.value for arg in node.args)]
     for side in sides:
-        for inner in block.nodes(side):
+        for inner in part.nodes(side):
             name = dotted(inner)
             if name:
                 yield name

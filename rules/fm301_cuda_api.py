@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from functools import lru_cache
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.module import plain_part
-from fmcheck.lint.names import dotted, lies_in
-from fmcheck.lint.platform import Platform
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.words import has_word
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.globs import lies_in
+from fmcheck.lint.model.expressions import dotted
+from fmcheck.lint.model.platform import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -22,8 +17,8 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.source.file import File
+    from fmcheck.lint.source.module import Module, Part
 
 API = frozenset(
     f"torch.cuda.{name}"
@@ -38,26 +33,21 @@ API = frozenset(
     )
 )
 TYPES = ("Event", "Stream")
-#: Of `from torch.cuda import ...` and `import torch.cuda as ...`.
-_CUDA_IMPORTED = re.compile(
-    r"torch(?:[ \t]|\\\n)*\.(?:[ \t]|\\\n)*cuda\b(?:[\w. \t]|\\\n)*\b(?:as|import)\b"
-)
-#: What stands behind a module of which something else is imported, or that is renamed.
-_IMPORTED_ON = re.compile(
-    r"(?:(?:[ \t]|\\\n)*\.(?:[ \t]|\\\n)*\w+)*(?:[\s\\]|#[^\n]*)+(?:as|import)\b"
-)
-#: The module where something is reached through it, or imported from it.
-_CUDA = re.compile(r"cuda[\s\\)]*(?:\.|#|import\b)")
 #: Of CUDA's allocator and driver, with no equal that works everywhere: who asks them means CUDA.
 CUDA_ALONE = frozenset(
     f"torch.cuda.{name}"
-    for name in ("cudart", "memory_snapshot", "memory_stats", "reset_peak_memory_stats")
+    for name in (
+        *("CUDAGraph", "cudart", "graph", "make_graphed_callables", "memory_snapshot"),
+        *("memory_stats", "reset_peak_memory_stats"),
+    )
 )
-#: Statements at the top of a module that say nothing about the code beside them.
-DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Import, ast.ImportFrom)
 
 
-class CudaApi(Rule):
+#: What other libraries call the module of whichever device there is.
+MODULES = ("get_accelerator", "get_device_module")
+
+
+class CudaApi(FunctionRule):
     """`torch.cuda.Event` and its family in code that is meant for every device.
 
     ## What it does
@@ -95,9 +85,7 @@ class CudaApi(Rule):
     code = "FM301"
     name = "cuda-api"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles = ((b"cuda",), (b"tream", b"Event", b"synchronize"))
-    anchors = needles[1]
+    words = (("cuda",), ("tream", "Event", "synchronize"))
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/25962",
         "https://github.com/vllm-project/vllm/pull/58082",
@@ -305,66 +293,37 @@ class Worker:
         super().__init__(contracts)
         self._agnostic = [glob for one in contracts for glob in one.device.agnostic]
         self._cuda_only = [glob for one in contracts for glob in one.device.cuda_only]
-        self._device_modules = frozenset(
-            name for one in contracts for name in one.device.device_modules
-        )
+        named = (name for one in contracts for name in one.device.device_modules)
+        self._device_modules = frozenset((*MODULES, *named))
         self._platform = Platform({name for one in contracts for name in one.device.guards})
-        #: The module that was asked about last, and whether it does at its top.
-        self._at_top: tuple[ModuleFacts | None, bool] = None, False
 
-    def concerns_path(self, identity: str) -> bool:
-        """Clears modules that are written for CUDA alone."""
-        return not lies_in(identity, self._cuda_only)
-
-    def concerns_module(self, facts: ModuleFacts) -> bool:
-        """Clears those too that are not agnostic and say nothing of a device module."""
-        if not self.concerns_path(facts.identity):
+    def applies(self, file: File) -> bool:
+        """Leaves out what is for CUDA alone, and what is neither agnostic nor names its module."""
+        if lies_in(file.identity, self._cuda_only):
             return False
-        return self._names_module(facts.module.text) or lies_in(facts.identity, self._agnostic)
-
-    def _names_module(self, text: str) -> bool:
-        return any(name in text for name in self._device_modules)
-
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for CUDA's API and, in a module of no certain kind, for the device module."""
-        if not (has_word(_CUDA, text) or any(name in text for name in _names_of_cuda(facts))):
-            return False
-        return (
-            lies_in(facts.identity, self._agnostic)
-            or self._names_module(text)
-            or any(name in text for name in _other_names(facts, self._device_modules))
-            # What defines nothing shares the names of the module.
-            or (bool(plain_part(text)) and self._reaches_at_top(facts))
-        )
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks without the API, and those that are written for CUDA alone."""
-        mentioned = facts.mentioned(node)
-        is_at_top = isinstance(node, ast.stmt) and not node.col_offset
-        is_within = not is_at_top or isinstance(node, DEFINITIONS)
-        return not API.isdisjoint(mentioned) and self._is_agnostic(facts, mentioned, is_within)
+        return file.holds(self._device_modules) or lies_in(file.identity, self._agnostic)
 
     def _is_agnostic(
-        self, facts: ModuleFacts, mentioned: Iterable[str], is_within: bool = True
+        self, module: Module, mentioned: Iterable[str], is_within: bool = True
     ) -> bool:
         """Tells whether code that mentions this is for every device; `is_within` a definition."""
         if not CUDA_ALONE.isdisjoint(mentioned):
             return False
         return (
-            lies_in(facts.identity, self._agnostic)
+            lies_in(module.identity, self._agnostic)
             or self._reaches_module(mentioned)
-            or (not is_within and self._reaches_at_top(facts))
+            or (not is_within and self._reaches_at_top(module))
         )
 
-    def _makers(self, block: Block) -> Iterator[CSTNode]:
+    def _makers(self, part: Part) -> Iterator[CSTNode]:
         """Yields the calls that make a stream or an event by the device module."""
-        for node in block.nodes():
+        for node in part.nodes():
             if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
                 held = node.func.value
                 name = dotted(held.func if isinstance(held, cst.Call) else held) or ""
                 # What is no call and no import may be the device module by another name.
                 is_own = isinstance(held, (cst.Attribute, cst.Name)) and (
-                    name.partition(".")[0] not in block.facts.imported
+                    name.partition(".")[0] not in part.module.imported
                 )
                 if node.func.attr.value in TYPES and (is_own or self._reaches_module([name])):
                     yield node
@@ -372,48 +331,47 @@ class Worker:
     def _reaches_module(self, mentioned: Iterable[str]) -> bool:
         return _reach(mentioned, self._device_modules)
 
-    def _reaches_at_top(self, facts: ModuleFacts) -> bool:
+    def _reaches_at_top(self, module: Module) -> bool:
         """Tells whether a module reaches the device module outside of all definitions."""
-        if self._at_top[0] is not facts:
-            reaches = any(
-                self._reaches_module(facts.mentioned(node))
-                for node in facts.module.statements_with(
-                    self._device_modules, lambda text: self._names_module(plain_part(text))
-                )
-                if not isinstance(node, DEFINITIONS)
+        known = module.memo.setdefault("reaches_at_top", {})
+        if self._device_modules not in known:
+            known[self._device_modules] = any(
+                self._reaches_module([name for _, name in _uses(part)])
+                for part in module.parts_with((tuple(self._device_modules),))
+                if not _is_within_definition(part)
             )
-            self._at_top = facts, reaches
-        return self._at_top[1]
+        found: bool = known[self._device_modules]
+        return found
 
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each use of the API that no test for CUDA guards."""
-        mentions = list(_uses(block))
+        mentions = list(_uses(part))
         names = [name for _, name in mentions]
-        if not self._is_agnostic(block.facts, names, _is_within_definition(block)):
+        if not self._is_agnostic(part.module, names, _is_within_definition(part)):
             return
         uses = [(node, api) for node, api in mentions if api in API]
-        is_agnostic = lies_in(block.identity, self._agnostic)
+        is_agnostic = lies_in(part.identity, self._agnostic)
         if not uses or not (
             is_agnostic
             or self._reaches_module(dotted(node) or "" for node, _ in mentions)
-            or block.facts.reads(self._device_modules)
+            or _names_any(part.module.text, self._device_modules)
         ):
             return
-        guarded = self._platform.guarded(block)
-        annotations = _below(block, cst.Annotation)
-        makers = set(self._makers(block))
-        exempt = guarded | _replaced(block)
+        guarded = self._platform.guarded(part)
+        annotations = _below(part, cst.Annotation)
+        makers = set(self._makers(part))
+        exempt = guarded | _replaced(part)
         if not makers and not is_agnostic:
             exempt |= annotations
         elif not makers - guarded:
-            exempt |= _told_truly(block, guarded)
-        called = {node.func for node in block.nodes() if isinstance(node, cst.Call)}
+            exempt |= _told_truly(part, guarded)
+        called = {node.func for node in part.nodes() if isinstance(node, cst.Call)}
         for node, api in uses:
             if node in exempt:
                 continue
             name = api.rpartition(".")[2]
             is_call = node in called and node not in annotations
-            yield block.finding(
+            yield part.finding(
                 self,
                 node,
                 f"`{api}` in device-agnostic code",
@@ -430,39 +388,22 @@ def _reach(names: Iterable[str], device_modules: frozenset[str]) -> bool:
     return any(not device_modules.isdisjoint(name.split(".")) for name in names)
 
 
-@lru_cache(maxsize=1)
-def _names_of_cuda(facts: ModuleFacts) -> Sequence[str]:
-    """Returns the names that imports give to CUDA's module or to what is in it."""
-    if not (_CUDA_IMPORTED.search(facts.module.text) or facts.may_rename("cuda")):
-        return ()
-    return [name for name, of in facts.may_import if of.startswith("torch.cuda")]
+def _names_any(text: str, words: Iterable[str]) -> bool:
+    return re.search(rf"\b(?:{'|'.join(map(re.escape, words))})\b", text) is not None
 
 
-@lru_cache(maxsize=1)
-def _other_names(facts: ModuleFacts, device_modules: frozenset[str]) -> Sequence[str]:
-    """Returns the names by which imports reach a device module, where they are not its own."""
-    text = facts.module.text
-    for word in device_modules:
-        at = text.find(word)
-        while at >= 0:
-            if _IMPORTED_ON.match(text, at + len(word)):
-                return [name for name, of in facts.may_import if _reach([of], device_modules)]
-            at = text.find(word, at + 1)
-    return ()
+def _is_within_definition(part: Part) -> bool:
+    """Tells whether a part is a function or class, a part of one, or an import."""
+    node = part.node
+    if isinstance(node, cst.SimpleStatementLine):
+        return part.is_nested or isinstance(node.body[0], (cst.Import, cst.ImportFrom))
+    return part.is_nested or isinstance(node, (cst.FunctionDef, cst.ClassDef))
 
 
-def _is_within_definition(block: Block) -> bool:
-    """Tells whether a block is a function or class, a part of one, or an import."""
-    first = block.module.body[0]
-    if isinstance(first, cst.SimpleStatementLine):
-        return block.is_nested or isinstance(first.body[0], (cst.Import, cst.ImportFrom))
-    return block.is_nested or isinstance(first, (cst.FunctionDef, cst.ClassDef))
-
-
-def _uses(block: Block) -> Iterator[tuple[CSTNode, str]]:
+def _uses(part: Part) -> Iterator[tuple[CSTNode, str]]:
     """Yields each mention of a dotted name with what it stands for, imports included."""
-    imported = _below(block, cst.ImportAlias)
-    for node in block.nodes():
+    imported = _below(part, cst.ImportAlias)
+    for node in part.nodes():
         if isinstance(node, cst.ImportFrom) and node.module is not None:
             if not isinstance(node.names, cst.ImportStar):
                 for alias in node.names:
@@ -470,34 +411,32 @@ def _uses(block: Block) -> Iterator[tuple[CSTNode, str]]:
         elif isinstance(node, (cst.Name, cst.Attribute)) and node not in imported:
             name = dotted(node)
             if name is not None:
-                yield node, block.facts.resolve(name)
+                yield node, part.module.resolve(name)
 
 
-def _replaced(block: Block) -> set[CSTNode]:
-    """Returns mentions of names that this block assigns to: a shim for another device."""
+def _replaced(part: Part) -> set[CSTNode]:
+    """Returns mentions of names that this part assigns to: a shim for another device."""
     targets = [
         target.target
-        for node in block.nodes()
+        for node in part.nodes()
         if isinstance(node, cst.Assign)
         for target in node.targets
     ]
     names = {dotted(target) for target in targets if isinstance(target, cst.Attribute)}
-    return {node for node in block.nodes() if dotted(node) in names and dotted(node)}
+    return {node for node in part.nodes() if dotted(node) in names and dotted(node)}
 
 
-def _told_truly(block: Block, guarded: set[CSTNode]) -> set[CSTNode]:
+def _told_truly(part: Part, guarded: set[CSTNode]) -> set[CSTNode]:
     """Returns annotations of what is only made where a test for CUDA held."""
     true: set[CSTNode] = set()
-    for node in block.nodes():
+    for node in part.nodes():
         if isinstance(node, cst.AnnAssign) and node.value is not None:
-            if not guarded.isdisjoint(block.nodes(node.value)):
-                true.update(block.nodes(node.annotation))
+            if not guarded.isdisjoint(part.nodes(node.value)):
+                true.update(part.nodes(node.annotation))
         elif isinstance(node, cst.FunctionDef) and node.returns is not None:
-            true.update(block.nodes(node.returns) if node.body.body[-1] in guarded else ())
+            true.update(part.nodes(node.returns) if node.body.body[-1] in guarded else ())
     return true
 
 
-def _below(block: Block, kind: type[CSTNode]) -> set[CSTNode]:
-    return {
-        inner for node in block.nodes() if isinstance(node, kind) for inner in block.nodes(node)
-    }
+def _below(part: Part, kind: type[CSTNode]) -> set[CSTNode]:
+    return {inner for node in part.nodes() if isinstance(node, kind) for inner in part.nodes(node)}

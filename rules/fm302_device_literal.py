@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import lies_in
-from fmcheck.lint.nodes import walk as all_below
-from fmcheck.lint.platform import Platform
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.globs import lies_in
+from fmcheck.lint.model.platform import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,19 +15,11 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
-
-_CALLED = re.compile(r"cuda[\s\\)]*\(")
-_LITERAL = re.compile(r"[\"']cuda[\"']")
-#: What stands before a literal that is a device: brackets, a prefix, more quotes may follow.
-_GIVEN = re.compile(r"(?:device[\s\\]*=|to[\s\\)]*\()[\s\\(]*[A-Za-z]{0,2}[\"']{0,2}\Z")
-_AFTER_COMMENT = re.compile(r"#[^\n]*\n[\s\\(]*[A-Za-z]{0,2}[\"']{0,2}\Z")
-#: No more signs than this are between the two.
-_FAR = 1000
+    from fmcheck.lint.source.file import File
+    from fmcheck.lint.source.module import Part
 
 
-class DeviceLiteral(Rule):
+class DeviceLiteral(FunctionRule):
     """A tensor is put on `"cuda"` by name in code that is meant for every device.
 
     ## What it does
@@ -59,8 +46,7 @@ class DeviceLiteral(Rule):
     code = "FM302"
     name = "device-literal"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles = ((b'"cuda"', b"'cuda'", b".cuda("),)
+    words = (('"cuda"', "'cuda'", ".cuda("),)
     seen_in = ("https://github.com/sgl-project/sglang/pull/34576",)
     judged = (
         Judged("sglang 0.5.23", 2, 2),
@@ -125,40 +111,18 @@ class Relay:
         self._cuda_only = [glob for one in devices for glob in one.cuda_only]
         self._platform = Platform({name for one in devices for name in one.guards})
 
-    def concerns_path(self, identity: str) -> bool:
-        """Clears modules that are for CUDA."""
-        return self._is_agnostic(identity)
+    def applies(self, file: File) -> bool:
+        """Leaves out modules that are for CUDA, and those that nothing says are for all devices."""
+        is_agnostic = lies_in(file.identity, self._agnostic)
+        return is_agnostic and not lies_in(file.identity, self._cuda_only)
 
-    def concerns_module(self, facts: ModuleFacts) -> bool:
-        """Clears the same."""
-        return self._is_agnostic(facts.identity)
-
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for `cuda()`, or for the literal as a `device` or as the first argument of `to`."""
-        return _CALLED.search(text) is not None or any(
-            _GIVEN.search(text, max(match.start() - _FAR, 0), match.start())
-            or _AFTER_COMMENT.search(text, max(match.start() - _FAR, 0), match.start())
-            for match in _LITERAL.finditer(text)
-        )
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that put nothing on CUDA by name."""
-        return any(
-            (isinstance(inner, ast.Attribute) and inner.attr == "cuda")
-            or (isinstance(inner, ast.Constant) and inner.value == "cuda")
-            for inner in all_below(node)
-        )
-
-    def _is_agnostic(self, identity: str) -> bool:
-        return lies_in(identity, self._agnostic) and not lies_in(identity, self._cuda_only)
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each literal that no test for CUDA guards."""
-        places = [place for node in block.nodes() for place in _literals(node)]
-        guarded = self._platform.guarded(block) if places else set()
+        places = [place for node in part.nodes() for place in _literals(node)]
+        guarded = self._platform.guarded(part) if places else set()
         for place in places:
             if place not in guarded:
-                yield block.finding(
+                yield part.finding(
                     self,
                     place,
                     "the device is named by a literal, in device-agnostic code",

@@ -2,24 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted
-from fmcheck.lint.platform import Platform
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
+from fmcheck.lint.model.expressions import dotted
+from fmcheck.lint.model.platform import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import libcst
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.source.module import Family, Part
 
 
 FENCES = frozenset({"wait_stream", "wait_event"})
@@ -27,7 +22,7 @@ FENCES = frozenset({"wait_stream", "wait_event"})
 PREDICATES = frozenset({"is_cuda", "is_hip", "is_cuda_alike"})
 
 
-class GatedFence(Rule):
+class GatedFence(ClassRule):
     """A fence that only one platform gets.
 
     ## What it does
@@ -59,8 +54,7 @@ class GatedFence(Rule):
     code = "FM303"
     name = "gated-fence"
     severity = Severity.WARNING
-    scope = Scope.CLASS
-    needles = ((b"wait_stream", b"wait_event"), (b"is_cuda", b"is_hip", b"is_cuda_alike"))
+    words = (("wait_stream", "wait_event"), ("is_cuda", "is_hip", "is_cuda_alike"))
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/26646",
         "https://github.com/sgl-project/sglang/pull/36054",
@@ -124,35 +118,24 @@ def barrier(stream, done):
         ),
     )
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for the name of a fence and for one of a predicate."""
-        return any(word in text for word in FENCES) and any(word in text for word in PREDICATES)
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks without a fence, or without a name of a platform."""
-        names = {
-            getattr(inner, "attr", getattr(inner, "id", ""))
-            for inner in ast.walk(node)
-            if isinstance(inner, (ast.Name, ast.Attribute))
-        }
-        return not names.isdisjoint(FENCES) and any(
-            name.lstrip("_") in PREDICATES for name in names
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each fence that a platform's test decides on alone."""
-        platform = _ByProcess({*PREDICATES, *_attributes(block)})
-        guarded = platform.guarded(block)
-        for node in block.nodes():
-            if node in guarded and _is_fence(node):
-                yield block.finding(
-                    self,
-                    node,
-                    "this fence is behind a test of the platform: streams of other platforms are "
-                    "not ordered",
-                    help="test for what the fence needs (a second stream, a switch), not for who "
-                    "has it",
-                )
+        asked = (name for part in family.near_any(PREDICATES) for name in _attributes(part))
+        platform = _ByProcess({*PREDICATES, *asked})
+        for part in family.near_any(FENCES):
+            guarded = platform.guarded(part)
+            for node in part.nodes():
+                if node in guarded and _is_fence(node):
+                    yield self._finding(node, part)
+
+    def _finding(self, node: cst.CSTNode, part: Part) -> Finding:
+        return part.finding(
+            self,
+            node,
+            "this fence is behind a test of the platform: streams of other platforms are not "
+            "ordered",
+            help="test for what the fence needs (a second stream, a switch), not for who has it",
+        )
 
 
 class _ByProcess(Platform):
@@ -166,21 +149,21 @@ class _ByProcess(Platform):
             return None
         return super().asks_for_cuda(test)
 
-    def _branch(self, node: libcst.If | libcst.IfExp, block: Block) -> Iterator[CSTNode]:
-        others = block.nodes(node.orelse) if node.orelse is not None else ()
+    def _branch(self, node: cst.If | cst.IfExp, part: Part) -> Iterator[CSTNode]:
+        others = part.nodes(node.orelse) if node.orelse is not None else ()
         # A branch that speaks CUDA's own API makes its streams there, and fences those.
-        speaks_cuda = any(getattr(one, "value", "") == "cuda" for one in block.nodes(node))
+        speaks_cuda = any(getattr(one, "value", "") == "cuda" for one in part.nodes(node))
         if not speaks_cuda and not any(_is_fence(one) for one in others):
-            yield from super()._branch(node, block)
+            yield from super()._branch(node, part)
 
     def _leaves_unless_cuda(self, statement: CSTNode) -> bool:
         return isinstance(statement, cst.If) and super()._leaves_unless_cuda(statement)
 
 
-def _attributes(block: Block) -> set[str]:
+def _attributes(part: Part) -> set[str]:
     """Returns the attributes that are assigned nothing but a predicate's answer."""
     found: set[str] = set()
-    for node in block.nodes():
+    for node in part.nodes():
         if isinstance(node, cst.Assign) and isinstance(node.value, cst.Call):
             asked = (dotted(node.value.func) or "").rpartition(".")[2]
             if asked in PREDICATES:

@@ -2,43 +2,31 @@
 
 from __future__ import annotations
 
-import ast
 import re
-from bisect import bisect_right
+from operator import itemgetter
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.block import walk
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import last_name
-from fmcheck.lint.nodes import walk as all_below
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.source import ascii_of
-from fmcheck.lint.stream_texts import may_call_before_body, may_enter
-from fmcheck.lint.stream_words import LAUNCHES, stream_words
-from fmcheck.lint.stream_words import last_name as last_word
-from fmcheck.lint.streams import CURRENT, Streams, functions
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.streams import CURRENT, Streams
+from fmcheck.lint.model.vocabulary import ENTERED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import libcst
     from libcst import CSTNode
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
-    from fmcheck.lint.stream_words import StreamWords
-    from fmcheck.lint.streams import Context, Wait
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.model.streams import Context, Wait
+    from fmcheck.lint.source.module import Part
 
-#: Keywords by which a launch is told what to wait for.
-_WAIT_GIVEN = re.compile(r"wait_events?[\s\\]*=(?!=)")
-_LAUNCHES = LAUNCHES | {"to"}
 _WAIT_ARGUMENT = re.compile(r"^wait_events?$")
 
 
-class SideStreamWithoutWait(Rule):
+class SideStreamWithoutWait(FunctionRule):
     """Work on a side stream reads what another stream has not yet written.
 
     ## What it does
@@ -75,16 +63,7 @@ class SideStreamWithoutWait(Rule):
     code = "FM401"
     name = "side-stream-without-wait"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles = (
-        (
-            b"stream(",
-            b"StreamContext",
-            b"stream_c",
-            b"wait_event",
-        ),
-    )
-    anchors = needles[0]
+    words = ((*ENTERED, "wait_event"),)
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31341",
         "https://github.com/vllm-project/vllm/issues/47282",
@@ -273,47 +252,23 @@ def finish(self, loads, stores):
         super().__init__(contracts)
         self._ordered_by = {name for one in contracts for name in one.streams.ordered_by}
 
-    def concerns(self, text: bytes) -> bool:
-        """Asks for a stream that is entered, or a wait for an event."""
-        return b"wait_event" in text or may_enter(ascii_of(text))
-
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for what is launched ahead of a stream's body, or for a wait for an event."""
-        if "wait_event" in text and ("record" in text or _WAIT_GIVEN.search(text)):
-            return True
-        return may_call_before_body(text, _LAUNCHES)
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks in which no form can be, by names and lines."""
-        words = stream_words(node)
-        if any(_tells(calls) for calls in words.calls.values() if len(calls) > 1):
-            return True
-        waited = _waited(words) if words.contexts else set()
-        return any(
-            _may_be_of_own_job(context, words, waited) or _may_be_unordered(context, words)
-            for context in words.contexts
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each body that starts too early, and each launch without a wait."""
-        for function in functions(block):
-            streams = Streams(function, block, self._ordered_by)
+        for function in functions(part):
+            streams = function.streams(self._ordered_by)
             for context in streams.contexts:
                 if not streams.may_be_current(context.stream):
-                    yield from self._unordered(streams, context, block)
-            yield from self._untold(function, block)
+                    yield from self._unordered(streams, context, part)
+            yield from self._untold(function)
 
-    def _unordered(self, streams: Streams, context: Context, block: Block) -> Iterator[Finding]:
-        waits = [
-            wait
-            for wait in streams.waits
-            if wait.order < context.end and streams.orders(wait, context.stream, CURRENT)
-        ]
-        stream = block.code(context.item)
+    def _unordered(self, streams: Streams, context: Context, part: Part) -> Iterator[Finding]:
+        ordering = streams.waits_of(context.stream, CURRENT)
+        waits = [wait for wait in ordering if wait.order < context.end]
+        stream = part.code(context.item)
         help = f"`{stream}.wait_stream(...)` for the stream that produces it, ahead of the body"
         launched = _launched(streams, context, waits)
         if launched is not None:
-            yield block.finding(
+            yield part.finding(
                 self,
                 context.node.items[0],
                 f"`{launched[0]}` is launched on the current stream and read on `{stream}`, which "
@@ -322,7 +277,7 @@ def finish(self, loads, stores):
                 related=[(launched[1], f"`{launched[0]}` is launched here")],
             )
         elif waits and all(_is_of_own_job(wait, streams, context) for wait in waits):
-            yield block.finding(
+            yield part.finding(
                 self,
                 context.node.items[0],
                 f"`{stream}` waits for its own previous job only, not for the work that it reads",
@@ -330,18 +285,18 @@ def finish(self, loads, stores):
                 related=[(waits[0].node, "all that it waits for")],
             )
 
-    def _untold(self, function: libcst.FunctionDef, block: Block) -> Iterator[Finding]:
-        calls = [node for node in walk(function.body) if isinstance(node, cst.Call)]
+    def _untold(self, function: Function) -> Iterator[Finding]:
+        calls, part = function.calls, function.part
         told = {
-            block.code(call.func): (call, keyword)
+            part.code(call.func): (call, keyword)
             for call in calls
             for keyword in [_wait_keyword(call)]
             if keyword
         }
         for call in calls:
-            sibling = told.get(block.code(call.func))
+            sibling = told.get(part.code(call.func))
             if sibling is not None and not any(_names_wait(arg) for arg in call.args):
-                yield block.finding(
+                yield part.finding(
                     self,
                     call,
                     f"`{last_name(call.func)}` is not told what to wait for, as it is elsewhere in "
@@ -355,25 +310,15 @@ def _launched(
     streams: Streams, context: Context, waits: Sequence[Wait]
 ) -> tuple[str, CSTNode] | None:
     """Returns a tensor that the body reads and that is launched after the last wait before it."""
-    read = {
-        node.value
+    read = [
+        streams.launched[node.value]
         for node in streams.nodes(context.order, context.end)
-        if isinstance(node, cst.Name)
-    }
-    for node, order in streams.order.items():
-        if order >= context.order or not isinstance(node, cst.Assign):
-            continue
-        name = last_name(node.targets[0].target)
-        if (
-            isinstance(node.targets[0].target, cst.Name)
-            and name in read
-            and len(streams.names.values(name)) == 1
-            and streams.stream_at(order) == CURRENT
-            and streams.launches(node.value)
-            and not any(wait.order > order for wait in waits)
-            and streams.flow.may_follow(node, context.node)
-        ):
-            return name, node
+        if isinstance(node, cst.Name) and node.value in streams.launched
+    ]
+    last_wait = max([wait.order for wait in waits], default=-1)
+    for node, order in sorted(read, key=itemgetter(1)):
+        if last_wait <= order < context.order and streams.flow.may_follow(node, context.node):
+            return last_name(node.targets[0].target), node
     return None
 
 
@@ -384,63 +329,15 @@ def _is_of_own_job(wait: Wait, streams: Streams, context: Context) -> bool:
     return "." in wait.on and leaf in recorded and last_name(wait.node.func) == "wait_event"
 
 
-def _names_wait(arg: libcst.Arg) -> bool:
+def _names_wait(arg: cst.Arg) -> bool:
     return bool(arg.star) or (
         arg.keyword is not None and bool(_WAIT_ARGUMENT.match(arg.keyword.value))
     )
 
 
-def _wait_keyword(call: libcst.Call) -> str:
+def _wait_keyword(call: cst.Call) -> str:
     """Returns the keyword by which a call is told what to wait for."""
     for arg in call.args:
         if arg.keyword is not None and _names_wait(arg) and last_name(arg.value) != "None":
             return str(arg.keyword.value)
     return ""
-
-
-def _waited(words: StreamWords) -> set[str]:
-    """Returns the names of the events that are waited for."""
-    args = [arg for call in words.calls["wait_event"] for arg in call.args]
-    names = {arg.id for arg in args if isinstance(arg, ast.Name)}
-    return {last_word(arg) for arg in args if isinstance(arg, ast.Attribute)} | {
-        last_word(one.value)
-        for one in words.assigns
-        if isinstance(one.value, (ast.Attribute, ast.Name))
-        and not names.isdisjoint(last_word(target) for target in one.targets)
-    }
-
-
-def _may_be_of_own_job(context: ast.With, words: StreamWords, waited: set[str]) -> bool:
-    """Tells whether an event is waited for whose name is that of one recorded in the body."""
-    end = context.end_lineno or context.lineno
-    recorded = {
-        last_word(part)
-        for word in ("record", "record_event")
-        for call in words.calls[word]
-        if context.lineno <= call.lineno <= end
-        for part in (getattr(call.func, "value", call.func), *call.args)
-    }
-    return bool(recorded & waited - {""})
-
-
-def _may_be_unordered(context: ast.With, words: StreamWords) -> bool:
-    """Tells whether the body mentions what is launched after all that may order it."""
-    start = context.lineno
-    waits = words.ordered_lines(context)
-    earlier = bisect_right(waits, start)
-    last_wait = waits[earlier - 1] if earlier else 0
-    return bool(words.launched) and any(
-        last_wait <= line < start
-        for statement in context.body
-        for inner in all_below(statement)
-        if isinstance(inner, ast.Name)
-        for line in words.launched.get(inner.id, ())
-    )
-
-
-def _tells(calls: Sequence[ast.Call]) -> bool:
-    """Tells whether some of the calls are told what to wait for, and some are not."""
-    told = [
-        any(one.arg and _WAIT_ARGUMENT.match(one.arg) for one in call.keywords) for call in calls
-    ]
-    return any(told) and not all(told)

@@ -4,28 +4,23 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.device_writes import device_writes
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import fits
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_texts import may_record, may_write
-from fmcheck.lint.stream_words import IN_PLACE, holder, stream_words
-from fmcheck.lint.streams import ANYTHING, HOST, Streams, functions
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.globs import fits
+from fmcheck.lint.model.device_writes import device_writes
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.streams import ANYTHING, HOST, Streams
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Iterator, Sequence
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.device_writes import DeviceWrite
-    from fmcheck.lint.facts import ModuleFacts
-    from fmcheck.lint.streams import Record
+    from fmcheck.lint.model.device_writes import DeviceWrite
+    from fmcheck.lint.model.streams import Record
+    from fmcheck.lint.source.module import Part
 
 
-class RecordBeforeLastWrite(Rule):
+class RecordBeforeLastWrite(FunctionRule):
     """An event is recorded, and what it protects is written again after it.
 
     ## What it does
@@ -57,8 +52,7 @@ class RecordBeforeLastWrite(Rule):
     code = "FM402"
     name = "record-before-last-write"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles = ((b"record(", b"record_event("),)
+    words = ((".record(", "record_event("),)
     seen_in = ("https://github.com/sgl-project/sglang/pull/35748",)
     bad = (
         Example(
@@ -157,32 +151,10 @@ def stage(self, batch, is_first):
             buffer.name for one in contracts for relay in one.relay for buffer in relay.buffer
         ]
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a record between two writes."""
-        around = may_record(text)
-        return around is not None and all(may_write(part) for part in around)
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks in which no write follows a record, or none precedes it."""
-        words = stream_words(node)
-        records = words.lines("record", "record_event")
-        if not records:
-            return False
-        writes = [(call.lineno, holder(call)) for word in IN_PLACE for call in words.calls[word]]
-        writes += [(one.lineno, holder(one)) for one in words.stores]
-        before = {name for line, name in writes if line < max(records)}
-        relays = any(self._is_relay(name) for name in before)
-        before = words.aliases(before)
-        return any(
-            name in before or (relays and self._is_relay(name))
-            for line, name in writes
-            if line > min(records)
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each write that comes too late for its event."""
-        for function in functions(block):
-            streams = Streams(function, block)
+        for function in functions(part):
+            streams = function.streams()
             if not streams.records:
                 continue
             writes = list(device_writes(streams))
@@ -192,7 +164,7 @@ def stage(self, batch, is_first):
                     continue
                 late = self._late_write(record, writes, streams)
                 if late is not None:
-                    yield block.finding(
+                    yield part.finding(
                         self,
                         late.node,
                         f"this is written after `{record.event}` was recorded: who waits for the "

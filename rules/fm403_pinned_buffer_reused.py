@@ -2,43 +2,29 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.block import walk
-from fmcheck.lint.host_buffers import WRITES, Pinned
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import fits, last_name
-from fmcheck.lint.nodes import walk as all_below
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_words import StreamWords, holder, outermost_functions, stream_words
-from fmcheck.lint.stream_words import last_name as last_word
-from fmcheck.lint.streams import ANYTHING, HOST, Streams, functions
+from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
+from fmcheck.lint.globs import fits
+from fmcheck.lint.model.expressions import is_name, last_name, targets
+from fmcheck.lint.model.function import functions, functions_near
+from fmcheck.lint.model.pinned import Pinned
+from fmcheck.lint.model.streams import ANYTHING, HOST, Streams
+from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import libcst
     from libcst import CSTNode
 
     from fmcheck.contract import Contract, Guard
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
-    from fmcheck.lint.flow import Flow
-    from fmcheck.lint.host_buffers import Touch
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.model.pinned import Touch
+    from fmcheck.lint.source.module import Family
 
 
-#: An attribute that is bound to another one, or to a part of it.
-_KEEPS = re.compile(
-    r"(?:\bself\s*\.|[\])])(?:[\w. \t]|\\\n)*(?::(?:[^=\n]+|[ \t]*[\w. \t(]*[\[(][^=]*))?"
-    r"=[\s\\(]*self\b"
-)
-
-
-class PinnedBufferReused(Rule):
+class PinnedBufferReused(ClassRule):
     """A pinned host buffer is written while an asynchronous copy may still read it.
 
     ## What it does
@@ -76,8 +62,6 @@ class PinnedBufferReused(Rule):
     code = "FM403"
     name = "pinned-buffer-reused"
     severity = Severity.WARNING
-    scope = Scope.CLASS
-    needles: tuple[tuple[bytes, ...], ...] = ((b"non_blocking",), (b"pin_memory",))
     seen_in = (
         "https://github.com/NVIDIA/TensorRT-LLM/pull/15546",
         "https://github.com/NVIDIA/TensorRT-LLM/pull/14008",
@@ -251,119 +235,34 @@ class Runner:
         self._fillers = [glob for one in streams for glob in one.fills_pinned]
         self._uploads = {name for one in streams for name in one.uploads}
         self._guards = {guard.name: guard for one in streams for guard in one.guard}
-        named = tuple(name.encode() for name in (*self._guards, *self._uploads))
         # The contracts' guards and uploads concern it by themselves.
-        self.needles = tuple((*group, *named) for group in self.needles)
-        self.anchors = (b"non_blocking", *named)
+        self._named = (*self._guards, *self._uploads)
+        self.words = tuple((*group, *self._named) for group in (("non_blocking",), ("pin_memory",)))
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a pinned tensor, or for what a contract names, in the block itself."""
-        return any(word in text for word in ("pin_memory", *self._guards, *self._uploads))
-
-    def looks_into(self, text: str) -> bool:
-        """Tells whether a method pins, copies or guards, or keeps a view of an attribute."""
-        words = ("pin_memory", "non_blocking", *self._guards, *self._uploads)
-        return any(word in text for word in words) or _KEEPS.search(text) is not None
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks in which no function may be at fault, by names and lines."""
-        return any(self._candidates(node, self._pinned(node)))
-
-    def _pinned(self, node: ast.AST) -> Pinned:
-        return Pinned(stream_words(node), self._uploads)
-
-    def _candidates(
-        self, node: ast.AST, pinned: Pinned
-    ) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-        """Yields the functions that leave a guard, or that copy from and write a pinned buffer."""
-        if not pinned.names and self._guards.keys().isdisjoint(stream_words(node).calls):
-            return
-        for function in outermost_functions(node):
-            words = stream_words(function)
-            if self._may_leave(function, words) or self._may_reuse(function, words, pinned):
-                yield function
-
-    def _may_leave(self, function: ast.AST, words: StreamWords) -> bool:
-        """Tells whether a function enters a guard, and calls what it covers outside."""
-        for guard in self._guards.values():
-            if guard.name not in words.calls:
-                continue
-            inside = {
-                id(inner)
-                for one in all_below(function)
-                if isinstance(one, ast.With)
-                and any(last_word(_called(item)) == guard.name for item in one.items)
-                for statement in one.body
-                for inner in all_below(statement)
-            }
-            calls = [call for name in guard.covers for call in words.calls[name]]
-            if inside and any(id(call) not in inside for call in calls):
-                return True
-        return False
-
-    def _may_reuse(
-        self,
-        function: ast.FunctionDef | ast.AsyncFunctionDef,
-        words: StreamWords,
-        pinned: Pinned,
-    ) -> bool:
-        """Tells whether a function copies from a pinned buffer and writes it, after or before."""
-        uploads = [call for name in self._uploads for call in words.calls[name]]
-        copies = [(call.lineno, holder(call)) for call in uploads]
-        for call in words.non_blocking():
-            is_new = last_word(call.func) == "to" or not call.args
-            copies.append((call.lineno, holder(call if is_new else call.args[0])))
-        known = words.aliases(pinned.attributes() | words.pinned, pinned.views)
-        copies = [copy for copy in copies if copy[1] in known]
-        if not copies:
-            return False
-        writes = [(one.lineno, holder(one)) for one in words.stores]
-        writes += [(call.lineno, holder(call)) for word in WRITES for call in words.calls[word]]
-        writes += [
-            (keyword.value.lineno, holder(keyword.value))
-            for calls in words.calls.values()
-            for call in calls
-            for keyword in call.keywords
-            if keyword.arg == "out"
-        ]
-        loops = [
-            one
-            for one in all_below(function)
-            if isinstance(one, (ast.For, ast.AsyncFor, ast.While))
-        ]
-        is_step = fits(function.name, self._fillers)
-        return any(
-            written in words.aliases({copied}, pinned.views)
-            and (
-                is_step
-                or line > start
-                or any(one.lineno <= line <= start <= (one.end_lineno or start) for one in loops)
-            )
-            for start, copied in copies
-            for line, written in writes
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each write that a pending copy may read."""
-        pinned = self._pinned(block.syntax)
-        for candidate in self._candidates(block.syntax, pinned):
-            part = block.part_of(candidate)
-            for function in functions(part):
-                streams = Streams(function, part, self._ordered_by)
-                yield from self._outside_guard(function, streams, part)
-                copies = list(pinned.copies(streams))
-                if copies:
-                    yield from self._reused(function, streams, pinned, copies)
+        pinned: Pinned | None = None
+        for function in functions_near(family, ("non_blocking", *self._named)):
+            streams = function.streams(self._ordered_by)
+            yield from self._outside_guard(function, streams)
+            if pinned is None:
+                told = ("pin_memory", "non_blocking", *self._named)
+                pinned = Pinned(functions_near(family, told), self._uploads)
+                leaves = (one.rpartition(".")[2] for one in pinned.attributes())
+                pinned.learn(one for part in family.naming(*leaves) for one in functions(part))
+            copies = list(pinned.copies(streams))
+            if copies:
+                yield from self._reused(function, streams, pinned, copies)
 
     def _reused(
         self,
-        function: libcst.FunctionDef,
+        function: Function,
         streams: Streams,
         pinned: Pinned,
         copies: Sequence[Touch],
     ) -> Iterator[Finding]:
         waits = [wait.node for wait in streams.waits if wait.waiter in (HOST, ANYTHING)]
-        is_step = fits(function.name.value, self._fillers)
+        is_step = fits(function.name, self._fillers)
         reported: set[str] = set()
         for write in pinned.writes(streams):
             if write.buffer in reported or self._is_guarded(write.node, streams):
@@ -393,7 +292,7 @@ class Runner:
                 yield self._finding(streams, write, mine[0], "the copy of the step before")
 
     def _finding(self, streams: Streams, write: Touch, copy: Touch, what: str) -> Finding:
-        return streams.block.finding(
+        return streams.part.finding(
             self,
             write.node,
             f"`{write.buffer}` is pinned, and written here while {what} may still read it",
@@ -410,9 +309,8 @@ class Runner:
             for item in one.items
         )
 
-    def _outside_guard(
-        self, function: libcst.FunctionDef, streams: Streams, block: Block
-    ) -> Iterator[Finding]:
+    def _outside_guard(self, function: Function, streams: Streams) -> Iterator[Finding]:
+        part = function.part
         for guard in self._guards.values():
             inside = _within(function, guard)
             if not inside:
@@ -423,20 +321,21 @@ class Runner:
                     and node not in inside
                     and last_name(node.func) in guard.covers
                 ):
-                    yield block.finding(
+                    yield part.finding(
                         self,
                         node,
                         f"`{last_name(node.func)}` writes reused host buffers outside of "
                         f"`{guard.name}`, which waits until their copies are done",
-                        help=f"move the call into the `with` block of `{guard.name}`",
+                        help=f"move the call into the `with` part of `{guard.name}`",
                     )
 
 
 def _follows(copy: Touch, write: Touch, streams: Streams) -> bool:
     """Tells whether a write may come after a copy of the same buffer, and not of a newer one."""
     flow = streams.flow
-    if not flow.may_follow(copy.node, write.node):
-        return False
+    bound = [] if "." in write.buffer else _bindings(write.buffer, streams)
+    if not flow.may_follow(copy.node, write.node, without=bound):
+        return False  # never, or by then the name stands for another buffer
     if copy.order < write.order:
         return True
     # By another round of a loop: not if the buffer is made anew in it.
@@ -450,28 +349,29 @@ def _follows(copy: Touch, write: Touch, streams: Streams) -> bool:
     )
 
 
-def _any_before(node: CSTNode, waits: Sequence[CSTNode], flow: Flow) -> bool:
-    return any(flow.may_follow(wait, node) for wait in waits)
+def _bindings(name: str, streams: Streams) -> Sequence[cst.CSTNode]:
+    """Returns the assignments of a plain name."""
+    return [
+        node
+        for node in streams.order
+        if isinstance(node, cst.Assign)
+        and any(is_name(one, name) for one in targets(node))
+        and streams.flow.contains(node)
+    ]
 
 
-def _enters(item: libcst.WithItem, guard: str) -> bool:
+def _enters(item: cst.WithItem, guard: str) -> bool:
     return last_name(getattr(item.item, "func", item.item)) == guard
 
 
-def _within(function: libcst.FunctionDef, guard: Guard) -> set[CSTNode]:
+def _within(function: Function, guard: Guard) -> set[CSTNode]:
     """Returns what stands in the body of a guard."""
     return {
         inner
-        for node in walk(function.body)
+        for node in function.nodes
         if isinstance(node, cst.With)
         and any(
             last_name(getattr(item.item, "func", item.item)) == guard.name for item in node.items
         )
         for inner in walk(node.body)
     }
-
-
-def _called(item: ast.withitem) -> ast.expr:
-    """Returns what a `with` item calls, or the item."""
-    item_value = item.context_expr
-    return item_value.func if isinstance(item_value, ast.Call) else item_value

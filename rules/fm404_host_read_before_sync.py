@@ -2,35 +2,27 @@
 
 from __future__ import annotations
 
-import ast
-import itertools
 import re
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Edit, Severity, Span
-from fmcheck.lint.buffers import squeezed
-from fmcheck.lint.front_words import VIEWS
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import last_name
-from fmcheck.lint.nodes import walk as all_below
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_words import CLASS, ON_HOST, mentions, stream_words
-from fmcheck.lint.stream_words import last_name as last_word
-from fmcheck.lint.streams import ANYTHING, HOST, Streams, functions, goes_to_host
+from fmcheck.lint import Edit, Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.effects import returns_copy, waits_on_host
+from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.names import squeezed
+from fmcheck.lint.model.streams import ANYTHING, HOST, Copy, Streams, goes_to_host
+from fmcheck.lint.model.vocabulary import CLASS, ON_HOST, VIEWS
+from fmcheck.lint.source.changes import replaced, without
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import libcst
     from libcst import CSTNode
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
-    from fmcheck.lint.stream_words import StreamWords
-    from fmcheck.lint.streams import Copy
+    from fmcheck.lint.source.module import Part
 
 #: Methods of a host tensor or array that read its values at once. Views are none of them.
 READS = frozenset({"tolist", "item", "sum", "max", "min", "any", "all", "nonzero", "argmax"})
@@ -57,7 +49,7 @@ _DISPLAYS = frozenset(
 _ASYNC = re.compile(r"async|non_?block|future|pending|handle", re.IGNORECASE)
 
 
-class HostReadBeforeSync(Rule):
+class HostReadBeforeSync(FunctionRule):
     """The host reads the target of an asynchronous copy before the copy is done.
 
     ## What it does
@@ -94,9 +86,7 @@ class HostReadBeforeSync(Rule):
     code = "FM404"
     name = "host-read-before-sync"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles = ((b"non_blocking",), (b"copy_", b"cpu"))
-    anchors = (b"non_blocking",)
+    words = (("non_blocking",), ("copy_", "cpu"))
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31584",
         "https://github.com/vllm-project/vllm/issues/36942",
@@ -210,38 +200,20 @@ def lengths(self):
         super().__init__(contracts)
         self._ordered_by = {name for one in contracts for name in one.streams.ordered_by}
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for the host as where a copy goes to."""
-        return (
-            'cpu"' in text
-            or "cpu'" in text
-            or ("copy_" in text and ("pin_memory" in text or ON_HOST.search(text) is not None))
-        )
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks without a copy to the host, or with nothing that may read it."""
-        words = stream_words(node)
-        for copy in words.non_blocking():
-            if _may_go_to_host(copy, words):
-                names = words.same_as(copy)
-                syncs = words.ordering_lines()
-                for read in _may_read(node, names, copy):
-                    end = read.end_lineno or read.lineno
-                    if end >= copy.lineno and not any(
-                        copy.lineno < sync < read.lineno for sync in syncs
-                    ):
-                        return True
-        return False
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each read that may come before the values."""
-        for function in functions(block):
-            streams = Streams(function, block, self._ordered_by)
+        for function in functions(part):
+            streams = function.streams(self._ordered_by)
             for copy in streams.copies:
                 if _is_to_host(copy, streams):
-                    yield from self._read(copy, streams, block)
+                    yield from self._read(copy, streams, part)
+            if returns_copy(function):
+                for caller, call in function.callers():
+                    copies = caller.streams(self._ordered_by)
+                    copy = Copy(call, call, None, copies.order[call])
+                    yield from self._read(copy, copies, caller.part)
 
-    def _read(self, copy: Copy, streams: Streams, block: Block) -> Iterator[Finding]:
+    def _read(self, copy: Copy, streams: Streams, part: Part) -> Iterator[Finding]:
         """Yields a finding for the first read that nothing waits before."""
         for use in _uses(copy, streams):
             if use.is_made and not _is_left_alone(use, streams):
@@ -251,14 +223,16 @@ def lengths(self):
                 told = f"{use.word} reads an asynchronous copy to the host that may not be done"
             else:
                 continue
-            yield block.finding(
+            yield part.finding(
                 self,
                 use.node,
                 told,
                 help="record an event after the copy and `synchronize()` it before the values are "
                 "read, or leave out `non_blocking=True`",
                 related=[(copy.node, "the copy is only enqueued here")],
-                edits=_blocking(copy, block) if use.is_at_once else (),
+                edits=_blocking(copy, part)
+                if use.is_at_once and copy.source is not copy.node
+                else (),
             )
             return
 
@@ -276,26 +250,19 @@ class Use:
     is_at_once: bool = False
 
 
-def _blocking(copy: Copy, block: Block) -> Sequence[Edit]:
+def _blocking(copy: Copy, part: Part) -> Sequence[Edit]:
     """Returns the edit that lets a copy block: what is read at once has nothing to overlap with."""
-    args = copy.node.args
-    for before, arg in itertools.pairwise(args):
-        if arg.keyword is not None and arg.keyword.value == "non_blocking":
-            start, end = block.span(before.value), block.span(arg.value)
-            is_plain = not getattr(before.value, "lpar", ())
-            gone = Span(start.end_line, start.end_column, end.end_line, end.end_column)
-            return (Edit(gone, ""),) if is_plain else ()
-    return ()
+    return (replaced(part, copy.node, without(copy.node, "non_blocking")),)
 
 
 def _is_to_host(copy: Copy, streams: Streams) -> bool:
     """Tells whether a copy goes from the device to the host, by what its ends are named."""
     if copy.target is None:
         return goes_to_host(copy.node)
-    if ON_HOST.search(streams.block.code(copy.source)):
+    if ON_HOST.search(streams.part.code(copy.source)):
         return False
-    return bool(ON_HOST.search(streams.block.code(copy.target))) or any(
-        "pin_memory" in streams.block.code(value)
+    return bool(ON_HOST.search(streams.part.code(copy.target))) or any(
+        "pin_memory" in streams.part.code(value)
         for name in streams.holders(copy.target)
         for value in streams.names.values(name)
     )
@@ -325,7 +292,7 @@ def _uses(copy: Copy, streams: Streams) -> Iterator[Use]:
 def _outwards(node: CSTNode, streams: Streams) -> tuple[Use | None, set[str]]:
     """Follows a tensor outwards, through views and displays, to what reads it or holds it."""
     while True:
-        inner, node = node, streams.parents.get(node, streams.function)
+        inner, node = node, streams.parents.get(node, streams.function.node)
         if isinstance(node, cst.Attribute):
             call = streams.parents.get(node)
             word = node.attr.value
@@ -346,11 +313,13 @@ def _outwards(node: CSTNode, streams: Streams) -> tuple[Use | None, set[str]]:
             if word not in ("list", "tuple"):
                 return None, set()
             node = call
+        elif isinstance(node, (cst.For, cst.CompFor)) and inner is node.iter:
+            return Use(inner, "this loop"), set()
         elif _tests(node, inner):
             return Use(inner, "this test"), set()
         elif isinstance(node, (cst.Assign, cst.AnnAssign)) and inner is node.value:
             targets = node.targets if isinstance(node, cst.Assign) else [node]
-            return None, {squeezed(streams.block.code(one.target)) for one in targets}
+            return None, {squeezed(streams.part.code(one.target)) for one in targets}
         elif type(node).__name__ not in _DISPLAYS or inner is getattr(node, "slice", None):
             return None, set()
 
@@ -382,6 +351,11 @@ def _is_awaited(copy: Copy, use: Use, streams: Streams) -> bool:
         copy.order < wait.order < end and wait.waiter in (HOST, ANYTHING) for wait in streams.waits
     ):
         return True
+    waiting = (one for one in streams.function.calls if copy.order < streams.order[one] < end)
+    for call in waiting:
+        callee = streams.function.called(call)
+        if callee is not None and waits_on_host(callee):
+            return True
     copied = {name for one in streams.copies for name in _names_of(one, streams)}
     for node in streams.nodes(copy.order, end):
         if (
@@ -394,7 +368,7 @@ def _is_awaited(copy: Copy, use: Use, streams: Streams) -> bool:
     return False
 
 
-def _blocks(call: libcst.Call) -> bool:
+def _blocks(call: cst.Call) -> bool:
     """Tells whether this is `.to("cpu")` that returns when all before it on the stream is done."""
     if last_name(call.func) != "to" or not goes_to_host(call):
         return False
@@ -414,34 +388,6 @@ def _is_left_alone(use: Use, streams: Streams) -> bool:
         streams.waits
         or streams.records
         or streams.contexts
-        or _ASYNC.search(streams.function.name.value)
+        or _ASYNC.search(streams.function.name)
         or _ASYNC.search(use.word)
     )
-
-
-def _may_go_to_host(call: ast.Call, words: StreamWords) -> bool:
-    """Tells whether a copy may go to the host, by the names of its ends."""
-    if last_word(call.func) == "to":
-        return any(isinstance(one, ast.Constant) and one.value == "cpu" for one in all_below(call))
-    if not call.args or any(ON_HOST.search(name) for name in mentions(call.args[0])):
-        return False
-    return words.pins or any(ON_HOST.search(name) for name in mentions(call.func))
-
-
-def _may_read(node: ast.AST, names: set[str], copy: ast.Call) -> Iterator[ast.expr]:
-    """Yields the expressions below `node` that may read one of the named tensors."""
-    for inner in all_below(node):
-        tested: list[ast.expr] = []
-        if isinstance(inner, ast.Call):
-            word = last_word(inner.func)
-            if word in READS or word in READERS or CLASS.match(word):
-                tested = [inner]
-        elif isinstance(inner, (ast.If, ast.While, ast.Assert, ast.IfExp)):
-            tested = [inner.test]
-        elif isinstance(inner, ast.UnaryOp) and isinstance(inner.op, ast.Not):
-            tested = [inner.operand]
-        elif isinstance(inner, (ast.BoolOp, ast.Compare)):
-            tested = [inner]
-        for one in tested:
-            if not names.isdisjoint(mentions(one)) or copy in all_below(one):
-                yield one

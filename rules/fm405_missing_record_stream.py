@@ -2,49 +2,31 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.block import walk
-from fmcheck.lint.host_buffers import makes_pinned
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import last_name
-from fmcheck.lint.nodes import FUNCTIONS
-from fmcheck.lint.nodes import walk as all_below
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.source import ascii_of
-from fmcheck.lint.stream_texts import may_call_before_body, may_enter
-from fmcheck.lint.stream_words import (
-    CLASS,
-    COPIES,
-    LAUNCHES,
-    ON_HOST,
-    names,
-    stream_words,
-)
-from fmcheck.lint.stream_words import last_name as last_word
-from fmcheck.lint.streams import ANYTHING, CURRENT, Streams, functions
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.pinned import makes_pinned
+from fmcheck.lint.model.streams import ANYTHING, CURRENT, Streams
+from fmcheck.lint.model.vocabulary import CLASS, COPIES, ENTERED, LAUNCHES
+from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import libcst
     from libcst import CSTNode
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
-    from fmcheck.lint.stream_words import StreamWords
-    from fmcheck.lint.streams import Context
+    from fmcheck.lint.model.streams import Context
+    from fmcheck.lint.source.module import Part
 
 #: Functions that allocate a tensor, whether or not they launch anything.
 ALLOCATES = LAUNCHES | {"empty", "empty_like", "new_empty", "new_zeros"}
-_MAY_ALLOCATE = ALLOCATES | {"to"}
 
 
-class MissingRecordStream(Rule):
+class MissingRecordStream(FunctionRule):
     """A tensor goes out of scope while a side stream may still use its memory.
 
     ## What it does
@@ -84,9 +66,8 @@ class MissingRecordStream(Rule):
     code = "FM405"
     name = "missing-record-stream"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles = ((b"stream(", b"StreamContext", b"stream_c"),)
-    anchors = needles[0]
+    on_by_default = False
+    words = (ENTERED,)
     seen_in = (
         "https://github.com/InternLM/lmdeploy/pull/4792",
         "https://github.com/ModelTC/LightLLM/pull/1180",
@@ -226,45 +207,16 @@ def save(self, parts):
         self._ordered_by = {name for one in streams for name in one.ordered_by}
         self._joined = {name for one in streams for pair in one.joins for name in pair}
 
-    def concerns(self, text: bytes) -> bool:
-        """Asks for a stream that is entered."""
-        return may_enter(ascii_of(text))
-
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for what is made ahead of a stream's body, or pinned."""
-        return (
-            may_enter(text) if "pin_memory" in text else may_call_before_body(text, _MAY_ALLOCATE)
-        )
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks without a body that uses what is made here, or pinned where it is used."""
-        words = stream_words(node)
-        if not words.contexts:
-            return False
-        made = {
-            name
-            for one in words.assigns
-            if any(_may_allocate(inner) for inner in all_below(one.value))
-            for name in names(*one.targets)
-        } - _kept(node, words)
-        return any(
-            (isinstance(inner, ast.Name) and inner.id in made) or _may_pin(inner)
-            for context in words.contexts
-            if not any(line > (context.end_lineno or line) for line in words.joined_lines(context))
-            for statement in context.body
-            for inner in all_below(statement)
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each tensor that nothing keeps until the side stream is done."""
-        for function in functions(block):
-            streams = Streams(function, block, self._ordered_by)
+        for function in functions(part):
+            streams = function.streams(self._ordered_by)
             for context in streams.contexts:
                 leaf = context.stream.rpartition(".")[2]
                 if leaf not in self._joined and not streams.may_be_current(context.stream):
-                    yield from self._freed(context, streams, block)
+                    yield from self._freed(context, streams, part)
 
-    def _freed(self, context: Context, streams: Streams, block: Block) -> Iterator[Finding]:
+    def _freed(self, context: Context, streams: Streams, part: Part) -> Iterator[Finding]:
         if _is_joined(context, streams):
             return
         reported: set[str] = set()
@@ -275,41 +227,18 @@ def save(self, parts):
                 name = last_name(arg.value) if isinstance(arg.value, cst.Name) else ""
                 if name in reported or not _is_temporary(arg.value, call, context, streams):
                     continue
-                reported.add(name or block.code(arg.value))
-                yield block.finding(
+                reported.add(name or part.code(arg.value))
+                yield part.finding(
                     self,
                     arg.value,
-                    f"`{name or 'this pinned tensor'}` is used on `{block.code(context.item)}`, "
+                    f"`{name or 'this pinned tensor'}` is used on `{part.code(context.item)}`, "
                     "and its memory may be given away before that is done",
-                    help=f"`{name}.record_stream({block.code(context.item)})`, or join the streams "
+                    help=f"`{name}.record_stream({part.code(context.item)})`, or join the streams "
                     "before it goes"
                     if name and not _is_pinned(arg.value, streams)
                     else "keep the tensor until the stream is done with it, or copy it into a "
                     "buffer of the device",
                 )
-
-
-def _kept(node: ast.AST, words: StreamWords) -> set[str]:
-    """Returns names of a function that `record_stream` is called on, or that others are made of."""
-    if not isinstance(node, FUNCTIONS):
-        return set()  # there may be several, each with names of its own
-    recorded = [getattr(call.func, "value", None) for call in words.calls.get("record_stream", ())]
-    found = {one.id for one in recorded if isinstance(one, ast.Name)}
-    for one in words.assigns:
-        if one.end_lineno is not None:  # no walrus and no declaration, which count for nothing here
-            found |= names(one.value) - names(*one.targets)
-    return found
-
-
-def _may_allocate(node: ast.AST) -> bool:
-    return _may_pin(node) or (isinstance(node, ast.Call) and last_word(node.func) in _MAY_ALLOCATE)
-
-
-def _may_pin(node: ast.AST) -> bool:
-    return isinstance(node, ast.Call) and (
-        last_word(node.func) == "pin_memory"
-        or any(one.arg == "pin_memory" for one in node.keywords)
-    )
 
 
 def _is_joined(context: Context, streams: Streams) -> bool:
@@ -322,10 +251,10 @@ def _is_joined(context: Context, streams: Streams) -> bool:
     )
 
 
-def _is_temporary(value: CSTNode, call: libcst.Call, context: Context, streams: Streams) -> bool:
+def _is_temporary(value: CSTNode, call: cst.Call, context: Context, streams: Streams) -> bool:
     """Tells whether an argument is a tensor that this function alone knows, made off the stream."""
     if not isinstance(value, cst.Name):
-        return makes_pinned(value, streams.block) and not _copies(call)
+        return makes_pinned(value, streams.part) and not _copies(call)
     values = streams.names.values(value.value)
     if len(values) != 1 or value.value in streams.kept or _escapes(value.value, streams):
         return False
@@ -338,23 +267,17 @@ def _is_temporary(value: CSTNode, call: libcst.Call, context: Context, streams: 
         and (
             streams.launches(values[0]) or last_name(getattr(values[0], "func", value)) in ALLOCATES
         )
-        and "cpu" not in streams.block.code(values[0])
+        and "cpu" not in streams.part.code(values[0])
     )
-
-
-def _allocates(value: CSTNode, block: Block) -> bool:
-    """Tells whether an expression is a new tensor of a device."""
-    is_new = isinstance(value, cst.Call) and last_name(value.func) in ALLOCATES
-    return is_new and not ON_HOST.search(block.code(value))
 
 
 def _is_pinned(value: CSTNode, streams: Streams) -> bool:
     if isinstance(value, cst.Name):
-        return any(makes_pinned(one, streams.block) for one in streams.names.values(value.value))
-    return makes_pinned(value, streams.block)
+        return any(makes_pinned(one, streams.part) for one in streams.names.values(value.value))
+    return makes_pinned(value, streams.part)
 
 
-def _copies(call: libcst.Call) -> bool:
+def _copies(call: cst.Call) -> bool:
     """Tells whether a call is a copy, for which the pinned allocator keeps the memory itself."""
     return last_name(call.func) in (*COPIES, "pin_memory", "record_stream", "cuda")
 

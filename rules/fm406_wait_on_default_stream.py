@@ -4,25 +4,21 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import last_name
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_words import stream_words
-from fmcheck.lint.streams import Streams, functions
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.function import functions
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Iterator
 
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.model.streams import Streams
+    from fmcheck.lint.source.module import Part
 
 
-class WaitOnDefaultStream(Rule):
+class WaitOnDefaultStream(FunctionRule):
     """A side stream waits for the default stream, which may not be the one that computes.
 
     ## What it does
@@ -54,9 +50,8 @@ class WaitOnDefaultStream(Rule):
     code = "FM406"
     name = "wait-on-default-stream"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles = ((b"default_stream",), (b"wait",))
-    anchors = (b"default_stream",)
+    on_by_default = False
+    words = (("default_stream",), ("wait",))
     seen_in = (
         "https://github.com/sgl-project/sglang/blob/v0.5.22/python/sglang/srt/disaggregation/"
         "common/staging_buffer.py",
@@ -118,17 +113,10 @@ def is_default():
         Judged("vllm 0.20.2", 0, 0),
     )
 
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that call no `default_stream`, or wait for nothing."""
-        words = stream_words(node)
-        return bool(words.lines("default_stream")) and bool(
-            words.lines("wait_stream", "wait_event", "wait")
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each wait that is for the default stream."""
-        for function in functions(block):
-            streams = Streams(function, block)
+        for function in functions(part):
+            streams = function.streams()
             for wait in streams.waits:
                 word = last_name(wait.node.func)
                 on: CSTNode = wait.node
@@ -138,7 +126,7 @@ def is_default():
                     assert isinstance(wait.node.func, cst.Attribute)
                     on = wait.node.func.value
                 if on is not wait.node and _is_default(on, streams):
-                    yield block.finding(
+                    yield part.finding(
                         self,
                         on,
                         "this waits for the default stream: what runs on another stream is not "

@@ -5,31 +5,25 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.block import walk
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted, last_name
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.stream_texts import called, may_record
-from fmcheck.lint.stream_words import CLASS, holder, stream_words
-from fmcheck.lint.streams import Streams, functions
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.expressions import dotted, last_name
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.vocabulary import CLASS
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Iterator
 
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
-    from fmcheck.lint.streams import Record
+    from fmcheck.lint.model.streams import Record, Streams
+    from fmcheck.lint.source.module import Part
 
 #: Methods that hand an object on to whoever takes it later.
 _QUEUES = re.compile(r"^(put|put_nowait|append|appendleft|submit|enqueue|send|push)$")
 
 
-class EventHandedOnAndReused(Rule):
+class EventHandedOnAndReused(FunctionRule):
     """One event object goes with every request, and is recorded anew for each.
 
     ## What it does
@@ -59,8 +53,8 @@ class EventHandedOnAndReused(Rule):
     code = "FM407"
     name = "event-handed-on-and-reused"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles = ((b"record(", b"record_event("),)
+    on_by_default = False
+    words = ((".record(", "record_event("),)
     seen_in = ("https://github.com/vllm-project/vllm/issues/53960",)
     bad = (
         Example(
@@ -111,44 +105,16 @@ class Offload:
     )
     judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a record, and for what may be handed the event."""
-        around = may_record(text)
-        return around is not None and any(
-            _QUEUES.match(word) or CLASS.match(word) for word in called(around[1])
-        )
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that hand on nothing by the name of what they record."""
-        words = stream_words(node)
-        recorded = {
-            holder(one)
-            for word in ("record", "record_event")
-            for call in words.calls[word]
-            for one in (call.args if word == "record_event" else [call])
-        }
-        recorded = words.aliases(recorded - {"", "self"})
-        if not any(name.startswith("self.") for name in recorded):
-            return False
-        return any(
-            holder(passed) in recorded
-            for word, calls in words.calls.items()
-            if _QUEUES.match(word) or CLASS.match(word)
-            for call in calls
-            for one in (*call.args, *(keyword.value for keyword in call.keywords))
-            for passed in getattr(one, "elts", [one])
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each event that is handed on and will be recorded again."""
-        for function in functions(block):
-            streams = Streams(function, block)
+        for function in functions(part):
+            streams = function.streams()
             for record in streams.records:
                 is_kept = record.event.startswith("self.") and "(" not in record.event
                 if is_kept and not _is_renewed(record, streams):
-                    yield from self._handed_on(record, streams, block)
+                    yield from self._handed_on(record, streams, part)
 
-    def _handed_on(self, record: Record, streams: Streams, block: Block) -> Iterator[Finding]:
+    def _handed_on(self, record: Record, streams: Streams, part: Part) -> Iterator[Finding]:
         for call in streams.nodes(record.order):
             if not isinstance(call, cst.Call) or call is record.node:
                 continue
@@ -159,7 +125,7 @@ class Offload:
             for arg in call.args:
                 for node in _passed(arg.value):
                     if streams.text(node) == record.event:
-                        yield block.finding(
+                        yield part.finding(
                             self,
                             node,
                             f"`{record.event}` is handed on here and recorded again by the next "
@@ -181,7 +147,7 @@ def _passed(value: CSTNode) -> Iterator[CSTNode]:
 
 def _is_renewed(record: Record, streams: Streams) -> bool:
     """Tells whether the event is made anew in this function, or waited for before."""
-    for node in walk(streams.function.body):
+    for node in streams.function.nodes:
         if isinstance(node, cst.Assign) and any(
             dotted(target.target) == record.event for target in node.targets
         ):

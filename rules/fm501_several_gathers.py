@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 from collections import defaultdict
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.accesses import Access, Accesses
-from fmcheck.lint.declared import functions
-from fmcheck.lint.flow import Flow
-from fmcheck.lint.relay_rule import RelayRule
-from fmcheck.lint.rule import Example, Judged, Scope
+from fmcheck.lint import Example, Judged, Severity
+from fmcheck.lint.model.accesses import Access, Accesses
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.relays import RelayRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import libcst
-
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.model.flow import Flow
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.source.module import Part
 
 RELAY = "sglang/srt/managers/overlap_utils.py"
 #: Fewer launches are not worth a kernel of one's own.
@@ -56,7 +52,6 @@ class SeveralGathers(RelayRule):
     code = "FM501"
     name = "several-gathers"
     severity = Severity.NOTE
-    scope = Scope.FUNCTION
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/26129",
         "https://github.com/sgl-project/sglang/pull/31329",
@@ -114,26 +109,18 @@ class FutureMap:
     )
     judged = (Judged("sglang 0.5.23", 2, 1), Judged("vllm 0.20.2", 0, 0))
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a buffer of a contract, and for what holds it."""
-        return self.relays.may_be_named(text, facts.identity)
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that take and write no rows of a buffer of a contract."""
-        return self.relays.may_index(node, facts.identity, ast.Load, ast.Store)
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding at the first access of each group."""
-        for function in functions(block):
-            accesses = Accesses(function, block, self.relays)
+        for function in functions(part):
+            accesses = Accesses(function, self.relays)
             for group in _groups(accesses.all):
-                path = _longest(group, function, block)
+                path = _longest(group, function)
                 if len(path) >= LEAST:
-                    yield self._finding(path, block)
+                    yield self._finding(path, part)
 
-    def _finding(self, path: Sequence[Access], block: Block) -> Finding:
+    def _finding(self, path: Sequence[Access], part: Part) -> Finding:
         what, fused = ("writes", "scatter") if path[0].is_write else ("gathers", "gather")
-        return block.finding(
+        return part.finding(
             self,
             path[0].node,
             f"{len(path)} {what} by rows `{path[0].index}`, a kernel launch each",
@@ -152,11 +139,9 @@ def _groups(accesses: Sequence[Access]) -> Iterator[Sequence[Access]]:
     yield from (group for group in groups.values() if len(group) >= LEAST)
 
 
-def _longest(
-    group: Sequence[Access], function: libcst.FunctionDef, block: Block
-) -> Sequence[Access]:
+def _longest(group: Sequence[Access], function: Function) -> Sequence[Access]:
     """Returns a longest run of accesses of different buffers that one path passes."""
-    flow = Flow(function, block)
+    flow = function.flow
     best: list[list[Access]] = []
     for one in group:
         if not flow.contains(one.node):

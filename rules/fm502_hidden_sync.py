@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.declared import DeclaredFunctions, functions
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.syncs import Syncs, may_sync
-from fmcheck.lint.words import may_define
+from fmcheck.lint import Example, FunctionRule, Judged, Severity
+from fmcheck.lint.model.declared import DeclaredFunctions
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.syncs import Syncs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.source.file import File
+    from fmcheck.lint.source.module import Part
 
 CONTRACT = """\
 [engine]
@@ -30,14 +28,15 @@ mirrored = ["seq_lens"]
 """
 
 
-class HiddenSync(Rule):
+class HiddenSync(FunctionRule):
     """The host waits for the device in a function that runs every step.
 
     ## What it does
     Looks, in the functions that the contract says run every step, for what makes the host wait
     and does not look like it: `.item()`, `.tolist()`, `.cpu()`, `.to("cpu")` into pageable
-    memory, also with `non_blocking=True`; `torch.tensor(list, device=...)`; `nonzero` and masks as
-    an index, whose result is as long as the data say; `bool(mask.any())` and tests like it; single
+    memory (of one with `non_blocking=True` PyTorch pins the target, and FM404 asks whether it is
+    read too soon); `torch.tensor(list, device=...)`; `nonzero` and masks as an index, whose
+    result is as long as the data say; `bool(mask.any())` and tests like it; single
     elements of a tensor of which the host has a copy. An upload with `non_blocking=True` from
     memory that is not pinned is a note: CUDA's driver stages such a copy, and waits for the stream
     at some sizes only. Values that are named or made as host values are left alone, and so are
@@ -62,8 +61,6 @@ class HiddenSync(Rule):
     code = "FM502"
     name = "hidden-sync"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles: tuple[tuple[bytes, ...], ...] = ()
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/28491",
         "https://github.com/sgl-project/sglang/pull/29075",
@@ -79,7 +76,7 @@ class Runner:
     def step(self, batch):
         last = batch.starts[0].item()
         ids = batch.ids.tolist()
-        lens = batch.lens.to("cpu", non_blocking=True)
+        lens = batch.lens.to("cpu")
         new = torch.tensor(batch.new, device=self.device)
         old = torch.tensor(batch.old).to(self.device, non_blocking=True)
         return last, ids, lens, new, old
@@ -177,43 +174,23 @@ class Runner:
         self._declared = DeclaredFunctions(name for one in declared for name in one.per_step)
         self._host_values = [glob for one in declared for glob in one.host_values]
         self._mirrored = [glob for one in declared for glob in one.mirrored]
-        self.needles = (self._declared.needles(),)
-        self.anchors = tuple(name.encode() for name in self._declared.names)
+        self.words = (self._declared.words(),)
 
-    def concerns_path(self, identity: str) -> bool:
-        """Clears modules of which no function runs every step."""
-        return bool(self._declared.of_file(identity))
+    def applies(self, file: File) -> bool:
+        """Leaves out modules of which no function runs every step."""
+        return bool(self._declared.of_file(file.identity))
 
-    def concerns_module(self, facts: ModuleFacts) -> bool:
-        """Clears the same."""
-        return self.concerns_path(facts.identity)
-
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for the definition of a function that runs every step."""
-        names = self._declared.of_file(facts.identity)
-        return any(may_define(name, text) for name in names)
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears functions that do not run every step, and those that only launch."""
-        names = self._declared.of_file(facts.identity)
-        defined = (
-            (ast.walk(node) if isinstance(node, (ast.If, ast.Try)) else (node,)) if names else ()
-        )
-        if not any(getattr(one, "name", None) in names for one in defined):
-            return False
-        return may_sync(node, self._host_values, self._mirrored)
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each sync of a function that runs every step."""
-        names = self._declared.of_file(block.identity)
-        for function in functions(block):
-            if function.name.value in names:
-                syncs = Syncs(function, block, self._host_values, self._mirrored)
+        names = self._declared.of_file(part.identity)
+        for function in functions(part):
+            if function.name in names:
+                syncs = Syncs(function, self._host_values, self._mirrored)
                 for sync in syncs.all():
-                    yield block.finding(
+                    yield part.finding(
                         self,
                         sync.node,
-                        f"{sync.what}, in `{function.name.value}`, which runs every step",
+                        f"{sync.what}, in `{function.name}`, which runs every step",
                         help=sync.instead,
                         severity=Severity.WARNING if sync.certain else Severity.NOTE,
                     )

@@ -5,21 +5,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Edit, Severity, Span
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint import Edit, Example, Judged, ModuleRule, Severity, cst
+from fmcheck.lint.model.expressions import dotted
+from fmcheck.lint.source.changes import replaced
+from fmcheck.lint.source.walking import below
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Iterator, Sequence
 
-    import libcst
-    from libcst import CSTNode, FunctionDef, Lambda
+    from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.source.module import Module, Part
 
 ASSERTS = frozenset(
     {
@@ -30,7 +27,7 @@ ASSERTS = frozenset(
 )
 
 
-class MessagelessAsyncAssert(Rule):
+class MessagelessAsyncAssert(ModuleRule):
     """An async assert without a message is deleted by `torch.compile`.
 
     ## What it does
@@ -62,8 +59,7 @@ class MessagelessAsyncAssert(Rule):
     code = "FM601"
     name = "messageless-async-assert"
     severity = Severity.ERROR
-    scope = Scope.MODULE
-    needles = ((b"_assert_async",), (b"compile",))
+    words = (("_assert_async",), ("compile",))
     seen_in = ("https://github.com/sgl-project/sglang/pull/26108",)
     judged = (Judged("sglang 0.5.23", 1, 1), Judged("vllm 0.20.2", 0, 0))
 
@@ -229,106 +225,78 @@ def check(values):
         ),
     )
 
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears modules that make no async assert, or compile nothing."""
-        mentioned = facts.mentioned(node)
-        return "torch.compile" in mentioned and not ASSERTS.isdisjoint(mentioned)
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, module: Module) -> Iterator[Finding]:
         """Yields a finding for each message-less assert that the compiler will see."""
         seen: set[CSTNode] = set()
-        for function in _compiled_functions(block):
-            for call in block.nodes(function):
-                if isinstance(call, cst.Call) and _is_messageless(call, block) and call not in seen:
+        for function in Compiled(module).functions():
+            for call in below(function.node, cst.Call):
+                if _is_messageless(call, module) and call not in seen:
                     seen.add(call)
-                    yield self._finding(call, function, block)
+                    yield self._finding(call, function)
 
-    def _finding(self, call: libcst.Call, function: FunctionDef | Lambda, block: Block) -> Finding:
-        where = function.name.value if isinstance(function, cst.FunctionDef) else "lambda"
-        condition = " ".join(block.code(call.args[0].value).split())
+    def _finding(self, call: cst.Call, function: Body) -> Finding:
+        part, where = function.part, function.name
+        condition = " ".join(part.code(call.args[0].value).split())
         keyword = "assert_msg=" if call.args[0].keyword else ""
-        name = block.code(call.func)
-        text = f"{where}: {condition}".replace("\\", "\\\\").replace('"', '\\"')
-        end = block.span(call.args[0].value)
-        insert = Span(end.end_line, end.end_column, end.end_line, end.end_column)
+        name = part.code(call.func)
         # An overload named `.default` takes no message: that call is for its author to rewrite.
         fixable = not name.endswith(".default")
         instead = name if fixable else f"{name.removesuffix('.default')}.msg"
-        return block.finding(
+        return part.finding(
             self,
             call,
             f"async assert without a message in `{where}`, which torch.compile compiles: "
             "the compiler deletes it",
             help=f'give it a message: `{instead}({condition}, {keyword}"...")`',
-            edits=(Edit(insert, f', {keyword}"{text}"'),) if fixable else (),
+            edits=(_told(call, f"{where}: {condition}", part),) if fixable else (),
         )
 
 
-def _is_messageless(call: libcst.Call, block: Block) -> bool:
+def _told(call: cst.Call, message: str, part: Part) -> Edit:
+    """Returns the edit that gives an assert a message."""
+    text = message.replace("\\", "\\\\").replace('"', '\\"')
+    condition = call.args[0]
+    keyword = cst.Name("assert_msg") if condition.keyword is not None else None
+    given = cst.Arg(cst.SimpleString(f'"{text}"'), keyword)
+    if keyword is not None:
+        bare = cst.SimpleWhitespace("")
+        given = given.with_changes(equal=cst.AssignEqual(bare, bare))
+    comma = cst.Comma(whitespace_after=cst.SimpleWhitespace(" "))
+    if isinstance(condition.comma, cst.Comma):
+        given = given.with_changes(comma=condition.comma)
+    return replaced(
+        part, call, call.with_changes(args=[condition.with_changes(comma=comma), given])
+    )
+
+
+def _is_messageless(call: cst.Call, module: Module) -> bool:
     name = dotted(call.func)
-    if name is None or block.facts.resolve(name) not in ASSERTS:
+    if name is None or module.resolve(name) not in ASSERTS:
         return False
     return len(call.args) == 1 and not call.args[0].star
 
 
-def _compiled_functions(block: Block) -> list[FunctionDef | Lambda]:
-    """Returns what torch.compile is handed in this module, and what that calls by plain name."""
-    functions = [node for node in block.nodes() if isinstance(node, cst.FunctionDef)]
-    handed = _handed_over(block, functions)
-    found: list[FunctionDef | Lambda] = [
-        function
-        for function in functions
-        if function.name.value in handed or _is_decorated(function, block)
-    ]
-    found += [node for node in handed.values() if isinstance(node, cst.Lambda)]
-    by_name = {function.name.value: function for function in functions}
-    for function in found:  # grows while it is walked: calls of calls
-        for call in block.nodes(function):
-            if isinstance(call, cst.Call):
-                callee = by_name.get(_own_name(call.func) or "")
-                if callee is not None and callee not in found:
-                    found.append(callee)
-    return found
+@dataclass(frozen=True, slots=True, eq=False)
+class Body:
+    """A function of the module, or a lambda; `name` is what it is called, `part` where it is."""
 
+    node: cst.FunctionDef | cst.Lambda
+    part: Part
 
-def _handed_over(block: Block, functions: Sequence[FunctionDef]) -> dict[str, CSTNode]:
-    """Returns what torch.compile is handed, by name; a function may hand on its parameters."""
-    calls = [node for node in block.nodes() if isinstance(node, cst.Call)]
-    within: dict[CSTNode, list[FunctionDef]] = {call: [] for call in calls}
-    for function in functions:  # the innermost comes last
-        for node in block.nodes(function):
-            if isinstance(node, cst.Call):
-                within[node].append(function)
-    parameters = {function: _parameters(function) for function in functions}
-    takers = {function.name.value: Taker(names) for function, names in parameters.items()}
-    handed: dict[str, CSTNode] = {}
-    found: set[CSTNode] = set()
-    more = True
-    while more:  # a call of a taker may make its caller one
-        more = False
-        for call in calls:
-            for argument in _compiled_arguments(call, takers, block):
-                if argument in found:
-                    continue
-                found.add(argument)
-                more = True
-                name = _own_name(argument) or f"<lambda {len(found)}>"
-                owners = [one.name.value for one in within[call] if name in parameters[one]]
-                if owners:
-                    takers[owners[-1]].compiled.add(name)
-                else:
-                    handed[name] = argument
-    return handed
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.node.name.value if isinstance(self.node, cst.FunctionDef) else "lambda"
 
 
 @dataclass(slots=True)
 class Taker:
-    """A function by its parameters, and which of them it compiles."""
+    """What compiles its arguments: torch.compile, or a function that hands them on to it."""
 
     parameters: Sequence[str]
     compiled: set[str] = field(default_factory=set)
 
-    def picked(self, call: libcst.Call) -> Iterator[CSTNode]:
+    def picked(self, call: cst.Call) -> Iterator[cst.BaseExpression]:
         """Yields the arguments of a call that this function compiles."""
         for position, argument in enumerate(call.args):
             name = _keyword(argument) or "".join(self.parameters[position : position + 1])
@@ -340,59 +308,111 @@ class Taker:
 COMPILE = Taker(["model"], {"model"})
 
 
-def _compiled_arguments(
-    call: libcst.Call, takers: dict[str, Taker], block: Block
-) -> Iterator[CSTNode]:
-    taker = COMPILE if _compiles(call, block) else takers.get(_own_name(call.func) or "")
-    if taker is not None:
-        yield from taker.picked(call)
+class Compiled:
+    """What torch.compile is handed in a module, and what that calls by plain name."""
+
+    def __init__(self, module: Module) -> None:
+        self._module = module
+        self._bodies: list[Body] = []
+        #: The calls of the module, each with the functions that it stands in, the innermost last.
+        self._calls: dict[cst.Call, list[cst.FunctionDef]] = {}
+        self._parts: dict[cst.CSTNode, Part] = {}
+        for part in module.parts_with(()):
+            for call in below(part.node, cst.Call):
+                self._calls[call] = []
+                self._parts[call] = part
+            for function in below(part.node, cst.FunctionDef):
+                self._bodies.append(Body(function, part))
+                for call in below(function, cst.Call):
+                    self._calls[call].append(function)
+
+    def functions(self) -> Sequence[Body]:
+        """Returns the functions that the compiler will see."""
+        handed = self._handed_over()
+        found = [one for one in self._bodies if one.name in handed or self._is_decorated(one.node)]
+        found += [one for one in handed.values() if one is not None]
+        by_name = {one.name: one for one in self._bodies}
+        for one in found:  # grows while it is walked: calls of calls
+            for call in below(one.node, cst.Call):
+                callee = by_name.get(_own_name(call.func) or "")
+                if callee is not None and callee not in found:
+                    found.append(callee)
+        return found
+
+    def _handed_over(self) -> dict[str, Body | None]:
+        """Returns the names that torch.compile is handed, and lambdas under names of ours."""
+        parameters = {call_of.node: _parameters(call_of.node) for call_of in self._bodies}
+        takers = {one.name: Taker(parameters[one.node]) for one in self._bodies}
+        handed: dict[str, Body | None] = {}
+        found: set[cst.CSTNode] = set()
+        more = True
+        while more:  # a call of a taker may make its caller one
+            more = False
+            for call, within in self._calls.items():
+                for argument in self._compiled_arguments(call, takers):
+                    if argument in found:
+                        continue
+                    found.add(argument)
+                    more = True
+                    name = _own_name(argument) or f"<lambda {len(found)}>"
+                    owners = [one.name.value for one in within if name in parameters[one]]
+                    if owners:
+                        takers[owners[-1]].compiled.add(name)
+                    else:
+                        handed[name] = None
+                        if isinstance(argument, cst.Lambda):
+                            handed[name] = Body(argument, self._parts[call])
+        return handed
+
+    def _compiled_arguments(
+        self, call: cst.Call, takers: dict[str, Taker]
+    ) -> Iterator[cst.BaseExpression]:
+        compiles = self._is_compile(call.func) and not _keeps_asserts(call)
+        taker = COMPILE if compiles else takers.get(_own_name(call.func) or "")
+        if taker is not None:
+            yield from taker.picked(call)
+
+    def _is_decorated(self, function: cst.FunctionDef | cst.Lambda) -> bool:
+        for decorator in getattr(function, "decorators", ()):
+            made_by = decorator.decorator
+            if isinstance(made_by, cst.Call):
+                if self._is_compile(made_by.func) and not _keeps_asserts(made_by):
+                    return True
+                # functools.partial(torch.compile, ...)
+                if made_by.args and self._is_compile(made_by.args[0].value):
+                    return not _keeps_asserts(made_by)
+            elif self._is_compile(made_by):
+                return True
+        return False
+
+    def _is_compile(self, node: cst.CSTNode) -> bool:
+        name = dotted(node)
+        return name is not None and self._module.resolve(name) == "torch.compile"
 
 
-def _parameters(function: FunctionDef) -> list[str]:
+def _parameters(function: cst.FunctionDef | cst.Lambda) -> list[str]:
     """Returns the names of a function's parameters as its caller counts them, without `self`."""
-    names = [one.name.value for one in (*function.params.posonly_params, *function.params.params)]
+    params = function.params
+    names = [one.name.value for one in (*params.posonly_params, *params.params)]
     return names[1:] if names[:1] in (["self"], ["cls"]) else names
 
 
-def _own_name(node: CSTNode) -> str | None:
+def _own_name(node: cst.CSTNode) -> str | None:
     """Returns the name of a function of this module: `f`, `self.f` or `cls.f`."""
     name = dotted(node) or ""
     head, dot, last = name.rpartition(".")
     return last if not dot or head in ("self", "cls") else None
 
 
-def _keyword(argument: libcst.Arg) -> str:
+def _keyword(argument: cst.Arg) -> str:
     return argument.keyword.value if argument.keyword else ""
 
 
-def _is_decorated(function: FunctionDef, block: Block) -> bool:
-    for decorator in function.decorators:
-        made_by = decorator.decorator
-        if isinstance(made_by, cst.Call):
-            if _compiles(made_by, block):
-                return True
-            # functools.partial(torch.compile, ...)
-            if made_by.args and _is_compile(made_by.args[0].value, block):
-                return not _keeps_asserts(made_by)
-        elif _is_compile(made_by, block):
-            return True
-    return False
-
-
-def _compiles(call: libcst.Call, block: Block) -> bool:
-    return _is_compile(call.func, block) and not _keeps_asserts(call)
-
-
-def _is_compile(node: CSTNode, block: Block) -> bool:
-    name = dotted(node)
-    return name is not None and block.facts.resolve(name) == "torch.compile"
-
-
-def _keeps_asserts(call: libcst.Call) -> bool:
+def _keeps_asserts(call: cst.Call) -> bool:
     """Tells whether this way of compiling runs the function as written."""
     for argument in call.args:
         if _keyword(argument) == "backend" and isinstance(argument.value, cst.SimpleString):
-            return bool(argument.value.evaluated_value == "eager")
+            return argument.value.evaluated_value == "eager"
         if _keyword(argument) == "disable" and isinstance(argument.value, cst.Name):
-            return bool(argument.value.value == "True")
+            return argument.value.value == "True"
     return False

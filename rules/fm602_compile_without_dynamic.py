@@ -4,24 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.expressions import dotted
 
 if TYPE_CHECKING:
-    import ast
     from collections.abc import Iterator
 
-    import libcst
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.source.module import Part
 
 
-class CompileWithoutDynamic(Rule):
+class CompileWithoutDynamic(FunctionRule):
     """A batch-shaped function is compiled for one shape.
 
     ## What it does
@@ -52,9 +47,7 @@ class CompileWithoutDynamic(Rule):
     code = "FM602"
     name = "compile-without-dynamic"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles = ((b"compile",), (b"torch",))
-    anchors = needles[0]
+    words = (("compile",), ("torch",))
     seen_in = ("https://github.com/vllm-project/vllm/pull/10406",)
     judged = (
         Judged("sglang 0.5.23", 23, 13),
@@ -97,21 +90,13 @@ def nothing():
         ),
     )
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a decorator."""
-        return "@" in text
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that compile nothing."""
-        return "torch.compile" in facts.mentioned(node)
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each such decorator."""
-        for node in block.nodes():
+        for node in part.nodes():
             if isinstance(node, cst.FunctionDef) and _takes_arguments(node):
                 for decorator in node.decorators:
-                    if _fixes_shapes(decorator.decorator, block):
-                        yield block.finding(
+                    if _fixes_shapes(decorator.decorator, part):
+                        yield part.finding(
                             self,
                             decorator.decorator,
                             f"`{node.name.value}` is compiled without `dynamic=`: the next batch "
@@ -120,17 +105,17 @@ def nothing():
                         )
 
 
-def _takes_arguments(function: libcst.FunctionDef) -> bool:
+def _takes_arguments(function: cst.FunctionDef) -> bool:
     params = function.params
     names = [one.name.value for one in (*params.posonly_params, *params.params)]
     return bool([name for name in names if name not in ("self", "cls")] or params.kwonly_params)
 
 
-def _fixes_shapes(node: CSTNode, block: Block) -> bool:
+def _fixes_shapes(node: CSTNode, part: Part) -> bool:
     if not isinstance(node, cst.Call):
-        return block.facts.resolve(dotted(node) or "") == "torch.compile"
-    if block.facts.resolve(dotted(node.func) or "") != "torch.compile":
+        return part.module.resolve(dotted(node) or "") == "torch.compile"
+    if part.module.resolve(dotted(node.func) or "") != "torch.compile":
         return False
-    given = {arg.keyword.value: block.code(arg.value) for arg in node.args if arg.keyword}
+    given = {arg.keyword.value: part.code(arg.value) for arg in node.args if arg.keyword}
     stars = any(arg.star for arg in node.args)
     return not stars and "dynamic" not in given and given.get("disable") != "True"

@@ -2,28 +2,22 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.graph_inputs import Filling, Kind
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted, last_name
-from fmcheck.lint.nodes import FUNCTIONS, gather, walk
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.words import GAP, defined
+from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
+from fmcheck.lint.model.expressions import dotted, last_name
+from fmcheck.lint.model.fills import Filling, Kind, fillings
+from fmcheck.lint.model.function import classes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import libcst
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
-    from fmcheck.lint.graph_inputs import Write
+    from fmcheck.lint.model.fills import Write
+    from fmcheck.lint.source.module import Family, Part
 
 #: Functions of torch and methods of a tensor that return memory of their own.
 MAKERS = frozenset(
@@ -49,9 +43,6 @@ MAKERS = frozenset(
         "zeros_like",
     }
 )
-#: What stands in the text of every assignment of a made tensor to an attribute, in brackets or not.
-_MAKES = re.compile(rf"\.(?:[\s\\]|#.*\n)*(?:{'|'.join(sorted(MAKERS))}){GAP}\(")
-_ASSIGNS = re.compile(rf"\.(?:[\s\\]|#.*\n)*\w+{GAP}=(?!=)")
 _GRAPH = re.compile(r"graph|replay|capture", re.IGNORECASE)
 #: Names of methods that run before there is a graph, or make a new one.
 _BEFORE = re.compile(
@@ -63,7 +54,7 @@ _REPLAYS = re.compile(r"replay|realloc")
 _RUNS = re.compile(r"__call__$|_?(forward|run|compute|decode)(_|$)")
 
 
-class CapturedRebound(Rule):
+class CapturedRebound(ClassRule):
     """A tensor that a captured graph reads is replaced by a new one.
 
     ## What it does
@@ -96,12 +87,10 @@ class CapturedRebound(Rule):
     code = "FM603"
     name = "captured-rebound"
     severity = Severity.ERROR
-    scope = Scope.CLASS
-    needles = (
-        (b"graph", b"Graph", b"replay", b"realloc", b"capture"),
-        tuple(sorted(name.encode() for name in MAKERS)),
+    words = (
+        ("graph", "Graph", "replay", "realloc", "capture"),
+        tuple(sorted(MAKERS)),
     )
-    anchors = needles[0]
     seen_in = ("https://github.com/alibaba/rtp-llm/pull/1259",)
     judged = (
         Judged("sglang 0.5.23", 0, 0),
@@ -173,47 +162,14 @@ class Pool:
         ),
     )
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for an attribute that is assigned, for what makes a tensor, and for a graph."""
-        return _may_bind(text) and bool(_GRAPH.search(text) or _REPLAYS.search(text))
-
-    def looks_into(self, text: str) -> bool:
-        """Of a class, asks for the methods that may bind a made tensor outside of their start."""
-        return not all(map(_BEFORE.search, defined(text))) and _may_bind(text)
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears all but classes that bind a made tensor outside of their start and read it.
-
-        Of methods without their class, it clears those that bind none.
-        """
-        methods = [one for one in getattr(node, "body", ()) if isinstance(one, FUNCTIONS)]
-        if isinstance(node, ast.Module):
-            return any(True for one in methods for _ in _bound(one))
-        if not isinstance(node, ast.ClassDef):
-            return False
-        bases = [getattr(one, "attr", getattr(one, "id", "")) for one in node.bases]
-        names = [node.name, *bases, *(one.name for one in methods)]
-        replays = any(map(_GRAPH.search, names))
-        bound = {name for one in methods if replays or _may_be_told(one) for name in _bound(one)}
-        return any(
-            isinstance(inner, ast.Attribute)
-            and inner.attr in bound
-            and isinstance(inner.ctx, ast.Load)
-            for one in (methods if bound else ())
-            for inner in walk(one)
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each such assignment."""
-        for node in block.module.body:
-            if isinstance(node, cst.ClassDef):
-                yield from self._class(node, block)
+        for name, functions in classes(family):
+            yield from self._class(name, family, list(fillings(functions)))
 
-    def _class(self, node: libcst.ClassDef, block: Block) -> Iterator[Finding]:
-        spans = [block.span(one) for one in node.body.body if isinstance(one, cst.FunctionDef)]
-        methods = [Filling(block.part(one.line, one.end_line), lambda _: False) for one in spans]
-        names = [node.name.value, *(last_name(base.value) for base in node.bases)]
-        replays = any(_GRAPH.search(name) for name in (*names, *(one.name for one in methods)))
+    def _class(self, name: str, family: Family, methods: list[Filling]) -> Iterator[Finding]:
+        names = [name, *family.bases]
+        replays = any(_GRAPH.search(one) for one in (*names, *(method.name for method in methods)))
         static = {
             write.region.path
             for one in methods
@@ -224,7 +180,7 @@ class Pool:
             dotted(inner)
             for one in methods
             if _RUNS.match(one.name)
-            for inner in one.block.nodes(one.function.body)
+            for inner in one.function.nodes
             if isinstance(inner, cst.Attribute)
         }
         for method in methods:
@@ -238,13 +194,13 @@ class Pool:
                         is_new
                         and path.startswith("self.")
                         and path in captured
-                        and not _is_asked(write, method.block)
+                        and not _is_asked(write, method.part)
                     ):
-                        yield self._finding(write, method.block)
+                        yield self._finding(write, method.part)
 
-    def _finding(self, write: Write, block: Block) -> Finding:
+    def _finding(self, write: Write, part: Part) -> Finding:
         leaf = write.region.leaf
-        return block.finding(
+        return part.finding(
             self,
             write.site,
             f"`{leaf}` is a new tensor here, and a captured graph goes on reading the old one",
@@ -252,30 +208,11 @@ class Pool:
         )
 
 
-def _may_bind(text: str) -> bool:
-    """Tells whether source text may assign a made tensor to an attribute."""
-    return _MAKES.search(text) is not None and _ASSIGNS.search(text) is not None
-
-
-def _bound(method: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[str]:
-    """Yields the attributes to which a method assigns a made tensor, but for one of the start."""
-    assigns = gather(method, (ast.Assign,))[ast.Assign]
-    for inner in assigns if not _BEFORE.search(method.name) else ():
-        if isinstance(inner.value, ast.Call) and getattr(inner.value.func, "attr", "") in MAKERS:
-            yield from (one.attr for one in inner.targets if isinstance(one, ast.Attribute))
-
-
-def _may_be_told(method: ast.FunctionDef | ast.AsyncFunctionDef) -> bool:
-    """Tells what `_is_told` does, of a function that is not yet a tree."""
-    args = (*method.args.args, *method.args.kwonlyargs)
-    return any(map(_REPLAYS.search, (method.name, *(arg.arg for arg in args))))
-
-
 def _made(method: Filling) -> set[CSTNode]:
     """Returns the targets to which a method assigns a newly made tensor."""
     return {
         target.target
-        for node in method.block.nodes(method.function.body)
+        for node in method.function.nodes
         if isinstance(node, cst.Assign)
         and isinstance(node.value, cst.Call)
         and last_name(node.value.func) in MAKERS
@@ -285,14 +222,14 @@ def _made(method: Filling) -> set[CSTNode]:
 
 def _is_told(method: Filling) -> bool:
     """Tells whether a method knows of a replay, by its name or a parameter."""
-    params = method.function.params
+    params = method.function.node.params
     names = [one.name.value for one in (*params.params, *params.kwonly_params)]
     return any(_REPLAYS.search(name) for name in (method.name, *names))
 
 
-def _is_asked(write: Write, block: Block) -> bool:
+def _is_asked(write: Write, part: Part) -> bool:
     """Tells whether an assignment stands under a test of its attribute, or of a replay."""
-    texts = [block.code(test) for test, _ in write.tests]
+    texts = [part.code(test) for test, _ in write.tests]
     return any(
         write.region.leaf in text or _GRAPH.search(text) or _REPLAYS.search(text) for text in texts
     )

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import re
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.block import Block
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.module import extent
-from fmcheck.lint.names import dotted, lies_in
-from fmcheck.lint.nodes import FUNCTIONS, walk
-from fmcheck.lint.platform import Platform
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.globs import lies_in
+from fmcheck.lint.model.expressions import dotted, is_name, keywords
+from fmcheck.lint.model.platform import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -22,12 +16,11 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.facts import ModuleFacts
-_COMPILE = re.compile(rb"torch(?:\s*\.\s*compile|[ \t\\]+(?:as|import)\b)")
-_GUARD = re.compile(r"disable\s*=")
+    from fmcheck.lint.source.file import File
+    from fmcheck.lint.source.module import Module, Part
 
 
-class CompileUnguarded(Rule):
+class CompileUnguarded(FunctionRule):
     """`torch.compile` without the platform guard that its siblings have.
 
     ## What it does
@@ -58,9 +51,8 @@ class CompileUnguarded(Rule):
     code = "FM604"
     name = "compile-unguarded"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles = ((b"compile",), (b"torch",))
-    anchors = (b"compile",)
+    on_by_default = False
+    words = (("compile",), ("torch",))
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/26403",
         "https://github.com/sgl-project/sglang/pull/26573",
@@ -184,60 +176,46 @@ def gather(buf, rows):
         self._cuda_only = [glob for one in contracts for glob in one.device.cuda_only]
         self._platform = Platform({name for one in contracts for name in one.device.guards})
 
-    def concerns(self, text: bytes) -> bool:
-        """Asks for the function itself, or for what `torch` or it may be called here."""
-        return _COMPILE.search(text) is not None
-
-    def concerns_path(self, identity: str) -> bool:
-        """Clears modules for CUDA alone."""
-        return not lies_in(identity, self._cuda_only)
-
-    def concerns_module(self, facts: ModuleFacts) -> bool:
-        """Clears those too that guard nothing and are not agnostic."""
-        if not self.concerns_path(facts.identity):
+    def applies(self, file: File) -> bool:
+        """Leaves out modules for CUDA alone, and those that guard nothing and are not agnostic."""
+        if lies_in(file.identity, self._cuda_only):
             return False
-        return lies_in(facts.identity, self._agnostic) or _guards(facts)
+        return lies_in(file.identity, self._agnostic) or file.holds(("disable",))
 
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that decorate no function by `torch.compile`."""
-        return any(
-            "torch.compile" in facts.mentioned(decorator)
-            for inner in walk(node)
-            if isinstance(inner, FUNCTIONS)
-            for decorator in inner.decorator_list
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each such decorator."""
-        is_agnostic = lies_in(block.identity, self._agnostic)
+        is_agnostic = lies_in(part.identity, self._agnostic)
+        if not is_agnostic and not _guards(part.module):
+            return
         why = "its siblings are guarded by `disable=`"
         if is_agnostic:
             platforms = " or ".join(f"`{name}`" for name in self._platforms)
             why = f"this module also runs where {platforms} holds"
-        for node in block.nodes():
+        for node in part.nodes():
             if isinstance(node, cst.FunctionDef):
                 for decorator in node.decorators:
-                    if _is_unguarded(decorator.decorator, block) and not self._runs_on_cuda_alone(
-                        node.name.value, block
+                    if _is_unguarded(decorator.decorator, part) and not self._runs_on_cuda_alone(
+                        node.name.value, part
                     ):
-                        yield block.finding(
+                        yield part.finding(
                             self,
                             decorator.decorator,
                             f"`{node.name.value}` is compiled on every platform, and {why}",
                             help="say `disable=` for the platforms that cannot compile it",
                         )
 
-    def _runs_on_cuda_alone(self, name: str, block: Block) -> bool:
+    def _runs_on_cuda_alone(self, name: str, part: Part) -> bool:
         """Tells whether a module's private function is used, and behind tests for CUDA only."""
-        if block.is_nested or not name.startswith("_"):
+        if part.is_nested or not name.startswith("_"):
             return False
-        known = block.facts.on_cuda_alone
+        known: dict[str, bool] = part.module.memo.setdefault("on CUDA alone", {})
         if name not in known:
-            uses = [use for one in _users(name, block) for use in self._uses(name, one)]
+            users = part.module.parts_with(((name,),))
+            uses = [use for one in users for use in self._uses(name, one)]
             known[name] = bool(uses) and all(uses)
         return known[name]
 
-    def _uses(self, name: str, user: Block) -> Iterator[bool]:
+    def _uses(self, name: str, user: Part) -> Iterator[bool]:
         """Yields of each use of a name whether a test for CUDA stands before it."""
         guarded = self._platform.guarded(user)
         definitions = {one.name for one in user.nodes() if isinstance(one, cst.FunctionDef)}
@@ -246,39 +224,31 @@ def gather(buf, rows):
                 yield node in guarded
 
 
-def _users(name: str, block: Block) -> Iterator[Block]:
-    """Yields the top-level statements of a block's module that read a name."""
-    module = block.facts.module
-    for node in module.statements_with([name]):
-        if any(isinstance(inner, ast.Name) and inner.id == name for inner in walk(node)):
-            first, last = extent(node)
-            yield Block.at(block.facts, first, last, node)
-
-
-def _guards(facts: ModuleFacts) -> bool:
+def _guards(module: Module) -> bool:
     """Tells whether a function of the module is compiled with `disable=`."""
-    if "disable" not in facts.module.text or not _GUARD.search(facts.module.text):
-        return False
+    if "guards" not in module.memo:
+        module.memo["guards"] = any(
+            isinstance(node, cst.Call)
+            and module.resolve(dotted(node.func) or "") == "torch.compile"
+            and _is_computed(keywords(node).get("disable"))
+            for part in module.parts_with((("disable",), ("compile",)))
+            for node in part.nodes()
+        )
+    found: bool = module.memo["guards"]
+    return found
 
-    def may_hold(text: str) -> bool:
-        start = -1 if is_renamed else text.find("compile")
-        return (is_renamed or start >= 0) and _GUARD.search(text, max(start, 0)) is not None
 
-    is_renamed = facts.may_rename("compile")
-    return may_hold(facts.module.text) and any(
-        isinstance(inner, ast.keyword)
-        and inner.arg == "disable"
-        and not isinstance(inner.value, ast.Constant)
-        for node in facts.module.statements_with(["disable"], may_hold)
-        for outer in walk(node)
-        if isinstance(outer, ast.Call) and "torch.compile" in facts.mentioned(outer.func)
-        for inner in outer.keywords
+def _is_computed(value: cst.BaseExpression | None) -> bool:
+    return (
+        value is not None
+        and not isinstance(value, cst.BaseNumber | cst.BaseString)
+        and not (is_name(value, "True") or is_name(value, "False") or is_name(value, "None"))
     )
 
 
-def _is_unguarded(node: CSTNode, block: Block) -> bool:
+def _is_unguarded(node: CSTNode, part: Part) -> bool:
     called = node.func if isinstance(node, cst.Call) else node
-    if block.facts.resolve(dotted(called) or "") != "torch.compile":
+    if part.module.resolve(dotted(called) or "") != "torch.compile":
         return False
     args = node.args if isinstance(node, cst.Call) else ()
     names = {arg.keyword.value for arg in args if arg.keyword}

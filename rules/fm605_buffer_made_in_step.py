@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import ast
 import re
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.declared import functions
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted
-from fmcheck.lint.nodes import FUNCTIONS
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.words import defined, words_around
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.expressions import dotted
+from fmcheck.lint.model.function import functions
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    import libcst
-
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.source.module import Part
 
 MAKERS = frozenset({"torch.empty", "torch.empty_like", "torch.zeros", "torch.zeros_like"})
 BUFFERS = ("buf", "scratch", "staging", "workspace")
@@ -29,7 +22,7 @@ _BUFFER = re.compile(r"(^|_)(buf|buffer|buffers|scratch|staging|workspace)($|_\d
 _RUNS = re.compile(r"_?forward(_|$)|\w*(_forward|_indexer|_exchange|_all_to_all|_a2a)$")
 
 
-class BufferMadeInStep(Rule):
+class BufferMadeInStep(FunctionRule):
     """A buffer that a captured step makes anew, in memory that graphs share.
 
     ## What it does
@@ -61,13 +54,11 @@ class BufferMadeInStep(Rule):
     code = "FM605"
     name = "buffer-made-in-step"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    needles = (
-        (b"empty", b"zeros"),
-        tuple(part.encode() for part in BUFFERS),
-        (b"forward", b"_indexer", b"_exchange", b"_all_to_all", b"_a2a"),
+    words = (
+        ("empty", "zeros"),
+        BUFFERS,
+        ("forward", "_indexer", "_exchange", "_all_to_all", "_a2a"),
     )
-    anchors = needles[0]
     seen_in = (
         "https://github.com/NVIDIA/TensorRT-LLM/pull/16290",
         "https://github.com/local-inference-lab/vllm/pull/117",
@@ -112,33 +103,14 @@ class Attention:
         ),
     )
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for a function of such a name, and for the name of a buffer."""
-        return any(map(_RUNS.match, defined(text))) and any(
-            _BUFFER.search(word) for part in BUFFERS for word in words_around(part, text)
-        )
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears functions of other names, and those that make no buffer."""
-        return any(
-            isinstance(inner, ast.Assign)
-            and isinstance(inner.targets[0], ast.Name)
-            and _BUFFER.search(inner.targets[0].id)
-            and isinstance(inner.value, ast.Call)
-            and not MAKERS.isdisjoint(facts.mentioned(inner.value.func))
-            for function in ast.walk(node)
-            if isinstance(function, FUNCTIONS) and _RUNS.match(function.name)
-            for inner in ast.walk(function)
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each such buffer."""
-        for function in functions(block):
-            if _RUNS.match(function.name.value):
-                yield from self._function(function, block)
+        for function in functions(part):
+            if _RUNS.match(function.name):
+                yield from self._function(function, part)
 
-    def _function(self, function: libcst.FunctionDef, block: Block) -> Iterator[Finding]:
-        nodes = list(block.nodes(function.body))
+    def _function(self, function: Function, part: Part) -> Iterator[Finding]:
+        nodes = function.nodes
         handed = {
             arg.value.value
             for node in nodes
@@ -150,9 +122,9 @@ class Attention:
             if isinstance(node, cst.Assign) and isinstance(node.value, cst.Call):
                 target = node.targets[0].target
                 name = target.value if isinstance(target, cst.Name) else ""
-                maker = block.facts.resolve(dotted(node.value.func) or "")
+                maker = part.module.resolve(dotted(node.value.func) or "")
                 if maker in MAKERS and name in handed and _BUFFER.search(name):
-                    yield block.finding(
+                    yield part.finding(
                         self,
                         node.value,
                         f"`{name}` is made anew in every step: under capture, in memory that "

@@ -2,28 +2,21 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted, fits
-from fmcheck.lint.nodes import walk as all_below
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
-from fmcheck.lint.words import whole_words
+from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
+from fmcheck.lint.globs import fits
+from fmcheck.lint.model.expressions import dotted, last_name
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import libcst
-
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.source.module import Family, Part
 
 
-class OldHookName(Rule):
+class OldHookName(ClassRule):
     """A hook is defined, or called, under a name that has been replaced.
 
     ## What it does
@@ -53,9 +46,6 @@ class OldHookName(Rule):
     code = "FM701"
     name = "old-hook-name"
     severity = Severity.ERROR
-    scope = Scope.CLASS
-    # The names are the contracts': see `concerns`.
-    needles: tuple[tuple[bytes, ...], ...] = ()
     seen_in = ()
     judged = (
         Judged("sglang 0.5.23", 0, 0),
@@ -114,44 +104,35 @@ class AdaptiveController:
     def __init__(self, contracts: Sequence[Contract]) -> None:
         super().__init__(contracts)
         self._renamed = {part.old: part for one in contracts for part in one.renamed}
-        self.needles = (tuple(name.encode() for name in self._renamed),)
+        self.words = (tuple(self._renamed),)
 
-    def may_stand_in(self, text: str, facts: ModuleFacts) -> bool:
-        """Asks for an old name that is no part of another one."""
-        return any(True for name in self._renamed for _ in whole_words(name, text))
-
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks that neither define nor call an old name."""
-        return any(
-            getattr(inner, "name", getattr(inner, "attr", "")) in self._renamed
-            for inner in all_below(node)
-            if isinstance(inner, (ast.FunctionDef, ast.AsyncFunctionDef, ast.Attribute))
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each definition and call under an old name."""
-        for node in block.nodes():
-            if isinstance(node, cst.ClassDef):
-                yield from self._defined(node, block)
-            elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
-                renamed = self._renamed.get(node.func.attr.value)
-                receiver = (dotted(node.func.value) or "").rpartition(".")[2]
-                if renamed is not None and fits(receiver, renamed.receivers):
-                    yield self._finding(node.func.attr, "is called", block)
+        for part in family.near(self.words):
+            if part.is_nested and isinstance(part.node, cst.FunctionDef):
+                yield from self._defined(part.node, [family.name, *family.bases], part)
+            for node in part.nodes():
+                if isinstance(node, cst.ClassDef):
+                    names = [node.name.value, *(last_name(base.value) for base in node.bases)]
+                    for statement in node.body.body:
+                        yield from self._defined(statement, names, part)
+                elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+                    renamed = self._renamed.get(node.func.attr.value)
+                    receiver = (dotted(node.func.value) or "").rpartition(".")[2]
+                    if renamed is not None and fits(receiver, renamed.receivers):
+                        yield self._finding(node.func.attr, "is called", part)
 
-    def _defined(self, node: libcst.ClassDef, block: Block) -> Iterator[Finding]:
-        bases = [(dotted(base.value) or "").rpartition(".")[2] for base in node.bases]
-        for statement in node.body.body:
-            if isinstance(statement, cst.FunctionDef):
-                renamed = self._renamed.get(statement.name.value)
-                if renamed is not None and any(
-                    fits(name, renamed.classes) for name in (node.name.value, *bases)
-                ):
-                    yield self._finding(statement.name, "is defined", block)
+    def _defined(
+        self, statement: cst.CSTNode, names: Sequence[str], part: Part
+    ) -> Iterator[Finding]:
+        if isinstance(statement, cst.FunctionDef):
+            renamed = self._renamed.get(statement.name.value)
+            if renamed is not None and any(fits(name, renamed.classes) for name in names):
+                yield self._finding(statement.name, "is defined", part)
 
-    def _finding(self, name: libcst.Name, verb: str, block: Block) -> Finding:
+    def _finding(self, name: cst.Name, verb: str, part: Part) -> Finding:
         new = self._renamed[name.value].new
-        return block.finding(
+        return part.finding(
             self,
             name,
             f"`{name.value}` {verb} here, and the hook's name is `{new}`: it is never reached",

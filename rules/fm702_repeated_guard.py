@@ -2,28 +2,20 @@
 
 from __future__ import annotations
 
-import ast
 from typing import TYPE_CHECKING
 
-from fmcheck.finding import Severity
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.names import dotted
-from fmcheck.lint.nodes import walk as all_below
-from fmcheck.lint.rule import Example, Judged, Rule, Scope
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.expressions import dotted
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    import libcst
-    from libcst import CSTNode
-
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.block import Block
-    from fmcheck.lint.facts import ModuleFacts
+    from fmcheck.lint.source.module import Part
 
 
-class RepeatedGuard(Rule):
+class RepeatedGuard(FunctionRule):
     """A guard around a call that guards itself.
 
     ## What it does
@@ -51,9 +43,6 @@ class RepeatedGuard(Rule):
     code = "FM702"
     name = "repeated-guard"
     severity = Severity.WARNING
-    scope = Scope.FUNCTION
-    # The names are the contracts': see `concerns`.
-    needles: tuple[tuple[bytes, ...], ...] = ()
     seen_in = ()
     judged = (
         Judged("sglang 0.5.23", 0, 0),
@@ -97,28 +86,17 @@ class Scheduler:
     def __init__(self, contracts: Sequence[Contract]) -> None:
         super().__init__(contracts)
         self._guards = {part.call: part.guards for one in contracts for part in one.self_guarding}
-        self.needles = (tuple(name.encode() for name in self._guards),)
+        self.words = (tuple(self._guards),)
 
-    def suspects(self, node: ast.AST, facts: ModuleFacts) -> bool:
-        """Clears blocks without an `if` of one statement that makes such a call."""
-        return any(
-            isinstance(inner, ast.If)
-            and len(inner.body) == 1
-            and isinstance(inner.body[0], ast.Expr)
-            and isinstance(inner.body[0].value, ast.Call)
-            and getattr(inner.body[0].value.func, "attr", "") in self._guards
-            for inner in all_below(node)
-        )
-
-    def check(self, block: Block) -> Iterator[Finding]:
+    def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each such `if`."""
-        for node in block.nodes():
+        for node in part.nodes():
             if isinstance(node, cst.If) and node.orelse is None:
                 call = _only_call(node.body)
                 name = (dotted(call.func) or "").rpartition(".")[2] if call is not None else ""
-                asked = [one for one in self._guards.get(name, ()) if one in _words(node, block)]
+                asked = [one for one in self._guards.get(name, ()) if one in _words(node, part)]
                 if call is not None and asked:
-                    yield block.finding(
+                    yield part.finding(
                         self,
                         node,
                         f"`{name}` asks for `{asked[0]}` itself: this test repeats it, and will "
@@ -127,15 +105,15 @@ class Scheduler:
                     )
 
 
-def _only_call(body: CSTNode) -> libcst.Call | None:
-    statements = list(getattr(body, "body", ()))
-    if len(statements) != 1 or not isinstance(statements[0], cst.SimpleStatementLine):
+def _only_call(body: cst.BaseSuite) -> cst.Call | None:
+    if len(body.body) != 1 or not isinstance(body.body[0], cst.SimpleStatementLine):
         return None
-    only, *others = statements[0].body
-    is_call = isinstance(only, cst.Expr) and isinstance(only.value, cst.Call) and not others
-    return only.value if is_call else None
+    only, *others = body.body[0].body
+    if others or not isinstance(only, cst.Expr) or not isinstance(only.value, cst.Call):
+        return None
+    return only.value
 
 
-def _words(node: libcst.If, block: Block) -> set[str]:
+def _words(node: cst.If, part: Part) -> set[str]:
     """Returns the names that the test of an `if` mentions, attributes included."""
-    return {one.value for one in block.nodes(node.test) if isinstance(one, cst.Name)}
+    return {one.value for one in part.nodes(node.test) if isinstance(one, cst.Name)}

@@ -32,9 +32,10 @@ BESIDE = {
 
 FILES = {
     "pure": (
+        "binding",
         *("baseline", "benchmarks", "config", "contract", "contract_clashes", "contract_command"),
         *("corpus", "corpus_diff", "docs", "drives", "fix", "flow", "formats", "fuzz", "html"),
-        *("identity", "judged", "ledger", "lint_cli", "lint_files", "lint_output"),
+        *("identity", "judged", "ledger", "lint_cli", "lint_files", "lint_meaning", "lint_output"),
         *(
             "lint_suppressions",
             "markers",
@@ -42,11 +43,9 @@ FILES = {
             "pool",
             "printable",
             "prove_operators",
-            "quick",
         ),
         *("readme", "registry", "relay_rules", "report", "rules", "since", "slices"),
-        *("rooms", "stream_rules", "supported", "suppressions", "tail", "tree", "workflows"),
-        "write_words",
+        *("rooms", "stream_rules", "supported", "suppressions", "tail", "workflows"),
         *("engine/lint",),
     ),
     "torch": (
@@ -129,7 +128,6 @@ STARTERS = (
     "test_lint_cli.py::test_a_file_that_no_rule_concerns_imports_no_libcst",
     "test_lint_output.py::test_progress_is_shown_on_a_terminal_unless_quiet",
     "test_pool.py::*",
-    "test_quick.py::test_it_imports_next_to_nothing",
     "test_readme.py::test_every_option_exists",
     "test_readme.py::test_the_guide_s_contract_sees_what_its_engine_does_wrong",
     "test_readme.py::test_the_ten_lines_of_a_contract_find_the_bug_that_is_shown",

@@ -356,6 +356,7 @@ def test_a_refused_fix_leaves_the_file_and_is_said(lint, tmp_path, monkeypatch):
 def test_a_file_that_does_not_parse_is_left_and_no_fix_is_blamed(lint, tmp_path):
     broken = "class Empty:\n" + rules()["FM201"].bad[0].code
     (tmp_path / "a.py").write_text(broken)
+    (tmp_path / "pyproject.toml").write_text('[tool.fmcheck]\ncontracts = ["sglang"]\n')
 
     _, _, err = lint("--select", "FM201", "--fix", "a.py")
 

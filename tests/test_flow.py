@@ -6,11 +6,9 @@ import textwrap
 
 import pytest
 
-from fmcheck.lint.block import Block, walk
-from fmcheck.lint.facts import ModuleFacts
-from fmcheck.lint.flow import Flow
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.module import Module
+from fmcheck.lint.source.walking import walk
+from tests.parts import function_of
 
 
 class Paths:
@@ -18,14 +16,11 @@ class Paths:
 
     def __init__(self, body: str) -> None:
         source = "def f(x, y):\n" + textwrap.indent(textwrap.dedent(body), "    ")
-        lines = source.splitlines(keepends=True)
-        block = Block(ModuleFacts(Module(source), "f.py"), lines, 1)
-        function = block.module.body[0]
-        assert isinstance(function, cst.FunctionDef)
-        self.flow = Flow(function, block)
+        function = function_of(source)
+        self.flow = function.flow
         self.at = {
             node.func.value: node
-            for node in walk(function)
+            for node in walk(function.node)
             if isinstance(node, cst.Call) and isinstance(node.func, cst.Name)
         }
 

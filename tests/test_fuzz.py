@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fmcheck.lint.rule import Rule, Scope
+from fmcheck.lint import FunctionRule
 from tests.fuzz import campaign as campaigns
 from tests.fuzz import contracts, files
 from tests.fuzz.campaign import Campaign, again, by_seeds
@@ -52,13 +52,12 @@ def test_most_cases_are_python_and_most_contracts_are_toml():
     assert told == [""] * 20
 
 
-class Failing(Rule):
+class Failing(FunctionRule):
     code = "ZZ101"
     name = "failing"
-    scope = Scope.MODULE
-    needles = ((b"bait",),)
+    words = (("bait",),)
 
-    def check(self, block):
+    def check(self, part):
         raise KeyError("lost")
 
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 from fmcheck.cli import main
-from fmcheck.lint.identity import identity_of, is_module
+from fmcheck.lint.source.identity import identity_of, is_module
 from tests.corpus import wheel_source
 from tests.test_rules import RULES
 

@@ -170,27 +170,25 @@ device_modules = ["acme_device"]
     "acme/hooks.py": '''\
 from pathlib import Path
 
-from fmcheck.finding import Severity
 from fmcheck.hookspecs import hookimpl
-from fmcheck.lint.rule import Example, Rule, Scope
+from fmcheck.lint import Example, FunctionRule, Severity
 
 
-class NoSleep(Rule):
+class NoSleep(FunctionRule):
     """No sleeping in the scheduler."""
 
     code = "ACME001"
     name = "no-sleep"
     severity = Severity.ERROR
-    scope = Scope.FUNCTION
-    needles = ((b"sleep",),)
+    words = (("sleep",),)
     seen_in = ()
     bad = (Example("sleep()\\n", at=((1, 1),)),)
     good = (Example("x = 1\\n"),)
 
-    def check(self, block):
-        for node in block.nodes():
+    def check(self, part):
+        for node in part.nodes():
             if getattr(node, "value", None) == "sleep":
-                yield block.finding(self, node, "sleeps", help="wait on an event")
+                yield part.finding(self, node, "sleeps", help="wait on an event")
 
 
 @hookimpl

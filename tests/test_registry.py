@@ -14,33 +14,32 @@ from fmcheck import registry
 from fmcheck.errors import UsageError
 from fmcheck.finding import Severity
 from fmcheck.hookspecs import hookimpl
-from fmcheck.lint.rule import Example, Rule, Scope
+from fmcheck.lint import Example, FunctionRule
 
 
-class GoodRule(Rule):
+class GoodRule(FunctionRule):
     """A rule of somebody else's."""
 
     code = "ACME001"
     name = "no-acme"
     severity = Severity.WARNING
-    scope = Scope.MODULE
-    needles = ((b"acme",),)
+    words = (("acme",),)
     seen_in = ()
     bad = (Example("acme\n", at=((1, 1),)),)
     good = (Example("x\n"),)
 
-    def check(self, block):
-        for node in block.nodes():
+    def check(self, part):
+        for node in part.nodes():
             if getattr(node, "value", None) == "acme":
-                yield block.finding(self, node, "acme", help="no acme")
+                yield part.finding(self, node, "acme", help="no acme")
 
 
-class NamelessRule(Rule):
+class NamelessRule(FunctionRule):
     """A rule that forgot most of itself."""
 
     code = "ACME002"
 
-    def check(self, block):
+    def check(self, part):
         return iter(())
 
 
@@ -76,7 +75,7 @@ def test_a_plugin_adds_a_contract(tmp_path):
 @pytest.mark.parametrize(
     ("rule", "message"),
     [
-        (NamelessRule, "rule `NamelessRule`: lacks name, severity, scope, needles, seen_in, bad"),
+        (NamelessRule, "rule `NamelessRule`: lacks name, severity, seen_in, bad"),
         (IntruderRule, "codes that start with `FM` are fmcheck's own"),
     ],
 )

@@ -10,22 +10,20 @@ import pytest
 from fmcheck.config import Located, Settings
 from fmcheck.contract import parse_contract
 from fmcheck.finding import Severity
-from fmcheck.lint.accesses import Accesses
-from fmcheck.lint.block import Block
-from fmcheck.lint.declared import functions, is_module
 from fmcheck.lint.engine import lint_file, lint_text
-from fmcheck.lint.facts import ModuleFacts
-from fmcheck.lint.module import Module
-from fmcheck.lint.relays import Relays
-from fmcheck.lint.syncs import Syncs, may_sync
+from fmcheck.lint.model.accesses import Accesses
+from fmcheck.lint.model.relays import Relays
+from fmcheck.lint.model.syncs import Syncs
+from fmcheck.lint.source.file import File
+from fmcheck.lint.source.identity import is_module
 from fmcheck.registry import contracts_for, rules
 from tests import truth
 from tests.corpus import wheel_source
+from tests.parts import function_of
 
 if TYPE_CHECKING:
-    import libcst as cst
-
     from fmcheck.contract import Contract
+    from fmcheck.lint.model.function import Function
 
 RELAY_RULES = ("FM101", "FM102", "FM103", "FM104", "FM105", "FM501")
 OVERLAP_UTILS = "sglang/srt/managers/overlap_utils.py"
@@ -84,9 +82,15 @@ def test_rule_is_silent_without_a_contract(code: str) -> None:
 @pytest.mark.parametrize("code", RELAY_RULES)
 def test_file_without_a_relay_class_is_not_looked_at(code: str) -> None:
     rule = rules()[code](sglang())
-    assert not rule.concerns(b"self.output_tokens_buf[rows]")
-    assert not rule.concerns(b"class FutureMap")
-    assert rule.concerns(b"future_map.output_tokens_buf[rows]")
+    texts = {
+        b"self.output_tokens_buf[rows]": False,
+        b"class FutureMap": False,
+        b"class FutureMap: output_tokens_buf[rows]": True,
+    }
+    for text, is_wanted in texts.items():
+        # Rules about a relay's own module ask for the module alone, before they look for words.
+        file = File("sglang/x.py" if is_wanted is False else OVERLAP_UTILS, text)
+        assert (rule.applies(file) and file.holds_all(rule.words)) is is_wanted
 
 
 # The accesses of relay buffers.
@@ -94,10 +98,7 @@ def test_file_without_a_relay_class_is_not_looked_at(code: str) -> None:
 
 def accesses(body: str, path: str = OVERLAP_UTILS) -> Accesses:
     source = "class FutureMap:\n    def act(self, batch, rows, future_map):\n        " + body
-    lines = (source + "\n").splitlines(keepends=True)
-    block = Block(ModuleFacts(Module(source), path), lines, 1)
-    [function] = functions(block)
-    return Accesses(function, block, Relays(sglang()))
+    return Accesses(function_of(f"{source}\n", path), Relays(sglang()))
 
 
 @pytest.mark.parametrize(
@@ -161,7 +162,7 @@ SYNCS = [
     "x = batch.ids[0].item()",
     "x = batch.ids.cpu().numpy()",
     "x = batch.ids.to('cpu')",
-    "x = batch.ids.to(device='cpu', non_blocking=True)",
+    "x = batch.ids.to(device='cpu')",
     "x = torch.tensor(batch.new, device=self.device)",
     "x = torch.as_tensor([1, 2], device='cuda')",
     "n = torch.tensor(batch.new); x = n.to(self.device, non_blocking=True)",
@@ -181,6 +182,7 @@ SYNCS = [
     "x = [batch.seq_lens[i] for i, _ in enumerate(batch.reqs)]",
 ]
 NO_SYNCS = [
+    "x = batch.ids.to(device='cpu', non_blocking=True)",
     "x = batch.ids_cpu.tolist()",
     "x = self.starts_np[0].item()",
     "h = batch.ids.to('cuda').shape; x = torch.zeros(4).sum().item()",
@@ -202,31 +204,23 @@ NO_SYNCS = [
 ]
 
 
-def parsed(body: str) -> tuple[cst.FunctionDef, Block]:
+def step(body: str) -> Function:
     source = "import torch\nimport numpy as np\ndef step(self, batch, rows):\n    " + body
-    lines = (source + "\n").splitlines(keepends=True)
-    block = Block(ModuleFacts(Module(source), "step.py"), lines, 1)
-    [function] = functions(block)
-    return function, block
+    return function_of(f"{source}\n", "step.py")
 
 
 @pytest.mark.parametrize("body", SYNCS)
 def test_host_waits(body: str) -> None:
-    function, block = parsed(body)
-    found = list(Syncs(function, block, mirrored=["seq_lens"]).all())
-    assert len(found) == 1
-    assert may_sync(block.facts.tree, mirrored=["seq_lens"])
+    assert len(list(Syncs(step(body), mirrored=["seq_lens"]).all())) == 1
 
 
 @pytest.mark.parametrize("body", NO_SYNCS)
 def test_host_does_not_wait(body: str) -> None:
-    function, block = parsed(body)
-    assert list(Syncs(function, block, mirrored=["seq_lens"]).all()) == []
+    assert list(Syncs(step(body), mirrored=["seq_lens"]).all()) == []
 
 
 def test_names_that_the_contract_calls_host_values_are_left_alone() -> None:
-    function, block = parsed("x = batch.delta.item()")
-    assert list(Syncs(function, block, host_values=["del*"]).all()) == []
+    assert list(Syncs(step("x = batch.delta.item()"), host_values=["del*"]).all()) == []
 
 
 def test_only_the_functions_of_the_contract_run_every_step() -> None:

@@ -5,19 +5,21 @@ from __future__ import annotations
 import ast
 from typing import TYPE_CHECKING
 
+import libcst as cst
 import pytest
 
 from fmcheck.config import Located, Settings
 from fmcheck.lint.engine import lint_text
-from fmcheck.lint.facts import ModuleFacts
-from fmcheck.lint.module import Module, plain_part
-from fmcheck.lint.rule import Scope
-from fmcheck.lint.slices import Cuts
+from fmcheck.lint.source.cuts import Cuts
+from fmcheck.lint.source.file import File
+from fmcheck.lint.source.module import CutError, Module
 from fmcheck.registry import contracts_for, rules
 from tests.corpus import wheel_source
+from tests.parts import module_of
 from tests.sources import chosen
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
     from pathlib import Path
 
 #: Files of sglang 0.5.23: with findings of several rules, with none, with strings that are not cut.
@@ -80,35 +82,42 @@ def test_what_is_not_certain_is_not_cut(source):
 
 def test_a_product_cut_as_a_decorator_is_parsed_whole():
     source = "x = (a\n@ b)\ndef f():\n    word\n"
-    module = Module(source)
-
-    with pytest.raises(SyntaxError):
-        list(module.nodes(Scope.CLASS, ["word"]))
+    with pytest.raises(CutError):
+        list(module_of(source).parts_with((("word",),)))
 
 
 def test_slices_hold_the_statements_of_the_whole_module():
     for path in sources():
         source = path.read_text(encoding="utf-8")
-        module = Module(source)
-        for scope in (Scope.CLASS, Scope.FUNCTION):
-            expected = []
-            for statement in ast.parse(source).body:
-                is_class = isinstance(statement, ast.ClassDef) and scope is Scope.FUNCTION
-                expected += statement.body if is_class else [statement]
-            # Attributes too: a slice's nodes stand where the file has them.
-            assert [
-                ast.dump(node, include_attributes=True) for node in module.nodes(scope, ())
-            ] == [ast.dump(node, include_attributes=True) for node in expected], path
+        by_slice, in_one = (
+            Module(File("x.py", source.encode()), source, whole=whole) for whole in (False, True)
+        )
+        # A slice's nodes stand where the file has them.
+        assert _placed(by_slice) == _placed(in_one), path
+
+
+def _placed(module: Module) -> list[tuple[object, str]]:
+    return [
+        (part.span(node), type(node).__name__)
+        for part in module.parts_with(())
+        for node in part.nodes()
+    ]
 
 
 def test_imports_are_found_without_parsing():
     for path in sources():
         source = path.read_text(encoding="utf-8")
-        parsed = Module(source)
-        assert parsed.tree
-        module = Module(source)
-        imported = ModuleFacts(parsed, "x.py").imported
-        assert ModuleFacts(module, "x.py").imported == imported, path
+        found = {one.name for one in module_of(source).imports}
+        assert found == set(_imported(ast.parse(source))), path
+
+
+def _imported(tree: ast.AST) -> Iterator[str]:
+    for node in ast.walk(tree):
+        if isinstance(node, (ast.Import, ast.ImportFrom)):
+            for one in node.names:
+                if one.name != "*":
+                    is_plain = isinstance(node, ast.Import)
+                    yield one.asname or (one.name.partition(".")[0] if is_plain else one.name)
 
 
 @pytest.mark.parametrize(
@@ -129,37 +138,49 @@ def test_imports_are_found_without_parsing():
     ],
 )
 def test_imports_of_odd_shape(source, imported):
-    assert ModuleFacts(Module(source), "x.py").imported == imported
+    assert module_of(source).imported == imported
 
 
-def test_only_blocks_with_a_word_are_handed_out():
+def names(module: Module, *words: str) -> list[str]:
+    parts = module.parts_with((words,))
+    return [one.node.name.value for one in parts if isinstance(one.node, cst.FunctionDef)]
+
+
+def test_only_slices_with_a_word_are_handed_out():
     source = "def f():\n    word\ndef g():\n    other\nclass A:\n    def h(self):\n        word\n"
 
-    names = [getattr(node, "name", "") for node in Module(source).nodes(Scope.FUNCTION, ["word"])]
-
-    assert names == ["f", "h"]
+    assert names(module_of(source), "word") == ["f", "h"]
 
 
-def test_only_methods_with_a_word_are_parsed_in_a_long_class():
+def test_of_each_group_of_words_one_has_to_stand_there():
+    module = module_of("def f():\n    one\n    two\ndef g():\n    one\ndef h():\n    two\n")
+
+    found = [one.node.name.value for one in module.parts_with((("one", "1"), ("two",)))]
+
+    assert found == ["f"]
+
+
+def test_a_star_in_a_word_is_anything_on_the_line():
+    module = module_of("def f():\n    a[:n] = b\ndef g():\n    a[:n]\n    b = [1] = c\n")
+
+    assert names(module, "[:*] =") == ["f"]
+
+
+def test_the_name_that_an_import_gives_is_one_for_the_word():
+    module = module_of("from torch.cuda import Event as Made\ndef f():\n    Made()\n")
+
+    assert names(module, "Event") == ["f"]
+
+
+def test_only_methods_with_a_word_are_parsed():
     filler = "".join(f"    def m{n}(self):\n        return {n}\n" for n in range(200))
-    source = f"class A:\n    x = 1\n{filler}    def h(self):\n        word\n"
-    module = Module(source)
+    module = module_of(f"class A:\n    x = 1\n{filler}    def h(self):\n        word\n")
 
-    nodes = list(module.nodes(Scope.FUNCTION, ["word"]))
+    (found,) = module.parts_with((("word",),))
 
-    assert [getattr(node, "name", "") for node in nodes] == ["h"]
-    assert "tree" not in vars(module)
-    assert nodes[0].lineno == 403
-
-
-def test_a_fact_that_needs_no_tree_parses_none():
-    module = Module("import torch\ndef f():\n    device_module\ndef g():\n    pass\n")
-    facts = ModuleFacts(module, "x.py")
-
-    assert facts.reads({"device_module"})
-    assert not facts.reads({"get_device_module"})
-    assert facts.imported == {"torch": "torch"}
-    assert "tree" not in vars(module)
+    assert found.span(found.node).line == 403
+    parsed = [one for one in module.families[0].stretches if "tree" in vars(one)]
+    assert len(parsed) == 1
 
 
 @pytest.mark.parametrize("name", SAMPLE)
@@ -175,11 +196,11 @@ def test_cheap_stages_change_no_finding_in_a_released_engine(name):
 def test_a_long_class_without_methods_before_a_nested_function_is_parsed_whole() -> None:
     long = "".join(f"    field_{number} = {number}\n" for number in range(100))
     source = f"class A:\n{long}\nif A:\n    def f():\n        pass\n"
-    module = Module(source)
-
-    found = [type(node) for node in module.nodes(Scope.FUNCTION, ())]
-
-    assert found == [ast.Assign] * 100 + [ast.If]
+    with pytest.raises(CutError):
+        list(module_of(source).parts_with(()))
+    whole = Module(File("x.py", source.encode()), source, whole=True)
+    found = [type(part.node).__name__ for part in whole.parts_with(())]
+    assert found == ["SimpleStatementLine"] * 100 + ["If"]
 
 
 #: Odd ways to reach CUDA's API beside a device module, or where the module has one at its top.
@@ -211,21 +232,3 @@ def test_api_is_found_however_it_is_reached(source: str) -> None:
 
     assert {one.code for one in found} == {"FM301"}
     assert found == lint_text(source.encode(), "a.py", [rule], whole=True)
-
-
-@pytest.mark.parametrize(
-    ("text", "plain"),
-    [
-        ("def f():\n    pass\n", ""),
-        (
-            "@a(\n    1\n)\nclass A(\n    B\n):\n    x = 1\n\n# end\nx = 1\ny = 2\n",
-            "x = 1\ny = 2\n",
-        ),
-        ("    def f(self):\n        pass\n", ""),
-        ("# first\nimport a\ndef f(): pass\n", "import a\ndef f(): pass\n"),
-        ("import a\n", "import a\n"),
-        ("defined = 1\n", "defined = 1\n"),
-    ],
-)
-def test_plain_part_of_a_slice_follows_what_it_defines(text: str, plain: str) -> None:
-    assert plain_part(text) == plain

@@ -6,18 +6,14 @@ import textwrap
 
 import pytest
 
-from fmcheck.lint.block import Block
-from fmcheck.lint.facts import ModuleFacts
-from fmcheck.lint.module import Module
-from fmcheck.lint.streams import ANYTHING, CURRENT, HOST, Streams, functions
+from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, Streams
+from tests.parts import functions_of
 
 
 def streams(body: str, head: str = "import torch", ordered_by: tuple[str, ...] = ()) -> Streams:
     source = f"{head}\ndef f(self, x, given):\n" + textwrap.indent(textwrap.dedent(body), "    ")
-    lines = source.splitlines(keepends=True)
-    block = Block(ModuleFacts(Module(source), "f.py"), lines, 1)
-    (function,) = functions(block)
-    return Streams(function, block, ordered_by)
+    (function,) = functions_of(source)
+    return function.streams(ordered_by)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import re
 import textwrap
 from functools import cache
@@ -14,18 +13,14 @@ from fmcheck.config import find_settings
 from fmcheck.contract import Contract, GraphInputs, Registry, load_contract
 from fmcheck.errors import UsageError
 from fmcheck.finding import Severity
-from fmcheck.lint.block import Block
 from fmcheck.lint.engine import lint_file, lint_text
-from fmcheck.lint.facts import ModuleFacts
 from fmcheck.lint.files import python_files
 from fmcheck.lint.fix import fix_text
-from fmcheck.lint.graph_inputs import Filling, When
-from fmcheck.lint.module import Module
-from fmcheck.lint.outline import outlines
-from fmcheck.lint.resets import candidates
+from fmcheck.lint.model.fills import Filling, When
 from fmcheck.registry import contracts_for, rules
 from tests import truth
 from tests.corpus import wheel_source
+from tests.parts import function_of, functions_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -553,11 +548,7 @@ def test_finding_names_the_size_the_siblings_and_the_way_out() -> None:
     assert [(span.line, text) for span, text in found.related] == [(4, "`seq_lens` is reset here")]
 
 
-def test_module_without_a_tensors_own_writes_holds_host_arrays(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    # Also where the needles are not asked.
-    monkeypatch.setattr(type(rule()), "concerns", lambda self, text: True)
+def test_module_without_a_tensors_own_writes_holds_host_arrays() -> None:
     body = "if bs != raw_bs:\n    self.seq_lens[raw_bs:] = 1\nself.positions[:raw_bs] = batch.rows"
     assert stale(replay(body)) == []
     assert stale(replay(body + "\nself.out_cache_loc.zero_()")) == ["positions"]
@@ -646,9 +637,7 @@ def test_registry_that_means_nothing_is_refused(
 
 
 def filling(source: str) -> Filling:
-    lines = textwrap.dedent(source).strip("\n").splitlines(keepends=True)
-    facts = ModuleFacts(ast.parse("".join(lines)), "x.py")
-    return Filling(Block(facts, lines, 1), defines=lambda name: False)
+    return Filling(function_of(source))
 
 
 def test_when_a_write_is_reached() -> None:
@@ -676,16 +665,16 @@ def test_when_a_write_is_reached() -> None:
     }
 
 
-def test_part_of_a_block_keeps_its_places_in_the_file() -> None:
+def test_a_method_keeps_its_places_in_the_file() -> None:
     source = "class A:\n    def f(self):\n        pass\n\n    def g(self):\n        return self.x\n"
-    facts = ModuleFacts(ast.parse(source), "x.py")
-    part = Block(facts, source.splitlines(keepends=True), 1).part(5, 6)
+    _, function = functions_of(source)
+    part = function.part
     (found,) = [node for node in part.nodes() if part.code(node) == "self.x"]
     assert (part.span(found).line, part.span(found).column) == (6, 16)
 
 
-def test_outline_leaves_no_fill_and_no_reset_out() -> None:
-    source = """
+def test_no_copy_to_a_front_and_no_reset_is_left_out() -> None:
+    found = filling("""
         def f(self, n):
             rows = self.rows
             rows[:n].copy_(0)
@@ -698,10 +687,9 @@ def test_outline_leaves_no_fill_and_no_reset_out() -> None:
             grouped_copy(to)
             torch.add(1, 2, out=self.f[:n])
             self.g.narrow(0, 0, n).copy_(0)
-    """
-    (found,) = outlines(ModuleFacts(Module(textwrap.dedent(source)), "x.py"))
-    assert {"rows", "c", "e", "f", "g"} <= found.fills.keys()
-    assert {"lens", "a", "b", "d"} <= found.resets.keys()
+    """)
+    assert {one.region.leaf for one in found.copies} == {"rows", "c", "e", "f", "g"}
+    assert {one.region.leaf for one in found.constants} == {"lens", "a", "b", "d"}
 
 
 STALE = """
@@ -713,8 +701,8 @@ def replay(self, batch, bs, raw_bs):
 """
 
 
-def is_candidate(source: str) -> bool:
-    return any(candidates(outlines(ModuleFacts(Module(source), "x.py"))))
+def is_stale(source: str) -> bool:
+    return bool(lint_text(source.encode(), "x.py", [rule()]))
 
 
 @pytest.mark.parametrize(
@@ -728,20 +716,20 @@ def is_candidate(source: str) -> bool:
     ],
     ids=["reset for sure", "no sizes compared", "no raw size", "no buffer", "no front"],
 )
-def test_what_cannot_be_stale_is_cleared_without_a_tree(source: str) -> None:
+def test_what_cannot_be_stale_is_no_finding(source: str) -> None:
     source = source.replace("self.seq_lens[:raw_bs]", "torch.empty(bs)[:raw_bs]")
-    assert not is_candidate(source)
+    assert not is_stale(source)
 
 
 def test_a_reset_front_keeps_its_tail() -> None:
     front = "view = self.rows[:raw_bs]\n    view.zero_()\n    view.copy_(batch.rows)"
     source = STALE.replace("self.rows[:raw_bs].copy_(batch.rows)", front)
-    assert is_candidate(source.replace("self.seq_lens[:raw_bs]", "torch.empty(bs)[:raw_bs]"))
+    assert is_stale(source.replace("self.seq_lens[:raw_bs]", "torch.empty(bs)[:raw_bs]"))
 
 
 def test_what_may_be_stale_is_left_to_the_rule() -> None:
-    assert is_candidate(STALE)
-    assert is_candidate(STALE.replace("self.seq_lens[:raw_bs]", "torch.empty(bs)[:raw_bs]"))
+    assert is_stale(STALE)
+    assert is_stale(STALE.replace("self.seq_lens[:raw_bs]", "torch.empty(bs)[:raw_bs]"))
 
 
 # The fix.
@@ -887,15 +875,15 @@ def test_truth_holds_for_fm201() -> None:
     assert clean <= truth.MOST_CLEAN
 
 
-def test_stages_clear_nothing_that_the_rule_would_flag(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_words_clear_nothing_that_the_rule_would_flag(monkeypatch: pytest.MonkeyPatch) -> None:
     folder = wheel_source("sglang", "0.5.13") / "sglang/srt/speculative"
     files = list(python_files([folder]))
     staged = [finding for path in files for finding in lint_file(path, [rule()])]
-    monkeypatch.setattr(type(rule()), "concerns", lambda self, text: True)
-    monkeypatch.setattr(type(rule()), "suspects", lambda self, node, facts: True)
-    monkeypatch.setattr("fmcheck.lint.resets.candidates", iter)
+    everywhere = rule()
+    everywhere.words = ()
+    monkeypatch.setattr("fmcheck.lint.model.resets.FRONT", (("",), ("",)))
     assert staged
-    assert [finding for path in files for finding in lint_file(path, [rule()])] == staged
+    assert [finding for path in files for finding in lint_file(path, [everywhere])] == staged
 
 
 def test_rule_that_is_not_there_flags_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -933,16 +921,16 @@ def quick_and_whole(source: str, code: str) -> tuple[list[Finding], list[Finding
 def test_a_function_that_nests_too_deeply_is_told_of_in_any_case(rest: str) -> None:
     quick, whole = quick_and_whole(f"{STALE}    {DEEP}\n{rest}", "FM201")
 
-    assert [one.code for one in quick] == ["FM001"]
-    assert quick == whole
+    for found in (quick, whole):
+        assert [one.code for one in found] == ["FM001"]
 
 
 def test_one_buffer_alone_has_none_beside_it() -> None:
     alone = STALE.replace("self.rows[:raw_bs].copy_(batch.rows)", "pass")
-    assert not is_candidate(alone)
-    assert not is_candidate(alone.replace("    if bs != raw_bs:\n    ", ""))
-    assert is_candidate(alone.replace("        self.seq_lens.fill_", "        self.rows.fill_"))
-    assert is_candidate(alone.replace("self.seq_lens[:raw_bs]", "self[name][:raw_bs]"))
+    assert not is_stale(alone)
+    assert not is_stale(alone.replace("    if bs != raw_bs:\n    ", ""))
+    assert is_stale(alone.replace("        self.seq_lens.fill_", "        self.rows.fill_"))
+    assert is_stale(alone.replace("self.seq_lens[:raw_bs]", "self[name][:raw_bs]"))
 
 
 def test_a_reset_that_the_module_defines_is_read_however_it_is_defined() -> None:

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-import ast
-import warnings
 from bisect import bisect_right, insort
 from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
+from fmcheck.lint.lazy import cst
 from fmcheck.lint.own import UNUSED_SUPPRESSION
 from fmcheck.lint.source import decode, split_lines
 from fmcheck.report.printable import printable
@@ -131,24 +130,14 @@ def _overlaps(edit: tuple[int, int, str], taken: Sequence[tuple[int, int, str]])
 
 
 def _parses(source: str) -> bool:
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
-            ast.parse(source)
-    except SyntaxError:
-        return _parses_as_newer_python(source)
-    except (ValueError, RecursionError, MemoryError):
+    """Asks libcst, whose grammar does not depend on this interpreter's."""
+    from fmcheck.lint.source.tree import is_too_deep
+
+    if is_too_deep(source):
         return False
-    return True
-
-
-def _parses_as_newer_python(source: str) -> bool:
-    """Asks libcst, whose grammar may be newer than this interpreter's."""
-    import libcst
-
     try:
-        libcst.parse_module(source)
-    except libcst.ParserSyntaxError:
+        cst.parse_module(source)
+    except cst.ParserSyntaxError:
         return False
     return True
 

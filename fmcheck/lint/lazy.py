@@ -1,25 +1,22 @@
-"""The classes of nodes that rules look at, imported at their first use.
-
-Rules write `from fmcheck.lint.lazy import cst` at run time, which are the classes of `tree.py`, and
-`import libcst as cst` for the type checker, which then knows every field.
-"""
+"""libcst, imported when a rule first asks for one of its classes: most files need none of it."""
 
 from __future__ import annotations
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:
+    import libcst as cst
+else:
 
-class LazyModule:
-    """Stands for a module until an attribute of it is asked for."""
+    class _Lazy:
+        """Stands for libcst until an attribute of it is asked for."""
 
-    def __init__(self, name: str) -> None:
-        self._name = name
+        def __getattr__(self, attribute: str) -> Any:
+            value = getattr(importlib.import_module("libcst"), attribute)
+            setattr(self, attribute, value)
+            return value
 
-    def __getattr__(self, attribute: str) -> Any:
-        value = getattr(importlib.import_module(self._name), attribute)
-        setattr(self, attribute, value)
-        return value
+    cst = _Lazy()
 
-
-cst = LazyModule("fmcheck.lint.tree")
+__all__ = ["cst"]

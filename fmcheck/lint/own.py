@@ -39,9 +39,9 @@ OWN_CODES = {
             Severity.ERROR,
             """A file, or a part of one, that could not be checked.
 
-It cannot be read, is not in its own encoding, does not parse, nests too deeply, or has a grammar
-newer than that of the Python that fmcheck runs on. The run goes on with the other
-files and ends with exit status 2. Nothing turns this off: what nobody looked at is not clean.
+It cannot be read, is not in its own encoding, does not parse, nests too deeply, or is too long to
+be parsed in one piece. The run goes on with the other files and ends with exit status 2. Nothing
+turns this off: what nobody looked at is not clean.
 """,
         ),
         OwnCode(

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import stored
+from fmcheck.lint.binding import binding, releases_of
 from fmcheck.lint.engine import lint_text
 from fmcheck.lint.work import Task
 from fmcheck.registry import contract_files
@@ -26,7 +27,9 @@ if TYPE_CHECKING:
 def lint_as(job: Job, text: bytes) -> list[Finding]:
     """Lints `text` as the file of the job would be, suppression comments included."""
     path = str(job.path)
-    found = lint_text(text, path, job.rules)
+    # A contract that the settings name binds every file: a fork may have any name.
+    is_told = bool(job.policy.located.settings.contracts)
+    found = lint_text(text, path, job.rules if is_told else binding(job.rules, path, text))
     if b"fmcheck:" not in text:
         return found  # there is no such comment
     from fmcheck.lint import suppressions
@@ -36,7 +39,8 @@ def lint_as(job: Job, text: bytes) -> list[Finding]:
 
 def task_for(job: Job) -> Task:
     """Returns the task of a job."""
-    return Task(str(job.path), _way(job.rules, job.codes), partial(lint_as, job))
+    way = _way(job.rules, job.codes) + releases_of(job.rules, str(job.path))
+    return Task(str(job.path), way, partial(lint_as, job))
 
 
 @cache

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import os
 import re
 from fnmatch import fnmatchcase
@@ -12,14 +11,15 @@ from typing import TYPE_CHECKING
 from fmcheck.contract import applies
 from fmcheck.contract.names import files, references, words
 from fmcheck.errors import nearest
-from fmcheck.lint.module import parse
-from fmcheck.lint.names import lies_in, literal
-from fmcheck.lint.nodes import FUNCTIONS
+from fmcheck.lint.globs import lies_in, literal
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.model.expressions import targets
 from fmcheck.lint.source import decode, read
-from fmcheck.lint.words import may_define, whole_words, words_around
+from fmcheck.lint.source.walking import children
+from fmcheck.lint.source.words import may_define, whole_words, words_around
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from fmcheck.contract import Contract
@@ -60,8 +60,8 @@ class Source:
         """
         if path not in self._bound:
             try:
-                self._bound[path] = {*_bound(parse(self.text(path)).body, "")}
-            except SyntaxError:
+                self._bound[path] = {*_bound(cst.parse_module(self.text(path)).body, "")}
+            except cst.ParserSyntaxError:
                 self._bound[path] = {"*"}
         return self._bound[path]
 
@@ -145,23 +145,28 @@ def _defines(reference: str, source: Source) -> bool:
     return name in defined or "*" in defined or is_inherited
 
 
-def _bound(body: Sequence[ast.AST], prefix: str) -> Iterator[str]:
+def _bound(body: Iterable[cst.CSTNode], prefix: str) -> Iterator[str]:
     for node in body:
-        if isinstance(node, FUNCTIONS):
+        if isinstance(node, cst.FunctionDef):
             # A module's own `__getattr__` may give anything (PEP 562).
-            yield "*" if prefix + node.name == "__getattr__" else prefix + node.name
-        elif isinstance(node, ast.ClassDef):
-            yield prefix + node.name
+            name = prefix + node.name.value
+            yield "*" if name == "__getattr__" else name
+        elif isinstance(node, cst.ClassDef):
+            yield prefix + node.name.value
             if node.bases:
-                yield f"{prefix}{node.name}.*"
-            yield from _bound(node.body, f"{prefix}{node.name}.")
-        elif isinstance(node, (ast.Import, ast.ImportFrom)):
-            yield from (prefix + (one.asname or one.name) for one in node.names)
-        elif isinstance(node, ast.Assign):
-            yield from (prefix + one.id for one in node.targets if isinstance(one, ast.Name))
-        else:
-            for name in ("body", "orelse", "finalbody", "handlers"):
-                yield from _bound(getattr(node, name, ()), prefix)
+                yield f"{prefix}{node.name.value}.*"
+            yield from _bound(node.body.body, f"{prefix}{node.name.value}.")
+        elif isinstance(node, (cst.Import, cst.ImportFrom)):
+            if isinstance(node.names, cst.ImportStar):
+                yield prefix + "*"
+            else:
+                yield from (
+                    prefix + (one.evaluated_alias or one.evaluated_name) for one in node.names
+                )
+        elif isinstance(node, cst.Assign):
+            yield from (prefix + one.value for one in targets(node) if isinstance(one, cst.Name))
+        elif not isinstance(node, cst.BaseSmallStatement):
+            yield from _bound(children(node), prefix)
 
 
 def _stands(name: str, text: str) -> bool:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fmcheck.contract import load_contract
 from fmcheck.lint.engine import FAILED, lint_text
 from fmcheck.lint.fix import UNPARSED, fix_text
+from fmcheck.lint.source.file import File
 from fmcheck.registry import contract_files, rules
 from tests.corpus import cache_folder
 from tests.fuzz.crash import where
@@ -96,7 +97,8 @@ def seeds(*, trees: bool = True) -> tuple[str, ...]:
             if path.stat().st_size > MOST_BYTES:
                 continue
             text = path.read_bytes()
-            if sum(rule.concerns(text) for rule in all_rules()) >= 3:
+            file = File(str(path), text)
+            if sum(rule.applies(file) and file.holds_all(rule.words) for rule in all_rules()) >= 3:
                 found.append(text.decode("utf-8", errors="replace"))
     return tuple(found)
 

@@ -1,0 +1,223 @@
+"""Accesses: where one function gathers from relay buffers, and where it writes to them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.names import squeezed
+from fmcheck.lint.model.relays import ROW_METHODS, ROW_WRITES, Relays
+from fmcheck.lint.source.walking import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+    from libcst import CSTNode
+
+    from fmcheck.lint.model.function import Function
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """One gather from a relay buffer, or one write to it, by the rows `index`.
+
+    `index` is the rows' source without spaces, names that stand for others replaced. `node` is the
+    whole read, or the whole target. `value` is what is written, `bound` the text of what a gather
+    is assigned to. `is_declared` is False for a buffer that only looks like its siblings.
+    """
+
+    buffer: str
+    index: str
+    node: CSTNode
+    is_write: bool
+    is_declared: bool = True
+    is_opaque: bool = False
+    value: CSTNode | None = None
+    bound: tuple[str, ...] = ()
+
+    @property
+    def is_constant(self) -> bool:
+        """Tells whether one constant is written: rows are invalidated, or put back to a start."""
+        value = self.value
+        if isinstance(value, cst.UnaryOperation):
+            value = value.expression
+        if isinstance(value, cst.Name):
+            return bool(value.value.isupper())
+        return isinstance(value, (cst.Integer, cst.Float))
+
+
+class Accesses:
+    """The gathers and writes of relay buffers in one function, in source order.
+
+    Buffers that only look like declared ones count where a declared one is named beside them.
+    """
+
+    def __init__(self, function: Function, relays: Relays) -> None:
+        self.function = function
+        self._part = function.part
+        self._relays = relays
+        self.names = function.names
+        self._written: dict[CSTNode, CSTNode | None] = {}
+        self._bound: dict[CSTNode, tuple[str, ...]] = {}
+        self._calls: list[cst.Call] = []
+        subscripts: list[cst.Subscript] = []
+        self._is_told = False
+        for node in walk(function.node):
+            if isinstance(node, cst.Attribute) and relays.declares(node.attr.value):
+                self._is_told = True
+            if isinstance(node, cst.Subscript):
+                subscripts.append(node)
+            elif isinstance(node, cst.Call):
+                self._calls.append(node)
+            self._note(node)
+        found = [access for node in subscripts for access in self._subscript(node)]
+        found += [access for node in self._calls for access in self._call(node)]
+        order = {id(node): number for number, node in enumerate(walk(function.node))}
+        self.all: Sequence[Access] = sorted(found, key=lambda one: order[id(one.node)])
+
+    @property
+    def gathers(self) -> Sequence[Access]:
+        """The reads of rows."""
+        return [one for one in self.all if not one.is_write]
+
+    @property
+    def writes(self) -> Sequence[Access]:
+        """The writes of rows."""
+        return [one for one in self.all if one.is_write]
+
+    @property
+    def calls(self) -> Sequence[cst.Call]:
+        """Every call of the function."""
+        return self._calls
+
+    def guards(self, index: str) -> Iterator[cst.Call]:
+        """Yields the calls that are handed a relay buffer and these rows, and are no gather."""
+        for call in self._calls:
+            if last_name(call.func) in ROW_WRITES or self._relays.is_opaque(last_name(call.func)):
+                continue
+            values = [argument.value for argument in call.args]
+            if any(self._is_relay(one) for one in values) and any(
+                self.index_text(one) == index for one in values
+            ):
+                yield call
+
+    def index_text(self, node: CSTNode) -> str:
+        """Returns the source of an index, a name that stands for one other thing replaced by it."""
+        seen: set[str] = set()
+        while isinstance(node, cst.Name) and node.value not in seen:
+            seen.add(node.value)
+            values = self.names.values(node.value)
+            if len(values) != 1 or not isinstance(values[0], (cst.Name, cst.Attribute)):
+                break
+            node = values[0]
+        return squeezed(self._part.code(node))
+
+    def _note(self, node: CSTNode) -> None:
+        if isinstance(node, cst.Assign):
+            targets = [target.target for target in node.targets]
+            for target in targets:
+                for inner in _unpacked(target):
+                    self._written[inner] = node.value
+            self._bind(node.value, targets)
+        elif isinstance(node, (cst.AugAssign, cst.AnnAssign)):
+            self._written[node.target] = node.value
+            if node.value is not None:
+                self._bind(node.value, [node.target])
+        elif isinstance(node, cst.Del):
+            self._written[node.target] = None
+
+    def _bind(self, value: CSTNode, targets: Iterable[CSTNode]) -> None:
+        texts = tuple(squeezed(self._part.code(target)) for target in targets)
+        for inner in walk(value):
+            self._bound[inner] = texts
+
+    def _subscript(self, node: cst.Subscript) -> Iterator[Access]:
+        index = node.slice[0].slice if node.slice else None
+        if not isinstance(index, cst.Index) or _is_one_row(index.value):
+            return
+        is_write = node in self._written
+        if is_write and self._written[node] is None:
+            return
+        for buffer, declared in self._relay_buffers(node.value):
+            yield Access(
+                buffer,
+                self.index_text(index.value),
+                node,
+                is_write,
+                declared,
+                value=self._written.get(node),
+                bound=self._bound.get(node, ()),
+            )
+
+    def _call(self, call: cst.Call) -> Iterator[Access]:
+        word = last_name(call.func)
+        values = [argument.value for argument in call.args]
+        if isinstance(call.func, cst.Attribute) and word in ROW_METHODS:
+            position = ROW_METHODS[word]
+            if len(values) > position:
+                value = values[-1] if word in ROW_WRITES else None
+                for buffer, declared in self._relay_buffers(call.func.value):
+                    yield Access(
+                        buffer,
+                        self.index_text(values[position]),
+                        call,
+                        word in ROW_WRITES,
+                        declared,
+                        value=value,
+                        bound=self._bound.get(call, ()),
+                    )
+        rows = self._relays.opaque_reads(word)
+        if rows is not None:
+            index = self._rows_of(call, rows)
+            for value in values:
+                for buffer, declared in self._relay_buffers(value):
+                    bound = self._bound.get(call, ())
+                    yield Access(buffer, index, call, False, declared, is_opaque=True, bound=bound)
+
+    def _rows_of(self, call: cst.Call, rows: str) -> str:
+        """Returns the rows that a kernel is handed: by keyword, or the first that is no buffer."""
+        for argument in call.args:
+            if argument.keyword is not None and argument.keyword.value == rows:
+                return self.index_text(argument.value)
+        others = [one.value for one in call.args if not self._is_relay(one.value)]
+        return self.index_text(others[0]) if others else ""
+
+    def _is_relay(self, node: CSTNode) -> bool:
+        return any(True for _ in self._relay_buffers(node))
+
+    def _relay_buffers(self, node: CSTNode) -> Iterator[tuple[str, bool]]:
+        found: dict[str, bool] = {}
+        for region in self.names.regions(node):
+            declared = self._relays.buffer(region, self._part.identity)
+            if declared or (declared is False and self._is_told):
+                found[region.leaf] = bool(declared)
+        yield from found.items()
+
+
+def parents(function: CSTNode, kind: type[CSTNode]) -> Mapping[int, CSTNode]:
+    """Returns the innermost node of a kind above each node, by the `id` of the node."""
+    found: dict[int, CSTNode] = {}
+    for outer in walk(function):
+        if isinstance(outer, kind):
+            for inner in walk(outer):
+                if inner is not outer:
+                    found[id(inner)] = outer
+    return found
+
+
+def _unpacked(target: CSTNode) -> Iterator[CSTNode]:
+    if isinstance(target, (cst.Tuple, cst.List)):
+        for element in target.elements:
+            yield from _unpacked(element.value)
+    else:
+        yield target
+
+
+def _is_one_row(index: CSTNode) -> bool:
+    if isinstance(index, cst.UnaryOperation):
+        index = index.expression
+    return isinstance(index, (cst.Integer, cst.SimpleString, cst.Ellipsis)) or (
+        isinstance(index, cst.Name) and index.value == "None"
+    )

@@ -1,0 +1,62 @@
+"""Effects: what a call of a function does for its caller, followed through the file.
+
+Followed so far and no further: a function that calls itself, or a chain that is longer, is unknown.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.model.streams import ANYTHING, HOST, goes_to_host
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fmcheck.lint.model.function import Function
+
+#: How many calls are followed, one from another.
+MOST_CALLS = 3
+
+
+def waits_on_host(function: Function, followed: int = 0) -> bool:
+    """Tells whether each call of a function waits on the host; no where that is unknown."""
+    if function.waits is None:
+        function.waits = False  # of one that calls itself
+        if followed < MOST_CALLS:
+            flow = function.flow
+            reached = [one for one in _waits(function, followed) if flow.contains(one)]
+            function.waits = bool(reached) and flow.any_on_every_path(reached)
+    return function.waits
+
+
+def _waits(function: Function, followed: int) -> Iterator[cst.CSTNode]:
+    """Yields what a function waits by on the host, calls of functions that do among it."""
+    for wait in function.streams().waits:
+        if wait.waiter in (HOST, ANYTHING):
+            yield wait.node
+    for call in function.calls:
+        callee = function.called(call)
+        if callee is not None and waits_on_host(callee, followed + 1):
+            yield call
+
+
+def returns_copy(function: Function) -> bool:
+    """Tells whether each return gives a copy to the host that nothing in the function waits for."""
+    copies = {one.node for one in function.streams().copies if one.target is None}
+    if not copies:
+        return False
+    returns = [node.value for node in function.nodes if isinstance(node, cst.Return)]
+    for value in returns:
+        given = [one for one in _values(value, function) if isinstance(one, cst.Call)]
+        if not given or not all(one in copies and goes_to_host(one) for one in given):
+            return False
+    return bool(returns) and not any(True for _ in _waits(function, 0))
+
+
+def _values(value: cst.CSTNode | None, function: Function) -> Iterator[cst.CSTNode]:
+    """Yields what an expression is, or what its name is bound to."""
+    if isinstance(value, cst.Name):
+        yield from function.names.values(value.value)
+    elif value is not None:
+        yield value

@@ -1,0 +1,95 @@
+"""Expressions: what one names, calls, or says as a literal."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.model.vocabulary import HELD
+
+if TYPE_CHECKING:
+    from collections.abc import Mapping, Sequence
+
+
+def dotted(node: cst.CSTNode) -> str | None:
+    """Returns `a.b.c` for a chain of plain names, None for anything else."""
+    parts: list[str] = []
+    while isinstance(node, cst.Attribute):
+        parts.append(node.attr.value)
+        node = node.value
+    if not isinstance(node, cst.Name):
+        return None
+    parts.append(node.value)
+    return ".".join(reversed(parts))
+
+
+def last_name(node: cst.CSTNode) -> str:
+    """Returns the last part of what is called: `f` of `a.b().f`."""
+    if isinstance(node, cst.Attribute):
+        return str(node.attr.value)
+    return dotted(node) or ""
+
+
+def number(node: cst.CSTNode) -> int | None:
+    """Returns what an integer literal is, with its sign; None for anything else."""
+    if isinstance(node, cst.UnaryOperation) and isinstance(node.operator, cst.Minus):
+        inner = number(node.expression)
+        return None if inner is None else -inner
+    return int(node.value, 0) if isinstance(node, cst.Integer) else None
+
+
+def keywords(call: cst.Call) -> Mapping[str, cst.BaseExpression]:
+    """Returns the keyword arguments of a call by their names."""
+    return {one.keyword.value: one.value for one in call.args if one.keyword is not None}
+
+
+def arguments(call: cst.Call) -> Sequence[cst.BaseExpression]:
+    """Returns the values of a call's arguments."""
+    return [one.value for one in call.args]
+
+
+def receiver(call: cst.Call) -> cst.BaseExpression | None:
+    """Returns what a method is called on, None for a plain function."""
+    return call.func.value if isinstance(call.func, cst.Attribute) else None
+
+
+def is_name(node: cst.CSTNode | None, name: str) -> bool:
+    """Tells whether a node is this plain name: `True` and `None` are names too."""
+    return isinstance(node, cst.Name) and node.value == name
+
+
+def literal_elements(node: cst.CSTNode) -> Sequence[cst.BaseExpression] | None:
+    """Returns the elements of a list, tuple or set display, None for any other expression."""
+    if isinstance(node, (cst.List, cst.Tuple, cst.Set)):
+        return [element.value for element in node.elements]
+    return None
+
+
+def holder(node: cst.CSTNode) -> str:
+    """Returns the dotted name of what an expression is, or is a part, half or view of."""
+    parts: list[str] = []
+    while True:
+        if isinstance(node, cst.Attribute):
+            parts.append(node.attr.value)
+            node = node.value
+        elif isinstance(node, cst.Subscript):
+            parts.clear()
+            node = node.value
+        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            parts.clear()
+            node = node.func.value
+        else:
+            break
+    while parts and parts[0] in HELD:
+        del parts[0]
+    name = node.value if isinstance(node, cst.Name) else ""
+    return ".".join([name, *reversed(parts)])
+
+
+def targets(node: cst.CSTNode) -> Sequence[cst.BaseExpression]:
+    """Returns what a statement or a walrus assigns to; nothing for anything else."""
+    if isinstance(node, cst.Assign):
+        return [one.target for one in node.targets]
+    if isinstance(node, (cst.AnnAssign, cst.NamedExpr)) and node.value is not None:
+        return [node.target]
+    return ()

@@ -1,0 +1,389 @@
+"""Graph inputs: how a function fills and resets a graph runner's static buffers, and for whom."""
+
+from __future__ import annotations
+
+import enum
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.model.expressions import last_name, number
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.names import ANY, Region, Regions
+from fmcheck.lint.model.sizes import Sizes
+from fmcheck.lint.model.vocabulary import RESET_WORDS
+from fmcheck.lint.source.walking import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from libcst import CSTNode
+
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.model.sizes import Pair
+
+#: Methods of a tensor that set all of it to one value; `fill` is numpy's.
+RESETS = frozenset({"zero_", "fill_", "fill"})
+#: Parts of the names of functions that reset nothing: they make a tensor, or look at one.
+_NO_RESET = re.compile(r"zeros|non_?zero|is_?zero")
+#: Parts of a name that say that it is of lengths.
+_LENGTH = frozenset({"len", "lens", "length", "lengths", "seqlen", "seqlens"})
+
+
+class Kind(enum.Enum):
+    """What a write puts into a buffer."""
+
+    COPY = "a copy"
+    CONSTANT = "one value"
+    REBOUND = "another tensor"
+
+
+class When(enum.Enum):
+    """For which batches a write is reached."""
+
+    ALWAYS = "always"
+    PADDED = "when padded"
+    UNPADDED = "when not padded"
+    SOMETIMES = "sometimes"
+
+
+Tests: TypeAlias = "tuple[tuple[CSTNode, bool], ...]"
+
+
+@dataclass(frozen=True, slots=True)
+class Write:
+    """One write to a region.
+
+    `site` is what is written to, as the write names it. `tests` are the conditions that it stands
+    under and whether each held; `order` counts the writes of the function; `in_place` tells a
+    tensor's own method from an assignment. `voids` tells that the value marks rows as empty: a
+    negative number, or zero for a length. `is_guessed` tells that the name of a function says it.
+    """
+
+    region: Region
+    kind: Kind
+    site: CSTNode
+    order: int
+    tests: Tests
+    in_place: bool
+    voids: bool = False
+    is_guessed: bool = False
+
+
+class Filling:
+    """One function's writes to buffers, and the calls by which others write for it.
+
+    What functions of the module reset is read there, and not guessed from their names.
+    """
+
+    def __init__(self, function: Function) -> None:
+        self.function = function
+        self.part = function.part
+        self.name = function.name
+        self._names = function.names
+        self.writes: list[Write] = []
+        self.calls: set[str] = set()
+        self._tests: Tests = ()
+        self._statements(function.node.body)
+        copies = [one for one in self.writes if one.kind is Kind.COPY and one.region.is_head]
+        self.sizes = Sizes(self._names, self.part, [one.region.stop for one in copies])
+        self.learn(function)
+        for fill in self.writes:
+            stop = fill.region.stop if self._is_reset(fill) else None
+            if stop is not None:
+                self.sizes.learn_raw(stop)
+
+    def _is_reset(self, fill: Write) -> bool:
+        """Tells whether a buffer whose head is copied to is also made one value as a whole."""
+        is_head = fill.kind is Kind.COPY and fill.region.is_head
+        return is_head and self._reset_whole.may_be(fill.region)
+
+    @cached_property
+    def _reset_whole(self) -> Regions:
+        return Regions(
+            write.region
+            for write in self.writes
+            if write.kind is Kind.CONSTANT and write.region.is_whole
+        )
+
+    @property
+    def copies(self) -> Sequence[Write]:
+        """Its copies to the front of a buffer."""
+        return [one for one in self.writes if one.kind is Kind.COPY and one.region.is_head]
+
+    @property
+    def constants(self) -> Sequence[Write]:
+        """What it sets to one value, and the tails that it writes."""
+        return [one for one in self.writes if one.kind is Kind.CONSTANT or one.region.is_tail]
+
+    def mentions(self, leaf: str, writes: Iterable[Write]) -> bool:
+        """Tells whether one of some writes is to a buffer of this name, or to what holds one."""
+        names = (one.region.path.replace(ANY, "").split(".") for one in writes)
+        return any(leaf in parts for parts in names)
+
+    @cached_property
+    def fills(self) -> Sequence[Write]:
+        """The copies that reach up to the raw size only."""
+        return [
+            write
+            for write in self.writes
+            if write.kind is Kind.COPY
+            and write.region.leaf
+            and write.region.is_head
+            and self.sizes.is_raw(write.region.stop)
+            and self.when(write) is not When.UNPADDED
+        ]
+
+    @cached_property
+    def resets(self) -> Sequence[Write]:
+        """The writes that leave nothing stale in a padded tail."""
+        return [
+            write
+            for write in self.writes
+            if self._covers_tail(write) and self.when(write) is not When.UNPADDED
+        ]
+
+    def _covers_tail(self, write: Write) -> bool:
+        region = write.region
+        if region.is_whole:
+            return True
+        # `buf[1:n]` starts at the front, as `buf[:n]` does.
+        if region.is_tail and not (isinstance(region.start, cst.Integer) and region.stop):
+            return not self.sizes.is_padded(region.start)
+        if self.sizes.is_padded(region.stop):
+            return True
+        is_known = self.sizes.is_raw(region.stop) or isinstance(region.stop, cst.Integer)
+        return write.kind is Kind.CONSTANT and not is_known
+
+    def when(self, write: Write) -> When:
+        """Returns for which batches a write of this function is reached."""
+        held = {self.reached(test, outcome) for test, outcome in write.tests}
+        for one in (When.UNPADDED, When.PADDED, When.SOMETIMES):
+            if one in held:
+                return one
+        return When.ALWAYS
+
+    def reached(self, test: CSTNode, outcome: bool) -> When:
+        """Returns which batches see `test` come out as `outcome`."""
+        return self._reached(test, outcome, {})
+
+    def _reached(self, test: CSTNode, outcome: bool, known: dict[tuple[str, bool], When]) -> When:
+        """Returns the same; `known` holds what names came to, which may be made of themselves."""
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            return self._reached(test.expression, not outcome, known)
+        if isinstance(test, cst.BooleanOperation):
+            sides = {self._reached(side, outcome, known) for side in (test.left, test.right)}
+            if len(sides) == 1:
+                return sides.pop()
+            # Both sides hold for an `and` that is true, both fail for an `or` that is false.
+            if isinstance(test.operator, cst.And) is outcome:
+                told = sides & {When.PADDED, When.UNPADDED}
+                return told.pop() if len(told) == 1 else When.SOMETIMES
+            # `pad or raw != bs` holds for every padded batch, and for others too.
+            return When.PADDED if When.PADDED in sides and outcome else When.SOMETIMES
+        if isinstance(test, cst.NamedExpr):
+            return self._reached(test.value, outcome, known)
+        if isinstance(test, cst.Name):
+            values = self._names.values(test.value)
+            if len(values) == 1 and not isinstance(values[0], cst.Name):
+                key = (test.value, outcome)
+                if key not in known:
+                    known[key] = When.SOMETIMES  # what is read while it is being made
+                    known[key] = self._reached(values[0], outcome, known)
+                return known[key]
+        if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+            operator, right = test.comparisons[0].operator, test.comparisons[0].comparator
+            if isinstance(right, cst.Name) and right.value == "None":
+                # A buffer that is not there needs no reset.
+                is_there = isinstance(operator, cst.IsNot) is outcome
+                return When.ALWAYS if is_there else When.SOMETIMES
+            outcome = outcome is not isinstance(operator, cst.Equal)
+        if not self.sizes.compare(self._pair(test)):
+            return When.SOMETIMES
+        return When.PADDED if outcome else When.UNPADDED
+
+    def _pair(self, node: CSTNode) -> Pair:
+        """Returns what may be (raw, padded) in a comparison or a difference, or nothing.
+
+        No order for `raw > x` and `raw <= x`: those ask whether the batch fits.
+        """
+        if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Subtract):
+            return [(node.right, node.left)]
+        if isinstance(node, cst.Name):
+            values = self._names.values(node.value)
+            if len(values) == 1 and isinstance(values[0], cst.BinaryOperation):
+                return self._pair(values[0])
+        if not isinstance(node, cst.Comparison) or len(node.comparisons) != 1:
+            return ()
+        left, right = node.left, node.comparisons[0].comparator
+        operator = node.comparisons[0].operator
+        if isinstance(right, cst.Integer):
+            # `padding > 0`
+            return self._pair(left) if isinstance(left, (cst.Name, cst.BinaryOperation)) else ()
+        if isinstance(operator, (cst.Equal, cst.NotEqual)):
+            return [(left, right), (right, left)]
+        if isinstance(operator, cst.LessThan):
+            return [(left, right)]
+        return [(right, left)] if isinstance(operator, cst.GreaterThan) else ()
+
+    def learn(self, function: Function) -> None:
+        """Reads a function's comparisons for what they say about raw and padded sizes."""
+        nodes = function.nodes
+        tests: list[CSTNode] = [node for node in nodes if isinstance(node, cst.Comparison)]
+        asked = [node.test for node in nodes if isinstance(node, (cst.If, cst.IfExp))]
+        tests += [one.value if isinstance(one, cst.NamedExpr) else one for one in asked]
+        for test in tests:
+            self.sizes.compare(self._pair(test))
+
+    # From here on: gathering the writes.
+
+    def _statements(self, suite: CSTNode) -> None:
+        for statement in getattr(suite, "body", ()):
+            self._statement(statement)
+
+    def _statement(self, node: CSTNode) -> None:
+        if isinstance(node, cst.If):
+            self._branches(node)
+            return
+        parts = [getattr(node, name, None) for name in ("test", "iter", "items", "subject")]
+        for part in parts:
+            if part is not None:
+                self._expressions(part)
+        # A handler comes before the `else` that runs in its place.
+        bodies = [getattr(node, "body", None), *getattr(node, "handlers", ())]
+        bodies += [getattr(node, name, None) for name in ("orelse", "finalbody")]
+        bodies += getattr(node, "cases", ())
+        if isinstance(node, cst.BaseSmallStatement):
+            self._expressions(node)
+        elif isinstance(node, (cst.SimpleStatementLine, cst.BaseSuite)):
+            self._statements(node)
+        else:
+            for body in bodies:
+                if body is not None:
+                    self._statement(body)
+
+    def _branches(self, node: cst.If) -> None:
+        outer = self._tests
+        self._expressions(node.test)
+        self._tests = (*outer, (node.test, True))
+        self._statements(node.body)
+        self._tests = (*outer, (node.test, False))
+        if isinstance(node.orelse, cst.If):
+            self._branches(node.orelse)
+        elif node.orelse is not None:
+            self._statements(node.orelse.body)
+        self._tests = outer
+
+    def _expressions(self, root: Any) -> None:
+        for part in root if isinstance(root, (list, tuple)) else [root]:
+            for node in walk(part):
+                if isinstance(node, cst.Call):
+                    self._call(node)
+                elif isinstance(node, cst.Assign):
+                    for target in node.targets:
+                        self._assignment(target.target, node.value)
+
+    def _write(
+        self,
+        site: CSTNode,
+        kind: Kind,
+        regions: Iterable[Region] | None = None,
+        *,
+        in_place: bool = True,
+        value: int | None = None,
+        guessed: bool = False,
+    ) -> None:
+        """Notes a write of `value` to `regions`, by default to those that `site` names."""
+        for region in self._names.regions(site) if regions is None else regions:
+            order = len(self.writes)
+            voids = value is not None and (value < 0 or (not value and _is_length(region.leaf)))
+            self.writes.append(
+                Write(region, kind, site, order, self._tests, in_place, voids, guessed)
+            )
+
+    def _assignment(self, target: CSTNode, value: CSTNode) -> None:
+        if isinstance(target, cst.Attribute):
+            self._write(target, Kind.REBOUND, in_place=False)
+        elif isinstance(target, cst.Subscript):
+            kind = Kind.CONSTANT if _is_constant(value) else Kind.COPY
+            self._write(target, kind, in_place=False, value=number(value))
+
+    def _call(self, call: cst.Call) -> None:
+        func = call.func
+        name = func.attr if isinstance(func, cst.Attribute) else func
+        word = name.value if isinstance(name, cst.Name) else ""
+        receiver = func.value if isinstance(func, cst.Attribute) else None
+        for arg in call.args:
+            if arg.keyword is not None and arg.keyword.value == "out":
+                self._write(arg.value, Kind.COPY)
+        if receiver is not None and word in RESETS:
+            value = number(call.args[0].value) if call.args else 0
+            self._write(receiver, Kind.CONSTANT, value=value)
+        elif receiver is not None and word == "copy_":
+            self._write(receiver, Kind.COPY)
+        elif "copy" in word and call.args:
+            self._grouped(call.args[0].value, Kind.COPY)
+        elif "foreach_" in word and any(reset in word for reset in ("zero", "fill")) and call.args:
+            self._grouped(call.args[0].value, Kind.CONSTANT)
+        else:
+            self._helper(call, word, receiver)
+
+    def _is_defined(self, word: str) -> bool:
+        """Tells whether the module has a function of this name, which names what it resets."""
+        parts = self.part.module.defining(word)
+        found = [one for part in parts for one in functions(part) if one.name == word]
+        return any(not _resets_any(one) for one in found)
+
+    def _grouped(self, listed: CSTNode, kind: Kind) -> None:
+        """Notes one call that writes all tensors of a list."""
+        for element in self._names.elements(listed) or ():
+            self._write(element, kind)
+
+    def _helper(self, call: cst.Call, word: str, receiver: CSTNode | None) -> None:
+        """Notes a call of a function that is not seen here and that, by its name, resets."""
+        if receiver is None or self.part.code(receiver) in ("self", "cls", "super()"):
+            self.calls.add(word)
+        name = _NO_RESET.sub("", word)
+        if not any(part in name for part in RESET_WORDS) or self._is_defined(word):
+            return
+        handed: list[CSTNode] = [arg.value for arg in call.args]
+        # `context.reset()` resets something, but nobody knows what.
+        is_own = not handed
+        if receiver is not None and self.part.code(receiver) != "super()":
+            handed.append(receiver)
+        elif receiver is not None:
+            self._write(call, Kind.CONSTANT, [Region(f"self{ANY}", "", call)], guessed=True)
+        for one in handed:
+            for element in self._names.elements(one) or [one]:
+                regions = self._names.regions(element)
+                held = [region.element(call) for region in regions]
+                self._write(call, Kind.CONSTANT, [*regions, *held], guessed=is_own)
+
+
+def fillings(these: Iterable[Function]) -> Iterator[Filling]:
+    """Yields the fillings of some functions, each made once for all rules."""
+    for function in these:
+        memo = function.module.memo.setdefault("fillings", {})
+        if function not in memo:
+            memo[function] = Filling(function)
+        yield memo[function]
+
+
+def _resets_any(function: Function) -> bool:
+    """Tells whether a function may reset buffers that it does not name: in a loop over some."""
+    words = {last_name(call.func) for call in function.calls}
+    return bool(words & RESETS) and bool(words & {"getattr", "values", "items"})
+
+
+def _is_length(leaf: str) -> bool:
+    return not _LENGTH.isdisjoint(leaf.split("_"))
+
+
+def _is_constant(node: CSTNode) -> bool:
+    if isinstance(node, cst.UnaryOperation):
+        return _is_constant(node.expression)
+    return isinstance(node, (cst.Integer, cst.Float)) or (
+        isinstance(node, cst.Name) and node.value in ("True", "False")
+    )

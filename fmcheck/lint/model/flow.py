@@ -1,0 +1,368 @@
+"""Flow: in which order the statements of one function run, and under which conditions.
+
+    flow = Flow(function, part)        # function: cst.FunctionDef, of `part`
+    flow.dominates(first, then)         # every path to `then` has passed `first`
+    flow.covers(first, then)            # the same, or `first` asks for no condition beyond `then`'s
+    flow.may_follow(first, then)        # some path leads from `first` to `then`
+    flow.always_follows(first, then)    # every path from `first` to a return passes `then`
+    flow.on_every_path(node)            # every path from the entry to a return passes `node`
+    flow.excludes(first, then)          # no run passes both, by the tests that each stands under
+    flow.known(node)                    # the tests that have been made when `node` runs
+    flow.withs(node), flow.loops(node)  # what encloses it, outermost first
+    flow.steps, flow.position(node)     # statements in source order, and where a node stands
+
+Any node of the function may be asked about; what counts is its step: a simple statement, or the
+head of a compound one (the test of an `if`, the items of a `with`). Within a step nothing has an
+order. A nested function or class is one step, whatever is in it: make a Flow of its own for it.
+
+Paths follow `if`, loops, `try`, `match`, `with`, `return`, `raise`, `break` and `continue`. Any
+statement of a `try` body may raise into its handlers; elsewhere only `raise` does, and a path that
+raises out of the function does not count as one that returns. Only what returns or falls out of a
+`try` passes its `finally`. Values are not followed: both branches of a test are paths.
+"""
+
+from __future__ import annotations
+
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.model.names import squeezed
+from fmcheck.lint.source.walking import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Sequence
+
+    from libcst import CSTNode
+
+    from fmcheck.lint.source.module import Part
+
+ENTRY, RETURNED, RAISED = -1, -2, -3
+
+
+@dataclass(frozen=True, slots=True)
+class Known:
+    """A test whose outcome is certain at some place: `test` was true if `holds`, else false.
+
+    `leaves` tells that the other outcome has left (returned, raised, or gone to the next round),
+    in place of merely taking another branch. `text` is the test's source without its spaces.
+    """
+
+    test: CSTNode
+    holds: bool
+    leaves: bool
+    text: str
+
+
+@dataclass(slots=True)
+class _Place:
+    """What surrounds a step."""
+
+    withs: tuple[cst.With, ...] = ()
+    loops: tuple[CSTNode, ...] = ()
+    known: tuple[Known, ...] = ()
+
+
+@dataclass(slots=True)
+class _Loop:
+    """A loop that is being walked: where `continue` goes, and the steps that break out of it."""
+
+    head: int
+    breaks: set[int] = field(default_factory=set)
+
+
+class Flow:
+    """The paths through one function. See the module's docstring."""
+
+    def __init__(self, function: cst.FunctionDef, part: Part) -> None:
+        self._part = part
+        self.steps: list[CSTNode] = []
+        self._places: list[_Place] = []
+        self._parts: list[tuple[CSTNode, ...]] = []
+        self._after: dict[int, set[int]] = {}
+        self._loops: list[_Loop] = []
+        self._finals: list[set[int]] = []
+        self._handled: list[bool] = []
+        ends = self._suite(function.body, {ENTRY}, _Place())
+        self._join(ends, RETURNED)
+
+    # What encloses a node.
+
+    def position(self, node: CSTNode) -> int:
+        """Returns the number of the node's step; KeyError if it is not in this function's body."""
+        return self._positions[id(node)]
+
+    def contains(self, node: CSTNode) -> bool:
+        """Tells whether the node is part of this function's body."""
+        return id(node) in self._positions
+
+    def withs(self, node: CSTNode) -> Sequence[cst.With]:
+        """Returns the `with` statements in whose bodies the node stands, outermost first."""
+        return self._places[self.position(node)].withs
+
+    def loops(self, node: CSTNode) -> Sequence[CSTNode]:
+        """Returns the loops in whose bodies the node stands, outermost first."""
+        return self._places[self.position(node)].loops
+
+    def known(self, node: CSTNode) -> Sequence[Known]:
+        """Returns the tests that are decided where the node runs, in the order they were made.
+
+        Those of the branches that it stands in, and of each `if` before it whose other branch
+        leaves: after `if not rows: return`, `not rows` is false.
+        """
+        return self._places[self.position(node)].known
+
+    # Order.
+
+    def dominates(self, first: CSTNode, then: CSTNode) -> bool:
+        """Tells whether every path to `then` has passed `first`; true if they share a step."""
+        start, end = self.position(first), self.position(then)
+        return start == end or end not in self._reached(ENTRY, without=(start,))
+
+    def covers(self, first: CSTNode, then: CSTNode) -> bool:
+        """Tells whether `first` has run when `then` does, a repeated test taken to give the same.
+
+        So does a write under `if spec:` cover a read under another `if spec:` further down.
+        """
+        if self.dominates(first, then):
+            return True
+        tests = {(one.text, one.holds) for one in self.known(then)}
+        asked = {(one.text, one.holds) for one in self.known(first)}
+        return asked <= tests and self.may_follow(first, then) and not self.loops(first)
+
+    def excludes(self, first: CSTNode, then: CSTNode) -> bool:
+        """Tells whether a test that both stand under would have to hold and to fail.
+
+        Tests are taken to give the same each time; `a and not b` says that `a` holds and `b` fails.
+        """
+        tests = {atom for one in self.known(first) for atom in self._atoms(one.test, one.holds)}
+        asked = {atom for one in self.known(then) for atom in self._atoms(one.test, one.holds)}
+        return any((text, not holds) in asked for text, holds in tests)
+
+    def _atoms(self, test: CSTNode, holds: bool) -> Iterator[tuple[str, bool]]:
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            yield from self._atoms(test.expression, not holds)
+        elif isinstance(test, cst.BooleanOperation) and holds is isinstance(test.operator, cst.And):
+            yield from self._atoms(test.left, holds)
+            yield from self._atoms(test.right, holds)
+        else:
+            yield squeezed(self._part.code(test)), holds
+
+    def may_follow(self, first: CSTNode, then: CSTNode, without: Iterable[CSTNode] = ()) -> bool:
+        """Tells whether a path leads from `first` on to `then`, another round of a loop included.
+
+        Within one step that is so only in a loop. The path passes none of `without`.
+        """
+        start, end = self.position(first), self.position(then)
+        return end in self._reached(start, {self.position(node) for node in without})
+
+    def always_follows(self, first: CSTNode, then: CSTNode) -> bool:
+        """Tells whether every path from `first` to a return passes `then`, or they share a step."""
+        start, end = self.position(first), self.position(then)
+        return start == end or RETURNED not in self._reached(start, without=(end,))
+
+    def any_always_follows(self, first: CSTNode, nodes: Iterable[CSTNode]) -> bool:
+        """Tells whether every path from `first` to a return passes at least one of the nodes."""
+        start, ends = self.position(first), {self.position(node) for node in nodes}
+        return start in ends or RETURNED not in self._reached(start, without=ends)
+
+    def on_every_path(self, node: CSTNode) -> bool:
+        """Tells whether every path from the entry to a return passes the node."""
+        return RETURNED not in self._reached(ENTRY, without=(self.position(node),))
+
+    def any_on_every_path(self, nodes: Iterable[CSTNode]) -> bool:
+        """Tells whether every path from the entry to a return passes at least one of the nodes."""
+        return RETURNED not in self._reached(ENTRY, {self.position(node) for node in nodes})
+
+    def _reached(self, start: int, without: Collection[int] = ()) -> set[int]:
+        """Returns the steps that a path from `start` reaches, none of them `without` or past it."""
+        found: set[int] = set()
+        front = [start]
+        while front:
+            for step in self._after.get(front.pop(), ()):
+                if step not in found and step not in without:
+                    found.add(step)
+                    front.append(step)
+        return found
+
+    @cached_property
+    def _positions(self) -> dict[int, int]:
+        found: dict[int, int] = {}
+        for number, (step, parts) in enumerate(zip(self.steps, self._parts, strict=True)):
+            found[id(step)] = number
+            for part in parts:
+                for node in walk(part):
+                    found[id(node)] = number
+        return found
+
+    # How the paths are laid.
+
+    def _join(self, before: Iterable[int], step: int) -> None:
+        for one in before:
+            self._after.setdefault(one, set()).add(step)
+
+    def _step(
+        self, node: CSTNode, parts: Iterable[CSTNode | None], before: set[int], place: _Place
+    ) -> set[int]:
+        number = len(self.steps)
+        self.steps.append(node)
+        self._parts.append(tuple(part for part in parts if part is not None))
+        self._places.append(place)
+        self._join(before, number)
+        return {number}
+
+    def _suite(self, suite: CSTNode, before: set[int], place: _Place) -> set[int]:
+        """Lays the statements of a suite; returns the steps from which its end is left."""
+        here = _Place(place.withs, place.loops, place.known)
+        for statement in getattr(suite, "body", ()):
+            before = self._statement(statement, before, here)
+            here = _Place(place.withs, place.loops, (*here.known, *self._left(statement)))
+        return before
+
+    def _statement(self, node: CSTNode, before: set[int], place: _Place) -> set[int]:
+        if isinstance(node, cst.SimpleStatementLine):
+            for small in node.body:
+                before = self._small(small, before, place)
+            return before
+        if isinstance(node, cst.If):
+            return self._if(node, before, place)
+        if isinstance(node, (cst.While, cst.For)):
+            return self._loop(node, before, place)
+        if isinstance(node, cst.With):
+            head = self._step(node, node.items, before, place)
+            inner = _Place((*place.withs, node), place.loops, place.known)
+            return self._suite(node.body, head, inner)
+        if isinstance(node, (cst.Try, cst.TryStar)):
+            return self._try(node, before, place)
+        if isinstance(node, cst.Match):
+            return self._match(node, before, place)
+        if isinstance(node, (cst.FunctionDef, cst.ClassDef)):
+            return self._step(node, (node,), before, place)
+        return self._small(node, before, place)
+
+    def _small(self, node: CSTNode, before: set[int], place: _Place) -> set[int]:
+        step = self._step(node, (node,), before, place)
+        if isinstance(node, cst.Return):
+            self._leave(step, RETURNED)
+        elif isinstance(node, cst.Raise):
+            # Into a handler it goes as any statement of the body does.
+            if not any(self._handled):
+                self._leave(step, RAISED)
+        elif isinstance(node, cst.Break) and self._loops:
+            self._loops[-1].breaks |= step
+        elif isinstance(node, cst.Continue) and self._loops:
+            self._join(step, self._loops[-1].head)
+        else:
+            return step
+        return set()
+
+    def _leave(self, step: set[int], to: int) -> None:
+        """Leaves the function, through the innermost `finally`."""
+        if self._finals:
+            self._finals[-1] |= step
+        else:
+            self._join(step, to)
+
+    def _if(self, node: cst.If, before: set[int], place: _Place) -> set[int]:
+        head = self._step(node, (node.test,), before, place)
+        ends = self._suite(node.body, head, self._when(place, node, True))
+        other = self._when(place, node, False)
+        if isinstance(node.orelse, cst.If):
+            return ends | self._if(node.orelse, head, other)
+        if isinstance(node.orelse, cst.Else):
+            return ends | self._suite(node.orelse.body, head, other)
+        return ends | head
+
+    def _when(self, place: _Place, node: cst.If, holds: bool) -> _Place:
+        known = Known(node.test, holds, False, squeezed(self._part.code(node.test)))
+        return _Place(place.withs, place.loops, (*place.known, known))
+
+    def _left(self, node: CSTNode) -> Iterator[Known]:
+        """Yields what an `if` with a branch that leaves makes certain for all that comes after."""
+        while isinstance(node, cst.If):
+            text = squeezed(self._part.code(node.test))
+            orelse = node.orelse
+            if _leaves(node.body):
+                yield Known(node.test, False, True, text)
+                if isinstance(orelse, cst.If):
+                    node = orelse
+                    continue
+            elif orelse is not None and _leaves(orelse):
+                yield Known(node.test, True, True, text)
+            return
+
+    def _loop(self, node: cst.While | cst.For, before: set[int], place: _Place) -> set[int]:
+        is_for = isinstance(node, cst.For)
+        parts = [getattr(node, name) for name in (("target", "iter") if is_for else ("test",))]
+        head = self._step(node, parts, before, place)
+        (number,) = head
+        loop = _Loop(number)
+        self._loops.append(loop)
+        inner = _Place(place.withs, (*place.loops, node), place.known)
+        self._join(self._suite(node.body, head, inner), number)
+        self._loops.pop()
+        is_endless = isinstance(node, cst.While) and self._part.code(node.test) in ("True", "1")
+        ends = set() if is_endless else head
+        if node.orelse is not None:
+            ends = self._suite(node.orelse.body, ends, place)
+        return ends | loop.breaks
+
+    def _try(self, node: cst.Try | cst.TryStar, before: set[int], place: _Place) -> set[int]:
+        with self._final(node) as finals:
+            first = len(self.steps)
+            self._handled.append(bool(node.handlers))
+            ends = self._suite(node.body, before, place)
+            self._handled.pop()
+            raised = before | set(range(first, len(self.steps)))
+            if node.orelse is not None:
+                ends = self._suite(node.orelse.body, ends, place)
+            for handler in node.handlers:
+                head = self._step(handler, (handler.type, handler.name), raised, place)
+                ends = ends | self._suite(handler.body, head, place)
+        if node.finalbody is None:
+            return ends
+        leaving = set(finals)
+        ends = self._suite(node.finalbody.body, ends | leaving, place)
+        if leaving:
+            self._leave(ends, RETURNED)
+        return ends
+
+    @contextmanager
+    def _final(self, node: cst.Try | cst.TryStar) -> Iterator[set[int]]:
+        finals: set[int] = set()
+        if node.finalbody is not None:
+            self._finals.append(finals)
+        yield finals
+        if node.finalbody is not None:
+            self._finals.pop()
+
+    def _match(self, node: cst.Match, before: set[int], place: _Place) -> set[int]:
+        guards = [part for case in node.cases for part in (case.pattern, case.guard)]
+        head = self._step(node, (node.subject, *guards), before, place)
+        ends: set[int] = set()
+        for case in node.cases:
+            ends |= self._suite(case.body, head, place)
+        last = node.cases[-1] if node.cases else None
+        is_whole = last is not None and last.guard is None and _catches_all(last.pattern)
+        return ends if is_whole else ends | head
+
+
+def _catches_all(pattern: CSTNode) -> bool:
+    return isinstance(pattern, cst.MatchAs) and pattern.pattern is None
+
+
+def _leaves(node: CSTNode) -> bool:
+    """Tells whether no path comes out at the end of a suite, or of an `else`."""
+    if isinstance(node, cst.Else):
+        return _leaves(node.body)
+    if isinstance(node, cst.If):
+        return _leaves(node.body) and node.orelse is not None and _leaves(node.orelse)
+    if isinstance(node, cst.With):
+        return _leaves(node.body)
+    if isinstance(node, (cst.Return, cst.Raise, cst.Break, cst.Continue)):
+        return True
+    if isinstance(node, (cst.IndentedBlock, cst.SimpleStatementSuite, cst.SimpleStatementLine)):
+        return any(_leaves(statement) for statement in node.body)
+    return False

@@ -1,0 +1,152 @@
+"""Functions: what one function does, worked out once for all rules, and only what one asks for."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.model.expressions import dotted, is_name, last_name
+from fmcheck.lint.model.flow import Flow
+from fmcheck.lint.model.names import Names
+from fmcheck.lint.model.streams import Streams
+from fmcheck.lint.source.walking import children, walk
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+
+    from fmcheck.lint.source.module import Family, Module, Part
+
+
+class Function:
+    """One function or method; what is nested in it is part of it."""
+
+    def __init__(self, node: cst.FunctionDef, part: Part) -> None:
+        self.node = node
+        self.part = part
+        self._streams: dict[frozenset[str], Streams] = {}
+        #: Whether each call of it waits on the host, as `effects.py` finds it.
+        self.waits: bool | None = None
+
+    @property
+    def module(self) -> Module:
+        """The module that it is in."""
+        return self.part.module
+
+    @property
+    def name(self) -> str:
+        """Its name."""
+        return self.node.name.value
+
+    @cached_property
+    def nodes(self) -> Sequence[cst.CSTNode]:
+        """Every node of its body, in the order of the source."""
+        return walk(self.node.body)
+
+    @cached_property
+    def calls(self) -> Sequence[cst.Call]:
+        """Every call of its body."""
+        return [node for node in self.nodes if isinstance(node, cst.Call)]
+
+    def calls_of(self, *names: str) -> Iterator[cst.Call]:
+        """Yields its calls of functions with these dotted names, imports looked through."""
+        for call in self.calls:
+            if self.module.resolve(dotted(call.func) or "") in names:
+                yield call
+
+    @property
+    def parents(self) -> Mapping[cst.CSTNode, cst.CSTNode]:
+        """What each node stands in."""
+        return self.part.parents
+
+    @cached_property
+    def names(self) -> Names:
+        """What its local names are bound to."""
+        return Names(self.node, self.part)
+
+    @cached_property
+    def flow(self) -> Flow:
+        """The paths through it."""
+        return Flow(self.node, self.part)
+
+    @cached_property
+    def parameters(self) -> Sequence[str]:
+        """The names of its parameters, in order."""
+        params = self.node.params
+        listed = (*params.posonly_params, *params.params, *params.kwonly_params)
+        return [one.name.value for one in listed]
+
+    def called(self, call: cst.Call) -> Function | None:
+        """Returns the function of the same file that a call leads to, None if that is unknown.
+
+        `f()` is a function beside classes, `self.f()` a method of the same class.
+        """
+        func = call.func
+        if isinstance(func, cst.Name):
+            return self._one_of(func.value, is_method=False)
+        if isinstance(func, cst.Attribute) and (
+            is_name(func.value, "self") or is_name(func.value, "cls")
+        ):
+            return self._one_of(func.attr.value, is_method=True)
+        return None
+
+    def callers(self) -> Iterator[tuple[Function, cst.Call]]:
+        """Yields the functions of the same file that call this one, and where."""
+        for part in self.module.naming(self.name):
+            for function in functions(part):
+                for call in function.calls:
+                    if last_name(call.func) == self.name and function.called(call) is self:
+                        yield function, call
+
+    def _one_of(self, name: str, *, is_method: bool) -> Function | None:
+        family = self.part.stretch.family
+        found = [
+            one
+            for part in self.module.defining(name)
+            if part.is_nested is is_method and not (is_method and part.stretch.family is not family)
+            for one in functions(part)
+            if one.name == name
+        ]
+        return found[0] if len(found) == 1 and found[0] is not self else None
+
+    def streams(self, ordered_by: Collection[str] = ()) -> Streams:
+        """What it does with streams; `ordered_by` are functions that order them for it."""
+        key = frozenset(ordered_by)
+        if key not in self._streams:
+            self._streams[key] = Streams(self, key)
+        return self._streams[key]
+
+
+def functions(part: Part) -> Sequence[Function]:
+    """Returns the outermost functions and methods of a part."""
+    known: dict[Part, Sequence[Function]] = part.module.memo.setdefault("functions", {})
+    if part not in known:
+        known[part] = [Function(node, part) for node in _outermost(part.node)]
+    return known[part]
+
+
+def functions_near(family: Family, *words: Iterable[str]) -> Iterator[Function]:
+    """Yields the functions of a family in whose slices one of each group of words stands."""
+    for part in family.near(tuple(map(tuple, words))):
+        yield from functions(part)
+
+
+def classes(family: Family) -> Iterator[tuple[str, Sequence[Function]]]:
+    """Yields the classes at the top of a family, by name, each with all its methods."""
+    if family.is_class:
+        inside = [one for part in family.parts if part.is_nested for one in functions(part)]
+        yield family.name, [one for one in inside if one.node is one.part.node]
+
+
+def _outermost(root: cst.CSTNode) -> Iterator[cst.FunctionDef]:
+    stack = [root]
+    while stack:
+        node = stack.pop()
+        if isinstance(node, cst.FunctionDef):
+            yield node
+        elif isinstance(node, (cst.BaseCompoundStatement, cst.BaseSuite, *_clauses())):
+            stack.extend(reversed(children(node)))
+
+
+def _clauses() -> tuple[type[cst.CSTNode], ...]:
+    return (cst.Else, cst.Finally, cst.ExceptHandler, cst.ExceptStarHandler, cst.MatchCase)

@@ -1,0 +1,326 @@
+"""Buffers: which tensor storage the expressions of one function name.
+
+A name stands for all that it is bound to anywhere in the function, whatever the order. Nested
+functions are part of the one that holds them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.model.expressions import literal_elements
+from fmcheck.lint.model.vocabulary import HELD, VIEWS
+from fmcheck.lint.source.walking import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from libcst import CSTNode
+
+    from fmcheck.lint.source.module import Part
+
+#: Stands for any one element of a container, and for any attribute of an object.
+ANY = "[*]"
+
+
+@dataclass(frozen=True, slots=True)
+class Region:
+    """A stretch `[start:stop]` of the buffer at `path`; without bounds it is the whole buffer.
+
+    `leaf` is the buffer's own name, the last part of `path`, and "" for what is no buffer, as the
+    result of a call. `node` is where the slice is written.
+    """
+
+    path: str
+    leaf: str
+    node: CSTNode
+    start: CSTNode | None = None
+    stop: CSTNode | None = None
+
+    @property
+    def is_whole(self) -> bool:
+        """Tells whether this is all of the buffer."""
+        return self.start is None and self.stop is None
+
+    @property
+    def is_head(self) -> bool:
+        """Tells whether this is `[:stop]`."""
+        return self.start is None and self.stop is not None
+
+    @property
+    def is_tail(self) -> bool:
+        """Tells whether this is `[start:]` or `[start:stop]`."""
+        return self.start is not None
+
+    def attribute(self, name: str, node: CSTNode) -> Region:
+        """Returns the buffer that the object at this path holds as `name`."""
+        return Region(f"{self.path}.{name}", name, node)
+
+    def element(self, node: CSTNode) -> Region:
+        """Returns what stands for any element of the container at this path."""
+        return Region(self.path + ANY, self.leaf + ANY if self.leaf else "", node)
+
+    def may_be(self, other: Region) -> bool:
+        """Tells whether this buffer may be the other, or hold it, if one function names both."""
+        holder = self.path.removesuffix(ANY)
+        if other.path.startswith((f"{holder}.", f"{holder}{ANY}")):
+            return True
+        if self.leaf != other.leaf:
+            return False
+        # What a call returned may be anybody's buffer.
+        return self.path == other.path or "(" in self.path or "(" in other.path
+
+
+class Regions:
+    """Some regions, read once however many others are compared with them."""
+
+    def __init__(self, regions: Iterable[Region]) -> None:
+        self._stems: set[str] = set()
+        self._paths: dict[str, set[str]] = defaultdict(set)
+        self._returned: set[str] = set()
+        for one in regions:
+            self._stems.add(one.path.removesuffix(ANY))
+            self._paths[one.leaf].add(one.path)
+            if "(" in one.path:
+                self._returned.add(one.leaf)
+
+    def may_be(self, other: Region) -> bool:
+        """Tells whether one of them may be the other, or hold it: see `Region.may_be`."""
+        path, leaf = other.path, other.leaf
+        if leaf in self._paths and (
+            "(" in path or leaf in self._returned or path in self._paths[leaf]
+        ):
+            return True
+        return any(
+            path[:end] in self._stems
+            for mark in (".", ANY)
+            for end in range(len(path))
+            if path.startswith(mark, end)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Binding:
+    """What a name is bound to: `value`, or any element of it, or a column of any element."""
+
+    value: CSTNode
+    is_element: bool = False
+    column: int | None = None
+
+
+#: Expressions that are looked at to learn what one name may stand for: more are a maze.
+MOST_STEPS = 100_000
+#: The nodes that bind a name, or grow what one is bound to.
+_BINDING = frozenset(
+    ("AnnAssign", "Assign", "AugAssign", "Call", "CompFor", "For", "NamedExpr", "Param")
+)
+
+
+class Names:
+    """The local names of one function and what each is bound to."""
+
+    def __init__(self, function: cst.FunctionDef, part: Part) -> None:
+        self._part = part
+        self._parameters: set[str] = set()
+        self._bindings: dict[str, list[Binding]] = defaultdict(list)
+        self._grown: dict[str, list[CSTNode]] = defaultdict(list)
+        self._steps = 0
+        for node in walk(function):
+            if node.__class__.__name__ in _BINDING:
+                self._note(node)
+
+    def values(self, name: str) -> Sequence[CSTNode]:
+        """Returns the expressions that are assigned to `name`."""
+        return [one.value for one in self._bindings.get(name, ()) if not one.is_element]
+
+    def _note(self, node: CSTNode) -> None:
+        if isinstance(node, cst.Param):
+            self._parameters.add(node.name.value)
+        elif isinstance(node, cst.Assign):
+            for target in node.targets:
+                self._bind(target.target, node.value)
+        elif isinstance(node, (cst.AnnAssign, cst.NamedExpr)) and node.value is not None:
+            self._bind(node.target, node.value)
+        elif isinstance(node, cst.AugAssign) and isinstance(node.target, cst.Name):
+            self._grown[node.target.value].extend(literal_elements(node.value) or ())
+        elif isinstance(node, (cst.For, cst.CompFor)):
+            for name, binding in _looped(node.target, node.iter):
+                self._bindings[name].append(binding)
+        elif isinstance(node, cst.Call):
+            self._note_growth(node)
+
+    def _note_growth(self, call: cst.Call) -> None:
+        """Notes `names.append(x)` and `names.extend([x])`."""
+        if not (isinstance(call.func, cst.Attribute) and isinstance(call.func.value, cst.Name)):
+            return
+        if call.args and call.func.attr.value in ("append", "extend"):
+            value = call.args[0].value
+            is_one = call.func.attr.value == "append"
+            grown = [value] if is_one else literal_elements(value) or ()
+            self._grown[call.func.value.value].extend(grown)
+
+    def _bind(self, target: CSTNode, value: CSTNode) -> None:
+        if isinstance(target, cst.Name):
+            self._bindings[target.value].append(Binding(value))
+        elif isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
+            for left, right in zip(target.elements, value.elements, strict=False):
+                self._bind(left.value, right.value)
+
+    def elements(self, node: CSTNode) -> Sequence[CSTNode] | None:
+        """Returns the elements of a list that is built here, None for any other container."""
+        if not isinstance(node, cst.Name):
+            return literal_elements(node)
+        literals = [literal_elements(value) for value in self.values(node.value)]
+        found: list[CSTNode] = [element for literal in literals for element in literal or ()]
+        found += self._grown.get(node.value, ())
+        return found or None
+
+    def regions(self, node: CSTNode, seen: frozenset[str] = frozenset()) -> Sequence[Region]:
+        """Returns every region that `node` may name: none, one, or one for each binding.
+
+        Raises:
+            RecursionError: if names are bound to one another in too many ways to follow.
+        """
+        if not seen:
+            self._steps = 0
+        self._steps += 1
+        if self._steps > MOST_STEPS:
+            raise RecursionError("its names are bound to one another in too many ways")
+        if isinstance(node, cst.Name):
+            return self._named(node, seen)
+        if isinstance(node, cst.Attribute):
+            held = self.regions(node.value, seen)
+            if node.attr.value in HELD and any(one.leaf for one in held):
+                return held
+            return [one.attribute(node.attr.value, node) for one in held if one.is_whole]
+        if isinstance(node, cst.Subscript):
+            return self._sliced(node, seen)
+        if isinstance(node, cst.Call):
+            return self._called(node, seen)
+        if isinstance(node, cst.IfExp):
+            return [*self.regions(node.body, seen), *self.regions(node.orelse, seen)]
+        if isinstance(node, cst.BooleanOperation):
+            return [*self.regions(node.left, seen), *self.regions(node.right, seen)]
+        return ()
+
+    def _named(self, node: cst.Name, seen: frozenset[str]) -> Sequence[Region]:
+        name = node.value
+        bindings = self._bindings.get(name, ())
+        found: list[Region] = []
+        if name in self._parameters or not bindings or name in seen:
+            found.append(Region(name, name if name in self._parameters else "", node))
+        if name not in seen:
+            for binding in bindings:
+                found.extend(self._bound(binding, seen | {name}))
+        return found
+
+    def _bound(self, binding: Binding, seen: frozenset[str]) -> Iterator[Region]:
+        if not binding.is_element:
+            yield from self.regions(binding.value, seen)
+            return
+        elements = self.elements(binding.value)
+        if elements is None:
+            for one in self.regions(binding.value, seen):
+                yield one.element(one.node)
+            return
+        for element in elements:
+            parts = literal_elements(element)
+            if binding.column is None:
+                yield from self.regions(element, seen)
+            elif parts is not None and binding.column < len(parts):
+                yield from self.regions(parts[binding.column], seen)
+
+    def _sliced(self, node: cst.Subscript, seen: frozenset[str]) -> Sequence[Region]:
+        base = self.regions(node.value, seen)
+        inner = [element.slice for element in node.slice]
+        slices = [one for one in inner if isinstance(one, cst.Slice)]
+        indices = [one.value for one in inner if isinstance(one, cst.Index)]
+        indices = [one for one in indices if not isinstance(one, cst.Ellipsis)]
+        if len(indices) == 1 and not slices and all(one.is_whole for one in base):
+            keys = self._keys(indices[0])
+            if keys:
+                return [one.attribute(key, node) for one in base for key in keys]
+        is_cut = bool(inner) and isinstance(inner[0], cst.Slice) and _is_bounded(inner[0])
+        if indices and not is_cut:
+            # `a[i]` is an element; `a[n:, 0]` is a column of the rows from n on.
+            base = [one.element(node) for one in base]
+        for one in slices:
+            start = None if _is_zero(one.lower) else one.lower
+            if start is not None or one.upper is not None:
+                return [replace(region, node=node, start=start, stop=one.upper) for region in base]
+        return [replace(one, node=node) for one in base]
+
+    def _keys(self, index: CSTNode) -> Sequence[str]:
+        """Returns the strings that an index may be, if literals and loops over them say all."""
+        if isinstance(index, cst.SimpleString):
+            return [str(index.evaluated_value)]
+        if not isinstance(index, cst.Name) or index.value in self._parameters:
+            return ()
+        found: list[CSTNode] = []
+        for binding in self._bindings.get(index.value, ()):
+            given = self.elements(binding.value) if binding.is_element else [binding.value]
+            found += given or [binding.value]
+        # A key that is not known may be any: to take it for a known one names another buffer.
+        keys = [str(one.evaluated_value) for one in found if isinstance(one, cst.SimpleString)]
+        return keys if len(keys) == len(found) else ()
+
+    def _called(self, call: cst.Call, seen: frozenset[str]) -> Sequence[Region]:
+        if isinstance(call.func, cst.Name) and call.func.value == "getattr" and len(call.args) > 1:
+            held = self.regions(call.args[0].value, seen)
+            keys = self._keys(call.args[1].value)
+            if keys:
+                return [one.attribute(key, call) for one in held for key in keys]
+            return [one.element(call) for one in held]
+        if isinstance(call.func, cst.Attribute):
+            word = call.func.attr.value
+            args = [arg.value for arg in call.args]
+            if word in VIEWS:
+                return self.regions(call.func.value, seen)
+            if word == "get" and args and isinstance(args[0], cst.SimpleString):
+                held = self.regions(call.func.value, seen)
+                return [one.attribute(str(args[0].evaluated_value), call) for one in held]
+            if word == "narrow" and len(args) == 3 and _is_zero(args[1]):
+                held = self.regions(call.func.value, seen)
+                return [replace(one, node=call, stop=args[2]) for one in held]
+        return [Region(f"{self._part.code(call.func)}()", "", call)]
+
+
+def squeezed(code: str) -> str:
+    """Returns source text without its white space, so that equal expressions are equal texts."""
+    return re.sub(r"\s+", "", code)
+
+
+def _is_bounded(cut: cst.Slice) -> bool:
+    return not _is_zero(cut.lower) or cut.upper is not None
+
+
+def _is_zero(node: CSTNode | None) -> bool:
+    return node is None or (isinstance(node, cst.Integer) and node.value == "0")
+
+
+def _looped(target: CSTNode, over: CSTNode) -> Iterator[tuple[str, Binding]]:
+    """Yields the names of a `for` with what each is bound to."""
+    func = over.func if isinstance(over, cst.Call) else None
+    word = func.attr if isinstance(func, cst.Attribute) else func
+    called = word.value if isinstance(word, cst.Name) else ""
+    held = func.value if isinstance(func, cst.Attribute) else over
+    if isinstance(target, cst.Name):
+        yield target.value, Binding(held if called == "values" else over, is_element=True)
+    elif isinstance(target, cst.Tuple):
+        parts = [element.value for element in target.elements]
+        args = [arg.value for arg in over.args] if isinstance(over, cst.Call) else []
+        if called == "zip":
+            for part, arg in zip(parts, args, strict=False):
+                yield from _looped(part, arg)
+        elif called == "enumerate" and args:
+            yield from _looped(parts[-1], args[0])
+        elif called == "items":
+            yield from _looped(parts[-1], held)
+        else:
+            for column, part in enumerate(parts):
+                if isinstance(part, cst.Name):
+                    yield part.value, Binding(over, is_element=True, column=column)

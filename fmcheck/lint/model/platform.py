@@ -1,0 +1,101 @@
+"""The platform: which nodes of a part run on CUDA only, by the tests before them."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.model.expressions import dotted
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator
+
+    from libcst import CSTNode
+
+    from fmcheck.lint.source.module import Part
+
+
+class Platform:
+    """Reads tests for CUDA. `guards` are the names whose truth means that the code runs there."""
+
+    def __init__(self, guards: Collection[str]) -> None:
+        self._guards = guards
+
+    def guarded(self, part: Part) -> set[CSTNode]:
+        """Returns the nodes that run only where a test for CUDA held."""
+        guarded: set[CSTNode] = set()
+        for node in part.nodes():
+            if isinstance(node, (cst.If, cst.IfExp)):
+                guarded.update(self._branch(node, part))
+            elif isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.And):
+                if self.asks_for_cuda(node.left) is True:
+                    guarded.update(part.nodes(node.right))
+            elif isinstance(node, cst.IndentedBlock):
+                guarded.update(self._after_early_exit(node, part))
+        return guarded
+
+    def _branch(self, node: cst.If | cst.IfExp, part: Part) -> Iterator[CSTNode]:
+        asks = self.asks_for_cuda(node.test)
+        if asks is True:
+            yield from part.nodes(node.body)
+        elif asks is False and node.orelse is not None:
+            yield from part.nodes(node.orelse)
+
+    def _after_early_exit(self, body: cst.IndentedBlock, part: Part) -> Iterator[CSTNode]:
+        """Yields what follows `if not x.is_cuda: return` or `assert x.is_cuda`."""
+        statements = iter(body.body)
+        for statement in statements:
+            if self._leaves_unless_cuda(statement):
+                break
+        for statement in statements:
+            yield from part.nodes(statement)
+
+    def _leaves_unless_cuda(self, statement: CSTNode) -> bool:
+        if isinstance(statement, cst.If):
+            return self.asks_for_cuda(statement.test) is False and _leaves(statement.body)
+        if isinstance(statement, cst.SimpleStatementLine):
+            first = statement.body[0]
+            return isinstance(first, cst.Assert) and self.asks_for_cuda(first.test) is True
+        return False
+
+    def asks_for_cuda(self, test: CSTNode) -> bool | None:
+        """Returns True if `test` holding implies CUDA, False if its failing does, else None."""
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            inner = self.asks_for_cuda(test.expression)
+            return None if inner is None else not inner
+        if isinstance(test, cst.BooleanOperation):
+            sides = {self.asks_for_cuda(side) for side in (test.left, test.right)}
+            wanted = isinstance(test.operator, cst.And)
+            if wanted in sides:
+                return wanted
+            return sides.pop() if len(sides) == 1 else None
+        if isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+            return _compares_with_cuda(test)
+        if isinstance(test, cst.Call) and dotted(test.func) in ("any", "all") and test.args:
+            each = test.args[0].value
+            return self.asks_for_cuda(each.elt) if isinstance(each, cst.GeneratorExp) else None
+        if isinstance(test, cst.Call):
+            test = test.func
+        name = dotted(test) or (test.attr.value if isinstance(test, cst.Attribute) else "")
+        return True if name.rpartition(".")[2].lstrip("_") in self._guards else None
+
+
+def _leaves(body: CSTNode) -> bool:
+    statements = getattr(body, "body", ())
+    last = statements[-1] if statements else None
+    if isinstance(last, cst.SimpleStatementLine):
+        last = last.body[-1]
+    return isinstance(last, (cst.Return, cst.Raise, cst.Continue))
+
+
+def _compares_with_cuda(test: cst.Comparison) -> bool | None:
+    target = test.comparisons[0]
+    sides = (test.left, target.comparator)
+    literal = any(
+        isinstance(side, cst.SimpleString) and side.evaluated_value == "cuda" for side in sides
+    )
+    if literal and isinstance(target.operator, (cst.Equal, cst.Is)):
+        return True
+    if literal and isinstance(target.operator, (cst.NotEqual, cst.IsNot)):
+        return False
+    return None

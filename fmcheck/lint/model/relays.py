@@ -1,0 +1,151 @@
+"""Relays: what the contracts declare of relay buffers, as the rules ask for it."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, ClassVar
+
+from fmcheck.lint.rule import ClassRule, FunctionRule
+from fmcheck.lint.source.identity import is_module
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fmcheck.contract import Contract, Relay
+    from fmcheck.lint.model.names import Region
+    from fmcheck.lint.source.file import File
+
+#: A shorter last word that all buffers of a relay share says nothing.
+LEAST_SUFFIX = 4
+#: In-place methods that write rows, and those that read them, by the position of the rows.
+ROW_WRITES = {"index_copy_": 1, "index_fill_": 1, "index_add_": 1, "index_put_": 0}
+ROW_READS = {"index_select": 1}
+ROW_METHODS = ROW_WRITES | ROW_READS
+
+
+class Relays:
+    """What the contracts declare of relays, as the rules ask for it."""
+
+    def __init__(self, contracts: Sequence[Contract]) -> None:
+        self._relays = [relay for contract in contracts for relay in contract.relay]
+        self._opaque = {
+            function.rpartition(":")[2]: opaque
+            for contract in contracts
+            for opaque in contract.opaque
+            for function in opaque.functions
+        }
+        self._holders = {_snake(relay.qualname.rpartition(".")[2]) for relay in self._relays}
+        self._suffixes = {relay.class_: _suffix(relay) for relay in self._relays}
+        self._files: dict[str, list[Relay]] = {}
+
+    def holders(self) -> tuple[str, ...]:
+        """Returns the names of the relay classes: of the class, and of what holds one."""
+        names = {relay.qualname.rpartition(".")[2] for relay in self._relays}
+        return tuple(sorted(names | {_snake(one) for one in names}))
+
+    def buffers(self) -> tuple[str, ...]:
+        """Returns the names of the buffers, without the marks of globs."""
+        names = {buffer.name for relay in self._relays for buffer in relay.buffer}
+        return tuple(sorted({name.strip("*?") for name in names}))
+
+    def of_file(self, identity: str) -> Sequence[Relay]:
+        """Returns the relays whose class this file defines."""
+        found = self._files.get(identity)
+        if found is None:
+            found = [relay for relay in self._relays if is_module(identity, relay.module)]
+            self._files[identity] = found
+        return found
+
+    def peeks(self, identity: str) -> frozenset[str]:
+        """Returns the methods of this file's relays whose gathers do not consume."""
+        return frozenset(name for relay in self.of_file(identity) for name in relay.peeks)
+
+    def declares(self, attribute: str) -> bool:
+        """Tells whether a contract has a buffer of this name, whichever class it belongs to."""
+        return any(self._is_declared(relay, attribute) for relay in self._relays)
+
+    def tells_valid(self, attribute: str) -> bool:
+        """Tells whether a contract says which values a buffer of this name may hold."""
+        return any(
+            buffer.matches(attribute) and buffer.valid
+            for relay in self._relays
+            for buffer in relay.buffer
+        )
+
+    def buffer(self, region: Region, identity: str) -> bool | None:
+        """Tells whether a region is a declared relay buffer; False if it only looks like one."""
+        holder, _, attribute = region.path.rpartition(".")
+        if not region.is_whole or not holder:
+            return None
+        own = self.of_file(identity) if holder in ("self", "cls") else ()
+        last = holder.rpartition(".")[2].lstrip("_")
+        for relay in self._relays:
+            is_held = last == _snake(relay.qualname.rpartition(".")[2])
+            if (is_held or relay in own) and self._is_declared(relay, attribute):
+                return True
+        return False if any(self._looks_like(relay, attribute) for relay in own) else None
+
+    def opaque_reads(self, name: str) -> str | None:
+        """Returns the parameter that holds the rows of a kernel that gathers, by its name."""
+        found = self._opaque.get(name)
+        return found.rows if found is not None and found.reads else None
+
+    def is_opaque(self, name: str) -> bool:
+        """Tells whether a function of this name is a kernel that the contract declares."""
+        return name in self._opaque
+
+    def _is_declared(self, relay: Relay, attribute: str) -> bool:
+        return any(buffer.matches(attribute) for buffer in relay.buffer)
+
+    def _looks_like(self, relay: Relay, attribute: str) -> bool:
+        suffix = self._suffixes[relay.class_]
+        return bool(suffix) and attribute.endswith(suffix)
+
+
+def _snake(name: str) -> str:
+    """Returns the name that an instance of a class commonly has: `future_map` for `FutureMap`."""
+    return "".join(f"_{one.lower()}" if one.isupper() else one for one in name).lstrip("_")
+
+
+def _suffix(relay: Relay) -> str:
+    """Returns the last word that all buffer names of a relay share, as `_buf`, or ""."""
+    names = [buffer.name for buffer in relay.buffer if not buffer.is_glob]
+    endings = {name[name.rfind("_") :] if "_" in name else "" for name in names}
+    ending = endings.pop() if len(names) > 1 and len(endings) == 1 else ""
+    return ending if len(ending) >= LEAST_SUFFIX else ""
+
+
+class RelayRule(FunctionRule):
+    """A rule about the relay buffers of the contracts; without one it is silent.
+
+    `in_own_module` says that it looks at the modules which define a relay, and at no others.
+    """
+
+    in_own_module: ClassVar[bool] = False
+
+    def __init__(self, contracts: Sequence[Contract]) -> None:
+        super().__init__(contracts)
+        self.relays = Relays(contracts)
+        self.words = (self.relays.buffers(),)
+
+    def applies(self, file: File) -> bool:
+        """Leaves out files that name no relay class and nothing that holds one."""
+        if self.in_own_module:
+            return bool(self.relays.of_file(file.identity))
+        return file.holds(self.relays.holders())
+
+
+class RelayClassRule(ClassRule):
+    """A rule about the classes that hold relay buffers, by the contracts."""
+
+    def __init__(self, contracts: Sequence[Contract]) -> None:
+        super().__init__(contracts)
+        self.relays = Relays(contracts)
+        self.words = (self.relays.buffers(),)
+
+    def applies(self, file: File) -> bool:
+        """Leaves out files that define no relay."""
+        return bool(self.relays.of_file(file.identity))
+
+    def is_relay(self, owner: str, identity: str) -> bool:
+        """Tells whether a class of this name, in this file, is a relay."""
+        return any(relay.qualname == owner for relay in self.relays.of_file(identity))

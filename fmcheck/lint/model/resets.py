@@ -1,0 +1,301 @@
+"""Resets: which of a family's functions reset a buffer, and for which function they do."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.globs import fits
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.model.expressions import targets
+from fmcheck.lint.model.fills import Kind, When, fillings
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.names import Regions
+from fmcheck.lint.model.vocabulary import BEFORE_REPLAY
+from fmcheck.lint.source.walking import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from fmcheck.finding import Span
+    from fmcheck.lint.model.fills import Filling, Write
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.model.names import Region
+    from fmcheck.lint.source.module import Family, Module
+    from fmcheck.lint.source.words import Words
+
+#: What stands in a class, or in a function beside one, that resets a buffer.
+RESETTING = (
+    *("zero", "fill_", "fill(", "foreach_", "reset(", "reset_", "clear(", "scrub"),
+    *(":] =", ":*] = 0", ":*] = 1", ":*] = -", ":*] = False", ":*] = True", ":*] = self."),
+)
+#: What stands in every function that copies to the front of a buffer: an AND of ORs.
+FRONT = (
+    ("[:", "[0:", "[ :", ", :", "narrow("),
+    ("copy_", "_copy(", "[:*] =", "[0:*] =", ", :*] =", "out=*[:"),
+)
+#: What stands in every class that has to do with graphs, or with batches that are padded.
+GRAPHS = ("graph", "Graph", "replay", "Replay", "capture", "raw_", "padded_", "_padded")
+#: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
+#: unless it fills a buffer that the contract names.
+_IN_PLACE = re.compile(r"\b(?:copy_|zero_|fill_)[\s\\)]*\(")
+
+
+@dataclass(frozen=True, slots=True)
+class Sibling:
+    """Another buffer of the same fill, and where it is reset for the padding.
+
+    `voids` tells that the value marks padded rows as empty.
+    """
+
+    leaf: str
+    span: Span
+    voids: bool
+
+
+class Group:
+    """The functions that fill and reset buffers together: those of a class, or one by itself.
+
+    Only those that copy to the front of a buffer are parsed at once; the others when one of their
+    buffers is asked for.
+    """
+
+    def __init__(self, family: Family, alone: Function | None = None) -> None:
+        self._family = family
+        self._alone = alone
+
+    @cached_property
+    def has_tensors(self) -> bool:
+        """Tells whether the module has any of a tensor's own ways to write."""
+        return _IN_PLACE.search(self._family.module.text) is not None
+
+    def candidates(self) -> Iterator[Filling]:
+        """Yields the functions that may leave a tail stale."""
+        for filling in self.members(FRONT):
+            for name in sorted(filling.calls) if filling.copies else ():
+                for other in self.members(((f"def {name}",), RESETTING)):
+                    if other.name == name:
+                        # A reset that was split off compares the sizes for the one who calls it.
+                        filling.learn(other.function)
+            if filling.fills:
+                yield filling
+
+    def members(self, words: Words) -> Iterator[Filling]:
+        """Yields the functions in whose slices these words stand."""
+        if self._alone is not None:
+            yield from fillings([self._alone])
+            return
+        for part in self._family.near(words):
+            if part.is_nested:
+                yield from fillings(functions(part))
+
+    def is_list(self, fill: Write) -> bool:
+        """Tells whether the buffer is a Python list: no graph reads one."""
+        leaf, module = fill.region.leaf, self._family.module
+        known: dict[str, bool] = module.memo.setdefault("lists", {})
+        if not fill.in_place and leaf not in known:
+            near = module.parts_with(((leaf,), ("[",)))
+            known[leaf] = any(_makes_list(node, leaf) for part in near for node in part.nodes())
+        return not fill.in_place and known[leaf]
+
+    def peers(self, filling: Filling, leaf: str) -> Iterator[Filling]:
+        """Yields the other functions that may reset a buffer between two replays."""
+        if self._alone is None:
+            for part in self._family.naming(leaf, "getattr", "values", "items"):
+                for one in fillings(functions(part)) if part.is_nested else ():
+                    if one is not filling and not fits(one.name, BEFORE_REPLAY):
+                        yield one
+
+    def is_reset_elsewhere(self, leaf: str, calls: Collection[str]) -> bool:
+        """Tells whether the module resets `leaf` outside this group, on behalf of others.
+
+        A class that fills such a buffer too resets its own, unless it is called for it.
+        """
+        known: dict[str, Resetting] = self._family.module.memo.setdefault("resetting", {})
+        if leaf not in known:
+            known[leaf] = _resetting(leaf, self._family.module)
+        found = known[leaf].free.union(*(known[leaf].owned.get(name, ()) for name in calls))
+        return bool(found - {self.key})
+
+    @property
+    def key(self) -> tuple[int, int]:
+        """What tells the groups of a module apart."""
+        return self._family.place.start, 0 if self._alone is None else id(self._alone.node)
+
+
+@dataclass(frozen=True, slots=True)
+class Resetting:
+    """The groups of a module that reset one buffer, by their keys.
+
+    `owned` are those that fill it too, by the name of the function that resets it.
+    """
+
+    free: set[tuple[int, int]]
+    owned: dict[str, set[tuple[int, int]]]
+
+
+def _resetting(leaf: str, module: Module) -> Resetting:
+    near: Words = ((leaf,), (*RESETTING, *FRONT[1]))
+    found = Resetting(set(), {})
+    for family in module.families_with(near):
+        for group in groups(family, near):
+            members = list(group.members(near))
+            fills_it = any(one.mentions(leaf, one.copies) for one in members)
+            for one in members:
+                if fits(one.name, BEFORE_REPLAY) or one.mentions(leaf, one.copies):
+                    continue
+                if one.mentions(leaf, one.constants):
+                    keys = found.owned.setdefault(one.name, set()) if fills_it else found.free
+                    keys.add(group.key)
+    return found
+
+
+def groups(family: Family, words: Words = FRONT) -> Iterator[Group]:
+    """Yields the groups of a family in which the words stand: a class, each function beside it."""
+    is_class = False
+    for part in family.near(words):
+        is_class = is_class or part.is_nested
+        for function in () if part.is_nested else functions(part):
+            yield Group(family, function)
+    if is_class:
+        yield Group(family)
+
+
+def _makes_list(node: cst.CSTNode, leaf: str) -> bool:
+    """Tells whether a statement makes an attribute of this name a list."""
+    if not isinstance(node, (cst.Assign, cst.AnnAssign)) or node.value is None:
+        return False
+    named = (one for one in targets(node) if isinstance(one, cst.Attribute))
+    return _is_list(node.value) and any(one.attr.value == leaf for one in named)
+
+
+def _is_list(value: cst.CSTNode) -> bool:
+    if isinstance(value, cst.BinaryOperation):
+        return _is_list(value.left) or _is_list(value.right)
+    return isinstance(value, (cst.List, cst.ListComp))
+
+
+class Resets:
+    """The resets that are in force when one function fills its buffers."""
+
+    def __init__(self, filling: Filling, group: Group) -> None:
+        self._filling = filling
+        self.group = group
+
+    def reach(self, fill: Write) -> bool:
+        """Tells whether anything in the group resets the buffer that `fill` fills."""
+        return self._reset.may_be(fill.region) or any(self._by_peers(fill))
+
+    @cached_property
+    def _reset(self) -> Regions:
+        return Regions(reset.region for reset in self._filling.resets)
+
+    def reach_from_elsewhere(self, fill: Write) -> bool:
+        """Tells whether anything in the rest of the module does."""
+        return self.group.is_reset_elsewhere(fill.region.leaf, self._filling.calls)
+
+    def _by_peers(self, fill: Write) -> Iterator[tuple[Filling, Write]]:
+        """Yields the resets of a filled buffer in other functions, made for this one."""
+        leaf = fill.region.leaf
+        for peer in self.group.peers(self._filling, leaf):
+            is_linked = peer.name in self._filling.calls or self._filling.name in peer.calls
+            if is_linked or all(other.region.leaf != leaf for other in peer.fills):
+                for reset in filter(_is_reset, peer.resets):
+                    if reset.region.leaf == leaf or reset.region.may_be(fill.region):
+                        yield peer, reset
+
+    def siblings_of(self, fill: Write, *, voided: bool) -> Sequence[Sibling]:
+        """Returns the resets of other buffers that show that a padded tail is read.
+
+        Those that mark padded rows as empty show the reverse, unless it is read even so (`voided`).
+        """
+        found = {**self._reset_by_peers, **self._reset_here}
+        shown = (
+            one
+            for leaf, one in found.items()
+            if leaf != fill.region.leaf and (voided or not one.voids)
+        )
+        return sorted(shown, key=lambda sibling: sibling.span)
+
+    @cached_property
+    def _reset_here(self) -> Mapping[str, Sibling]:
+        """The buffers that this function resets for the padding, and where it does so first."""
+        found: dict[str, Sibling] = {}
+        for reset in self._filling.resets:
+            leaf = reset.region.leaf
+            if leaf and leaf not in found and self._shows_padding(reset):
+                found[leaf] = Sibling(leaf, self._filling.part.span(reset.site), reset.voids)
+        return found
+
+    @cached_property
+    def _reset_by_peers(self) -> Mapping[str, Sibling]:
+        """The buffers that this function fills and another one resets for it, and where."""
+        found: dict[str, Sibling] = {}
+        for fill in self._filling.fills:
+            leaf = fill.region.leaf
+            by_peer = None if leaf in found else next(self._by_peers(fill), None)
+            if by_peer is not None:
+                peer, reset = by_peer
+                found[leaf] = Sibling(leaf, peer.part.span(reset.site), reset.voids)
+        return found
+
+    def last_before(self, fill: Write) -> Write | None:
+        """Returns the last reset for the padding before `fill`, below which `fill`'s may stand.
+
+        One that padded batches alone reach, if there is any; None if there is none at all, or if
+        `fill` may be left out where the reset is made.
+        """
+        found, is_padded = None, False
+        for reset in self._filling.resets:
+            more = [test for test in reset.tests if test not in fill.tests]
+            if (
+                (reset.kind is Kind.CONSTANT and reset.order < fill.order)
+                and all(test in reset.tests for test in fill.tests)
+                and all(self._filling.reached(*test) is When.PADDED for test in more)
+                and (more or (not is_padded and self._shows_padding(reset)))
+            ):
+                found, is_padded = reset, bool(more)
+        if found is not None and self._may_be_left_out(fill, found):
+            return None
+        return found
+
+    def _may_be_left_out(self, fill: Write, reset: Write) -> bool:
+        """Tells whether a fill, or the list entry it is, stands under a test of its own."""
+        known = [test for test, _ in reset.tests]
+        return any(
+            isinstance(node, cst.If)
+            and not any(node.test is test for test in known)
+            and any(inner is fill.region.node for inner in walk(node))
+            for node in walk(self._filling.function.node)
+        )
+
+    def _shows_padding(self, reset: Write) -> bool:
+        """Tells whether a reset of this function is there because of the padding."""
+        if not _is_reset(reset) or reset.is_guessed or self._is_second(reset.region):
+            return False
+        when = self._filling.when(reset)
+        return when is When.PADDED or (
+            when is When.ALWAYS
+            and any(
+                reset.region.may_be(fill.region) and fill.order > reset.order
+                for fill in self._filling.fills
+            )
+        )
+
+    def _is_second(self, region: Region) -> bool:
+        """Tells `[n : 2 * n]`, where a second copy of the batch stands, from a padded tail."""
+        start, stop = region.start, region.stop
+        if start is None or not isinstance(stop, cst.BinaryOperation):
+            return False
+        code = self._filling.part.code
+        return isinstance(stop.operator, cst.Multiply) and any(
+            isinstance(one, cst.Integer) and code(other) == code(start)
+            for one, other in ((stop.left, stop.right), (stop.right, stop.left))
+        )
+
+
+def _is_reset(write: Write) -> bool:
+    """Tells a reset from a copy that happens to be as long as the buffer."""
+    return write.kind is Kind.CONSTANT or write.region.is_tail

@@ -1,0 +1,412 @@
+"""Streams: the stream contexts, waits, records and asynchronous copies of one function.
+
+Streams and events are known by their text, local names replaced by what they stand for, and
+whatever module they are reached through: `torch.cuda`, `torch.npu`, a device module.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.model.expressions import dotted, last_name, literal_elements
+from fmcheck.lint.model.names import ANY, squeezed
+from fmcheck.lint.model.vocabulary import (
+    COPIES,
+    LAUNCHES,
+    ON_HOST,
+    ORDERING,
+    PARTS,
+    looks_like_context,
+    looks_like_event,
+)
+from fmcheck.lint.source.walking import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Collection, Iterator, Mapping, Sequence
+
+    from libcst import CSTNode
+
+    from fmcheck.lint.model.flow import Flow
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.source.module import Part
+
+#: The stream that was current when the function was called.
+CURRENT = "<current>"
+#: The host thread, which waits in `synchronize` and asks in `query`.
+HOST = "<host>"
+#: How names end that stand for a device as a whole.
+_DEVICES = ("accelerator", "device_interface", "device_module", "platform")
+#: Any stream, or whatever ran before.
+ANYTHING = "<anything>"
+
+
+@dataclass(frozen=True, slots=True)
+class Context:
+    """`with stream(S):`, whose body holds the nodes from `order` up to `end`."""
+
+    node: cst.With
+    item: CSTNode
+    stream: str
+    order: int
+    end: int
+
+    def holds(self, order: int) -> bool:
+        """Tells whether the node of this order stands in the body."""
+        return self.order <= order < self.end
+
+
+@dataclass(frozen=True, slots=True)
+class Wait:
+    """`waiter`, a stream or the host, waits for `on`: a stream, an event, or ANYTHING."""
+
+    node: cst.Call
+    waiter: str
+    on: str
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Record:
+    """`event` is recorded on `stream`."""
+
+    node: cst.Call
+    event: str
+    stream: str
+    order: int
+
+
+@dataclass(frozen=True, slots=True)
+class Copy:
+    """A copy that does not block the host. `target` is None where it makes a new tensor."""
+
+    node: cst.Call
+    source: CSTNode
+    target: CSTNode | None
+    order: int
+
+
+class Streams:
+    """What one function does with streams. Nested functions are part of the one that holds them.
+
+    `ordered_by` are names of functions that order streams for their caller. The order of nodes is
+    that of the source.
+    """
+
+    def __init__(self, function: Function, ordered_by: Collection[str] = ()) -> None:
+        self.function = function
+        self.part = function.part
+        self.names = function.names
+        self._ordered_by = ordered_by
+        self.contexts: list[Context] = []
+        self.waits: list[Wait] = []
+        self.records: list[Record] = []
+        self.copies: list[Copy] = []
+        #: Names of the tensors that `record_stream` is called on.
+        self.kept: set[str] = set()
+        self._ordering: dict[tuple[str, str], Sequence[Wait]] = {}
+        self._held: dict[str, set[str]] = {}
+        self.order: dict[CSTNode, int] = {node: order for order, node in enumerate(function.nodes)}
+        for node in self.order:
+            if isinstance(node, cst.With):
+                self._note_context(node)
+        for node, order in self.order.items():
+            if isinstance(node, cst.Call):
+                self._note_call(node, order)
+
+    @property
+    def flow(self) -> Flow:
+        """The paths through the function."""
+        return self.function.flow
+
+    @property
+    def parents(self) -> Mapping[CSTNode, CSTNode]:
+        """What each node stands in."""
+        return self.function.parents
+
+    @cached_property
+    def parameters(self) -> frozenset[str]:
+        """The names of the function's parameters."""
+        params = walk(self.function.node.params)
+        return frozenset(node.name.value for node in params if isinstance(node, cst.Param))
+
+    def nodes(self, first: int, end: int | None = None) -> Sequence[CSTNode]:
+        """Returns the nodes from one order up to another, in order."""
+        return self.function.nodes[first:end]
+
+    def end(self, node: CSTNode) -> int:
+        """Returns the order of what follows a node."""
+        return self.order[node] + len(walk(node))
+
+    def waits_of(self, waiter: str, on: str) -> Sequence[Wait]:
+        """Returns the waits that may put later work of `waiter` behind earlier work of `on`."""
+        if (waiter, on) not in self._ordering:
+            found = [one for one in self.waits if self.orders(one, waiter, on)]
+            self._ordering[waiter, on] = found
+        return self._ordering[waiter, on]
+
+    @cached_property
+    def launched(self) -> Mapping[str, tuple[cst.Assign, int]]:
+        """The plain names that are bound once, to what is launched on the current stream."""
+        found: dict[str, tuple[cst.Assign, int]] = {}
+        for node, order in self.order.items():
+            if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Name):
+                name = node.targets[0].target.value
+                if (
+                    len(self.names.values(name)) == 1
+                    and self.stream_at(order) == CURRENT
+                    and self.launches(node.value)
+                ):
+                    found[name] = node, order
+        return found
+
+    def text(self, node: CSTNode) -> str:
+        """Returns the text of a stream or event; a local name is replaced by what it stands for.
+
+        `side` is `self.copy_stream` after `side = self.copy_stream`, and CURRENT after
+        `side = current_stream()`.
+        """
+        seen: set[str] = set()
+        while isinstance(node, cst.Name) and node.value not in seen:
+            seen.add(node.value)
+            values = self.names.values(node.value)
+            if len(values) != 1 or not _names_stream(values[0]):
+                break
+            node = values[0]
+        if _is_current(node):
+            # Within a stream's body, its own call of `current_stream` gives that stream.
+            order = self.order.get(node)
+            return CURRENT if order is None else self.stream_at(order)
+        return squeezed(self.part.code(node))
+
+    def holders(self, node: CSTNode) -> set[str]:
+        """Returns the buffers that an expression is, or is a part or a view of, by their paths."""
+        name = dotted(node)
+        if name is None:
+            return self._holders(node)
+        if name not in self._held:
+            self._held[name] = self._holders(node)
+        return self._held[name]
+
+    def _holders(self, node: CSTNode) -> set[str]:
+        found = {_whole(one.path) for one in self.names.regions(node) if one.leaf}
+        base = node
+        while not isinstance(base, (cst.Name, cst.Attribute)):
+            if isinstance(base, cst.Subscript):
+                base = base.value
+            elif isinstance(base, cst.Call) and isinstance(base.func, cst.Attribute):
+                if base.func.attr.value not in PARTS:
+                    return found  # made from it, and no longer it
+                base = base.func.value
+            else:
+                return found
+        return found | ({base.value} if isinstance(base, cst.Name) else set())
+
+    def stream_at(self, order: int) -> str:
+        """Returns the stream that is current at a place."""
+        inner = [one for one in self.contexts if one.order <= order < one.end]
+        return inner[-1].stream if inner else CURRENT
+
+    def may_be_current(self, stream: str) -> bool:
+        """Tells whether a caller's argument decides which stream this is."""
+        seen: set[str] = set()
+        names = [stream]
+        while names:
+            name = names.pop()
+            if name == CURRENT or name in self.parameters:
+                return True
+            if name not in seen:
+                seen.add(name)
+                either = [one for value in self._values(name) for one in _either(value)]
+                if any(_is_current(one) or _is_default(one) for one in either):
+                    return True
+                names += [one.value for one in either if isinstance(one, cst.Name)]
+        return False
+
+    def orders(self, wait: Wait, waiter: str, on: str) -> bool:
+        """Tells whether a wait may put later work of `waiter` behind earlier work of `on`."""
+        is_its = wait.waiter in (waiter, HOST, ANYTHING) or self._may_be_one(wait.waiter, waiter)
+        return is_its and self.may_be_for(wait, on)
+
+    def _values(self, name: str) -> Sequence[CSTNode]:
+        """Returns what is bound to a local name, or what a local list holds of which this is one.
+
+        Names and entries, `sides[i]`, are known by their text.
+        """
+        base, is_entry, _ = name.partition("[")
+        values = self.names.values(base)
+        if not is_entry:
+            return values
+        return [element for value in values for element in literal_elements(value) or ()]
+
+    def _may_be_one(self, one: str, other: str) -> bool:
+        """Tells whether a stream may be another one: by what a list holds, or as another entry."""
+        if "[" not in other:
+            return False
+        held = {self.text(value) for value in self._values(other)}
+        return one in held or one.startswith(other.partition("[")[0] + "[")
+
+    def may_be_for(self, wait: Wait, on: str) -> bool:
+        """Tells whether a wait may be for earlier work of `on`: an event may be from elsewhere."""
+        if wait.on in (on, ANYTHING):
+            return True
+        recorded = {one.stream for one in self.records if one.event == wait.on}
+        return on in recorded if recorded else not self._is_stream(wait.on)
+
+    def launches(self, value: CSTNode) -> bool:
+        """Tells whether an expression is a device tensor that has just been launched.
+
+        Only what is plainly that: a tensor of the host, or an object that the text does not tell
+        from one, is none.
+        """
+        if not isinstance(value, cst.Call) or ON_HOST.search(self.part.code(value)):
+            return False
+        word = last_name(value.func)
+        if word == "to":
+            return any("device" in self.part.code(arg) for arg in value.args)
+        if word not in LAUNCHES:
+            return False
+        name = self.part.module.resolve(dotted(value.func) or "")
+        if name.startswith(("torch.", "torch_npu.")):
+            return True
+        return isinstance(value.func, cst.Attribute) and not name.startswith(("numpy.", "jax."))
+
+    def _is_stream(self, text: str) -> bool:
+        return text == CURRENT or any(one.stream == text for one in self.contexts)
+
+    def _note_context(self, node: cst.With) -> None:
+        if node.asynchronous is not None:
+            return
+        for item in node.items:
+            if isinstance(item.item, cst.Call) and last_name(item.item.func) == "graph":
+                # Whoever enters a capture waits for the whole device.
+                self.waits.append(Wait(item.item, ANYTHING, ANYTHING, self.order[item]))
+            named = entered_stream(item.item)
+            if named is not None:
+                text = self.text(named).removesuffix("_ctx").removesuffix("_context")
+                start = self.order[node.body]
+                self.contexts.append(Context(node, named, text, start, self.end(node.body)))
+
+    def _note_call(self, call: cst.Call, order: int) -> None:
+        word = last_name(call.func)
+        args = [arg.value for arg in call.args]
+        if not isinstance(call.func, cst.Attribute):
+            if word in self._ordered_by or ORDERING.search(word):
+                self.waits.append(Wait(call, ANYTHING, ANYTHING, order))
+            return
+        receiver = call.func.value
+        if word in ("wait_stream", "wait_event") and args:
+            self.waits.append(Wait(call, self.text(receiver), self.text(args[0]), order))
+            self._note_record_within(args[0], order)
+        elif word == "wait":
+            waiter = self.text(args[0]) if args else self.stream_at(order)
+            self.waits.append(Wait(call, waiter, self.text(receiver), order))
+        elif word in ("synchronize", "query"):
+            on = ANYTHING if _is_module(receiver, self.part) else self.text(receiver)
+            self.waits.append(Wait(call, HOST, on, order))
+        elif word in ("record", "record_event"):
+            self._note_record(call, receiver, args, order)
+        elif word == "record_stream":
+            self.kept |= self.holders(receiver)
+        elif word in self._ordered_by or ORDERING.search(word):
+            self.waits.append(Wait(call, ANYTHING, ANYTHING, order))
+        elif word in COPIES and is_non_blocking(call):
+            if word == "to":
+                self.copies.append(Copy(call, receiver, None, order))
+            elif args:
+                self.copies.append(Copy(call, args[0], receiver, order))
+
+    def _note_record_within(self, event: CSTNode, order: int) -> None:
+        """Notes `S.record_event()` as the argument of a wait, which no name holds."""
+        if isinstance(event, cst.Call) and last_name(event.func) == "record_event":
+            assert isinstance(event.func, cst.Attribute)
+            stream = self.text(event.func.value)
+            self.records.append(Record(event, self.text(event), stream, order))
+
+    def _note_record(
+        self, call: cst.Call, receiver: CSTNode, args: Sequence[CSTNode], order: int
+    ) -> None:
+        if last_name(call.func) == "record_event":
+            event = self.text(args[0]) if args else squeezed(self.part.code(call))
+            self.records.append(Record(call, event, self.text(receiver), order))
+        elif looks_like_event(self.part.code(receiver)) or any(
+            "stream" in self.part.code(arg) for arg in args
+        ):
+            stream = self.text(args[0]) if args else self.stream_at(order)
+            self.records.append(Record(call, self.text(receiver), stream, order))
+
+
+def entered_stream(item: CSTNode) -> CSTNode | None:
+    """Returns the stream that a `with` item makes current, None for any other item."""
+    if isinstance(item, cst.Call) and item.args:
+        first = item.args[0].value
+        is_path = isinstance(first, (cst.SimpleString, cst.FormattedString))
+        return None if is_path or last_name(item.func) not in ("stream", "StreamContext") else first
+    return item if looks_like_context(last_name(item)) else None
+
+
+def is_non_blocking(call: cst.Call) -> bool:
+    """Tells whether a copy is asked not to part, whatever the arguments of the function are."""
+    return any(
+        arg.keyword is not None
+        and arg.keyword.value == "non_blocking"
+        and last_name(arg.value) == "True"
+        for arg in call.args
+    )
+
+
+def goes_to_host(call: cst.Call) -> bool:
+    """Tells whether `.to(...)` names the CPU."""
+    for arg in call.args:
+        value = arg.value
+        if isinstance(value, cst.Call) and last_name(value.func) == "device" and value.args:
+            value = value.args[0].value
+        if isinstance(value, cst.SimpleString) and value.evaluated_value == "cpu":
+            return arg.keyword is None or arg.keyword.value == "device"
+    return False
+
+
+def _whole(path: str) -> str:
+    """Returns the path of the buffer that this is an element of, or the path itself."""
+    while path.endswith(ANY):
+        path = path.removesuffix(ANY)
+    return path
+
+
+def _either(value: CSTNode) -> Iterator[CSTNode]:
+    """Yields what an expression may evaluate to: both sides of an `if ... else` and of an `or`."""
+    if isinstance(value, cst.IfExp):
+        yield from _either(value.body)
+        yield from _either(value.orelse)
+    elif isinstance(value, cst.BooleanOperation):
+        yield from _either(value.left)
+        yield from _either(value.right)
+    else:
+        yield value
+
+
+def _names_stream(value: CSTNode) -> bool:
+    """Tells whether a local name that is bound to this may be replaced by it."""
+    if isinstance(value, cst.Call):
+        return _is_current(value) or last_name(value.func) == "record_event"
+    return isinstance(value, (cst.Name, cst.Attribute))
+
+
+def _is_current(node: CSTNode) -> bool:
+    """Tells whether an expression is `current_stream()`, of whatever module."""
+    return isinstance(node, cst.Call) and last_name(node.func).endswith("current_stream")
+
+
+def _is_default(node: CSTNode) -> bool:
+    """Tells whether an expression is the default stream, on which all runs that names no other."""
+    return isinstance(node, cst.Call) and last_name(node.func) == "default_stream"
+
+
+def _is_module(node: CSTNode, part: Part) -> bool:
+    """Tells whether it is a whole device: `torch.cuda`, a device module, a platform."""
+    if isinstance(node, cst.Call):
+        return last_name(node.func).endswith("device_module")
+    name = part.module.resolve(dotted(node) or "")
+    return name.startswith("torch.") or name.endswith(_DEVICES)

@@ -1,0 +1,99 @@
+"""The vocabulary of tensors and streams: which names mean what, wherever they stand."""
+
+from __future__ import annotations
+
+import re
+
+#: Calls that return another view of the whole buffer.
+VIEWS = frozenset({"view", "reshape", "flatten", "squeeze", "unsqueeze", "t", "detach", "numpy"})
+#: Calls that return a part or a view of a tensor, or the same one elsewhere.
+PARTS = VIEWS | {
+    "narrow",
+    "select",
+    "split",
+    "chunk",
+    "unbind",
+    "expand",
+    "transpose",
+    "contiguous",
+}
+#: Attributes under which a wrapper hands out what it holds: `seq_lens.gpu` is `seq_lens`.
+HELD = frozenset({"data", "T", "gpu", "cpu", "np"})
+#: Parts of the name of a function that resets what it is handed.
+RESET_WORDS = ("zero", "reset", "clear", "scrub")
+#: Functions that run before the first replay: what they set, a replay has overwritten since.
+BEFORE_REPLAY = ("__init__", "__post_init__", "*capture*", "*warmup*", "*warm_up*")
+#: Words of which one stands where a stream is entered.
+ENTERED = (".stream(", " stream(", "StreamContext", "stream_ctx", "stream_context")
+#: Names of functions that order work for their caller, or wait for it.
+ORDERING = re.compile(
+    r"(^|_)(sync|synchronize|wait|fence|barrier)(_|$)|(^|_)join_|_join(_|$)", re.IGNORECASE
+)
+#: Methods that wait for the stream or event that they name.
+WAITS = frozenset({"query", "synchronize", "wait", "wait_event", "wait_stream"})
+#: Names of classes.
+CLASS = re.compile(r"_?[A-Z]\w*[a-z]\w*$")
+#: Names of tensors on the host, and of what is computed there.
+ON_HOST = re.compile(r"(^|_|\b)(cpu|host|pin|pinned|np|numpy|list)(_|\b|$)")
+#: What an asynchronous copy's call is named.
+COPIES = frozenset({"copy_", "to"})
+#: Functions and methods that launch work and return a tensor. Containers have none of them.
+LAUNCHES = frozenset(
+    {
+        "arange",
+        "argmax",
+        "bmm",
+        "cat",
+        "clone",
+        "concat",
+        "contiguous",
+        "cumsum",
+        "einsum",
+        "full",
+        "gather",
+        "index_select",
+        "linear",
+        "masked_fill",
+        "matmul",
+        "mm",
+        "ones",
+        "repeat_interleave",
+        "softmax",
+        "stack",
+        "topk",
+        "where",
+        "zeros",
+        "zeros_like",
+    }
+)
+#: Methods of a tensor that write it in place.
+IN_PLACE = frozenset(
+    {
+        "add_",
+        "copy_",
+        "fill_",
+        "index_copy_",
+        "index_fill_",
+        "index_put_",
+        "masked_fill_",
+        "mul_",
+        "scatter_",
+        "sub_",
+        "zero_",
+    }
+)
+_EVENT = re.compile(
+    r"(event|evt|fence|(\b|_)(ready|done|finished|copied|published))s?(\[.*\]|\(\))?$",
+    re.IGNORECASE,
+)
+_CONTEXT = re.compile(r"stream_(ctx|context)$")
+
+
+def looks_like_event(code: str) -> bool:
+    """Tells whether an expression is an event by its name: other things have `record()` too."""
+    return bool(_EVENT.search(code))
+
+
+def looks_like_context(name: str) -> bool:
+    """Tells whether a name is that of a stream's context manager."""
+    return bool(_CONTEXT.search(name))

@@ -1,0 +1,148 @@
+"""Slices: a module cut into stretches of whole statements, without parsing it.
+
+A line outside of strings that starts with `def`, `class`, `async def` or a decorator starts a
+statement. Strings in triple quotes are paired from the top; where that is not certain, nothing is
+cut. A wrong cut would leave a bracket open, which no parser accepts: then the module is parsed
+whole.
+"""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from dataclasses import dataclass
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+_ASYNC = re.compile(r"async[ \t]+\Z")
+#: A decorator's sign after a continued line is a product of matrices.
+_CONTINUED_AT = re.compile(r"\\\n[ \t]*@")
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Where a `def`, a `class` or a decorator stands outside of strings, and how far indented."""
+
+    offset: int
+    indent: str
+    is_class: bool
+    is_decorator: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Slice:
+    """A stretch of a module's text, by offsets; `is_class` tells that a class starts it."""
+
+    start: int
+    end: int
+    is_class: bool = False
+
+
+class Cuts:
+    """The places at which a module's text may be cut. `certain` is False if none is known."""
+
+    def __init__(self, text: str) -> None:
+        self._text = text
+        #: Strings in triple quotes, as offsets of their first and last quotes' ends.
+        self.strings: list[tuple[int, int]] = []
+        self.certain = _CONTINUED_AT.search(text) is None and self._pair()
+
+    def _pair(self) -> bool:
+        """Pairs the quotes of strings; tells whether that is certain."""
+        text, last_end = self._text, 0
+        double, single = text.find('"""'), text.find("'''")
+        while double >= 0 or single >= 0:
+            is_double = double >= 0 and not 0 <= single < double
+            opening = double if is_double else single
+            line = text.rfind("\n", 0, opening) + 1
+            before = text[max(line, last_end) : opening]
+            if '"' in before or "'" in before or "#" in before or text.endswith("\\\n", 0, line):
+                return False
+            closing = _closing(text, opening + 3, text[opening : opening + 3])
+            if closing is None:
+                return False
+            last_end = closing
+            self.strings.append((opening, closing))
+            if 0 <= double < closing:
+                double = text.find('"""', closing)
+            if 0 <= single < closing:
+                single = text.find("'''", closing)
+        return True
+
+    def is_in_string(self, offset: int) -> bool:
+        """Tells whether an offset lies in a string in triple quotes."""
+        number = bisect_right(self.strings, (offset, len(self._text))) - 1
+        return number >= 0 and offset < self.strings[number][1]
+
+    @cached_property
+    def _starts(self) -> Sequence[Start]:
+        """Where statements start by a word that tells it, outside of strings."""
+        found = [one for word in ("def", "class", "@") for one in self._starting_with(word)]
+        found.sort(key=lambda one: one.offset)
+        if not self.strings:
+            return found
+        opened = [start for start, _ in self.strings]
+        ended = [0, *(end for _, end in self.strings)]
+        return [one for one in found if ended[bisect_right(opened, one.offset)] <= one.offset]
+
+    def _starting_with(self, word: str) -> Iterator[Start]:
+        """Yields the starts of lines whose first word is this one, or the second after `async`."""
+        text, at = self._text, self._text.find(word)
+        while at >= 0:
+            end = at + len(word)
+            after = text[end : end + 1]
+            if word == "@" or not (after.isalnum() or after == "_"):
+                line = text.rfind("\n", 0, at) + 1
+                before = text[line:at]
+                first = before.lstrip(" \t\f")
+                if not first or (word == "def" and _ASYNC.match(first)):
+                    indent = before[: len(before) - len(first)]
+                    yield Start(line, indent, word == "class", word == "@")
+            at = text.find(word, end)
+
+    def top_level(self) -> Sequence[Slice]:
+        """Returns slices of whole top-level statements that cover the module, in order."""
+        return list(self._between(0, len(self._text), ""))
+
+    def methods(self, outer: Slice, indent: str) -> Sequence[Slice]:
+        """Returns slices of a class by the statements of its body, which is indented by `indent`.
+
+        The first is the head: the class line and what stands before the first method.
+        """
+        return list(self._between(outer.start, outer.end, indent))
+
+    def first_indent(self, outer: Slice) -> str | None:
+        """Returns the least indentation of what is defined in a class, None if nothing is."""
+        within = [
+            one.indent
+            for one in self._starts
+            if outer.start < one.offset < outer.end and one.indent
+        ]
+        return min(within, key=len, default=None)
+
+    def _between(self, start: int, end: int, indent: str) -> Iterator[Slice]:
+        at, is_class, decorated = start, False, False
+        for one in self._starts:
+            if one.indent != indent or not start <= one.offset < end:
+                continue
+            if not decorated:
+                if one.offset > at:
+                    yield Slice(at, one.offset, is_class)
+                at, is_class = one.offset, False
+            decorated = one.is_decorator
+            is_class = is_class or one.is_class
+        if end > at:
+            yield Slice(at, end, is_class)
+
+
+def _closing(text: str, position: int, quotes: str) -> int | None:
+    """Returns the offset after the quotes that close a string, None if nothing does."""
+    while (found := text.find(quotes, position)) >= 0:
+        before = text[position:found]
+        if (len(before) - len(before.rstrip("\\"))) % 2 == 0:
+            return found + 3
+        position = found + 1
+    return None

@@ -1,0 +1,43 @@
+"""The file: its bytes and its name, before anybody has decoded or parsed it."""
+
+from __future__ import annotations
+
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.source.identity import identity_of
+from fmcheck.lint.source.words import may_stand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
+
+    from fmcheck.lint.source.words import Words
+
+
+class File:
+    """The bytes of one file. Each word is looked for at most once, however many rules ask."""
+
+    def __init__(self, path: str, raw: bytes) -> None:
+        self.path = path
+        self.raw = raw
+        self._held: dict[str, bool] = {}
+
+    @cached_property
+    def identity(self) -> str:
+        """Which file of an engine this is, for the contracts: see `identity.py`."""
+        return identity_of(self.path)
+
+    def holds(self, words: Iterable[str]) -> bool:
+        """Tells whether one of the words stands anywhere in the file."""
+        held, raw = self._held, self.raw
+        for word in words:
+            found = held.get(word)
+            if found is None:
+                found = held[word] = may_stand(word, raw)
+            if found:
+                return True
+        return False
+
+    def holds_all(self, words: Words) -> bool:
+        """Tells whether of each group one word does."""
+        return all(map(self.holds, words))

@@ -1,0 +1,66 @@
+"""Imports: the names that a module's import statements make, read off its text."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fmcheck.lint.source.cuts import Cuts
+
+#: An import where a statement may start; what it imports may stand in brackets, over many lines.
+_STATEMENT = re.compile(
+    r"(?:^|(?<=[;:]))(?P<indent>[ \t\f]*)"
+    r"(?:from[ \t]+(?P<module>[.\w]+(?:[ \t]*\.[ \t]*\w+)*)[ \t]*\bimport\b[ \t]*"
+    r"(?P<names>\((?:[^)#]|#[^\n]*)*\)|[^\n;]*)"
+    r"|import[ \t]+(?P<modules>[^\n;]*))",
+    re.MULTILINE,
+)
+_CONTINUED = re.compile(r"\\\n[ \t]*")
+_COMMENT = re.compile(r"#[^\n]*")
+
+
+@dataclass(frozen=True, slots=True)
+class Import:
+    """A name that an import makes: what it stands for, and how far the statement is indented.
+
+    `module` is what a `from` names, with the dots of a relative import; "" for a plain import.
+    """
+
+    name: str
+    target: str
+    module: str
+    indent: int
+
+    @property
+    def is_relative(self) -> bool:
+        """Tells whether it is of the package that the module is in."""
+        return self.module.startswith(".")
+
+
+def imports(text: str, cuts: Cuts) -> Iterator[Import]:
+    """Yields every name that an import of a module makes, wherever it stands."""
+    if "\\\n" in text:
+        text = _CONTINUED.sub(" ", text)  # offsets in strings are off then, by the white space
+    for match in _STATEMENT.finditer(text):
+        if cuts.is_in_string(match.start("indent")):
+            continue
+        before = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
+        if '"' in before or "'" in before or "#" in before:
+            continue
+        indent, module = len(match["indent"]), "".join((match["module"] or "").split())
+        listed = _COMMENT.sub("", match["names"] or match["modules"] or "").strip("() \t\n")
+        for one in listed.split(","):
+            name, _, other = (part.strip() for part in one.strip().partition(" as "))
+            if not name or name == "*":
+                continue
+            if module:
+                yield Import(other or name, f"{module}.{name}", module, indent)
+            elif other:
+                yield Import(other, name, "", indent)
+            else:
+                top = name.partition(".")[0]
+                yield Import(top, top, "", indent)

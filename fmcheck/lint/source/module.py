@@ -1,0 +1,443 @@
+"""The module: one file's text, cut into slices, each parsed once and only when a rule asks."""
+
+from __future__ import annotations
+
+import re
+from bisect import bisect_right
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
+
+from fmcheck.finding import Finding, Span
+from fmcheck.lint.lazy import cst
+from fmcheck.lint.source.cuts import Cuts, Slice
+from fmcheck.lint.source.imports import imports
+from fmcheck.lint.source.text import line_starts, split_lines
+from fmcheck.lint.source.walking import walk
+from fmcheck.lint.source.words import stand
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Iterator, Sequence
+
+    from fmcheck.finding import Edit, Severity
+    from fmcheck.lint.rule import Rule
+    from fmcheck.lint.source.file import File
+    from fmcheck.lint.source.imports import Import
+    from fmcheck.lint.source.tree import Tree
+    from fmcheck.lint.source.words import Words
+
+#: What a method is parsed inside of, so that its columns stay those of the file.
+_CLASS = "class _:\n"
+_CLASS_LINE = re.compile(r"^\f*class[\s\\]+(\w+)", re.MULTILINE)
+_WORD = re.compile(r"[^\W\d]\w*")
+_DEFINED = re.compile(r"\bdef[\s\\]+(\w+)")
+
+
+class CutError(Exception):
+    """A slice does not parse by itself: the module is to be parsed whole."""
+
+    def where(self) -> tuple[str, int, int]:
+        """Returns what the parser said, and the line and column in what it was given."""
+        err = self.__cause__
+        if not isinstance(err, cst.ParserSyntaxError):
+            return str(err), 1, 1
+        return err.message.splitlines()[-1], err.editor_line, err.editor_column
+
+
+class TooDeepError(Exception):
+    """Source that nests so deeply, or is so long, that libcst is not asked to parse it."""
+
+
+class Module:
+    """A module's text. `whole` keeps it from being cut."""
+
+    def __init__(self, file: File, text: str, *, whole: bool = False) -> None:
+        self.file = file
+        self.path = file.path
+        self.text = text
+        self._whole = whole
+        #: What the model has worked out about the module, by whoever asked.
+        self.memo: dict[Any, Any] = {}
+        #: The slices that nest too deeply to be parsed.
+        self.too_deep: dict[tuple[int, int], str] = {}
+
+    def forget(self) -> None:
+        """Takes apart what refers to itself, so that it goes without the garbage collector."""
+        for family in vars(self).get("families", ()):
+            for stretch in family.stretches:
+                vars(stretch).clear()
+            vars(family).clear()
+        self.memo.clear()
+        vars(self).pop("families", None)
+
+    @property
+    def identity(self) -> str:
+        """Which file of an engine this is."""
+        return self.file.identity
+
+    @cached_property
+    def cuts(self) -> Cuts:
+        """Where the text may be cut."""
+        return Cuts(self.text)
+
+    @cached_property
+    def lines(self) -> Sequence[str]:
+        """The source by lines, ends included."""
+        return split_lines(self.text)
+
+    @cached_property
+    def line_starts(self) -> Sequence[int]:
+        """The offsets at which lines start."""
+        return line_starts(self.text)
+
+    first_line = 1
+
+    def line_of(self, offset: int) -> int:
+        """Returns the line of an offset, from 1."""
+        return self.text.count("\n", 0, offset) + 1
+
+    # Imports.
+
+    @cached_property
+    def imports(self) -> Sequence[Import]:
+        """Every name that an import makes, wherever it stands."""
+        return list(imports(self.text, self.cuts)) if "import" in self.text else ()
+
+    @cached_property
+    def imported(self) -> dict[str, str]:
+        """Local names of imports, to the dotted name each stands for; the innermost one holds."""
+        absolute = (one for one in self.imports if not one.is_relative)
+        return {one.name: one.target for one in sorted(absolute, key=lambda one: one.indent)}
+
+    def resolve(self, dotted: str) -> str:
+        """Returns what `dotted` stands for after imports: `Event` may be `torch.cuda.Event`."""
+        head, dot, rest = dotted.partition(".")
+        return self.imported.get(head, head) + dot + rest
+
+    # Slices, by the words in them.
+
+    @cached_property
+    def families(self) -> Sequence[Family]:
+        """The top-level slices: a class with all that is in it, or a stretch of statements."""
+        if self.is_whole:
+            return list(self._split())
+        return [Family(self, one, list(self._cut(one))) for one in self.cuts.top_level()]
+
+    def _cut(self, one: Slice) -> Iterator[Stretch]:
+        indent = self.cuts.first_indent(one) if one.is_class else None
+        if indent is None:
+            yield Stretch(self, one)
+            return
+        head, *methods = self.cuts.methods(one, indent)
+        yield Stretch(self, head, after=f"{indent}pass\n", is_head=True)
+        for method in methods:
+            yield Stretch(self, method, before=_CLASS)
+
+    def _split(self) -> Iterator[Family]:
+        """Yields the top-level statements of a module that is parsed in one go."""
+        whole = Slice(0, len(self.text))
+        stretch = Stretch(self, whole)
+        try:
+            end = stretch.tree.place(stretch.tree.root)[0]
+        except TooDeepError as err:
+            self.too_deep[0, len(self.text)] = str(err)
+            return
+        for statement in stretch.tree.root.body:
+            # From where the one before ends: decorators are part of it.
+            start, end = end, stretch.tree.place(statement)[1]
+            place = Slice(start, end, isinstance(statement, cst.ClassDef))
+            part = Stretch(self, place, tree=stretch.tree, statement=statement)
+            yield Family(self, place, [part])
+
+    @cached_property
+    def is_whole(self) -> bool:
+        """Tells whether the module is parsed in one piece: it was asked for, or no cut is sure."""
+        return self._whole or not self.cuts.certain
+
+    def families_with(self, words: Words) -> Iterator[Family]:
+        """Yields the top-level slices in whose text the words stand."""
+        wanted = self._renamed(words)
+        if self.is_whole and not stand(wanted, self.text, 0, len(self.text)):
+            return
+        for family in self.families:
+            if stand(wanted, self.text, family.place.start, family.place.end):
+                yield family
+
+    def parts_with(self, words: Words) -> Iterator[Part]:
+        """Yields the functions, methods and other statements in whose slices the words stand."""
+        for family in self.families_with(words):
+            yield from family.near(self._renamed(words))
+
+    def _renamed(self, words: Words) -> Words:
+        """Returns the words with the names that imports give to what they are about."""
+        known = self.memo.setdefault("renamed", {})
+        if words not in known:
+            known[words] = tuple(self._other_names(group) for group in words)
+        found: Words = known[words]
+        return found
+
+    def _other_names(self, group: Iterable[str]) -> tuple[str, ...]:
+        found = dict.fromkeys(group)
+        for one in self.imports:
+            is_named = any(word in one.name for word in group)
+            if not is_named and any(word in one.target for word in group):
+                found[one.name] = None
+        return tuple(found)
+
+    # Functions by name.
+
+    @cached_property
+    def _definitions(self) -> dict[str, list[Stretch]]:
+        """The slices that define functions of a name, by a look at the text."""
+        found: dict[str, list[Stretch]] = {}
+        for family in self.families:
+            for stretch in family.stretches:
+                for match in _DEFINED.finditer(stretch.text):
+                    known = found.setdefault(match[1], [])
+                    if stretch not in known:
+                        known.append(stretch)
+        return found
+
+    def defining(self, name: str) -> Iterator[Part]:
+        """Yields the parts that define a function of this name, somewhere in them."""
+        for stretch in self._definitions.get(name, ()):
+            yield from stretch.parts
+
+    def naming(self, *names: str) -> Iterator[Part]:
+        """Yields the parts of the slices that hold one of these identifiers."""
+        for family in self.families:
+            yield from family.naming(*names)
+
+    def span(self, start: int, end: int) -> Span:
+        """Returns the lines and columns of two offsets."""
+        starts = self.line_starts
+        line, last = bisect_right(starts, start), bisect_right(starts, end)
+        if not starts:
+            return Span(1, 1, 1, 1)
+        return Span(line, start - starts[line - 1] + 1, last, end - starts[last - 1] + 1)
+
+
+class Family:
+    """What belongs together at the top of a module: a class, or some statements beside it."""
+
+    def __init__(self, module: Module, place: Slice, stretches: list[Stretch]) -> None:
+        self.module = module
+        self.place = place
+        self.stretches = stretches
+        for stretch in stretches:
+            stretch.family = self
+
+    @property
+    def is_class(self) -> bool:
+        """Tells whether a class starts it."""
+        return self.place.is_class
+
+    @property
+    def name(self) -> str:
+        """The name of the class that it is, "" if it is none."""
+        text = self.module.text[self.place.start : self.place.end]
+        found = _CLASS_LINE.search(text) if self.is_class else None
+        return found[1] if found is not None else ""
+
+    @cached_property
+    def bases(self) -> Sequence[str]:
+        """The last names of the classes that it is derived from."""
+        nodes = [one.statement or one.tree.root.body[0] for one in self.stretches[:1]]
+        bases = [one.bases for one in nodes if isinstance(one, cst.ClassDef)]
+        texts = [cst.Module(()).code_for_node(one.value) for one in (bases[0] if bases else ())]
+        return [text.rpartition(".")[2] for text in texts]
+
+    @property
+    def identity(self) -> str:
+        """Which file of an engine it is in, for the contracts."""
+        return self.module.identity
+
+    def near(self, words: Words) -> Iterator[Part]:
+        """Yields the parts of the slices in which the words stand; all of them without words."""
+        for stretch in self.stretches:
+            if stand(words, self.module.text, stretch.place.start, stretch.place.end):
+                yield from stretch.parts
+
+    @property
+    def first_line(self) -> int:
+        """The line on which it starts, blank lines left out."""
+        text, start = self.module.text, self.place.start
+        blank = len(text) - start - len(text[start:].lstrip())
+        return self.module.line_of(start + blank)
+
+    @cached_property
+    def _by_word(self) -> dict[str, list[Stretch]]:
+        """The slices by the identifiers in them."""
+        found: dict[str, list[Stretch]] = {}
+        for stretch in self.stretches:
+            for word in set(_WORD.findall(stretch.text)):
+                found.setdefault(word, []).append(stretch)
+        return found
+
+    def naming(self, *names: str) -> Iterator[Part]:
+        """Yields the parts of the slices that hold one of these identifiers."""
+        found = dict.fromkeys(one for name in names for one in self._by_word.get(name, ()))
+        for stretch in found:
+            yield from stretch.parts
+
+    def near_any(self, words: Iterable[str]) -> Iterator[Part]:
+        """Yields the parts of the slices in which one of the words stands."""
+        return self.near((tuple(words),))
+
+    @property
+    def parts(self) -> Iterator[Part]:
+        """All parts of it."""
+        return self.near(())
+
+
+class Stretch:
+    """One slice of a module that is parsed by itself."""
+
+    def __init__(
+        self,
+        module: Module,
+        place: Slice,
+        *,
+        before: str = "",
+        after: str = "",
+        is_head: bool = False,
+        tree: Tree | None = None,
+        statement: cst.CSTNode | None = None,
+    ) -> None:
+        self.module = module
+        self.place = place
+        self._before = before
+        self._after = after
+        self._is_head = is_head
+        self.statement = statement
+        self.family: Family | None = None
+        if tree is not None:
+            self.tree = tree
+
+    @property
+    def text(self) -> str:
+        """The text of the slice."""
+        return self.module.text[self.place.start : self.place.end]
+
+    @cached_property
+    def tree(self) -> Tree:
+        """The slice as libcst sees it.
+
+        Raises:
+            CutError: if it does not parse by itself.
+            TooDeepError: if it nests too deeply to be parsed.
+        """
+        from fmcheck.lint.source.tree import Tree
+
+        try:
+            return Tree(self.text + self._after, self._before)
+        except cst.ParserSyntaxError as err:
+            raise CutError from err
+
+    @cached_property
+    def parts(self) -> Sequence[Part]:
+        """The statements of the slice; of a class, those of its body. None if it is too deep."""
+        try:
+            return list(self._parts())
+        except TooDeepError as err:
+            self.module.too_deep[self.place.start, self.place.end] = str(err)
+            return ()
+
+    def _parts(self) -> Iterator[Part]:
+        body = [self.statement] if self.statement is not None else list(self.tree.root.body)
+        if self._is_head and not isinstance(body[-1], cst.ClassDef):
+            raise CutError  # what is defined here is not of the class
+        for statement in body:
+            if isinstance(statement, cst.ClassDef):
+                inside: Sequence[cst.CSTNode] = statement.body.body
+                if self._is_head:
+                    inside = inside[:-1]
+                owner = None if self._before else statement
+                yield from (Part(self, one, owner, is_nested=True) for one in inside)
+            else:
+                yield Part(self, statement, None, is_nested=False)
+
+
+class Part:
+    """One statement as rules see it: a function, a method, or what stands beside them."""
+
+    def __init__(
+        self, stretch: Stretch, node: cst.CSTNode, owner: cst.ClassDef | None, *, is_nested: bool
+    ) -> None:
+        self.stretch = stretch
+        self.module = stretch.module
+        self.node = node
+        #: Whether it stands in the body of a class.
+        self.is_nested = is_nested
+        self._owner = owner
+
+    @property
+    def path(self) -> str:
+        """The file's path, as findings name it."""
+        return self.module.path
+
+    @property
+    def first_line(self) -> int:
+        """The line on which it starts."""
+        return self.span(self.node).line
+
+    @property
+    def identity(self) -> str:
+        """Which file of an engine the part is in, for the contracts."""
+        return self.module.identity
+
+    @cached_property
+    def _nodes(self) -> Sequence[cst.CSTNode]:
+        return walk(self.node)
+
+    def nodes(self, root: cst.CSTNode | None = None) -> Sequence[cst.CSTNode]:
+        """Returns every node of the part, or at and below `root`, in the order of the source."""
+        return self._nodes if root is None else walk(root)
+
+    @property
+    def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
+        """What each node of the slice stands in."""
+        return self.stretch.tree.parents
+
+    def code(self, node: cst.CSTNode) -> str:
+        """Returns the source of a node, whatever part it is of."""
+        if isinstance(node, cst.Name) and not node.lpar:
+            return node.value
+        known: dict[cst.CSTNode, str] = self.module.memo.setdefault("codes", {})
+        if node not in known:
+            bare = node.with_changes(lpar=(), rpar=()) if getattr(node, "lpar", ()) else node
+            known[node] = cst.Module(()).code_for_node(bare)
+        return known[node]
+
+    def span(self, node: cst.CSTNode) -> Span:
+        """Returns where a node of this part stands in the file."""
+        start, end = self.stretch.tree.place(node)
+        first = 0 if self.stretch.statement is not None else self.stretch.place.start
+        return self.module.span(first + start, first + end)
+
+    def finding(
+        self,
+        rule: Rule,
+        node: cst.CSTNode,
+        message: str,
+        *,
+        help: str = "",
+        severity: Severity | None = None,
+        related: Sequence[tuple[cst.CSTNode | Span, str]] = (),
+        edits: Sequence[Edit] = (),
+        safe: bool = True,
+    ) -> Finding:
+        """Makes a finding of `rule` at `node`."""
+        return Finding(
+            path=self.path,
+            span=self.span(node),
+            code=rule.code,
+            severity=severity or rule.severity,
+            message=message,
+            help=help,
+            related=tuple(
+                (other if isinstance(other, Span) else self.span(other), text)
+                for other, text in related
+            ),
+            edits=tuple(edits),
+            safe=safe,
+        )

@@ -1,0 +1,118 @@
+"""A source file's text: read from disk, decoded as Python would, and encoded back."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import tokenize
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+from fmcheck.reading import MOST_SOURCE, read_regular, read_with_stat
+
+if TYPE_CHECKING:
+    from pathlib import Path
+
+    from fmcheck.lint.stored import State
+
+#: Codecs for the names of hosts, which take a minute for a megabyte, and one that always fails.
+_NOT_FOR_SOURCE = frozenset(("idna", "punycode", "undefined"))
+
+
+@dataclass(frozen=True, slots=True)
+class Text:
+    """Decoded source: as the file has it, with its own line ends, and its encoding."""
+
+    raw: str
+    encoding: str
+
+    @property
+    def source(self) -> str:
+        """The source with every line ended by `\\n`, as the parsers see it."""
+        if "\r" not in self.raw:
+            return self.raw
+        return self.raw.replace("\r\n", "\n").replace("\r", "\n")
+
+    def encode(self, raw: str) -> bytes:
+        """Returns the bytes of a file like this one that holds `raw`."""
+        return raw.encode(self.encoding)
+
+
+def read(path: str | Path) -> bytes:
+    """Returns the bytes of a regular file of limited size; OSError for anything else."""
+    return read_regular(path, MOST_SOURCE)
+
+
+def read_with_state(path: str | Path) -> tuple[bytes, State]:
+    """Returns the bytes of a regular file and its state before they were read.
+
+    Raises:
+        OSError: if it is anything else, is too large, or cannot be read.
+    """
+    text, at = read_with_stat(path, MOST_SOURCE)
+    return text, (at.st_mtime_ns, at.st_ctime_ns, at.st_size, at.st_ino)
+
+
+def decode(raw: bytes) -> Text:
+    """Decodes source by its byte-order mark or coding comment (PEP 263).
+
+    Raises:
+        SyntaxError, UnicodeDecodeError, LookupError: if the text is not in its own encoding.
+    """
+    head = _head(raw)
+    if b"coding" not in head and not head.startswith(codecs.BOM_UTF8):
+        with contextlib.suppress(UnicodeDecodeError):
+            return Text(raw.decode(), "utf-8")
+    encoding, _ = tokenize.detect_encoding(io.BytesIO(raw).readline)
+    if codecs.lookup(encoding).name in _NOT_FOR_SOURCE:
+        raise SyntaxError(f"`{encoding}` is no encoding of source")
+    try:
+        return Text(raw.decode(encoding), encoding)
+    except (UnicodeDecodeError, LookupError):
+        raise
+    except Exception as err:  # a codec may raise anything
+        raise SyntaxError(f"{encoding}: {err}") from err
+
+
+def is_text(raw: bytes) -> bool:
+    """Tells whether bytes may be source: no null byte, and text in the encoding that they declare.
+
+    Plain ASCII that declares nothing is taken at its word, which costs next to nothing.
+    """
+    if b"\0" in raw:
+        return False
+    if raw.isascii():
+        return b"coding" not in _head(raw) or _decodes(raw)
+    try:
+        raw.decode()
+    except UnicodeDecodeError:
+        return _decodes(raw)
+    return True
+
+
+def _head(raw: bytes) -> bytes:
+    """Returns the first two lines, in which an encoding may be declared."""
+    return raw[: raw.find(b"\n", raw.find(b"\n") + 1) + 1 or len(raw)]
+
+
+def _decodes(raw: bytes) -> bool:
+    try:
+        decode(raw)
+    except (SyntaxError, UnicodeDecodeError, LookupError):
+        return False
+    return True
+
+
+def line_starts(text: str) -> list[int]:
+    """Returns the offsets at which the lines of a text start, whose lines end in `\\n`."""
+    starts = list(accumulate(map(len, io.StringIO(text, newline="\n")), initial=0))
+    if text and not text.endswith("\n"):
+        starts.pop()
+    return starts
+
+
+def split_lines(text: str) -> list[str]:
+    """Splits at the line ends of Python, which are fewer than those of `str.splitlines`."""
+    return list(io.StringIO(text, newline=""))

@@ -1,0 +1,173 @@
+"""The tree: what libcst makes of one slice.
+
+Places are worked out for a tree when somebody first asks for one: most trees have no finding.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import libcst as cst
+from libcst._nodes.internal import CodegenState
+
+from fmcheck.lint.source.module import TooDeepError
+from fmcheck.lint.source.walking import children, walk
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+#: Deeper than this an expression may end libcst, and its process with it.
+MOST_DEPTH = 1000
+#: More text than this is not parsed in one piece: libcst takes 2 s and 300 MB for it.
+MOST_SIGNS = 1_000_000
+#: What makes a tree deeper, by a sign or a word for each level.
+_DEEPENING = ("+", "-", "*", "/", ".", "(", "[", "{", "%", "&", "|", "^", "<", ">", "=")
+_DEEPENING_WORDS = (" if ", "lambda", "not ", " and ", " or ", "await ", "elif", "~")
+_TOKEN = re.compile(
+    r"""(?P<text>\"{3}(?:[^"\\]|\\.|"(?!""))*\"{3}|'{3}(?:[^'\\]|\\.|'(?!''))*'{3}
+      |"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|\#[^\n]*)
+      |(?P<open>[(\[{])|(?P<close>[)\]}])|(?P<end>[,\n:;]|\b(?:elif)\b)
+      |(?P<deeper>[-+*/.%&|^<>=~@]|\b(?:if|lambda|not|and|or|await|in|is)\b)""",
+    re.VERBOSE | re.DOTALL,
+)
+
+
+#: At the start of a line of code.
+_FORM_FEED = re.compile(r"^\f(?=[^\f\n#])", re.MULTILINE)
+
+
+class Tree:
+    """The nodes of one slice of source, `before` which a line of ours may stand.
+
+    Raises:
+        libcst.ParserSyntaxError: if it does not parse.
+        TooDeepError: if it nests too deeply for that.
+    """
+
+    def __init__(self, text: str, before: str = "") -> None:
+        if len(text) > MOST_SIGNS:
+            raise TooDeepError(
+                f"its {len(text):,} characters are more than {MOST_SIGNS:,} to parse"
+            )
+        if is_too_deep(text):
+            raise TooDeepError("it nests too deeply")
+        self._before = len(before)
+        # libcst drops a form feed that is followed by code.
+        self._fed = [match.start() for match in _FORM_FEED.finditer(text)] if "\f" in text else []
+        self.root = cst.parse_module(before + (_FORM_FEED.sub("", text) if self._fed else text))
+
+    @cached_property
+    def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
+        """What each node stands in."""
+        return {child: node for node in walk(self.root) for child in children(node)}
+
+    @cached_property
+    def _places(self) -> dict[cst.CSTNode, tuple[int, int]]:
+        state = _Placing(
+            default_indent=self.root.default_indent, default_newline=self.root.default_newline
+        )
+        self.root._codegen(state)
+        return state.places
+
+    def place(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Returns where a node starts and ends, as offsets in the slice."""
+        start, end = self._places[node]
+        return self._offset(start), self._offset(end)
+
+    def _offset(self, at: int) -> int:
+        at -= self._before
+        for number in self._fed:
+            at += number <= at
+        return at
+
+
+class _Recording:
+    """Takes down where a node begins and ends, without the white space around it."""
+
+    __slots__ = ("_first", "_last", "_node", "_start", "_state")
+
+    def __init__(
+        self,
+        state: _Placing,
+        node: cst.CSTNode,
+        first: cst.CSTNode | None,
+        last: cst.CSTNode | None,
+    ) -> None:
+        self._state, self._node, self._first, self._last = state, node, first, last
+
+    def __enter__(self) -> None:
+        self._start = self._state.at
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        err: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        places = self._state.places
+        start = self._start if self._first is None else places[self._first][0]
+        end = self._state.at if self._last is None else places[self._last][1]
+        places[self._node] = start, end
+
+
+class _Placing(CodegenState):
+    """Writes a tree out as its source, and takes down the offsets of every node."""
+
+    def __init__(self, default_indent: str, default_newline: str) -> None:
+        super().__init__(default_indent=default_indent, default_newline=default_newline)
+        self.at = 0
+        self.places: dict[cst.CSTNode, tuple[int, int]] = {}
+        self._started: list[int] = []
+
+    def add_indent_tokens(self) -> None:
+        self.at += sum(map(len, self.indent_tokens))
+
+    def add_token(self, value: str) -> None:
+        self.at += len(value)
+
+    def before_codegen(self, node: cst.CSTNode) -> None:
+        self._started.append(self.at)
+
+    def after_codegen(self, node: cst.CSTNode) -> None:
+        start = self._started.pop()
+        if node not in self.places:
+            self.places[node] = start, self.at
+
+    def pop_trailing_newline(self) -> None:
+        pass
+
+    def record_syntactic_position(  # type: ignore[override]
+        self,
+        node: cst.CSTNode,
+        *,
+        start_node: cst.CSTNode | None = None,
+        end_node: cst.CSTNode | None = None,
+    ) -> _Recording:
+        return _Recording(self, node, start_node, end_node)
+
+
+def is_too_deep(text: str) -> bool:
+    """Tells whether source may nest deeper than libcst bears, by its signs alone."""
+    if sum(map(text.count, (*_DEEPENING, *_DEEPENING_WORDS))) <= MOST_DEPTH:
+        return False
+    depths, choices = [0], 0
+    for match in _TOKEN.finditer(text):
+        kind = match.lastgroup
+        if kind == "open":
+            depths.append(0)
+        elif kind == "close":
+            if len(depths) > 1:
+                depths.pop()
+            depths[-1] += 1
+        elif kind == "end":
+            choices += match[0] == "elif"
+            depths[-1] = depths[-1] if match[0] == "\n" and len(depths) > 1 else 0
+            if match[0] == ":" and len(depths) == 1:
+                continue
+        elif kind == "deeper":
+            depths[-1] += 1
+        if len(depths) + choices > MOST_DEPTH or sum(depths) > MOST_DEPTH:
+            return True
+    return False

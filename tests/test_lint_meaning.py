@@ -1,0 +1,302 @@
+"""What rules learn from the model: code is told apart by what it means, not by its looks."""
+
+from __future__ import annotations
+
+import textwrap
+
+import pytest
+
+from fmcheck.contract import parse_contract
+from fmcheck.lint.engine import lint_text
+from fmcheck.registry import rules
+
+CONTRACT = parse_contract(
+    '[engine]\nname = "any"\n[launches]\nper_step = ["x:step"]\n[graph_inputs.holds]\nslots = -1\n',
+    "x",
+)
+#: What is wrong, by the rule that says so.
+WRONG = {
+    "a loop over a copy reads it": (
+        "FM404",
+        """
+        def lengths(lens):
+            host = lens.to("cpu", non_blocking=True)
+            for one in host:
+                use(one)
+        """,
+    ),
+    "so does a comprehension": (
+        "FM404",
+        """
+        def lengths(lens):
+            host = lens.to("cpu", non_blocking=True)
+            return [one + 1 for one in host]
+        """,
+    ),
+    "a copy that a helper returns": (
+        "FM404",
+        """
+        def fetch(lens):
+            return lens.to("cpu", non_blocking=True)
+
+        def lengths(lens):
+            host = fetch(lens)
+            return host.tolist()
+        """,
+    ),
+    "a copy that a method returns, by a name": (
+        "FM404",
+        """
+        class Worker:
+            def fetch(self, lens):
+                host = lens.to("cpu", non_blocking=True)
+                return host
+
+            def lengths(self, lens):
+                return int(self.fetch(lens).sum())
+        """,
+    ),
+    "a size that is compared in a walrus": (
+        "FM201",
+        """
+        class GraphRunner:
+            def replay(self, batch, bs, raw_bs):
+                if pad := bs != raw_bs:
+                    self.seq_lens.fill_(1)
+                self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+                self.rows[:raw_bs].copy_(batch.rows)
+                self.graph.replay()
+        """,
+    ),
+    "a stream that is made where it is entered": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, parts):
+            rows = torch.cat(parts)
+            with torch.cuda.stream(torch.cuda.Stream()):
+                self.out.copy_(rows)
+        """,
+    ),
+    "a pinned buffer that is written through its array": (
+        "FM403",
+        """
+        import torch
+
+        class Sender:
+            def __init__(self, n):
+                self.host = torch.empty(n, pin_memory=True)
+
+            def send(self, values, more):
+                self.device.copy_(self.host, non_blocking=True)
+                self.host.numpy()[:] = more
+        """,
+    ),
+    "an accelerator's own module beside CUDA's": (
+        "FM301",
+        """
+        import torch
+        from deepspeed.accelerator import get_accelerator
+
+        def publish(device):
+            stream = get_accelerator().Stream()
+            return torch.cuda.Event()
+        """,
+    ),
+}
+#: What is right, and looks like what the rule is about.
+RIGHT = {
+    "a copy whose helper waits": (
+        "FM404",
+        """
+        import torch
+
+        def settle():
+            torch.cuda.synchronize()
+
+        def lengths(lens):
+            host = lens.to("cpu", non_blocking=True)
+            settle()
+            return host.tolist()
+        """,
+    ),
+    "a helper that waits by another one": (
+        "FM404",
+        """
+        class Worker:
+            def settle(self):
+                self.done()
+
+            def done(self):
+                self.event.synchronize()
+
+            def lengths(self, lens):
+                host = lens.to("cpu", non_blocking=True)
+                self.settle()
+                return host.tolist()
+        """,
+    ),
+    "a helper that waits for its own copy": (
+        "FM404",
+        """
+        class Worker:
+            def fetch(self, lens):
+                host = lens.to("cpu", non_blocking=True)
+                self.event.synchronize()
+                return host
+
+            def lengths(self, lens):
+                return self.fetch(lens).tolist()
+        """,
+    ),
+    "helpers that call one another for ever": (
+        "FM404",
+        """
+        def one():
+            other()
+
+        def other():
+            one()
+
+        def lengths(lens):
+            host = lens.to("cpu", non_blocking=True)
+            one()
+            return host
+        """,
+    ),
+    "a name that is bound anew is another buffer": (
+        "FM403",
+        """
+        import torch
+
+        def plan(n, dev, seq):
+            cu = torch.zeros(n, pin_memory=True)
+            x = cu.to(dev, non_blocking=True)
+            cu = torch.zeros(n, device=dev)
+            torch.cumsum(seq, 0, out=cu[1:])
+            return x, cu
+        """,
+    ),
+    "an entry that is bound is not written": (
+        "FM403",
+        """
+        class Buffers:
+            def __init__(self, n):
+                self.held = torch.empty(n, pin_memory=True)
+
+            def fill(self, name):
+                self.device.copy_(self.held, non_blocking=True)
+                self.held[f"{name}x"] = Buffer(name)
+        """,
+    ),
+    "what is made from a tensor is not the tensor": (
+        "FM403",
+        """
+        class Offload:
+            def save(self):
+                self.host = self.weight.float().cpu().pin_memory()
+                self.device.copy_(self.host, non_blocking=True)
+                self.weight.fill_(0)
+        """,
+    ),
+    "a copy to the host that is asked not to block": (
+        "FM502",
+        """
+        def step(batch):
+            return batch.ids.to("cpu", non_blocking=True)
+        """,
+    ),
+    "an array by its annotation": (
+        "FM502",
+        """
+        import numpy as np
+
+        def step(rows: np.ndarray):
+            return rows.tolist(), np.unique(rows), rows[rows > 0]
+        """,
+    ),
+    "a graph is captured on the stream that is entered": (
+        "FM401",
+        """
+        import torch
+
+        def capture(self, parts, side):
+            rows = torch.cat(parts)
+            with torch.cuda.stream(self.side), torch.cuda.graph(self.graph, stream=self.side):
+                self.out.copy_(rows)
+        """,
+    ),
+    "the default stream is no side stream": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, parts):
+            rows = torch.cat(parts)
+            main = torch.cuda.default_stream()
+            with torch.cuda.stream(main):
+                self.out.copy_(rows)
+        """,
+    ),
+    "a column that is reset is the reset": (
+        "FM201",
+        """
+        class GraphRunner:
+            def replay(self, batch, bs, raw_bs):
+                if bs != raw_bs:
+                    self.seq_lens[raw_bs:].fill_(1)
+                self.seq_lens[:raw_bs] = batch.seq_lens
+                self.table[:raw_bs] = batch.table
+                self.table[raw_bs:bs, 0] = 0
+                self.graph.replay()
+        """,
+    ),
+    "the reset of some object": (
+        "FM201",
+        """
+        class GraphRunner:
+            def replay(self, batch, bs, raw_bs, context):
+                if bs != raw_bs:
+                    context.reset()
+                self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+                self.rows[:raw_bs].copy_(batch.rows)
+                self.graph.replay()
+        """,
+    ),
+    "a graph is CUDA's own": (
+        "FM301",
+        """
+        import torch
+
+        def capture(self, device):
+            module = torch.get_device_module(device)
+            graph = torch.cuda.CUDAGraph()
+            side = torch.cuda.Stream()
+            return graph, side, module
+        """,
+    ),
+    "what a capture fills is no replay": (
+        "FM202",
+        """
+        class GraphRunner:
+            def capture_one(self):
+                self.slots.fill_(0)
+        """,
+    ),
+}
+
+
+def codes(code: str, source: str) -> list[str]:
+    text = textwrap.dedent(source).encode()
+    return [one.code for one in lint_text(text, "x.py", [rules()[code]([CONTRACT])])]
+
+
+@pytest.mark.parametrize(("code", "source"), WRONG.values(), ids=WRONG)
+def test_is_found(code, source):
+    assert codes(code, source) == [code]
+
+
+@pytest.mark.parametrize(("code", "source"), RIGHT.values(), ids=RIGHT)
+def test_is_left_alone(code, source):
+    assert codes(code, source) == []
