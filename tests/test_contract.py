@@ -11,6 +11,7 @@ from fmcheck.registry import contract_files
 HEAD = '[engine]\nname = "mine"\n'
 RELAY = HEAD + '[[relay]]\nclass = "mine.relay:Relay"\n'
 BUFFER = RELAY + '[[relay.buffer]]\nname = "tokens_buf"\n'
+OPAQUE = HEAD + '[[opaque]]\nfunctions = ["mine:gather"]\nrows = "indices"\n'
 OWNERS = HEAD + '[[owners]]\nfunctions = ["mine:Pool.alloc"]\ndoes = "hands out"\nrows = "return"\n'
 
 
@@ -158,6 +159,25 @@ BAD = {
     "opaque function": (
         HEAD + '[[opaque]]\nfunctions = ["gather"]\nrows = "indices"\n',
         "key `opaque[0].functions`: expected `module:function`, got `gather`",
+    ),
+    "releases of a kernel": (
+        OPAQUE + 'releases = "new"\n',
+        "key `opaque[0].releases`: expected a version range",
+    ),
+    **{
+        f"rows where {text}": (
+            OPAQUE + f'rows_where = ["{text}"]\n',
+            "key `opaque[0].rows_where`: expected a comparison of parameters like "
+            "`num_sampled > 0` or `seq_lens > prefill_len[indices]`, or a mask, got `" + text + "`",
+        )
+        for text in (
+            *("", "1 > 0", "a > b > c", "a > ", "a and b", "f(a) > 0", "a.b > 0", "a * 2 > 1"),
+            *("a[:1] > 0", "a[0] > 1", "a in b", "a > 1.5", "(" * 400 + "a" + ")" * 400),
+        )
+    },
+    "peeks of others": (
+        RELAY + 'peeks = ["mine:"]\n[[relay.buffer]]\nname = "tokens_buf"\n',
+        "key `relay[0].peeks`: expected `module:Class.method`, got `mine:`",
     ),
     "overwrite": (
         BUFFER + 'overwrite = "until gatherd"\n',

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 from fmcheck.runtime import picks
@@ -16,6 +17,8 @@ if TYPE_CHECKING:
     from fmcheck.runtime.guard import GuardedBuffer
     from fmcheck.runtime.picks import Arguments, Options
 
+#: Stands on a device for a row that a kernel skips: no buffer has it, and ours pass over it.
+SKIPPED = 1 << 62
 # What torch takes for row numbers; of bytes and truth values it makes a mask.
 _ROW_NUMBERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 
@@ -39,6 +42,14 @@ def rows_written(buffer: RelayBuffer, expression: Any, whole: bool) -> torch.Ten
         return None
     every = torch.arange(len(buffer.base), device=buffer.base.device)
     return every[expression].reshape(-1)
+
+
+def without_skipped(index: Any) -> Any:
+    """Returns an index of the host without the rows that a kernel on a device skipped."""
+    if type(index) is np.ndarray and index.dtype == np.int64 and index.ndim == 1:
+        kept = index != SKIPPED
+        return index if kept.all() else index[kept]
+    return index
 
 
 def single_index(name: str, args: Arguments, kwargs: Options) -> Any:

@@ -15,7 +15,13 @@ import torch
 
 from fmcheck.runtime import devices, picks, rows, untraced
 from fmcheck.runtime.buffer import VALUES, RelayBuffer, Window, Write, window_of
-from fmcheck.runtime.by_rows import guard_for, rows_written, single_index, written_index
+from fmcheck.runtime.by_rows import (
+    guard_for,
+    rows_written,
+    single_index,
+    without_skipped,
+    written_index,
+)
 from fmcheck.runtime.containment import broke, contained
 from fmcheck.runtime.hold import CHECK
 from fmcheck.runtime.memory import Veil, VeiledMemory, memory_of
@@ -587,7 +593,7 @@ def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
 
 def _enter_told(tensor: RelayTensor, how: str, index: Any) -> None:
     try:
-        _enter(tensor, how, picks.host(index))
+        _enter(tensor, how, without_skipped(picks.host(index)))
     except IndexError:  # the kernel's own affair, which it may be about to say
         reason = f"a kernel was handed rows that `{tensor._relay.name}` lacks"
         tensor._relay.tally.untrack("accesses", reason)
@@ -631,7 +637,7 @@ def _enter_write(tensor: RelayTensor, expression: Any, how: Write = VALUES) -> N
                 return
         if buffer.on_cuda and _is_capturing(buffer):
             return
-        shown, expression = _within(tensor, picks.host(expression))
+        shown, expression = _within(tensor, without_skipped(picks.host(expression)))
         buffer.stash(shown, expression, buffer.tally.sites.here(_OUR_FRAMES), how)
 
 
