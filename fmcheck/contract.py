@@ -34,12 +34,20 @@ class Engine(_Part, frozen=True, kw_only=True):
     """Whose contract this is.
 
     `distribution` is the installed package whose version picks what `releases` elsewhere in the
-    file is about; `releases` here is the range that the contract was tried on.
+    file is about, or a list of such packages, of which the first that is installed counts: some
+    engines are released under one name for each kind of device. `releases` here is the range that
+    the contract was tried on.
     """
 
     name: str
-    distribution: str = ""
+    distribution: str | tuple[str, ...] = ""
     releases: str = ""
+
+    @property
+    def distributions(self) -> tuple[str, ...]:
+        """The packages of which one is installed, the likeliest first."""
+        named = self.distribution
+        return tuple(filter(None, (named,) if isinstance(named, str) else named))
 
 
 class Buffer(_Part, frozen=True, kw_only=True):
@@ -132,7 +140,8 @@ class Opaque(_Part, frozen=True, kw_only=True):
     that are handed relay buffers. A kernel that skips some of its rows touches those for which all
     of `rows_where` hold: comparisons of its parameters like `num_sampled > 0`, which has a number
     for each row index, or `seq_lens > prefill_len[rows]`, where `prefill_len` has one for each row;
-    `starts[1:] - starts > 1` is about neighbours, and a name alone is a mask. `functions` lists
+    `starts[1:] - starts > 1` is about neighbours, a name alone is a mask, and `drafts is not None`
+    asks whether there is such an argument. `functions` lists
     alternatives, for kernels move between releases; none of them has to exist. A kernel that treats
     its buffers differently is declared once for each.
     """
@@ -152,12 +161,12 @@ class OwnerFunctions(_Part, frozen=True, kw_only=True):
     (`self` is one), attributes of it, `[]` for each item of a sequence, as in `reqs[].rid`, and
     `[key]` for what a mapping has under a parameter, as in `self.row_of[rid]`: nothing, if it lacks
     the key. What is handed out is looked up after the call, what is taken back before it: freeing
-    clears attributes. None hands out nothing. `functions` lists alternatives, for functions move between
-    releases; each that exists is watched. `relays` are the classes whose rows these are, all of
-    the contract's if there are none. `renews` tells of a ring, whose rows nobody takes back: that a
-    row goes to whoever is next even where its last owner still has it. `drained` tells that a row
-    is handed out only once nothing that was launched for its last owner can still touch it. `pool`
-    is the path to the pool, where relays name theirs.
+    clears attributes. None hands out nothing. `functions` lists alternatives, for functions move
+    between releases; each that exists is watched. `relays` are the classes whose rows these are,
+    all of the contract's if there are none. `renews` tells of a ring, whose rows nobody takes back:
+    that a row goes to whoever is next even where its last owner still has it. `drained` tells that
+    a row is handed out only once nothing that was launched for its last owner can still touch it.
+    `pool` is the path to the pool, where relays name theirs.
     """
 
     functions: tuple[str, ...]

@@ -1,8 +1,9 @@
 """Row conditions: which of the rows that a kernel is handed it touches, in the contract's words.
 
-A condition is a comparison of sums, `seq_lens > prefill_len[rows]`, or a mask. Its names are
-parameters of the kernel: numbers, or arrays with one entry for each row index. `name[index]` has
-the entries that an index picks, `name[1:]` is moved by one; what is longer than the rows is cut.
+A condition is a comparison of sums, `seq_lens > prefill_len[rows]`, a mask, or
+`drafts is not None`. Its names are parameters of the kernel: numbers, or arrays with one entry for
+each row index. `name[index]` has the entries that an index picks, `name[1:]` is moved by one; what
+is longer than the rows is cut. Of what is None, no other condition holds.
 """
 
 from __future__ import annotations
@@ -53,6 +54,10 @@ class Condition(NamedTuple):
 
         `value_of` returns what a parameter holds: arrays of one kind, NumPy's or torch's.
         """
+        if any(value_of(name) is None for name in self.names):
+            return False
+        if _asks_for_none(self.tree):
+            return True
         if isinstance(self.tree, ast.Compare):
             sides = [_value(side, value_of, count) for side in _sides(self.tree)]
             return COMPARISONS[type(self.tree.ops[0])](*sides)
@@ -80,8 +85,18 @@ def condition(text: str) -> Condition:
 
 
 def _is_comparison(tree: ast.Compare) -> bool:
+    if _asks_for_none(tree):
+        return isinstance(tree.left, ast.Name)
     is_known = len(tree.ops) == 1 and type(tree.ops[0]) in COMPARISONS
     return is_known and all(_is_sum(side) for side in _sides(tree))
+
+
+def _asks_for_none(tree: ast.expr) -> bool:
+    """Tells whether a condition is `... is not None`."""
+    if not isinstance(tree, ast.Compare) or [type(one) for one in tree.ops] != [ast.IsNot]:
+        return False
+    (other,) = tree.comparators
+    return isinstance(other, ast.Constant) and other.value is None
 
 
 def _sides(tree: ast.Compare) -> Iterator[ast.expr]:

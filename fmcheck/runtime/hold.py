@@ -5,6 +5,7 @@ Nothing here raises into an engine's import: what goes wrong is kept as a proble
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import inspect
 import os
@@ -484,12 +485,10 @@ def rebind(old: Any, new: Any) -> None:
 
 def installed_version(contract: Contract) -> str | None:
     """Returns the installed release of the engine, None where there is no telling."""
-    if not contract.engine.distribution:
-        return None
-    try:
-        return metadata.version(contract.engine.distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    for distribution in contract.engine.distributions:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+    return None
 
 
 def patch(class_: type, name: str, value: Any) -> Undo:
