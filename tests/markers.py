@@ -98,6 +98,7 @@ FILES = {
         "real_races",
         "real_sglang",
         "real_tails",
+        "real_vllm",
         "engine/faults",
         "engine/late",
         "engine/streams",
@@ -132,8 +133,9 @@ STARTERS = (
 )
 #: Lints and runs the museum's cases, all of them in both.
 MUSEUM = ("tests/test_museum.py", "tests/test_museum_runs.py")
-#: Releases that `make test` runs: one that relays through a ring, and the newest.
-KEPT = ("0.5.12", "0.5.23")
+#: Releases that `make test` runs: of SGLang one that relays through a ring, and the newest; of vLLM
+#: the oldest and the newest.
+KEPT = ("0.5.12", "0.5.23", "0.20.0", "0.33.0")
 _RELEASE = re.compile(r"[\[-](\d+\.\d+\.\d+)(?:\.post\d+)?[\]-]")
 
 

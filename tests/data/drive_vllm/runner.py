@@ -1,4 +1,4 @@
-"""vLLM's own model runner V2 on a CPU: its classes are real, the model is a sum, drafts are guesses.
+"""vLLM's own model runner V2 on a CPU: real classes, a sum for a model, guesses for drafts.
 
 Real are `GPUModelRunner.prepare_inputs`, `prepare_attn` and `sample_tokens`, `RequestState`,
 `InputBuffers`, `BlockTables`, `AsyncOutput` and their kernels, which Triton's interpreter runs.
@@ -8,6 +8,7 @@ Streams and events are those of `torch.cpu`; host and device are one memory.
 from __future__ import annotations
 
 import inspect
+import itertools
 import os
 import sys
 import types
@@ -72,6 +73,7 @@ def _put_streams_in() -> None:
 
 _put_triton_in()
 
+import vllm.utils.torch_utils as torch_utils  # noqa: E402
 import vllm.v1.worker.gpu.async_utils as async_utils  # noqa: E402
 import vllm.v1.worker.gpu.buffer_utils as buffer_utils  # noqa: E402
 import vllm.v1.worker.gpu.model_runner as runner_module  # noqa: E402
@@ -89,7 +91,10 @@ buffer_utils.UvaBuffer = HostBuffer if ".uva(" in _pool else HostMemory
 buffer_utils.is_uva_available = lambda: True
 async_utils.stream = lambda to_stream, from_stream: torch.cpu.stream(to_stream)
 # Pinning asks for an accelerator.
+torch_utils.PIN_MEMORY = False
 torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[assignment,method-assign]
+_tensor = torch.tensor
+torch.tensor = lambda *data, pin_memory=False, **kind: _tensor(*data, **kind)
 
 VOCABULARY, REQUESTS, TOKENS, BLOCK, LENGTH = 97, 4, 32, 4, 64
 CPU = torch.device("cpu")
@@ -159,6 +164,7 @@ class Runner(runner_module.GPUModelRunner):
         self.block_tables = given(
             BlockTables,
             block_sizes=[BLOCK],
+            kernel_block_sizes=[BLOCK],
             max_num_reqs=REQUESTS,
             max_num_batched_tokens=TOKENS,
             max_model_len=LENGTH,
@@ -282,7 +288,7 @@ class Runner(runner_module.GPUModelRunner):
         starts = input_batch.cu_num_logits.tolist()
         counts, width = [], self.num_speculative_steps + 1
         sampled = torch.zeros(input_batch.num_reqs, width, dtype=torch.int64)
-        for number, (start, end) in enumerate(zip(starts, starts[1:], strict=False)):
+        for number, (start, end) in enumerate(itertools.pairwise(starts)):
             right = 1
             while start + right < end and int(ids[start + right]) == int(wanted[start + right - 1]):
                 right += 1
