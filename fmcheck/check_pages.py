@@ -40,8 +40,8 @@ PAGES = {
         "a trace or a transform (`torch.func`, `make_fx`, `torch.export`, `torch.jit.trace`) are "
         "counted as not followed.",
         mend="Write the row before the step that reads it: look for the branch that skips the "
-        "stash, as an early return, or a batch that joins without going through it. If a kernel that "
-        "the contract declares skips the row, add the condition to its `rows_where`.",
+        "stash, as an early return, or a batch that joins without going through it. If a declared "
+        "kernel skips the row, add the condition to its `rows_where`.",
         seen_in=("sgl-project/sglang#26108",),
     ),
     "FR102": CheckPage(
