@@ -11,13 +11,17 @@ NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
         (
             b"FutureMap",
             b"FutureRelayBuffers",
+            b"RequestState",
             b"future_map",
             b"future_relay_buffers",
+            b"request_state",
         ),
         (
             b"bonus_tokens_buf",
+            b"draft_tokens",
             b"dsa_topk_indices_buf",
             b"hidden_states_buf",
+            b"last_sampled_tokens",
             b"new_seq_lens",
             b"new_seq_lens_buf",
             b"output_tokens",
@@ -33,13 +37,17 @@ NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
         (
             b"FutureMap",
             b"FutureRelayBuffers",
+            b"RequestState",
             b"future_map",
             b"future_relay_buffers",
+            b"request_state",
         ),
         (
             b"bonus_tokens_buf",
+            b"draft_tokens",
             b"dsa_topk_indices_buf",
             b"hidden_states_buf",
+            b"last_sampled_tokens",
             b"new_seq_lens",
             b"new_seq_lens_buf",
             b"output_tokens",
@@ -55,13 +63,17 @@ NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
         (
             b"FutureMap",
             b"FutureRelayBuffers",
+            b"RequestState",
             b"future_map",
             b"future_relay_buffers",
+            b"request_state",
         ),
         (
             b"bonus_tokens_buf",
+            b"draft_tokens",
             b"dsa_topk_indices_buf",
             b"hidden_states_buf",
+            b"last_sampled_tokens",
             b"new_seq_lens",
             b"new_seq_lens_buf",
             b"output_tokens",
@@ -77,13 +89,17 @@ NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
         (
             b"FutureMap",
             b"FutureRelayBuffers",
+            b"RequestState",
             b"future_map",
             b"future_relay_buffers",
+            b"request_state",
         ),
         (
             b"bonus_tokens_buf",
+            b"draft_tokens",
             b"dsa_topk_indices_buf",
             b"hidden_states_buf",
+            b"last_sampled_tokens",
             b"new_seq_lens",
             b"new_seq_lens_buf",
             b"output_tokens",
@@ -117,6 +133,7 @@ NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
         (
             b"_fill_value",
             b"slot_mapping",
+            b"slot_mappings",
         ),
         (
             b"fill_",
@@ -137,7 +154,12 @@ NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
         ),
     ),
     # FM207
-    ((b"slot_mapping",),),
+    (
+        (
+            b"slot_mapping",
+            b"slot_mappings",
+        ),
+    ),
     # FM301
     (
         (b"cuda",),
@@ -175,10 +197,12 @@ NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
     (
         (
             b"non_blocking",
+            b"synchronize_input_prep",
             b"copy_to_gpu",
         ),
         (
             b"pin_memory",
+            b"synchronize_input_prep",
             b"copy_to_gpu",
         ),
     ),
@@ -216,13 +240,22 @@ NEEDLES: tuple[tuple[tuple[bytes, ...], ...], ...] = (
     (
         (
             b"_compute_mrope_positions",
+            b"_prepare_input_ids",
+            b"_update_states",
+            b"add_requests",
             b"copy_to_cpu",
             b"cumulate_penalty_output_tokens",
+            b"execute_model",
+            b"finish_requests",
             b"forward_batch_generation",
             b"init_new",
+            b"prepare_attn",
             b"prepare_for_decode",
+            b"prepare_inputs",
             b"resolve_forward_inputs",
             b"run_batch",
+            b"sample",
+            b"update_requests",
         ),
     ),
     # FM601
