@@ -103,6 +103,7 @@ FILES = {
         "real_sglang",
         "real_tails",
         "real_vllm",
+        "real_vllm_engines",
         "engine/faults",
         "engine/late",
         "engine/streams",
