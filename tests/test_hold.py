@@ -492,6 +492,23 @@ def test_the_first_distribution_that_is_installed_tells_the_release(
     assert installed_version(named) == "1.2"
 
 
+@pytest.mark.parametrize(("version", "is_said"), [("2.0", True), ("1.9", False)])
+def test_a_release_that_the_contract_was_not_tried_on_is_said_in_one_line(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, version: str, is_said: bool
+) -> None:
+    monkeypatch.setattr("fmcheck.runtime.core.patches.metadata.version", lambda _: version)
+    tried = '"toy"\n    distribution = "toy"\n    releases = ">=1,<2"'
+    bench.write()
+    watch = bench.watch(CONTRACT.replace('"toy"', tried, 1))
+    assert watch.coverage().notes == ()
+    fm = importlib.import_module(bench.name).FutureMap()
+    fm.tokens_buf[ROWS]
+    assert codes(watch) == ["FR101"]
+    said = [note for note in watch.coverage().notes if "was tried on >=1,<2" in note]
+    assert len(said) == is_said
+    assert all(f"and {version} is installed: what it says of other" in note for note in said)
+
+
 def test_no_distribution_tells_no_release(bench: Bench) -> None:
     assert installed_version(bench.contract()) is None
 

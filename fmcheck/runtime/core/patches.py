@@ -93,6 +93,17 @@ def installed_version(contract: Contract) -> str | None:
     return None
 
 
+def untried_release(contract: Contract) -> Iterator[str]:
+    """Yields a sentence if the contract was not tried on the installed release."""
+    version, tried = installed_version(contract), contract.engine.releases
+    if version is not None and not applies(tried, version):
+        yield (
+            f"contract `{contract.engine.name}` was tried on {tried}, and {version} is installed: "
+            "what it says of other releases is left out, the rest is checked, and what this "
+            "release lacks is named"
+        )
+
+
 @dataclass(eq=False)
 class CallHold:
     """The functions of one table, alternatives of each other: each that exists is wrapped."""

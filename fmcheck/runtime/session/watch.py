@@ -246,6 +246,11 @@ class Watch:
         return [other for other in self._others if isinstance(other, FillHold)]
 
     def _notes(self) -> Iterator[str]:
+        from fmcheck.runtime.core.patches import untried_release
+
+        for contract in self.contracts:
+            if any(module in sys.modules for module in self._modules_of(contract)):
+                yield from untried_release(contract)
         for sentence, count in self.tally.notes.items():
             yield sentence if count == 1 else f"{sentence} ({count} times)"
 
