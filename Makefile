@@ -50,8 +50,9 @@ truth: $(VENV)/.ready  ## the linter on lines of released SGLang wheels: expecte
 museum: $(VENV)/.ready  ## historic faults: which of them a lint rule or a run-time check catches
 	$(BIN)/python -m tests.museum
 
-drives: $(VENV)/.ready  ## releases of SGLang on CPU: healthy drives silent, planted faults reported
+drives: $(VENV)/.ready  ## releases of SGLang and vLLM on CPU: healthy silent, planted reported
 	$(BIN)/python -m tests.drives
+	$(BIN)/python -m tests.vllm_drives
 
 engines: $(VENV)/.ready  ## whole engines of SGLang on CPU, healthy and with a spoilt relay
 	$(BIN)/python -m tests.engines

@@ -35,7 +35,9 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Rules": ("rules",),
     "Checks": ("checks",),
     "Reference": ("keys.md", "glossary.md", "versions.md", "matrix.md", "changelog.md"),
-    "Evidence": ("proof.md", "first-sight.md", "limits.md", "false-alarms.md", "gpu.md"),
+    "Evidence": (
+        *("proof.md", "engines.md", "first-sight.md", "limits.md", "false-alarms.md", "gpu.md"),
+    ),
     "Inside": ("architecture.md", "self-mutation.md"),
 }
 #: What a page written by hand may put in: the text of a shipped contract, `{{ contract vllm }}`.

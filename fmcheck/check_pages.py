@@ -40,7 +40,8 @@ PAGES = {
         "a trace or a transform (`torch.func`, `make_fx`, `torch.export`, `torch.jit.trace`) are "
         "counted as not followed.",
         mend="Write the row before the step that reads it: look for the branch that skips the "
-        "stash, as an early return, or a batch that joins without going through it.",
+        "stash, as an early return, or a batch that joins without going through it. If a declared "
+        "kernel skips the row, add the condition to its `rows_where`.",
         seen_in=("sgl-project/sglang#26108",),
     ),
     "FR102": CheckPage(
@@ -51,7 +52,8 @@ PAGES = {
         unseen="A second read of the value that the first gather returned is no gather. Methods "
         "that the contract lists in `peeks` never consume.",
         mend="Resolve a batch once, and hand the result on; or stash again before the retry. If "
-        "the method only looks, list it in the relay's `peeks`.",
+        "the method only looks, list it in the relay's `peeks`; if a kernel skips rows, say which "
+        "in its `rows_where`.",
         seen_in=("sgl-project/sglang#26108", "sgl-project/sglang#25862"),
     ),
     "FR103": CheckPage(

@@ -33,7 +33,7 @@ from tests.sglang_env import (
 )
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Callable, Sequence
 
 DRIVES = HERE / "data" / "drive"
 _COUNTS = re.compile(r"^fmcheck: ([\d,]+) buffers?, ([\d,]+) writes?, ([\d,]+) gathers?", re.M)
@@ -80,15 +80,10 @@ def drive(
     arguments += [f"--fmcheck-config={DRIVES / settings}"] if settings else []
     names = "-".join((name, "ci" if in_ci else "production", mode, *settings.split(".")[:1]))
     kept = cache_folder() / "drives" / checkout_digest() / release / f"{names}.json"
-    if kept.is_file() and os.environ.get("FMCHECK_DRIVES") != "again":
-        return msgspec.json.decode(kept.read_bytes(), type=Drive)
-    made = under_pytest(arguments, environment_of(release, SGLANG_IS_IN_CI=str(in_ci).lower()))
-    if made.status in (0, 1):  # ran to its end
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        written = kept.with_suffix(f".{os.getpid()}")
-        written.write_bytes(msgspec.json.encode(made))
-        written.replace(kept)
-    return made
+    in_ci_or_not = {"SGLANG_IS_IN_CI": str(in_ci).lower()}
+    return kept_drive(
+        kept, lambda: under_pytest(arguments, environment_of(release, **in_ci_or_not))
+    )
 
 
 @cache
@@ -105,15 +100,37 @@ def checkout_digest() -> str:
     return digest.hexdigest()[:16]
 
 
-def under_pytest(arguments: Sequence[str], environment: Mapping[str, str]) -> Drive:
-    """Runs tests with the python of the releases, in a folder of their own.
+def kept_drive(kept: Path, make: Callable[[], Drive]) -> Drive:
+    """Returns what a drive said, as it is kept in a file, or made now and kept."""
+    if kept.is_file() and os.environ.get("FMCHECK_DRIVES") != "again":
+        return msgspec.json.decode(kept.read_bytes(), type=Drive)
+    made = make()
+    if made.status in (0, 1):  # ran to its end
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        written = kept.with_suffix(f".{os.getpid()}")
+        written.write_bytes(msgspec.json.encode(made))
+        written.replace(kept)
+    return made
+
+
+def under_pytest(
+    arguments: Sequence[str], environment: Mapping[str, str], python: Path | None = None
+) -> Drive:
+    """Runs tests with a python, that of SGLang's releases by default, in a folder of their own.
 
     Raises:
         NoEnvironment: if they could not be run.
     """
     with tempfile.TemporaryDirectory() as scratch:
         junit = Path(scratch) / "junit.xml"
-        command = [str(sglang_python()), "-m", "pytest", *arguments, "-p", "no:cacheprovider"]
+        command = [
+            str(python or sglang_python()),
+            "-m",
+            "pytest",
+            *arguments,
+            "-p",
+            "no:cacheprovider",
+        ]
         command += [f"--junitxml={junit}", "-o", "junit_family=xunit1"]
         command += ["--rootdir=/", "-c", "/dev/null"]
         started = time.monotonic()

@@ -101,6 +101,8 @@ FILES = {
         "real_races",
         "real_sglang",
         "real_tails",
+        "real_vllm",
+        "real_vllm_engines",
         "engine/faults",
         "engine/late",
         "engine/streams",
@@ -147,8 +149,9 @@ LONGEST = (
     *("tests/test_guard.py", "tests/test_doctor.py", "tests/test_gpu.py", "tests/test_compile.py"),
     *("tests/test_packaging.py", "tests/test_ci.py", "tests/test_lint_robust.py"),
 )
-#: Releases that `make test` runs: one that relays through a ring, and the newest.
-KEPT = ("0.5.12", "0.5.23")
+#: Releases that `make test` runs: of SGLang one that relays through a ring, and the newest; of vLLM
+#: the oldest and the newest.
+KEPT = ("0.5.12", "0.5.23", "0.20.0", "0.33.0")
 _RELEASE = re.compile(r"[\[-](\d+\.\d+\.\d+)(?:\.post\d+)?[\]-]")
 
 

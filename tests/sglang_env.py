@@ -44,15 +44,24 @@ def sglang_python() -> Path:
     Raises:
         NoEnvironment: if it cannot be made. Nothing half-made is ever returned.
     """
-    folder = cache_folder() / "env" / "sglang"
+    return environment_python("sglang", REQUIREMENTS)
+
+
+def environment_python(engine: str, requirements: Path) -> Path:
+    """Returns the python of an environment with what an engine needs, made if there is none.
+
+    Raises:
+        NoEnvironment: if it cannot be made. Nothing half-made is ever returned.
+    """
+    folder = cache_folder() / "env" / engine
     python = folder / "bin" / "python"
     folder.parent.mkdir(parents=True, exist_ok=True)
     with _alone(folder.with_suffix(".lock")):
         marker = folder / _MARKER
-        stamp = _stamp()
+        stamp = _stamp(requirements)
         if not marker.is_file() or marker.read_text() != stamp:
             shutil.rmtree(folder, ignore_errors=True)  # an older one, or what a stopped run left
-            _make(folder, python)
+            _make(folder, python, requirements)
             marker.write_text(stamp)
     return python
 
@@ -79,12 +88,12 @@ def environment_of(version: str, *folders: Path, **more: str) -> dict[str, str]:
     return {**kept, "PYTHONPATH": path, "TRITON_INTERPRET": "1", **more}
 
 
-def _make(folder: Path, python: Path) -> None:
+def _make(folder: Path, python: Path, requirements: Path) -> None:
     _run(sys.executable, "-m", "venv", str(folder))
     pip = (str(python), "-m", "pip", "--disable-pip-version-check", "install", "-q")
     pinned = ("-c", str(CONSTRAINTS))
     _run(*pip, *pinned, "torch")
-    _run(*pip, "--no-deps", "-r", str(REQUIREMENTS))
+    _run(*pip, "--no-deps", "-r", str(requirements))
     _run(*pip, *pinned, *OWN)
     _run(str(python), "-c", "import torch, transformers, wrapt, libcst, pytest")
 
@@ -94,7 +103,7 @@ def _run(*command: str) -> None:
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
     if done.returncode:
         raise NoEnvironment(
-            f"could not make the environment for sglang in {cache_folder()}\n"
+            f"could not make the environment for an engine in {cache_folder()}\n"
             f"  command: {' '.join(command)}\n"
             f"  exit status: {done.returncode}\n"
             f"{done.stdout[-2000:]}{done.stderr[-2000:]}\n"
@@ -102,8 +111,8 @@ def _run(*command: str) -> None:
         )
 
 
-def _stamp() -> str:
-    text = "\n".join((REQUIREMENTS.read_text(), CONSTRAINTS.read_text(), *OWN))
+def _stamp(requirements: Path) -> str:
+    text = "\n".join((requirements.read_text(), CONSTRAINTS.read_text(), *OWN))
     return hashlib.sha256(text.encode()).hexdigest()
 
 

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from fmcheck.contract import Contract, load_contract, parse_contract
+from fmcheck.contract import Contract, applies, load_contract, parse_contract
 from fmcheck.errors import UsageError
 from fmcheck.registry import contract_files
 
 HEAD = '[engine]\nname = "mine"\n'
 RELAY = HEAD + '[[relay]]\nclass = "mine.relay:Relay"\n'
 BUFFER = RELAY + '[[relay.buffer]]\nname = "tokens_buf"\n'
+OPAQUE = HEAD + '[[opaque]]\nfunctions = ["mine:gather"]\nrows = "indices"\n'
 OWNERS = HEAD + '[[owners]]\nfunctions = ["mine:Pool.alloc"]\ndoes = "hands out"\nrows = "return"\n'
 
 
@@ -42,6 +43,15 @@ def test_sglang_contract_follows_the_class_as_it_grew(sglang):
     assert relay.buffer_for("output_tokens_buf", "0.5.12") is None
     assert names(sglang, "0.5.23") == {"output_tokens_buf", "new_seq_lens_buf"}
     assert names(sglang, "0.5.12") == set()
+
+
+@pytest.mark.parametrize("minor", range(20, 34))
+def test_each_release_of_vllm_has_one_declaration_of_each_access_to_its_relay(minor):
+    vllm = load_contract(contract_files()["vllm"])
+    told = [one for one in vllm.opaque if applies(one.releases, f"0.{minor}.0")]
+    accesses = sorted(name for one in told for name in (*one.reads, *one.writes))
+    received = ["draft_tokens_out"] if minor >= 33 else []
+    assert accesses == ["draft_tokens", *received, "last_sampled_tokens", "last_sampled_tokens"]
 
 
 def test_an_unknown_release_gets_every_buffer(sglang):
@@ -158,6 +168,33 @@ BAD = {
     "opaque function": (
         HEAD + '[[opaque]]\nfunctions = ["gather"]\nrows = "indices"\n',
         "key `opaque[0].functions`: expected `module:function`, got `gather`",
+    ),
+    "releases of a kernel": (
+        OPAQUE + 'releases = "new"\n',
+        "key `opaque[0].releases`: expected a version range",
+    ),
+    **{
+        f"rows where {text}": (
+            OPAQUE + f'rows_where = ["{text}"]\n',
+            "key `opaque[0].rows_where`: expected a comparison of parameters like "
+            "`num_sampled > 0` or `seq_lens > prefill_len[indices]`, or a mask, got `" + text + "`",
+        )
+        for text in (
+            *("", "1 > 0", "a > b > c", "a > ", "a and b", "f(a) > 0", "a.b > 0", "a * 2 > 1"),
+            *(
+                "a[:1] > 0",
+                "a[0] > 1",
+                "a in b",
+                "a > 1.5",
+                "a is None",
+                "a + b is not None",
+                "(" * 400 + "a" + ")" * 400,
+            ),
+        )
+    },
+    "peeks of others": (
+        RELAY + 'peeks = ["mine:"]\n[[relay.buffer]]\nname = "tokens_buf"\n',
+        "key `relay[0].peeks`: expected `module:Class.method`, got `mine:`",
     ),
     "overwrite": (
         BUFFER + 'overwrite = "until gatherd"\n',

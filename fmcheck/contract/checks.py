@@ -17,6 +17,7 @@ if TYPE_CHECKING:
         Fill,
         Functions,
         GraphInputs,
+        Opaque,
         OwnerFunctions,
         Registry,
         Streams,
@@ -27,7 +28,7 @@ _PLAIN_RELEASES = re.compile(r"((>=|<=|<|>|==|!=)\d+(\.\d+)*(,(?!$)|$))*")
 
 # Of one thing, by names and keys; and of several, with `[]` for each item.
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[(\w[\w.]*|\*)\])*")
-_PATHS = re.compile(r"[A-Za-z_]\w*(\[\])?(\.[A-Za-z_]\w*(\[\])?)*")
+_PATHS = re.compile(r"[A-Za-z_]\w*(\[\])?(\.[A-Za-z_]\w*(\[([A-Za-z_][\w.]*)?\])?)*")
 HANDS_OUT, TAKES_BACK = "hands out", "takes back"
 OVERWRITES = ("never", "until gathered", "always")
 SIGNS = (">=", ">")
@@ -44,6 +45,13 @@ def check(contract: Contract, where: str) -> None:
             raise UsageError(where, f"key `{key}.buffer`: expected at least one buffer, got none")
         for path in relay.pool:
             _check_path(path, where, f"{key}.pool")
+        for name, methods in (
+            ("peeks", relay.peeks),
+            ("consumes_at_return", relay.consumes_at_return),
+        ):
+            for method in methods:
+                if ":" in method:
+                    _check_reference(method, where, f"{key}.{name}", "module:Class.method")
         for inner, buffer in enumerate(relay.buffer):
             _check_releases(buffer.releases, where, f"{key}.buffer[{inner}].releases")
             _check_valid(buffer.valid, where, f"{key}.buffer[{inner}].valid")
@@ -52,8 +60,7 @@ def check(contract: Contract, where: str) -> None:
         _check_registry(registry, where, f"graph_inputs.registry[{number}]")
     _check_graph_inputs(contract.graph_inputs, where)
     for number, opaque in enumerate(contract.opaque):
-        for function in opaque.functions:
-            _check_reference(function, where, f"opaque[{number}].functions", "module:function")
+        _check_opaque(opaque, where, f"opaque[{number}]")
     for number, owners in enumerate(contract.owners):
         _check_owners(owners, contract, where, f"owners[{number}]")
     for number, steps in enumerate(contract.steps):
@@ -101,6 +108,25 @@ def _check_only_in(contract: Contract, where: str) -> None:
                 f"key `only_in.{name}`: expected a name or glob of a file that this contract "
                 f"declares elsewhere{nearest(name, known)}",
             )
+
+
+def _check_opaque(opaque: Opaque, where: str, key: str) -> None:
+    for function in opaque.functions:
+        _check_reference(function, where, f"{key}.functions", "module:function")
+    _check_releases(opaque.releases, where, f"{key}.releases")
+    if opaque.rows_where:
+        from fmcheck.contract.row_conditions import ConditionError, condition
+
+        for text in opaque.rows_where:
+            try:
+                condition(text)
+            except ConditionError:
+                raise UsageError(
+                    where,
+                    f"key `{key}.rows_where`: expected a comparison of parameters like "
+                    f"`num_sampled > 0` or `seq_lens > prefill_len[{opaque.rows}]`, or a mask, "
+                    f"got `{text}`",
+                ) from None
 
 
 def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: str) -> None:

@@ -40,6 +40,8 @@ def references(contract: Contract, version: str | None) -> Iterator[Named]:
     for relay in contract.relay:
         if applies(relay.releases, version):
             yield "relay.class", (relay.class_,)
+            for key in ("peeks", "consumes_at_return"):
+                yield f"relay.{key}", tuple(one for one in getattr(relay, key) if ":" in one)
     called: tuple[tuple[str, tuple[Functions, ...]], ...] = (
         ("owners", contract.owners),
         ("steps", contract.steps),
@@ -129,7 +131,8 @@ def _of_relay(relay: Relay, version: str | None) -> Iterator[Words]:
         if applies(buffer.releases, version):
             yield Words("relay.buffer.name", (buffer.name,))
     for key in ("peeks", "consumes_at_return"):
-        yield Words(f"relay.{key}", getattr(relay, key), alternatives=True)
+        plain = [one for one in getattr(relay, key) if ":" not in one]
+        yield Words(f"relay.{key}", plain, alternatives=True)
 
 
 def _of_streams(streams: Streams) -> Iterator[Words]:

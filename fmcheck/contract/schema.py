@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import fnmatch
 import operator
+import re
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -29,12 +30,20 @@ class Engine(_Part, frozen=True, kw_only=True):
     """Whose contract this is.
 
     `distribution` is the installed package whose version picks what `releases` elsewhere in the
-    file is about; `releases` here is the range that the contract was tried on.
+    file is about, or a list of such packages, of which the first that is installed counts: some
+    engines are released under one name for each kind of device. `releases` here is the range that
+    the contract was tried on.
     """
 
     name: str
-    distribution: str = ""
+    distribution: str | tuple[str, ...] = ""
     releases: str = ""
+
+    @property
+    def distributions(self) -> tuple[str, ...]:
+        """The packages of which one is installed, the likeliest first."""
+        named = self.distribution
+        return tuple(filter(None, (named,) if isinstance(named, str) else named))
 
 
 class Buffer(_Part, frozen=True, kw_only=True):
@@ -75,7 +84,8 @@ class Relay(_Part, frozen=True, kw_only=True):
 
     `sink_rows` are rows that padded batch entries point at: nobody owns them, and reading them
     is never a fault. `peeks` are methods whose gathers do not consume; `consumes_at_return` are
-    methods that go on reading after the gather, whose rows are consumed when they return. A method
+    methods that go on reading after the gather, whose rows are consumed when they return. Both are
+    methods of the relay class, or `module:Class.method` and `module:function` of others. A method
     that a release lacks is passed over. A healthy run may never make an `optional` relay. `pool`
     lists alternatives for the path, from the parameters of `__init__` and `self`, to the pool whose
     rows these are; without one, all pools of the contract are taken for one.
@@ -100,6 +110,11 @@ class Relay(_Part, frozen=True, kw_only=True):
         """The class's name in its module."""
         return self.class_.partition(":")[2]
 
+    @property
+    def peek_names(self) -> frozenset[str]:
+        """The names of the functions whose gathers do not consume, whoever's they are."""
+        return frozenset(re.split("[.:]", name)[-1] for name in self.peeks)
+
     def buffer_for(self, attribute: str, version: str | None) -> Buffer | None:
         """Returns the declared buffer that `attribute` is in this release, or None."""
         for buffer in self.buffer:
@@ -118,12 +133,19 @@ class Opaque(_Part, frozen=True, kw_only=True):
     """A kernel, `module:function`, that gathers or writes relay rows out of Python's sight.
 
     `rows` is the parameter that holds the row indices; `reads` and `writes` name the parameters
-    that are handed relay buffers. `functions` lists alternatives, for kernels move between
-    releases; none of them has to exist.
+    that are handed relay buffers. A kernel that skips some of its rows touches those for which all
+    of `rows_where` hold: comparisons of its parameters like `num_sampled > 0`, which has a number
+    for each row index, or `seq_lens > prefill_len[rows]`, where `prefill_len` has one for each row;
+    `starts[1:] - starts > 1` is about neighbours, a name alone is a mask, and `drafts is not None`
+    asks whether there is such an argument. `functions` lists
+    alternatives, for kernels move between releases; none of them has to exist. A kernel that treats
+    its buffers differently is declared once for each.
     """
 
     functions: tuple[str, ...]
     rows: str
+    rows_where: tuple[str, ...] = ()
+    releases: str = ""
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
 
@@ -132,14 +154,15 @@ class OwnerFunctions(_Part, frozen=True, kw_only=True):
     """Functions, `module:Class.method` or `module:function`, that give rows to owners or end that.
 
     `does` is `hands out` or `takes back`. `rows` and `owner` are paths: `return`, a parameter
-    (`self` is one), attributes of it, and `[]` for each item of a sequence, as in `reqs[].rid`.
-    What is handed out is looked up after the call, what is taken back before it: freeing clears
-    attributes. None hands out nothing. `functions` lists alternatives, for functions move between
-    releases; each that exists is watched. `relays` are the classes whose rows these are, all of
-    the contract's if there are none. `renews` tells of a ring, whose rows nobody takes back: that a
-    row goes to whoever is next even where its last owner still has it. `drained` tells that a row
-    is handed out only once nothing that was launched for its last owner can still touch it. `pool`
-    is the path to the pool, where relays name theirs.
+    (`self` is one), attributes of it, `[]` for each item of a sequence, as in `reqs[].rid`, and
+    `[key]` for what a mapping has under a parameter, as in `self.row_of[rid]`: nothing, if it lacks
+    the key. What is handed out is looked up after the call, what is taken back before it: freeing
+    clears attributes. None hands out nothing. `functions` lists alternatives, for functions move
+    between releases; each that exists is watched. `relays` are the classes whose rows these are,
+    all of the contract's if there are none. `renews` tells of a ring, whose rows nobody takes back:
+    that a row goes to whoever is next even where its last owner still has it. `drained` tells that
+    a row is handed out only once nothing that was launched for its last owner can still touch it.
+    `pool` is the path to the pool, where relays name theirs.
     """
 
     functions: tuple[str, ...]

@@ -128,7 +128,9 @@ def names_of(contracts: Sequence[Contract], relays: Iterable[tuple[str, Tree]]) 
         harmless=tuple(
             name for one in inputs for name in (*one.tail_is_discarded, *one.tail_may_stay)
         ),
-        peeks=frozenset(name for one in contracts for relay in one.relay for name in relay.peeks),
+        peeks=frozenset(
+            name for one in contracts for relay in one.relay for name in relay.peek_names
+        ),
         kernels=frozenset(
             function.rpartition(":")[2].rpartition(".")[2]
             for contract in contracts

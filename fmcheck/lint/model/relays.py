@@ -57,7 +57,7 @@ class Relays:
 
     def peeks(self, identity: str) -> frozenset[str]:
         """Returns the methods of this file's relays whose gathers do not consume."""
-        return frozenset(name for relay in self.of_file(identity) for name in relay.peeks)
+        return frozenset(name for relay in self.of_file(identity) for name in relay.peek_names)
 
     def declares(self, attribute: str) -> bool:
         """Tells whether a contract has a buffer of this name, whichever class it belongs to."""

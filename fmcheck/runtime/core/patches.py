@@ -5,6 +5,7 @@ Nothing here raises into the engine: what goes wrong is kept as a problem.
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import sys
 from dataclasses import dataclass, field
@@ -86,12 +87,21 @@ def functions_of(module: ModuleType) -> Iterator[str]:
 
 def installed_version(contract: Contract) -> str | None:
     """Returns the installed release of the engine, None where there is no telling."""
-    if not contract.engine.distribution:
-        return None
-    try:
-        return metadata.version(contract.engine.distribution)
-    except metadata.PackageNotFoundError:
-        return None
+    for distribution in contract.engine.distributions:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            return metadata.version(distribution)
+    return None
+
+
+def untried_release(contract: Contract) -> Iterator[str]:
+    """Yields a sentence if the contract was not tried on the installed release."""
+    version, tried = installed_version(contract), contract.engine.releases
+    if version is not None and not applies(tried, version):
+        yield (
+            f"contract `{contract.engine.name}` was tried on {tried}, and {version} is installed: "
+            "what it says of other releases is left out, the rest is checked, and what this "
+            "release lacks is named"
+        )
 
 
 @dataclass(eq=False)

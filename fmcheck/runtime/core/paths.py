@@ -4,7 +4,8 @@ The contract checks their form.
 
 A path starts at `return`, a parameter or `self`, and goes on by attributes and by `[key]`, where
 the key is a number, a path of its own, or `*` for the last one: `io[bs].rows`, `self.buffers[*]`.
-With `[]` for each item of a sequence it leads to several things: `reqs[].kv.req_pool_idx`.
+With `[]` for each item of a sequence it leads to several things: `reqs[].kv.req_pool_idx`. There a
+key is a path, and one that a mapping lacks leads nowhere: `self.row_of[rid]`.
 """
 
 from __future__ import annotations
@@ -27,6 +28,7 @@ Bindings: TypeAlias = Mapping[str, Any]
 RETURN = "return"
 ANY = "*"
 
+_PART = re.compile(r"\.?(?P<name>[A-Za-z_]\w*)(\[(?P<key>[\w.]*)\])?")
 _STEP = re.compile(r"\.?(?P<name>[A-Za-z_]\w*)|\[(?P<key>[\w.]+|\*)\]")
 
 
@@ -123,11 +125,13 @@ def follow(path: str, names: Bindings) -> list[Any]:
         NotThereError: if something on the way lacks the attribute.
     """
     found = [names[root(path)]]
-    for number, part in enumerate(path.split(".")):
+    for number, part in enumerate(_PART.finditer(path)):
         if number:
-            name = part.removesuffix("[]")
-            found = [_attribute(value, name, path) for value in found if value is not None]
-        if part.endswith("[]"):
+            found = [_attribute(value, part["name"], path) for value in found if value is not None]
+        if part["key"]:
+            key = look_up(part["key"], names)
+            found = [value[key] for value in found if value is not None and key in value]
+        elif part["key"] is not None:
             found = [item for value in found if value is not None for item in value]
     return [value for value in found if value is not None]
 

@@ -311,8 +311,11 @@ class GuardedBuffer(RelayBuffer):
         self.is_on_trust = False
         if how.updates:
             return
-        others = self.owned_rows != 0
-        others[rows] = False
+        count = len(self.ledger)
+        written = torch.zeros(count + 1, dtype=torch.bool, device=self.owned_rows.device)
+        # The last one is for rows that a kernel skipped.
+        written[torch.where(rows < 0, rows + count, rows).clamp(max=count)] = True
+        others = (self.owned_rows != 0) & ~written[:count]
         self.on_device["state"].masked_fill_(others, State.EMPTY)
         self.on_device["last_write"].masked_fill_(others, NEVER)
         if self.poison.bits is not None:
@@ -437,7 +440,7 @@ class GuardedBuffer(RelayBuffer):
             return
         self._launch_gather(index, result, moment, judges=judges, spares=True)
         if within is scope.Scope.AT_RETURN:
-            seen = self._writes[index]
+            seen = self._writes[index.clamp(max=len(self.ledger) - 1)]
             scope.put_off(lambda: self._retire_late(index, seen, moment))
 
     def _retire_late(self, index: torch.Tensor, seen: torch.Tensor, moment: int) -> None:

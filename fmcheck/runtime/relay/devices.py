@@ -52,7 +52,11 @@ class DeviceHold:
         """Wraps the ways to a device module, yielding how to let go."""
         for name in _OWNED:
             class_ = getattr(torch.cuda, name)
-            made = self._watched(class_.__new__, f"torch.cuda.{name}")
+            if not isinstance(class_, type):
+                continue  # an engine's stand-in, as where there is no such device
+            own = class_.__new__
+            make = _bare if own is object.__new__ else own  # type: ignore[comparison-overlap]
+            made = self._watched(make, f"torch.cuda.{name}")
             yield patches.patch(class_, "__new__", staticmethod(made))
 
     def _watched(self, make: Callable[..., Any], name: str) -> Callable[..., Any]:
@@ -83,6 +87,13 @@ class DeviceHold:
             known = _lies_in(path, device.agnostic) and not _lies_in(path, device.cuda_only)
             self._agnostic[path] = known
         return known
+
+
+def _bare(class_: type, *args: Any, **kwargs: Any) -> Any:
+    """Makes an object as `object.__new__`, which refuses arguments once a class has its own."""
+    if (args or kwargs) and class_.__init__ is object.__init__:  # type: ignore[misc]
+        raise TypeError(f"{class_.__name__}() takes no arguments")
+    return object.__new__(class_)
 
 
 @functools.cache

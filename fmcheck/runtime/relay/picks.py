@@ -132,6 +132,8 @@ def host(index: Any) -> Any:
     return index
 
 
+#: Stands on a device for a row that a kernel skips: no buffer has it, and ours pass over it.
+SKIPPED = 1 << 62
 # What torch takes for row numbers; of bytes and truth values it makes a mask.
 _ROW_NUMBERS = frozenset({torch.int64, torch.int32, torch.int16, torch.int8})
 
@@ -144,6 +146,14 @@ def are_rows(index: Any) -> bool:
 def is_capturing() -> bool:
     """Tells whether what CUDA launches now goes into a graph."""
     return torch.cuda.is_current_stream_capturing()
+
+
+def without_skipped(index: Any) -> Any:
+    """Returns an index of the host without the rows that a kernel on a device skipped."""
+    if type(index) is np.ndarray and index.dtype == np.int64 and index.ndim == 1:
+        kept = index != SKIPPED
+        return index if kept.all() else index[kept]
+    return index
 
 
 def single_index(name: str, args: Arguments, kwargs: Options) -> Any:

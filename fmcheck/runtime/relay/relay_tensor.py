@@ -585,7 +585,7 @@ def _enter_told(tensor: RelayTensor, how: str, index: Any) -> None:
         if _by_rows(tensor, index):
             getattr(buffer, f"{how}_rows")(index, buffer.tally.sites.here(_OUR_FRAMES))
         else:
-            _enter(tensor, how, picks.host(index))
+            _enter(tensor, how, picks.without_skipped(picks.host(index)))
     except IndexError:  # the kernel's own affair, which it may be about to say
         buffer.tally.untrack("accesses", f"a kernel was handed rows that `{buffer.name}` lacks")
 
@@ -624,7 +624,7 @@ def _enter_write(tensor: RelayTensor, expression: Any, how: Write = VALUES) -> N
             return
         if buffer.is_captured():
             return
-        shown, expression = _within(tensor, picks.host(expression))
+        shown, expression = _within(tensor, picks.without_skipped(picks.host(expression)))
         buffer.stash(shown, expression, buffer.tally.sites.here(_OUR_FRAMES), how)
 
 

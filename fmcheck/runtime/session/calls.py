@@ -10,16 +10,19 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.contract import StepFunctions
 from fmcheck.contract.checks import HANDS_OUT
 from fmcheck.errors import nearest
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
 from fmcheck.runtime.core.patches import CallHold
+from fmcheck.runtime.relay.scope import Scope, scoped
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
-    from fmcheck.contract import OwnerFunctions
+    from fmcheck.contract import Contract, OwnerFunctions
+    from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.relay.owners import Owners, Pools
 
 #: What the closing section calls the check of who owns a row.
@@ -41,6 +44,30 @@ class StepHold(CallHold):
             return function(*args, **kwargs)
 
         return call
+
+
+@dataclass(eq=False)
+class ScopeHold(CallHold):
+    """Functions of others than the relay in which a gather consumes later, or not at all."""
+
+    kind: Scope = field(kw_only=True)
+
+    def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns `function`, run in its scope."""
+        return scoped(function, self.kind, self.tally)
+
+
+def scope_holds(contract: Contract, tally: Tally) -> Iterator[ScopeHold]:
+    """Yields the holds of the functions that `peeks` and `consumes_at_return` name elsewhere."""
+    for relay in contract.relay:
+        for names, kind in (
+            (relay.peeks, Scope.PEEK),
+            (relay.consumes_at_return, Scope.AT_RETURN),
+        ):
+            elsewhere = tuple(name for name in names if ":" in name)
+            if elsewhere:
+                part = StepFunctions(functions=elsewhere, releases=relay.releases)
+                yield ScopeHold(contract, part, tally, kind=kind)
 
 
 @dataclass(eq=False)

@@ -90,7 +90,7 @@ class RelayHold:
             (self.relay.peeks, Scope.PEEK),
             (self.relay.consumes_at_return, Scope.AT_RETURN),
         ):
-            for name in names:
+            for name in (one for one in names if ":" not in one):
                 method = class_.__dict__.get(name)
                 if callable(method):
                     self._undo.append(patch(class_, name, scoped(method, kind, self.tally)))
@@ -434,6 +434,12 @@ class OpaqueHold:
     reference: str
     tally: Tally
     problems: list[str] = field(default_factory=list)
+    is_taken: bool = False
+
+    @property
+    def applies(self) -> bool:
+        """Tells whether it is declared for the installed release."""
+        return applies(self.opaque.releases, installed_version(self.contract))
 
     @property
     def module(self) -> str:
@@ -444,6 +450,8 @@ class OpaqueHold:
         """Takes hold of the function wherever it is bound, yielding how to let go."""
         from fmcheck.runtime.relay.opaque import missing_parameters, opaque_call
 
+        if not self.applies:
+            return
         where = f"contract `{self.contract.engine.name}`, opaque `{self.reference}`"
         name = self.reference.partition(":")[2]
         function = attribute(module, name)
@@ -458,6 +466,7 @@ class OpaqueHold:
             return
         watched = opaque_call(function, self.opaque, self.tally)
         rebind(function, watched)
+        self.is_taken = True
         yield lambda: rebind(watched, function)
 
 

@@ -54,7 +54,7 @@ class Watch:
         from fmcheck.runtime.core.tally import Tally
         from fmcheck.runtime.order.lends import LendHold
         from fmcheck.runtime.relay.owners import Pools
-        from fmcheck.runtime.session.calls import OwnerHold, StepHold
+        from fmcheck.runtime.session.calls import OwnerHold, StepHold, scope_holds
         from fmcheck.runtime.session.hold import OpaqueHold, RelayHold
         from fmcheck.runtime.session.services import Services
         from fmcheck.runtime.session.suppressions import Suppressions
@@ -83,6 +83,7 @@ class Watch:
                 OwnerHold(contract, part, self.tally, pools=pools) for part in contract.owners
             ]
             self._calls += [StepHold(contract, part, self.tally) for part in contract.steps]
+            self._calls += scope_holds(contract, self.tally)
             self._calls += budget_holds(contract, self.tally, "FR501" in fail_on)
             self._calls += [LendHold(contract, part, self.tally) for part in contract.streams.lend]
             self._opaques += [
@@ -188,8 +189,8 @@ class Watch:
     def held(self) -> tuple[str, ...]:
         """The declared classes and kernel functions that were taken hold of."""
         relays = [relay.name for relay in self._relays if relay.class_ is not None]
-        unwrapped = self.tally.unwrapped
-        return (*relays, *(o.reference for o in self._opaques if o.reference not in unwrapped))
+        kernels = (opaque.reference for opaque in self._opaques if opaque.is_taken)
+        return (*relays, *dict.fromkeys(kernels))
 
     @property
     def dead(self) -> tuple[str, ...]:
@@ -245,6 +246,11 @@ class Watch:
         return [other for other in self._others if isinstance(other, FillHold)]
 
     def _notes(self) -> Iterator[str]:
+        from fmcheck.runtime.core.patches import untried_release
+
+        for contract in self.contracts:
+            if any(module in sys.modules for module in self._modules_of(contract)):
+                yield from untried_release(contract)
         for sentence, count in self.tally.notes.items():
             yield sentence if count == 1 else f"{sentence} ({count} times)"
 
@@ -303,6 +309,8 @@ class Watch:
             self._imported.append(relay.name)
 
     def _take_opaque(self, opaque: OpaqueHold, module: ModuleType) -> Iterator[Undo]:
+        if not opaque.applies:
+            self.tally.unwrapped.remove(opaque.reference)
         for undo in opaque.take(module):
             self.tally.unwrapped.remove(opaque.reference)
             yield undo

@@ -11,13 +11,14 @@ import pytest
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from fmcheck.contract import Opaque
 from fmcheck.errors import ViolationError
 from fmcheck.runtime.core.halting import HaltingLock
 from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.core.unfollowed import is_here
 from fmcheck.runtime.device import kernels
 from fmcheck.runtime.device.guard import GuardedBuffer
-from fmcheck.runtime.relay import relay_tensor
+from fmcheck.runtime.relay import opaque, relay_tensor
 from fmcheck.runtime.relay.owners import Owners
 from fmcheck.runtime.relay.scope import Scope, scoped
 from fmcheck.runtime.session import probes
@@ -250,6 +251,67 @@ def test_a_kernel_out_of_sight_is_judged_before_and_entered_after():
         relay_tensor.before_call([buf], rows)
         relay_tensor.after_call([buf], [], rows)
         assert told(tally) == expected
+
+
+def put(rows, buf, counts):
+    buf[rows.long()[counts > 0]] = 7
+
+
+def take(rows, buf, counts):
+    return buf[rows.long()[counts > 0]].tolist()
+
+
+def of_a_device(monkeypatch, kernel):
+    """Returns a watched kernel whose arguments are left where they are, as on a device."""
+    monkeypatch.setattr(opaque, "_as_array", lambda value: value)
+    how = {"writes": ("buf",)} if kernel is put else {"reads": ("buf",)}
+    declared = Opaque(functions=("m:kernel",), rows="rows", rows_where=("counts > 0",), **how)
+    return opaque.opaque_call(kernel, declared, Tally())
+
+
+def test_rows_that_a_kernel_skips_are_left_alone(monkeypatch):
+    buf, tally = watched()
+    rows, counts = torch.tensor([2, 3, 4], dtype=torch.int32), torch.tensor([1, 0, 1])
+    of_a_device(monkeypatch, put)(rows, buf, counts)
+    assert of_a_device(monkeypatch, take)(rows, buf, counts) == [7, 7]
+    assert told(tally) == []
+    of_a_device(monkeypatch, take)(rows, buf, counts)
+    assert told(tally) == [("FR102", (2, 4), 2)]
+    of_a_device(monkeypatch, take)(rows, buf, 1 - counts)
+    assert told(tally) == [("FR101", (3,), 1)]
+
+
+def test_skipped_rows_are_no_rows_at_the_end_of_a_scope(monkeypatch):
+    buf, tally = watched()
+    rows, counts = torch.tensor([2, 3]), torch.tensor([1, 0])
+    buf[rows] = 7
+    gather = of_a_device(monkeypatch, take)
+    scoped(gather, Scope.AT_RETURN, tally)(rows, buf, counts)
+    buf[torch.tensor([3])]
+    assert told(tally) == []
+    buf[torch.tensor([2])]
+    assert told(tally) == [("FR102", (2,), 1)]
+
+
+def test_the_first_write_to_a_placeholder_may_skip_rows(monkeypatch):
+    buf, tally = watched()
+    buf._relay.adopt_values()
+    buf._relay.is_on_trust = True
+    rows, counts = torch.tensor([2, 7]), torch.tensor([1, 0])
+    of_a_device(monkeypatch, put)(rows, buf, counts)
+    assert take(rows[:1], buf, counts[:1]) == [7]
+    assert not tally.broken
+    buf[torch.tensor([7])]
+    assert told(tally) == [("FR101", (7,), 1)]
+
+
+def test_skipped_rows_are_no_rows_of_a_view(monkeypatch):
+    buf, tally = watched()
+    rows, counts = torch.tensor([2, 3]), torch.tensor([1, 0])
+    of_a_device(monkeypatch, put)(rows, buf[0:], counts)
+    buf[rows]
+    assert told(tally) == [("FR101", (3,), 1)]
+    assert not tally.broken
 
 
 def test_fills_and_slices_are_writes_of_rows(launched):

@@ -1,0 +1,1 @@
+"""A backend `cpu` for Triton, by which vLLM knows that kernels can run: they are interpreted."""

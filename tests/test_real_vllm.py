@@ -1,0 +1,83 @@
+"""vLLM's own model runner V2, unmodified, driven on CPU under `pytest -p fmcheck`."""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+import pytest
+
+from tests.drives import codes
+from tests.sglang_env import NoEnvironment
+from tests.vllm_drives import drive
+from tests.vllm_env import RELEASES, release_folder
+
+if TYPE_CHECKING:
+    from tests.drives import Drive
+
+RUNNER = "vllm/v1/worker/gpu/model_runner.py"
+#: The planted faults, each with what must be said of it.
+PLANTED = {
+    "test_dropped_post_update": "FR102",
+    "test_dropped_row_of_the_post_update": "FR102",
+    "test_token_of_another_row": "FR102",
+    "test_second_prepare": "FR102",
+    "test_dropped_drafts": "FR102",
+    "test_first_token_of_a_new_owner": "FR104",
+}
+
+every = pytest.mark.parametrize("release", RELEASES)
+
+
+def drove(release: str, name: str, mode: str = "fail") -> Drive:
+    try:
+        return drive(release, name, mode)
+    except NoEnvironment as err:
+        pytest.fail(str(err), pytrace=False)
+
+
+@every
+def test_healthy_drives_are_silent_and_much_was_checked(release: str) -> None:
+    told = drove(release, "healthy")
+    assert dict(told.failures) == {}, told.output
+    assert len(told.passed) >= 10
+    assert "fmcheck error" not in told.output
+    assert "no write in our sight" not in told.output
+    buffers, writes, gathers = told.counts
+    assert buffers >= 20
+    assert writes >= 300
+    assert gathers >= 400
+
+
+@every
+def test_each_planted_fault_is_reported_under_its_code(release: str) -> None:
+    told = drove(release, "planted")
+    assert {name: codes(text) for name, text in told.failures.items()} == {
+        name: [code] for name, code in PLANTED.items()
+    }, told.output
+
+
+@every
+def test_vllm_itself_says_nothing_of_a_planted_fault(release: str) -> None:
+    told = drove(release, "planted", mode="off")
+    assert dict(told.failures) == {}
+    assert told.passed == set(PLANTED)
+
+
+@every
+def test_a_report_names_the_calls_of_both_kernels(release: str) -> None:
+    failure = drove(release, "planted").failures["test_second_prepare"]
+    written, read = ("postprocess", "post_update("), ("prepare_inputs", "combine_sampled")
+    for label, (function, text) in (
+        ("gather", read),
+        ("last write", written),
+        ("last read", read),
+    ):
+        found = re.search(rf"{label} +\S*{re.escape(RUNNER)}:(\d+) in \w+\.(\w+)", failure)
+        assert found, failure
+        assert found[2].startswith(function)
+        assert text in source_line(release, int(found[1]))
+
+
+def source_line(release: str, number: int) -> str:
+    return (release_folder(release) / RUNNER).read_text().splitlines()[number - 1]

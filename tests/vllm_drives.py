@@ -1,0 +1,58 @@
+"""Runs the drives of `tests/data/drive_vllm` on a release of vLLM, with and without fmcheck.
+
+`python -m tests.vllm_drives` prints, release by release, what was watched and which planted fault
+is reported by fmcheck, and which makes vLLM itself fail.
+"""
+
+from __future__ import annotations
+
+import sys
+from functools import cache
+from typing import TYPE_CHECKING
+
+from tests.corpus import cache_folder
+from tests.drives import checkout_digest, codes, kept_drive, under_pytest
+from tests.sglang_env import HERE, NoEnvironment
+from tests.vllm_env import RELEASES, environment_of, vllm_python
+
+if TYPE_CHECKING:
+    from tests.drives import Drive
+
+DRIVES = HERE / "data" / "drive_vllm"
+
+
+@cache
+def drive(release: str, name: str, mode: str = "fail") -> Drive:
+    """Runs `test_NAME.py` of the drives under a release; what it said is kept as for SGLang's.
+
+    Raises:
+        NoEnvironment: if the release or its environment cannot be had.
+    """
+    arguments = ["-p", "fmcheck", f"--fmcheck={mode}", str(DRIVES / f"test_{name}.py")]
+    folder = cache_folder() / "drives" / checkout_digest() / f"vllm-{release}"
+    return kept_drive(
+        folder / f"{name}-{mode}.json",
+        lambda: under_pytest(arguments, environment_of(release), vllm_python()),
+    )
+
+
+def main() -> None:
+    """Prints the table."""
+    for release in RELEASES:
+        healthy, planted = drive(release, "healthy"), drive(release, "planted")
+        bare = drive(release, "planted", mode="off")
+        buffers, writes, gathers = healthy.counts
+        verdict = "silent" if not healthy.failures else f"NOT SILENT: {sorted(healthy.failures)}"
+        print(f"\nvllm {release}: {len(healthy.passed)} healthy drives, {verdict}")
+        print(f"  {buffers} buffers, {writes} writes, {gathers} gathers watched")
+        for name in sorted({*planted.failures, *planted.passed}):
+            ours = ", ".join(codes(planted.failures.get(name, ""))) or "-"
+            theirs = "fails" if name in bare.failures else "-"
+            print(f"  {name.removeprefix('test_'):<36} fmcheck: {ours:<14} vllm: {theirs}")
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except NoEnvironment as err:
+        sys.exit(str(err))
