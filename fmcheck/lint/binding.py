@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from fmcheck.contract import Contract, Engine, applies
-from fmcheck.contract_names import references
+from fmcheck.contract.names import references
 from fmcheck.lint.source.identity import identity_of
 
 if TYPE_CHECKING:
@@ -79,7 +79,8 @@ def _known(contract: Contract) -> tuple[Contract, frozenset[str], str]:
         engine = contract.engine
         named = (name for _, names in references(contract, None) for name in names)
         tops = {name.partition(":")[0].partition(".")[0] for name in named}
-        packages = {engine.name, engine.distribution.replace("-", "_"), *tops} - {"", "torch"}
+        distributed = {one.replace("-", "_") for one in engine.distributions}
+        packages = {engine.name, *distributed, *tops} - {"", "torch"}
         # Newer releases than a contract was tried on are its own: older ones have other names.
         least = [one for one in engine.releases.split(",") if one.strip().startswith(">")]
         found = _KNOWN[id(contract)] = contract, frozenset(packages), ",".join(least)

@@ -12,11 +12,11 @@ from fmcheck.finding import Finding, Severity
 from fmcheck.lint import recording
 from fmcheck.lint.cache import unpack
 from fmcheck.lint.gate import Gate
-from fmcheck.lint.identity import identity_of, is_module
 from fmcheck.lint.own import UNCHECKED
 from fmcheck.lint.plan import Job, plan
 from fmcheck.lint.request import Fixing, Request
 from fmcheck.lint.source import decode, read, read_with_state, split_lines
+from fmcheck.lint.source.identity import identity_of, is_module
 from fmcheck.lint.tasks import lint_as, note, task_for
 from fmcheck.lint.work import Work
 
