@@ -84,7 +84,7 @@ def test_an_update_adds_nothing(lint, known):
 
     assert status == 1
     assert "FM601" in out
-    assert err == "fmcheck: base.json: 0 taken out, 0 added\n"
+    assert err == "fmcheck: base.json: 0 removed, 0 added\n"
     assert {one["path"] for one in entries(known)} == {"a.py"}
 
 
@@ -94,7 +94,7 @@ def test_adding_is_asked_for_by_name(lint, known):
 
     status, _, err = lint(*WITH, "--add-to-baseline", ".")
 
-    assert (status, err) == (0, "fmcheck: base.json: 1 taken out, 1 added\n")
+    assert (status, err) == (0, "fmcheck: base.json: 1 removed, 1 added\n")
     assert [one["path"] for one in entries(known)] == ["a.py", "b.py"]
     assert lint(*WITH, ".")[0] == 0
 

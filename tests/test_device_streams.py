@@ -259,7 +259,7 @@ def test_a_collective_that_is_waited_for_leaves_a_doubt(streams) -> None:
     assert Work().wait(1.0) is True
     put_back()
     assert list(streams.fences.doubts) == [
-        "a collective was waited for, which orders streams out of sight"
+        "a collective was waited for, which orders streams where fmcheck cannot see it"
     ]
 
 

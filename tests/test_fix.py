@@ -437,7 +437,7 @@ def test_only_what_is_reported_is_fixed(lint, tmp_path, git):
 
     status, out, _ = lint("--fix", "--since", "HEAD", "a.py")
 
-    assert (status, "fixed 1" in out) == (0, True)
+    assert (status, "1 fixed" in out) == (0, True)
     assert (tmp_path / "a.py").read_text() == DEAD_ASSERT + FIXED.replace(">=", ">")
 
 

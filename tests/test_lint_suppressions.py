@@ -78,7 +78,7 @@ def test_elsewhere_it_does_not(lint, tmp_path, source):
 MALFORMED = {
     "no reason": (
         "ignore[FM301]",
-        "no reason is given, so it suppresses nothing: write why behind `[FM301]`",
+        "no reason is given, so it suppresses nothing: write why after `[FM301]`",
     ),
     "no code": ("ignore CUDA only", "`ignore` names no code"),
     "empty brackets": ("ignore[] CUDA only", "`ignore` names no code"),

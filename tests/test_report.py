@@ -65,7 +65,7 @@ def test_the_whole_story_is_told_in_order() -> None:
         "  last write  engine.py:11 in stash, step 311, stream forward, owner r-77a, generation 40",
         "  last read   engine.py:14 in gather, called at loop.py:9, step 311",
         "  owner       r-9f3, before: r-77a",
-        "  rows near   16 live 5 (r-1) | 17 consumed -1 (r-9f3) *** | 18 empty",
+        "  nearby      16 live 5 (r-1) | 17 consumed -1 (r-9f3) <- | 18 empty",
         "  missing     a write of these rows between the last read and this gather",
         "  note        gather waited on event 7",
         "  test        test_it[a b]",
@@ -159,4 +159,4 @@ def test_a_suppression_that_one_worker_met_is_not_told_as_unmatched() -> None:
     one = Coverage(matched=("a",), unmatched=("b",))
     other = Coverage(unmatched=("a", "b"))
     assert (one + other).unmatched == ("b",)
-    assert any("suppression b met nothing" in gap for gap in gaps(one + other))
+    assert any("suppression b matched nothing" in gap for gap in gaps(one + other))

@@ -208,7 +208,7 @@ def _parser(asked: str = "") -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Finds stale-data bugs in overlap-scheduled LLM inference engines. "
         "`fmcheck lint` reads the source; `pytest -p fmcheck` and `fmcheck.watch` watch it run.",
-        epilog="`fmcheck COMMAND --help` tells more of each.",
+        epilog="`fmcheck COMMAND --help` has more on each.",
     )
     parser.add_argument("--version", action="version", version=f"fmcheck {__version__}")
     parser.add_argument(

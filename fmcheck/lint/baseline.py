@@ -152,9 +152,12 @@ class Baseline:
             span=Span(line, 1, line, 2),
             code=GONE_ENTRY,
             severity=OWN_CODES[GONE_ENTRY].severity,
-            message=f"the baseline allows {_times(self._allowed[key])} {code} in {path} on a line "
-            f"with fingerprint {digits}, and there is {_less(self._allowed[key], self._left[key])}",
-            help=f"take it out: `{command}`",
+            message=(
+                f"stale baseline entry: {code} in {path} (fingerprint {digits}) is allowed "
+                f"{_times(self._allowed[key])} and occurs "
+                f"{_times(self._allowed[key] - self._left[key])}"
+            ),
+            help=f"remove it with `{command}`",
         )
 
     def _key(self, finding: Finding, lines: Sequence[str]) -> Key:

@@ -141,8 +141,10 @@ def _failed(rule: Rule, path: str, err: BaseException, line: int = 1) -> Finding
         code=FAILED,
         severity=Severity.ERROR,
         message=f"rule {rule.code} failed here: {type(err).__name__}: {err}",
-        help=f"a fault of the rule, in `{last.name}`, line {last.lineno}; its other findings in "
-        "this file may be missing",
+        help=(
+            f"a bug in the rule, in `{last.name}`, line {last.lineno}; its other findings in "
+            "this file may be missing"
+        ),
     )
 
 

@@ -66,9 +66,9 @@ def fix_text(
             return Fixed(text, 0, why)
         before, left = left, lint(now)
         if new := _new(before, left):
-            return Fixed(text, 0, f"the fix of {codes} makes a new finding, {new}")
+            return Fixed(text, 0, f"the fix of {codes} introduces a new finding, {new}")
         count += len(applied)
-    return Fixed(text, 0, f"the fix of {codes} finds something to do every time")
+    return Fixed(text, 0, f"the fix of {codes} never settles")
 
 
 def fixed_source(source: str, findings: Iterable[Finding]) -> str:

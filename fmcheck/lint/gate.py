@@ -112,7 +112,7 @@ class Gate:
                         reported[job] = baseline.add(found, lines_of(str(job.path)))
                         added += len(found) - len(reported[job])
             baseline.save()
-            closed.notes.append(f"{path}: {out} taken out, {added} added")
+            closed.notes.append(f"{path}: {out} removed, {added} added")
         return closed
 
     def _judges(self, path: str, code: str) -> bool:

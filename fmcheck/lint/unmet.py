@@ -105,7 +105,7 @@ def unmet(contract: Contract, version: str | None, source: Source) -> Iterator[t
         for name in missing:
             known = _nearest(name, free, _SAME if is_met else _NEAR)
             if known or not is_met:
-                yield one.key, f"`{name}` stands nowhere{known}"
+                yield one.key, f"`{name}` not found in any file{known}"
 
 
 def _missing_functions(

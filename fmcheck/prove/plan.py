@@ -93,7 +93,7 @@ def make_plan(
     names = _names(concerned, roots.values())
     mutants = list(_mutants(roots, names, selection))
     if not mutants:
-        raise UsageError(str(paths[0]), "there is nothing to plant a fault in")
+        raise UsageError(str(paths[0]), "there is nothing to mutate")
     return Plan(
         tuple(dict.fromkeys(Path(os.path.abspath(one)) for one in files)),
         tuple(dict.fromkeys(roots.values())),

@@ -65,7 +65,8 @@ class Scratch:
             copy.unlink()
         if Path(os.path.realpath(self.folder)) not in Path(os.path.realpath(copy)).parents:
             raise UsageError(
-                str(path), "is behind a link out of what is copied: name the file where it is"
+                str(path),
+                "is reached by a link out of the copied folders: name the file's real path",
             )
         return copy
 

@@ -40,7 +40,7 @@ _WRITTEN = {
     BY_FILL: "this fill wrote the tail; these are the values that the replay reads",
 }
 _IN_DOUBT = (
-    "these are the values that the replay reads; whether this fill wrote them cannot be known here"
+    "these are the values that the replay reads; it is unknown here whether this fill wrote them"
 )
 
 
@@ -56,7 +56,7 @@ class Input:
 
     def head(self) -> Input:
         """Returns the part before the tail."""
-        expected = "what the batch brought, in the entries before the tail"
+        expected = "the batch's values in the entries before the tail"
         return dataclasses.replace(self, part="head", expected=expected, rule="fill.copies_source")
 
     def notes(self, found: Found) -> tuple[str, ...]:
