@@ -153,9 +153,8 @@ class Baseline:
             code=GONE_ENTRY,
             severity=OWN_CODES[GONE_ENTRY].severity,
             message=(
-                f"stale baseline entry: {code} in {path} (fingerprint {digits}) is allowed "
-                f"{_times(self._allowed[key])} and occurs "
-                f"{_times(self._allowed[key] - self._left[key])}"
+                f"stale baseline entry: {code} in {path} (fingerprint {digits}): "
+                f"{self._allowed[key]} allowed, {self._allowed[key] - self._left[key]} found"
             ),
             help=f"remove it with `{command}`",
         )
@@ -211,11 +210,3 @@ def _entry_in(line: str) -> Key | None:
         return entry["path"], entry["code"], entry["fingerprint"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-
-
-def _times(count: int) -> str:
-    return "one" if count == 1 else str(count)
-
-
-def _less(allowed: int, left: int) -> str:
-    return "none" if allowed == left else f"only {_times(allowed - left)}"

@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Violation
     from fmcheck.record import Run
 
-#: What becomes of a violation: it fails the run, or it is an advisory, or a test expects or allows it.
+#: A violation fails the run, is an advisory, or is expected or allowed by a test.
 FAILS, ADVISORY, ACCEPTED = "fails", "advisory", "accepted"
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
-from fmcheck.report.by_check import FAILS, ADVISORY, by_site
+from fmcheck.report.by_check import ADVISORY, FAILS, by_site
 from fmcheck.report.printable import printable
 from fmcheck.report.repository import path_in, repository
 from fmcheck.report.violation import MISSING, headline

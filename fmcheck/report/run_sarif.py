@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Severity
 from fmcheck.report import sarif
-from fmcheck.report.by_check import FAILS, ADVISORY, by_site, sorted_kinds
+from fmcheck.report.by_check import ADVISORY, FAILS, by_site, sorted_kinds
 from fmcheck.report.checks import rule_info
 from fmcheck.report.excerpts import Sources
 from fmcheck.report.repository import path_in, repository

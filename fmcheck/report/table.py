@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.report.by_check import ACCEPTED, FAILS, ADVISORY, by_check
+from fmcheck.report.by_check import ACCEPTED, ADVISORY, FAILS, by_check
 from fmcheck.report.printable import printable
 from fmcheck.report.violation import short_path
 
