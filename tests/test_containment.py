@@ -462,7 +462,7 @@ def test_an_engine_s_import_goes_on_where_it_cannot_be_instrumented(
     try:
         assert module.Relay().look() == [1, 2]
         (problem, *_) = other.coverage().problems
-        assert "module `toy_contain`: could not be taken hold of: ValueError('of ours')" in problem
+        assert "module `toy_contain`: could not be instrumented: ValueError('of ours')" in problem
     finally:
         other.stop()
 

@@ -379,7 +379,7 @@ class RelayHold:
         except Exception as err:
             if is_on_purpose(self.tally, err):
                 raise
-            self._problem(f"buffer `{name}`: could not be taken hold of: {err!r}")
+            self._problem(f"buffer `{name}`: could not be instrumented: {err!r}")
             return value
 
     def _bind(self, instance: Any, name: str) -> Bind:
