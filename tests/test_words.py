@@ -90,7 +90,8 @@ def test_an_odd_word_is_seen_in_a_message_and_in_a_rules_page_and_not_in_a_comme
         '        """Tells of it."""\n'
         '        return f"`{self}` was mended anew"  # planted\n'
     )
-    assert [(line, odd_words(text)) for line, text in messages(odd)] == [
+    found = [(line, odd_words(text)) for line, text in messages(odd)]
+    assert [one for one in found if one[1]] == [
         (3, ["told"]),
         (6, ["mended", "anew"]),
     ]
