@@ -371,14 +371,14 @@ def test_a_fix_that_makes_a_new_finding_is_refused():
     fixed = fix_text(b"x = 1\n", lint, everything)
 
     assert fixed.text == b"x = 1\n"
-    assert fixed.refused == "the fix of FM999 makes a new finding, FM998"
+    assert fixed.refused == "the fix of FM999 introduces a new finding, FM998"
 
 
 def test_a_fix_that_never_ends_is_refused():
     fixed = fix_text(b"x = 1\n", rewriting("1", "1 + 1"), everything)
 
     assert fixed.text == b"x = 1\n"
-    assert fixed.refused == "the fix of FM999 finds something to do every time"
+    assert fixed.refused == "the fix of FM999 never settles"
 
 
 def test_what_the_encoding_cannot_hold_is_refused():

@@ -410,9 +410,13 @@ class Part:
 
     def span(self, node: cst.CSTNode) -> Span:
         """Returns where a node of this part stands in the file."""
+        return self.module.span(*self.place(node))
+
+    def place(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Returns where a node of this part starts and ends, as offsets in the file."""
         start, end = self.stretch.tree.place(node)
         first = 0 if self.stretch.statement is not None else self.stretch.place.start
-        return self.module.span(first + start, first + end)
+        return first + start, first + end
 
     def finding(
         self,
