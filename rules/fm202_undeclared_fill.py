@@ -30,7 +30,7 @@ MAKERS = ("ones", "zeros")
 
 
 class UndeclaredFill(ClassRule):
-    """Padded rows get another value than the one that is declared for them.
+    """Padded rows are filled with a value other than the declared one.
 
     ## What it does
     Looks for a class with an attribute like `self.seq_len_fill_value` that sets a buffer whose name
@@ -177,8 +177,8 @@ class Runner:
         return part.finding(
             self,
             node,
-            f"padded rows of `{leaf}` get another value than the declared `{declared}`",
-            help=f"use `{declared}`, and leave it as it is",
+            f"padded rows of `{leaf}` are filled with a value other than the declared `{declared}`",
+            help=f"use `{declared}` and do not change it",
         )
 
 

@@ -129,9 +129,9 @@ def slots(by_token, by_row, kind, tracks):
         return part.finding(
             self,
             slot.node,
-            f"the slot `{slot.name}` has {policy}: its padded tail keeps what an earlier replay "
-            "left there",
-            help=f"name a policy that resets the tail: `{argument}=...`"
+            f"slot `{slot.name}` has {policy}: its padded tail keeps stale values from an "
+            "earlier replay",
+            help=f"use a policy that resets the tail: `{argument}=...`"
             + (f", as `{written.name}` does with `{written.policy}`" if written else ""),
             severity=self._severity(slot.name.rpartition(".")[2]),
             related=[(one.node, f"`{one.name}` has `{one.policy}`") for one in siblings[:SHOWN]],

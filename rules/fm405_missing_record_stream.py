@@ -232,12 +232,14 @@ def save(self, parts):
                     self,
                     arg.value,
                     f"`{name or 'this pinned tensor'}` is used on `{part.code(context.item)}`, "
-                    "and its memory may be given away before that is done",
-                    help=f"`{name}.record_stream({part.code(context.item)})`, or join the streams "
-                    "before it goes"
+                    "but its memory may be reused before that stream is done",
+                    help=(
+                        f"`{name}.record_stream({part.code(context.item)})`, or join the streams "
+                        "before it is freed"
+                    )
                     if name and not _is_pinned(arg.value, streams)
                     else "keep the tensor until the stream is done with it, or copy it into a "
-                    "buffer of the device",
+                    "device buffer",
                 )
 
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class WaitOnDefaultStream(FunctionRule):
-    """A side stream waits for the default stream, which may not be the one that computes.
+    """A wait for the default stream, which may not be the one that computes.
 
     ## What it does
     Looks for `side.wait_stream(default_stream(...))`, for a wait on an event that is recorded on
@@ -129,8 +129,8 @@ def is_default():
                     yield part.finding(
                         self,
                         on,
-                        "this waits for the default stream: what runs on another stream is not "
-                        "ordered",
+                        "this only waits for the default stream; work on other streams is not "
+                        "synchronized",
                         help="wait for the stream that the producer runs on, such as "
                         "`current_stream()` where it was launched",
                     )

@@ -24,7 +24,7 @@ _QUEUES = re.compile(r"^(put|put_nowait|append|appendleft|submit|enqueue|send|pu
 
 
 class EventHandedOnAndReused(FunctionRule):
-    """One event object goes with every request, and is recorded anew for each.
+    """One event object is shared by all requests and recorded again for each.
 
     ## What it does
     Looks for a function that records an event which an object keeps, `self.ready.record()`, and
@@ -128,10 +128,10 @@ class Offload:
                         yield part.finding(
                             self,
                             node,
-                            f"`{record.event}` is handed on here and recorded again by the next "
-                            "call, while this one may still be waited for",
-                            help="make one event for each request",
-                            related=[(record.node, "recorded here, each time")],
+                            f"`{record.event}` is passed on here and recorded again by the next "
+                            "call, while this record may still be waited for",
+                            help="create one event for each request",
+                            related=[(record.node, "recorded here in every call")],
                         )
                         return
 

@@ -28,7 +28,7 @@ class SeveralGathers(RelayRule):
 
     ## What it does
     Counts, on one path through a function, the gathers of different relay buffers by the same
-    rows, and the writes; three of a kind are told of.
+    rows, and the writes; three of a kind are reported.
 
     ## Why is this bad
     Each is a kernel launch between two steps, where the host is in a hurry and the device is

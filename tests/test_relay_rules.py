@@ -248,4 +248,4 @@ def test_an_upload_at_which_the_host_may_wait_is_a_note() -> None:
     )
     found = lint_text(source, "r.py", [rules()["FM502"]([contract])])
     assert [one.severity for one in found] == [Severity.NOTE, Severity.WARNING]
-    assert "may wait" in found[0].message
+    assert "may still block" in found[0].message

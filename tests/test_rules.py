@@ -125,5 +125,5 @@ def test_a_tensor_without_a_name_of_its_own_is_named_by_its_code():
     )
     rule = next(one for one in RULES if one.code == "FM204")
     (finding,) = lint_text(source, "runner.py", [rule(())])
-    assert finding.message.startswith("`x` is set to one value here")
+    assert finding.message.startswith("`x` is overwritten with one value here")
     assert finding.related[0][1] == "`x` is filled here"
