@@ -24,7 +24,7 @@ demo: $(VENV)/.ready  ## findings in the source and at run time, on the built-in
 	$(BIN)/fmcheck lint --diff fixtures/demo; test $$? -eq 1
 	$(BIN)/fmcheck doctor --backend eager
 	$(BIN)/python -m pytest -p fmcheck fixtures/engine; test $$? -eq 1
-	@echo 'As meant: the linter found the two planted faults, one of which --fix would mend;'
+	@echo 'As meant: the linter found the two injected bugs, which --fix would fix;'
 	@echo 'every detector fires; and of the tests, only those of the healthy engine passed.'
 	@echo 'More to break: $(BIN)/python -m fixtures.engine --faults'
 

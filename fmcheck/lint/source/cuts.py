@@ -99,7 +99,8 @@ class Cuts:
                 before = text[line:at]
                 first = before.lstrip(" \t\f")
                 if not first or (word == "def" and _ASYNC.match(first)):
-                    indent = before[: len(before) - len(first)]
+                    # A form feed starts the count of columns anew.
+                    indent = before[: len(before) - len(first)].rpartition("\f")[2]
                     yield Start(line, indent, word == "class", word == "@")
             at = text.find(word, end)
 
