@@ -54,8 +54,9 @@ drives: $(VENV)/.ready  ## releases of SGLang and vLLM on CPU: healthy silent, p
 	$(BIN)/python -m tests.drives
 	$(BIN)/python -m tests.vllm_drives
 
-engines: $(VENV)/.ready  ## whole engines of SGLang on CPU, healthy and with a spoilt relay
+engines: $(VENV)/.ready  ## whole engines of SGLang and vLLM on CPU, healthy and with a spoilt relay
 	$(BIN)/python -m tests.engines
+	$(BIN)/python -m tests.vllm_engines
 
 reach: $(VENV)/.ready  ## child processes: each way to start one against each way to end, and kills
 	$(BIN)/python -m tests.reach
