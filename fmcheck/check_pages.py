@@ -89,6 +89,62 @@ PAGES = {
         mend="Mend what made the value, or correct `valid` if the engine may write it.",
         seen_in=("sgl-project/sglang#26108",),
     ),
+    "FR106": CheckPage(
+        means="A request was given a row of `sink_rows`. Padded batch entries point there: each "
+        "padded replay reads and writes what is now a request's row.",
+        how="What the functions of `[[owners]]` hand out is held against the `sink_rows` of the "
+        "relays that share the pool.",
+        unseen="A pool whose relays have not been created yet.",
+        mend="Leave the sink out of the pool's free rows: `range(1, size + 1)`. If the engine has "
+        "no sink, say `sink_rows = []`.",
+        seen_in=("sgl-project/sglang#25862",),
+    ),
+    "FR107": CheckPage(
+        means="A row was given to a request while another one still held it: both write their "
+        "tokens there, and each reads the other's.",
+        how="The functions of `[[owners]]` tell who has which row. A row that goes to another "
+        "name, and that no declared function took back, is the fault.",
+        unseen="Owners without a name; contracts that declare nothing that takes rows back; a row "
+        "that an earlier test has left behind in a pool which no `pool` key tells apart.",
+        mend="Take the row out of the free list when it is handed out, and put it back once. If "
+        "another function gives rows back as well, as one that clears the pool, name it in "
+        '`[[owners]]` with `does = "takes back"`; if the rows are those of two pools, say which '
+        "with `pool`.",
+        seen_in=("sgl-project/sglang#17850",),
+    ),
+    "FR108": CheckPage(
+        means="A row was taken back a second time, and nobody had been given it in between. It is "
+        "now in the pool twice, and the next two requests share it.",
+        how="A take-back of a row that was handed out once and is nobody's. What one declared "
+        "function does by calling another one is one take-back.",
+        unseen="A row that was never handed out in sight.",
+        mend="Forget the row when it is given back, as by `req.row = None`. If the function does "
+        "nothing for a row that nobody has, say `idempotent = true`.",
+        seen_in=("sgl-project/sglang#17850",),
+    ),
+    "FR109": CheckPage(
+        means="Values were written to a row that no request held: by a wrong index, or for a "
+        "request that is long gone. The next owner of the row may read them.",
+        how="A write by an index is held against the owners: a row that was never handed out, or "
+        "that was taken back two steps ago or more. A step in flight may still write for an owner "
+        "that has just gone.",
+        unseen="Needs `[[owners]]`, and `[[steps]]` for rows that were taken back. Slices, whole "
+        "buffers, sinks and constants are left alone; so are buffers on a device.",
+        mend="Look at how the index was computed: padded entries point at the sink, and a request "
+        "that has ended leaves the batch.",
+        seen_in=("sgl-project/sglang#18803",),
+    ),
+    "FR110": CheckPage(
+        means="One write named a row twice, with two different values. Which one stays is not "
+        "defined; on a GPU it changes from run to run.",
+        how="The row numbers of a write by an index are compared with each other, and the values "
+        "of those that are named twice.",
+        unseen="Kernels, whose values are not seen; indices of several dimensions; buffers on a "
+        "device. Sinks, and rows that get the same value each time, are left alone.",
+        mend="Point padded entries at the sink, in place of a repeated last row; or write each "
+        "row once.",
+        seen_in=("sgl-project/sglang#13713",),
+    ),
     "FR201": CheckPage(
         means="A graph was to be replayed while the padded tail of an input held what an earlier "
         "replay had left there, or anything but what the contract says. Padded rows then read and "
