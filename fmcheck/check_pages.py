@@ -91,6 +91,92 @@ PAGES = {
         fix="Fix the code that produced the value, or correct `valid` if the engine may write it.",
         seen_in=("sgl-project/sglang#26108",),
     ),
+    "FR106": CheckPage(
+        means=(
+            "A row of `sink_rows` was allocated to a request. Padded batch entries point there: "
+            "each padded replay reads and writes what is now a request's row."
+        ),
+        how=(
+            "What the functions of `[[owners]]` allocate is checked against the `sink_rows` of "
+            "the relays that share the pool."
+        ),
+        unseen="A pool whose relays have not been created yet.",
+        fix=(
+            "Leave the sink out of the pool's free rows: `range(1, size + 1)`. If the engine "
+            "has no sink, set `sink_rows = []`."
+        ),
+        seen_in=("sgl-project/sglang#25862",),
+    ),
+    "FR107": CheckPage(
+        means=(
+            "A row was allocated to a request while another one still held it: both write their "
+            "tokens there, and each reads the other's."
+        ),
+        how=(
+            "The functions of `[[owners]]` show who holds which row. A row that goes to another "
+            "owner without having been freed by a declared function is the bug."
+        ),
+        unseen=(
+            "Owners without a name; contracts that declare no function that frees rows; a row "
+            "that an earlier test left allocated in a pool that no `pool` key distinguishes."
+        ),
+        fix=(
+            "Remove the row from the free list when it is allocated, and put it back once. If "
+            "another function frees rows as well, such as one that clears the pool, declare it "
+            'in `[[owners]]` with `does = "takes back"`; if the rows are those of two pools, '
+            "distinguish them with `pool`."
+        ),
+        seen_in=("sgl-project/sglang#17850",),
+    ),
+    "FR108": CheckPage(
+        means=(
+            "A row was freed twice with no allocation in between. It is now in the pool twice, "
+            "and the next two requests share it."
+        ),
+        how=(
+            "A row is freed that was allocated once and has no owner. A declared function that "
+            "calls another one counts as one."
+        ),
+        unseen="A row whose allocation fmcheck did not see.",
+        fix=(
+            "Forget the row when it is freed, as by `req.row = None`. If the function does "
+            "nothing for a row without an owner, set `idempotent = true`."
+        ),
+        seen_in=("sgl-project/sglang#17850",),
+    ),
+    "FR109": CheckPage(
+        means=(
+            "Values were written to a row that no request held: by a wrong index, or for a "
+            "request that finished long ago. The next owner of the row may read them."
+        ),
+        how=(
+            "A write by an index is checked against the owners: a row that was never allocated, "
+            "or that was freed two or more steps ago. A step in flight may still write for an "
+            "owner that has just finished."
+        ),
+        unseen=(
+            "Needs `[[owners]]`, and `[[steps]]` for freed rows. Slices, whole buffers, sinks, "
+            "constants and buffers on a device are not checked."
+        ),
+        fix=(
+            "Check how the index is computed: padded entries point at the sink, and a finished "
+            "request leaves the batch."
+        ),
+        seen_in=("sgl-project/sglang#18803",),
+    ),
+    "FR110": CheckPage(
+        means="One write named a row twice, with two different values. Which one stays is not "
+        "defined; on a GPU it changes from run to run.",
+        how="The row numbers of a write by an index are compared with each other, and the values "
+        "of those that are named twice.",
+        unseen=(
+            "Kernels, whose values are not seen; indices of several dimensions; buffers on a "
+            "device. Sinks, and rows that get the same value each time, are not reported."
+        ),
+        fix="Point padded entries at the sink, in place of a repeated last row; or write each "
+        "row once.",
+        seen_in=("sgl-project/sglang#13713",),
+    ),
     "FR201": CheckPage(
         means="A graph was about to be replayed while the padded tail of an input held values of "
         "an earlier replay, or anything but what the contract requires. Padded rows then read and "

@@ -80,6 +80,7 @@ class Model:
     sinks: tuple[int, ...] = (0,)
     rows: list[Row] = field(default_factory=list)
     gathered: bool = False
+    has_owners: bool = False
     lies_in_memory: bool = False
 
     def __post_init__(self) -> None:
@@ -136,9 +137,17 @@ class Model:
         return self.memory if self.lies_in_memory else self.unwatched
 
     def write(
-        self, call: Callable[[torch.Tensor], Any], updates: bool, constant: bool
+        self,
+        call: Callable[[torch.Tensor], Any],
+        updates: bool,
+        constant: bool,
+        picks: bool = False,
+        twice: Iterable[int] = (),
     ) -> list[Said]:
-        """Makes a write; returns the values it went over, and those that are not valid."""
+        """Makes a write; returns the values it went over, and those that are not valid.
+
+        Where it `picks` rows, each has to have an owner; to those in `twice` it gave two values.
+        """
         marks = torch.zeros(self.memory.shape, dtype=torch.int64)
         touched = self._touched_by(call, marks, updates)
         call(self.real)
@@ -153,6 +162,11 @@ class Model:
             if self.certain and all(self._is_poison(e) for e in self._elements(row))
             if constant or self.memory.dtype.is_floating_point
         }
+        nobodys = [
+            row
+            for row in by_row
+            if picks and self.has_owners and row not in retired and self._is_nobodys(row)
+        ]
         lost = [
             row
             for row, elements in by_row.items()
@@ -167,7 +181,13 @@ class Model:
                 known.state, known.awaited, known.reported = LIVE, True, row in invalid
                 known.writer = self.pool.generation(row) if self.pool else 0
         said = self._say("FR103", lost) if not updates else []
-        return said + self._say("FR105", invalid)
+        said += self._say("FR105", invalid) + self._say("FR109", nobodys)
+        return said + self._say("FR110", [row for row in twice if row not in self.sinks])
+
+    def _is_nobodys(self, row: int) -> bool:
+        """A row that was taken back may be written by a step that is still in flight."""
+        is_owned = row in self.sinks or self.pool is None
+        return not is_owned and len(self.pool.names[row]) == 1
 
     def _invalid_rows(
         self, by_row: dict[int, set[int]], updates: bool, constant: bool
@@ -261,6 +281,7 @@ class Model:
         for row in rows:
             if row in self.sinks or row >= len(self.rows):
                 continue
+            self.has_owners = True
             known = self.rows[row]
             if known.state != EMPTY:
                 known.left_unread = known.state == LIVE

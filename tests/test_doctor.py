@@ -30,6 +30,14 @@ SABOTAGE = {
     "devices.one_device = lambda name, translate, alias: translate\n",
     "FR105": "from fmcheck.runtime.core.poison import Poison\n"
     "Poison.is_invalid = lambda self, bits: self.is_poison(bits) & False\n",
+    "FR106": "from fmcheck.runtime.core import table\ntable.of_hand_out = lambda *_: 0\n",
+    "FR107": "from fmcheck.runtime.core import table\n"
+    "known = table.of_hand_out\n"
+    "table.of_hand_out = lambda standing, sink, other: known(standing, sink, False)\n",
+    "FR108": "from fmcheck.runtime.core import table\ntable.of_take_back = lambda _: 0\n",
+    "FR109": "from fmcheck.runtime.core import table\ntable.of_owned_write = lambda *_: 0\n",
+    "FR110": "from fmcheck.runtime.relay.buffer import RelayBuffer\n"
+    "RelayBuffer.repeats = lambda *_: None\n",
     "FR401": "from fmcheck.runtime.core import clocks\n"
     "clocks.Shadow._unordered = lambda *_: iter(())\n",
     "FR402": "from fmcheck.runtime.order.lifetimes import Lifetimes\n"
@@ -98,7 +106,7 @@ def test_a_write_that_is_not_judged_is_named() -> None:
 def test_a_tensor_that_nobody_wraps_kills_them_all() -> None:
     done = doctor(WRAPPER_UNDONE, *CPU)
     assert done.returncode == 1
-    rows = ("FR101", "FR102", "FR103", "FR104", "FR105")
+    rows = ("FR101", "FR102", "FR103", "FR104", "FR105", "FR109", "FR110")
     assert [code for code in rows if f"fmcheck: {code} " not in done.stderr] == []
 
 

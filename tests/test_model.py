@@ -35,6 +35,8 @@ ROWS = 8
 NAMES = ("a", "b", "c", "")
 # What ends the words for a write of one number.
 CONSTANT = "(one number)"
+# What the words for a write to rows that an index picks begin with.
+PICKING = ("b[tensor(", "index_put_", "index_copy_")
 
 
 @dataclass(frozen=True)
@@ -140,10 +142,13 @@ class Program:
             return [], f"take back {rows}"
         names = [draw.choice(NAMES) for _ in rows]
         self.owners.hand_out(rows, names)
-        fresh, again = [], []
-        for row, name in dict(zip(rows, names, strict=True)).items():
+        fresh: list[int] = []
+        again: list[int] = []
+        for row, name in zip(rows, names, strict=True):
             known = self.pool.owner(row)
-            if self.pool.held[row] and (name in ("", known) or not known):
+            if row in fresh:
+                self.pool.names[row][-1] = name or known
+            elif self.pool.held[row] and (name in ("", known) or not known):
                 again.append(row)
                 self.pool.names[row][-1] = known or name
             else:
@@ -152,14 +157,15 @@ class Program:
                 self.pool.held[row] = True
         for model in owned:
             model.new_owners(fresh)
-            model.spare(again)
+            model.spare([row for row in again if row not in fresh])
         return [], f"hand out {rows} to {names}"
 
     def write(self, subject: Subject, draw: random.Random) -> tuple[list[Said], str]:
-        told, call, updates = a_write(subject, draw)
+        told, call, updates, twice = a_write(subject, draw)
         call(subject.buf)
         constant = told.endswith(f" {CONSTANT}")
-        return subject.model.write(call, updates, constant), f"write {told}"
+        picks = told.startswith(PICKING) and not constant
+        return subject.model.write(call, updates, constant, picks, twice), f"write {told}"
 
     def gather(self, subject: Subject, draw: random.Random) -> tuple[list[Said], str]:
         told, call = a_gather(subject, draw)
@@ -204,7 +210,8 @@ def value_of(subject: Subject, draw: random.Random) -> int:
     return draw.choice(odd) if draw.random() < 0.15 else draw.randint(1, 9)
 
 
-def a_write(subject: Subject, draw: random.Random) -> tuple[str, Call, bool]:
+def a_write(subject: Subject, draw: random.Random) -> tuple[str, Call, bool, set[int]]:
+    """A write, in words and as a call, whether it updates, and the rows it gives two values."""
     index, value = an_index(draw), value_of(subject, draw)
     rows = torch.tensor(sorted(set(some_rows(draw, negative=False))), dtype=torch.int64)
     start, end = sorted((draw.randrange(ROWS), draw.randint(1, ROWS)))
@@ -212,6 +219,15 @@ def a_write(subject: Subject, draw: random.Random) -> tuple[str, Call, bool]:
 
     def filled(like: Any, count: int) -> torch.Tensor:
         return torch.full((count, *inner), value, dtype=like.dtype)
+
+    repeated = torch.tensor(some_rows(draw, negative=False), dtype=torch.int64)
+    several = [draw.randint(1, 3) for _ in repeated]
+    pairs = set(zip(repeated.tolist(), several, strict=True))
+    twice = {row for row, one in pairs for other, also in pairs if row == other and one != also}
+
+    def repeat(b: Any) -> None:
+        each = torch.tensor(several, dtype=b.dtype).reshape(-1, *[1] * len(inner))
+        b[repeated] = each.expand(len(several), *inner).contiguous()
 
     def put(b: Any) -> None:
         b.index_put_((rows,), torch.tensor(value, dtype=b.dtype))
@@ -224,6 +240,7 @@ def a_write(subject: Subject, draw: random.Random) -> tuple[str, Call, bool]:
         f"b[{rows}] = tensor": lambda b: b.__setitem__(rows, filled(b, len(rows))),
         f"b[{start}:{end}] = {value} {CONSTANT}": lambda b: b.__setitem__(slice(start, end), value),
         f"b[{start}] = {value} {CONSTANT}": lambda b: b.__setitem__(start, value),
+        f"b[{repeated}] = {several}": repeat,
         f"index_put_ {rows} {value}": put,
         f"index_fill_ {rows} {value} {CONSTANT}": lambda b: b.index_fill_(0, rows, value),
         f"index_copy_ {rows} {value}": lambda b: b.index_copy_(0, rows, filled(b, len(rows))),
@@ -254,7 +271,8 @@ def a_write(subject: Subject, draw: random.Random) -> tuple[str, Call, bool]:
             f"b[{start}:{end}, :1] {value} {CONSTANT}": lambda b: b[start:end, :1].fill_(value),
         }
     told = draw.choice((*calls, *updates))
-    return told, (calls | updates)[told], told in updates
+    is_repeat = told == f"b[{repeated}] = {several}"
+    return told, (calls | updates)[told], told in updates, twice if is_repeat else set()
 
 
 def a_gather(subject: Subject, draw: random.Random) -> tuple[str, Call]:

@@ -341,7 +341,7 @@ def test_without_a_pool_of_its_own_a_relay_follows_all(bench: Bench) -> None:  #
     fm.stash(torch.tensor([1]), 5)
     engine.Pool().alloc([request("others")])
     fm.tokens_buf[torch.tensor([1])]
-    assert codes(watch) == ["FR104"]
+    assert codes(watch) == ["FR107", "FR104"]
 
 
 def test_a_pool_that_is_not_there_is_a_problem(bench: Bench) -> None:  # noqa: F811
@@ -371,3 +371,179 @@ def test_a_hand_out_of_a_ring_begins_a_generation_each_time(
         owners.hand_out([3], [""], renews=True)
     assert owners.generation(3) == 2
     assert follower.told == [("hand out", [3]), ("hand out", [3])]
+
+
+# --- what is wrong with a hand-out, a take-back, a write ---
+
+
+def checks(faults: Any) -> list[tuple[int, int, str, str]]:
+    return [(one.check, one.row, one.owner, one.before) for one in faults]
+
+
+def test_a_sink_that_is_handed_out_is_a_fault(owners: Owners) -> None:
+    owners.sinks.add(0)
+    assert checks(owners.hand_out([0, 1], ["a", "b"])) == [(106, 0, "a", "")]
+
+
+def test_a_row_that_somebody_else_holds_is_a_fault_to_hand_out(owners: Owners) -> None:
+    assert checks(owners.hand_out([3], ["a"])) == []
+    assert checks(owners.hand_out([3], ["b"])) == [(107, 3, "b", "a")]
+    owners.take_back([3])
+    assert checks(owners.hand_out([3], ["c"])) == []
+
+
+def test_one_hand_out_gives_a_row_to_one_owner(owners: Owners) -> None:
+    assert checks(owners.hand_out([3, 3], ["a", "b"])) == [(107, 3, "b", "a")]
+
+
+def test_a_row_of_a_ring_may_go_to_the_next_one_at_any_time(owners: Owners) -> None:
+    owners.hand_out([3], ["a"], renews=True)
+    assert checks(owners.hand_out([3], ["b"], renews=True)) == []
+
+
+def test_a_row_that_is_given_back_twice_is_a_fault(owners: Owners) -> None:
+    owners.hand_out([3], ["a"])
+    assert checks(owners.take_back([3])) == []
+    assert checks(owners.take_back([3])) == [(108, 3, "", "a")]
+    assert checks(owners.take_back([7])) == []  # it may have been handed out before the watch
+
+
+def test_one_take_back_names_a_row_once(owners: Owners) -> None:
+    owners.hand_out([3], ["a"])
+    assert checks(owners.take_back([3, 3])) == [(108, 3, "", "a")]
+
+
+def test_what_another_function_took_back_in_the_meantime_is_no_fault(owners: Owners) -> None:
+    owners.hand_out([3], ["a"])
+    before = owners.standings([3])
+    owners.take_back([3])
+    assert checks(owners.take_back([3], before)) == []
+
+
+def test_rows_that_a_test_leaves_behind_are_the_next_ones_to_take(owners: Owners) -> None:
+    owners.hand_out([3], ["a"])
+    owners.begin_test()
+    assert checks(owners.hand_out([3], ["b"])) == []
+    assert checks(owners.hand_out([3], ["c"])) == [(107, 3, "c", "b")]
+
+
+def test_a_step_in_flight_may_write_for_an_owner_that_has_just_gone(owners: Owners) -> None:
+    owners.hand_out([3], ["a"])
+    owners.take_back([3], step=5)
+    nobodys = [owners.unowned(np.array([3]), step).tolist() for step in (None, 5, 6, 7)]
+    assert nobodys == [[False], [False], [False], [True]]
+    assert owners.unowned(np.array([4]), None).tolist() == [True]
+
+
+def test_a_freed_row_is_named_with_the_lines_that_freed_it(bench: Bench) -> None:  # noqa: F811
+    source = POOL.replace("            req.row = None\n", "            pass\n")
+    engine, watch = bench.engine(OWNERS, source)
+    pool, req = engine.Pool(), request("a")
+    pool.alloc([req])
+    pool.free(req)
+    pool.free(req)
+    (violation,) = watch.drain()
+    assert (violation.code, violation.buffer, violation.rows) == ("FR108", "Pool", (1,))
+    assert (violation.access.verb, violation.previous_owner) == ("take-back", "a")
+    assert violation.access.site.path == __file__
+    assert violation.notes[0].startswith("row 1, last of a, was taken back at test_owners.py:")
+
+
+def test_a_take_back_that_may_be_repeated_is_no_fault(bench: Bench) -> None:  # noqa: F811
+    source = POOL.replace("            req.row = None\n", "            pass\n")
+    text = OWNERS.replace('does = "takes back"', 'does = "takes back"\n    idempotent = true')
+    engine, watch = bench.engine(text, source)
+    pool, req = engine.Pool(), request("a")
+    pool.alloc([req])
+    pool.free(req)
+    pool.free(req)
+    assert codes(watch) == []
+
+
+def test_a_row_that_stays_free_is_named_with_both_owners(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OWNERS, POOL.replace("free_rows.pop()", "free_rows[-1]"))
+    pool = engine.Pool()
+    pool.alloc([request("a")])
+    pool.alloc([request("b")])
+    (violation,) = watch.drain()
+    assert (violation.code, violation.owner, violation.previous_owner) == ("FR107", "b", "a")
+    assert violation.notes[0].startswith("row 1 was handed out to a at test_owners.py:")
+
+
+def test_without_a_take_back_nobody_knows_who_still_holds_a_row(
+    bench: Bench,  # noqa: F811
+) -> None:
+    without = OWNERS[: OWNERS.rindex("[[owners]]")] + OWNERS[OWNERS.rindex("[[steps]]") :]
+    engine, watch = bench.engine(without, POOL.replace("free_rows.pop()", "free_rows[-1]"))
+    pool = engine.Pool()
+    pool.alloc([request("a")])
+    pool.alloc([request("b")])
+    assert codes(watch) == []
+
+
+def test_a_pool_that_gives_the_sink_away_is_a_fault(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OWNERS, POOL.replace("[2, 1]", "[1, 0]"))
+    engine.FutureMap()
+    engine.Pool().alloc([request("a")])
+    (violation,) = watch.drain()
+    assert (violation.code, violation.rows, violation.owner) == ("FR106", (0,), "a")
+
+
+def test_a_write_to_a_row_that_nobody_was_given_is_a_fault(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OWNERS, POOL)
+    fm = engine.FutureMap()
+    fm.stash(torch.tensor([5]), torch.tensor([7]))  # nobody was given anything so far
+    engine.Pool().alloc([request("a")])
+    assert codes(watch) == []
+    fm.stash(torch.tensor([1, 0]), torch.tensor([7, 8]))  # its own row, and the sink
+    fm.stash(torch.tensor([5]), -1)  # a mark is no value
+    fm.tokens_buf[4:6] = torch.tensor([7, 7])  # a stretch is nobody's in particular
+    assert codes(watch) == []
+    fm.stash(torch.tensor([1, 3]), torch.tensor([7, 8]))
+    found = {one.code: one for one in watch.drain()}
+    assert sorted(found) == ["FR103", "FR109"]
+    assert found["FR109"].rows == (3,)
+
+
+def test_a_row_that_was_taken_back_steps_ago_is_nobodys(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OWNERS, POOL)
+    fm, pool, req = engine.FutureMap(), engine.Pool(), request("a")
+    rows = torch.tensor(pool.alloc([req]))
+    pool.free(req)
+    for step in range(2):
+        assert codes(watch) == [], step
+        engine.loop()
+        fm.stash(rows, torch.tensor([7 + step]))
+    (violation,) = watch.drain()
+    assert (violation.code, violation.rows, violation.owner) == ("FR109", (1,), "")
+    assert violation.access.step == 2
+
+
+TWICE = {
+    "subscript": lambda b, rows, values: b.__setitem__(rows, values),
+    "index_copy_": lambda b, rows, values: b.index_copy_(0, rows, values),
+    "index_put_": lambda b, rows, values: b.index_put_((rows,), values),
+}
+
+
+@pytest.mark.parametrize("how", TWICE)
+def test_a_write_that_gives_a_row_two_values_is_a_fault(bench: Bench, how: str) -> None:  # noqa: F811
+    engine, watch = bench.engine()
+    fm = engine.FutureMap()
+    rows = torch.tensor([1, 0, 2, 0, 1])
+    TWICE[how](fm.tokens_buf, rows, torch.tensor([5, 6, 7, 8, 5]))  # the sink, and the same again
+    assert codes(watch) == []
+    TWICE[how](fm.tokens_buf, rows, torch.tensor([5, 6, 7, 8, 9]))
+    (violation,) = watch.drain()
+    assert (violation.code, violation.rows) == ("FR110", (1,))
+    assert violation.access.site.path == __file__
+
+
+def test_values_that_are_added_up_may_name_a_row_twice(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine()
+    fm = engine.FutureMap()
+    rows, values = torch.tensor([1, 1]), torch.tensor([5, 6])
+    fm.stash(rows[:1], 1)
+    fm.tokens_buf.index_add_(0, rows, values)
+    fm.tokens_buf.index_put_((rows,), values, accumulate=True)
+    assert codes(watch) == []

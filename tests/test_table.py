@@ -87,3 +87,33 @@ def test_of_what_is_no_poison_the_state_says_nothing(kind, state):
 
 def test_what_a_kernel_is_handed_fits_a_number_of_32_bits():
     assert all(0 <= table.packed(kind) < 1 << 31 for kind in KINDS)
+
+
+# --- by who has the row ---
+
+
+@pytest.mark.parametrize("another", [False, True])
+@pytest.mark.parametrize("sink", [False, True])
+@pytest.mark.parametrize("standing", table.Standing)
+def test_a_hand_out_is_judged_by_who_has_the_row(standing, sink, another):
+    is_shared = standing is table.Standing.HELD and another
+    expected = "FR106" if sink else "FR107" if is_shared else ""
+    found = table.of_hand_out(standing, sink, another)
+    assert found == int(expected.removeprefix("FR") or table.GOOD)
+
+
+@pytest.mark.parametrize("standing", table.Standing)
+def test_a_take_back_is_judged_by_who_has_the_row(standing):
+    assert table.of_take_back(standing) == (108 if standing is table.Standing.FREED else 0)
+
+
+@pytest.mark.parametrize("in_flight", [False, True])
+@pytest.mark.parametrize("standing", table.Standing)
+def test_a_write_is_judged_by_who_has_the_row(standing, in_flight):
+    model = modelled(torch.int64, None)
+    held = standing is table.Standing.HELD
+    names = [""] if standing is table.Standing.NEVER else ["", "a"]
+    model.pool = Pool([names] * 2, [held] * 2)
+    nobodys = not held and (model._is_nobodys(1) or not in_flight)
+    assert table.of_owned_write(standing, in_flight) == (109 if nobodys else table.GOOD)
+    assert bool(table.unowned()[standing, int(in_flight)]) is nobodys

@@ -12,6 +12,11 @@ MEANING = {
     "FR104": "The row was gathered by one request, but last written by the request that had it "
     "before.",
     "FR105": "The row was written with a value that the contract calls invalid.",
+    "FR106": "The sink row, at which padded entries point, was allocated to a request.",
+    "FR107": "The row was allocated to a request while another one still held it.",
+    "FR108": "The row was freed twice with no allocation in between.",
+    "FR109": "The row was written while no request held it.",
+    "FR110": "One write put two different values into the row.",
     "FR201": "A graph was about to be replayed while the padded tail of one of its inputs was "
     "stale.",
     "FR301": "Relay rows or values are on a different device than their buffer.",

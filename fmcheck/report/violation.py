@@ -23,6 +23,11 @@ MISSING = {
     "FR103": "a gather of these rows between the last write and this one",
     "FR104": "a write of these rows by their new owner before this gather",
     "FR105": "a write of a value that the contract calls valid",
+    "FR106": "a pool whose free rows exclude the sink",
+    "FR107": "a free of these rows before they are allocated again",
+    "FR108": "an allocation of these rows between the two frees",
+    "FR109": "an owner of these rows when they are written",
+    "FR110": "each row once, or the same value for it each time",
     "FR201": "a reset of the tail between the last replay and this one",
     "FR301": "one device for the buffer, its rows and its values",
     "FR401": "a fence between the two streams",
@@ -41,7 +46,8 @@ KEYS = (
     *("step", "stream", "owner", "generation", "test"),
 )
 ABSENT = "-"
-_LIFE_OF_A_ROW = "FR10"
+#: Of these, the last accesses of the row are the story.
+_LIFE_OF_A_ROW = frozenset({"FR101", "FR102", "FR103", "FR104", "FR105", "FR109", "FR110"})
 # Where no other stream has a part in the story, these tell nothing.
 _PLAIN_STREAMS = frozenset({"", "cpu", "default stream"})
 
@@ -111,7 +117,7 @@ def _story(violation: Violation, root: Path) -> Iterator[str]:
     ):
         if access is not None:
             yield _labelled(label, _access(access, root, alone))
-        elif violation.code.startswith(_LIFE_OF_A_ROW):
+        elif violation.code in _LIFE_OF_A_ROW:
             yield _labelled(label, "none")
     if violation.owner or violation.previous_owner:
         yield _labelled("owner", _owners(violation))

@@ -135,6 +135,14 @@ class Shadow:
         self._touch(self._writes, rows, lane, moment)
         return found
 
+    def in_use(self, rows: Any, lane: int) -> bool:
+        """Tells whether anything done to the rows is not ordered before what a lane does now."""
+        return any(
+            other != lane and bool((touched.counts[rows] > self.clocks.known(lane, other)).any())
+            for by_lane in (self._writes, self._reads)
+            for other, touched in by_lane.items()
+        )
+
     def forget(self, rows: Any) -> None:
         """Nothing that was done to the rows so far is held against anybody."""
         for touched in (*self._writes.values(), *self._reads.values()):

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from typing import TYPE_CHECKING, Any, Protocol
+from pathlib import PurePath
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 
 from fmcheck.finding import CHECKS, Access, Neighbour, Violation
+from fmcheck.runtime.core import table
 from fmcheck.runtime.core.ledger import NEVER, State
 
 if TYPE_CHECKING:
@@ -111,6 +113,61 @@ def report(
             notes=tuple(_notes(buffer, code, first)),
         )
     )
+
+
+class Misgiven(NamedTuple):
+    """What is wrong with a hand-out or take-back of a row: the check, and who is involved.
+
+    `since` is the moment at which `before` was given the row, or gave it back.
+    """
+
+    check: int
+    row: int
+    owner: str
+    before: str
+    since: int | None
+
+
+_BEFORE = {
+    table.STILL_HELD: "row {row} was allocated to {who} at {where} and not freed since",
+    table.FREED_TWICE: "row {row}, last held by {who}, was freed at {where} and has no owner since",
+}
+
+
+def of_owners(tally: Tally, whose: str, verb: str, faults: Sequence[Misgiven], moment: int) -> None:
+    """Reports what is wrong with a hand-out or take-back, one violation for each check."""
+    for check in dict.fromkeys(fault.check for fault in faults):
+        found = [fault for fault in faults if fault.check == check]
+        code, first = f"FR{check}", found[0]
+        site = tally.sites[tally.moments.site(moment)]
+        if tally.seen_again((code, whose, site)):
+            continue
+        notes: list[str] = []
+        if check in _BEFORE and first.since is not None:
+            at = tally.sites[tally.moments.site(first.since)]
+            where = f"{PurePath(at.path).name}:{at.line}"
+            who = first.before or "an owner without a name"
+            notes = [_BEFORE[check].format(row=first.row, who=who, where=where)]
+        rows = tuple(dict.fromkeys(fault.row for fault in found))
+        tally.report(
+            Violation(
+                code=code,
+                name=CHECKS[code],
+                buffer=whose,
+                rows=rows[:SHOWN],
+                row_count=len(rows),
+                values=(),
+                access=Access(verb, site, tally.moments.step_of(moment)),
+                last_write=None,
+                last_read=None,
+                test=tally.test,
+                device="host",
+                pid=os.getpid(),
+                owner=first.owner,
+                previous_owner=first.before,
+                notes=tuple(notes),
+            )
+        )
 
 
 def of_unseen_write(buffer: Buffer, moment: int) -> str:

@@ -7,6 +7,7 @@ each entry against a model that was written apart from it.
 
 from __future__ import annotations
 
+import enum
 import itertools
 from functools import cache
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -23,7 +24,16 @@ if TYPE_CHECKING:
 #: Nothing is said.
 GOOD = 0
 UNWRITTEN, READ_TWICE, LOST, STALE, INVALID = 101, 102, 103, 104, 105
+SINK, STILL_HELD, FREED_TWICE, UNOWNED, REPEATED = 106, 107, 108, 109, 110
 _HOLDS_VALUE = (State.LIVE, State.SPARED)
+
+
+class Standing(enum.IntEnum):
+    """Who has a row: a request, nobody any more, or nobody as far as was seen."""
+
+    NEVER = 0
+    HELD = 1
+    FREED = 2
 
 
 class Kind(NamedTuple):
@@ -66,6 +76,42 @@ def of_gather(kind: Kind, state: State, stale: bool, poisoned: bool, invalid: bo
 def of_write(state: State, held: bool) -> int:
     """Returns the check that a write of new values fails by what it went over."""
     return LOST if state is State.LIVE and held else GOOD
+
+
+# --- by who has the row ---
+
+
+def of_hand_out(standing: Standing, is_sink: bool, to_another: bool) -> int:
+    """Returns the check that a hand-out of a row fails; `to_another` than the one that has it."""
+    if is_sink:
+        return SINK
+    return STILL_HELD if standing is Standing.HELD and to_another else GOOD
+
+
+def of_take_back(standing: Standing) -> int:
+    """Returns the check that a take-back of a row fails.
+
+    A row that was never handed out in sight may have been before anybody watched.
+    """
+    return FREED_TWICE if standing is Standing.FREED else GOOD
+
+
+def of_owned_write(standing: Standing, in_flight: bool) -> int:
+    """Returns the check that a write of values fails by who has the row.
+
+    `in_flight` tells that a step which began while somebody had it may be the writer.
+    """
+    if standing is Standing.HELD or (standing is Standing.FREED and in_flight):
+        return GOOD
+    return UNOWNED
+
+
+@cache
+def unowned() -> npt.NDArray[np.bool_]:
+    """Returns by whose a row is, and whether a step is in flight, whether a write is nobody's."""
+    return np.array(
+        [[of_owned_write(one, flight) != GOOD for flight in (False, True)] for one in Standing]
+    )
 
 
 @cache

@@ -178,7 +178,7 @@ class GuardedBuffer(RelayBuffer):
             if not rows.size:
                 return
             if self.lanes is not None and self.owners.drained:
-                self.lanes.reused(rows)
+                self.lanes.reused(rows, True)
             generations = np.array([self.owners.generation(row) for row in rows.tolist()])
             ledger = self.on_device
             with self._own_fence.behind_the_last_launch():

@@ -82,9 +82,20 @@ class RelayLanes:
         moment = self.fences.tally.moments.on(lane.name, site)
         self._enter("peek", rows, moment, lane)
 
-    def reused(self, rows: npt.NDArray[Any]) -> None:
-        """The host gave rows to new owners: nothing that was launched may still use them."""
+    def reused(self, rows: npt.NDArray[Any], drained: bool | None) -> None:
+        """The host gave rows to new owners: nothing that was launched may still use them.
+
+        Where the contract does not say whether the engine waits for that, it is told what happens.
+        """
         tally = self.fences.tally
+        if drained is None:
+            if self.shadow.in_use(rows, self.fences.host.number):
+                tally.note(
+                    f"buffer `{self.buffer.name}`: rows were handed out while a stream may still "
+                    "use them for their last owner: if the engine means to wait for that, say "
+                    "`drained = true` in `owners`, else `drained = false`"
+                )
+            return
         moment = tally.moments.on(self.fences.host.name, tally.sites.here())
         self._enter("hand-out", rows, moment, self.fences.host, writes=True)
 

@@ -79,15 +79,18 @@ class Seen:
 class Write:
     """What a write did: whether it went into what stood there, and whether it wrote one number.
 
-    A constant is a number in the engine's source; a tensor of values is never one.
+    A constant is a number in the engine's source; a tensor of values is never one. `picks` tells
+    that an index picked the rows: one such has its owners in mind.
     """
 
     updates: bool = False
     constant: bool = False
+    picks: bool = False
 
 
-#: A write of values.
+#: A write of values, all of them or a slice, and one to rows that an index picks.
 VALUES = Write()
+PICKED = Write(picks=True)
 
 
 #: A gather that nobody has judged, or of no rows.
@@ -106,8 +109,8 @@ class Lanes(Protocol):
     def peeked(self, rows: Any, site: int, by_host: bool) -> None:
         """The current stream read rows, or the host did."""
 
-    def reused(self, rows: npt.NDArray[Any]) -> None:
-        """The host gave rows to new owners."""
+    def reused(self, rows: npt.NDArray[Any], drained: bool | None) -> None:
+        """The host gave rows to new owners, `drained` as it was said of them."""
 
 
 class Streams(Protocol):
@@ -165,14 +168,18 @@ class RelayBuffer:
         self._version = 0
         self._judges_values = poison.certain or poison.bound is not None
         self._guards_writes = owners is not None and overwrite == "never"
+        # Whether rows were handed out since this was made: only then is an unowned row a fault.
+        self._has_owners = False
         self._sink = np.array([row for row in sink_rows if row < len(self.ledger)], np.int64)
         # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
         self._sink_parts = [whole.memory.part(slice(row, row + 1)) for row in self._sink.tolist()]
+        self._last_place: npt.NDArray[np.int64] = np.zeros(len(self.ledger), np.int64)
         self._put_off: list[PutOff] = []
         self.lanes: Lanes | None = None
         if owners is not None:
             rows = np.arange(len(self.ledger))
             self.ledger.generation[:] = [owners.generation(row) for row in rows.tolist()]
+            owners.sinks.update(self._sink.tolist())
             owners.followers.add(self)
 
     def take(self, base: Any, veil: Veil | None) -> None:
@@ -302,6 +309,8 @@ class RelayBuffer:
             if retired is not None:
                 self.ledger.invalidate(retired, moment)
                 rows = np.setdiff1d(rows % len(self.ledger), retired)
+            if self._has_owners and how.picks:
+                self._judge_owners(rows, moment)
             if self._guards_writes and not how.updates:
                 self._judge_write(window, expression, rows, moment)
             self.ledger.stash(rows, moment)
@@ -349,8 +358,9 @@ class RelayBuffer:
             if not rows.size:
                 return
             generations = [self.owners.generation(row) for row in rows.tolist()]
-            if self.lanes is not None and self.owners.drained:
-                self.lanes.reused(rows)
+            self._has_owners = True
+            if self.lanes is not None and self.owners.drained is not False:
+                self.lanes.reused(rows, self.owners.drained)
             self._poison_over(self.whole, rows)
             self.ledger.hand_out(rows, generations)
             for waiting in self._put_off:
@@ -485,6 +495,44 @@ class RelayBuffer:
         if lost.size:
             bits = self.whole.memory.read(lost).reshape(len(lost), -1)
             story.report(self, f"FR{table.LOST}", lost, bits[:, 0], moment, verb="write")
+
+    def _judge_owners(self, rows: npt.NDArray[Any], moment: int) -> None:
+        """Reports rows that values were written to while nobody held them.
+
+        A step in flight may still write for an owner that is gone.
+        """
+        assert self.owners is not None
+        if self.owners.holds_all(rows):
+            return
+        written = self._owned(np.unique(rows % len(self.ledger)))
+        nobodys = written[self.owners.unowned(written, self.tally.moments.step_of(moment))]
+        if nobodys.size:
+            bits = self.whole.memory.read(nobodys).reshape(len(nobodys), -1)
+            code = f"FR{table.UNOWNED}"
+            story.report(self, code, nobodys, bits[:, 0], moment, verb="write")
+
+    def repeats(self, window: Window, expression: Any, values: Any, site: int) -> None:
+        """A write, after it was made, by an index that may name a row twice.
+
+        `values` is what was written, as bits, an entry for each of the index.
+        """
+        rows = window.touched(expression)
+        if not self.tally.active or rows.ndim != 1 or rows.size < 2:
+            return
+        with self.tally.lock:
+            order = np.arange(rows.size)
+            self._last_place[rows] = order
+            last = self._last_place[rows]
+            again = np.flatnonzero(last != order)
+            if not again.size:
+                return
+            differs = (values[again] != values[last[again]]).reshape(len(again), -1).any(axis=1)
+            twice = self._owned(np.unique(rows[again[differs]] % len(self.ledger)))
+            if twice.size:
+                moment = self.tally.moments.now(site, self.device)
+                bits = self.whole.memory.read(twice).reshape(len(twice), -1)
+                code = f"FR{table.REPEATED}"
+                story.report(self, code, twice, bits[:, 0], moment, verb="write")
 
     def _is_covered(self, window: Window, expression: Any) -> npt.NDArray[np.bool_]:
         """Tells of each row whether an index expression reaches all of its elements."""

@@ -259,6 +259,11 @@ def memory_of(tensor: torch.Tensor, veil: Veil | None = None, poison: int = 0) -
     return HostMemory(bits) if veil is None else VeiledMemory(bits, veil, poison)
 
 
+def bits_of(tensor: torch.Tensor) -> npt.NDArray[Any]:
+    """Returns the elements of a tensor in host memory as bits, in place."""
+    return _array_over(_as_bits(tensor.detach()))
+
+
 def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
     width = _SAME_WIDTH.get(tensor.element_size())
     return tensor if width is None else tensor.view(width)

@@ -11,12 +11,18 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
+from fmcheck.runtime.core import table
+from fmcheck.runtime.core.story import Misgiven
+from fmcheck.runtime.core.table import Standing
+
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     import numpy.typing as npt
 
 _REMEMBERED = 4
+#: Steps that may still write a row for the owner that gave it back: one runs, one is planned.
+_IN_FLIGHT = 2
 
 
 class Follower(Protocol):
@@ -33,10 +39,11 @@ class Owners:
     """The rows of one pool. A row that was never handed out has generation 0 and no owner.
 
     `followers` are told of each change; one that joins later starts from how things stand.
-    `drained` rows are handed out only once nothing that was launched can still touch them.
+    `drained` rows are handed out only once nothing that was launched can still touch them; None
+    where nobody said. `sinks` are rows that nobody is to be given.
     """
 
-    drained = False
+    drained: bool | None = None
 
     def __init__(self) -> None:
         self._generation: npt.NDArray[np.int64] = np.zeros(0, np.int64)
@@ -45,42 +52,117 @@ class Owners:
         self._names: defaultdict[int, deque[tuple[int, str]]] = defaultdict(
             lambda: deque(maxlen=_REMEMBERED)
         )
+        # Of each row, when it was handed out and when it was taken back last, and in which step.
+        self._moments: dict[tuple[int, Standing], int] = {}
+        self._left_in: npt.NDArray[np.int64] = np.zeros(0, np.int64)
+        # Rows that an earlier test has left behind: its engine may be gone.
+        self._left_behind: set[int] = set()
+        self.sinks: set[int] = set()
         self.followers: weakref.WeakSet[Any] = weakref.WeakSet()
 
-    def hand_out(self, rows: Sequence[int], names: Sequence[str], renews: bool = False) -> None:
-        """Gives rows to owners, "" where an owner has no name.
+    def begin_test(self) -> None:
+        """Holds nothing against whoever comes upon what an earlier test has left behind."""
+        self._left_behind = set(np.flatnonzero(self._out).tolist())
+
+    def hand_out(
+        self,
+        rows: Sequence[int],
+        names: Sequence[str],
+        renews: bool = False,
+        moment: int = 0,
+    ) -> list[Misgiven]:
+        """Gives rows to owners, "" where an owner has no name; returns what is wrong with it.
 
         A row that is out already and goes to its own owner, or to one without a name, begins no
         generation: it is the next chunk of the same prompt, and what its last chunk left in the
         row may be overwritten unread. Where a hand-out `renews`, each row begins one.
         """
         self._reach(rows)
-        fresh, again = [], []
-        for row, name in dict(zip(rows, names, strict=True)).items():
+        fresh: dict[int, None] = {}
+        again: dict[int, None] = {}
+        faults = []
+        for row, name in zip(rows, names, strict=True):
             known = self.owner(row)
-            if not renews and self._out[row] and (not name or not known or name == known):
-                again.append(row)
-                if name and not known:
+            is_another = bool(name and known and name != known)
+            is_held = bool(self._out[row]) and not renews
+            judged = is_held and row not in self._left_behind
+            standing = Standing.HELD if judged else Standing.NEVER
+            check = table.of_hand_out(standing, row in self.sinks, is_another)
+            if check != table.GOOD:
+                since = self._moments.get((row, Standing.HELD))
+                faults.append(Misgiven(check, row, name, known, since))
+            if (is_held and not is_another) or row in fresh:
+                again[row] = None
+                if name and name != known:
                     self._name(row, name)
             else:
-                fresh.append(row)
+                fresh[row] = None
                 self._generation[row] += 1
                 self._name(row, name)
                 self._out[row] = True
-        self._tell("hand_out", fresh)
-        self._tell("spare", again)
+                self._left_behind.discard(row)
+                self._moments[row, Standing.HELD] = moment
+        self._tell("hand_out", [*fresh])
+        self._tell("spare", [row for row in again if row not in fresh])
+        return faults
 
-    def take_back(self, rows: Iterable[int]) -> None:
-        """Ends the ownership of rows; those that nobody holds stay as they are.
+    def standings(self, rows: Iterable[int]) -> dict[int, tuple[Standing, int]]:
+        """Returns who has each of some rows, and in which generation."""
+        rows = list(rows)
+        self._reach(rows)
+        return {row: (self._standing(row), self.generation(row)) for row in rows}
+
+    def take_back(
+        self,
+        rows: Iterable[int],
+        before: Mapping[int, tuple[Standing, int]] | None = None,
+        moment: int = 0,
+        step: int = 0,
+    ) -> list[Misgiven]:
+        """Ends the ownership of rows; returns those that somebody had given back already.
 
         A step in flight may still gather and write them: its request has ended, and whatever it
-        leaves is gone when the row is handed out.
+        leaves is gone when the row is handed out. `before` tells how things stood when the engine
+        began to take them back: what it has done by another declared function since is no fault.
         """
         rows = list(rows)
         self._reach(rows)
-        held = [row for row in dict.fromkeys(rows) if self._out[row]]
-        self._out[held] = False
-        self._tell("spare", held)
+        held: dict[int, None] = {}
+        faults = []
+        for row in rows:
+            standing = self._standing(row) if before is None else before[row][0]
+            check = table.of_take_back(Standing.FREED if row in held else standing)
+            if check != table.GOOD:
+                name = self.name(row, self.generation(row))
+                since = moment if row in held else self._moments.get((row, Standing.FREED))
+                faults.append(Misgiven(check, row, "", name, since))
+            elif self._out[row] and (before is None or before[row][1] == self.generation(row)):
+                held[row] = None
+                self._left_in[row] = step
+                self._moments[row, Standing.FREED] = moment
+                self._left_behind.discard(row)
+        self._out[[*held]] = False
+        self._tell("spare", [*held])
+        return faults
+
+    def _standing(self, row: int) -> Standing:
+        if self._out[row]:
+            return Standing.HELD
+        return Standing.FREED if self._generation[row] else Standing.NEVER
+
+    def unowned(self, rows: npt.NDArray[np.int64], step: int | None) -> npt.NDArray[np.bool_]:
+        """Tells which rows nobody has: a step in flight, if any, began when somebody had them.
+
+        Without the number of the `step`, any that was handed out once may still be in flight.
+        """
+        self._reach(rows)
+        if step is None:
+            in_flight = np.ones(rows.shape, np.int8)
+        else:
+            in_flight = (step - self._left_in[rows] < _IN_FLIGHT).astype(np.int8)
+        freed = np.where(self._generation[rows] > 0, Standing.FREED, Standing.NEVER)
+        standing = np.where(self._out[rows], Standing.HELD, freed)
+        return np.asarray(table.unowned()[standing, in_flight])
 
     def owner(self, row: int) -> str:
         """Returns the name of who holds a row, "" where nobody does or it has none."""
@@ -95,6 +177,13 @@ class Owners:
     def generation(self, row: int) -> int:
         """Returns how often a row was handed out."""
         return int(self._generation[row]) if row < len(self._generation) else 0
+
+    def holds_all(self, rows: npt.NDArray[np.int64]) -> bool:
+        """Tells whether all of some rows are known to be out: what a healthy write costs."""
+        try:
+            return b"\0" not in self._out[rows].tobytes()
+        except IndexError:
+            return False
 
     def held(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Tells which rows are out."""
@@ -116,10 +205,15 @@ class Owners:
 
     def _reach(self, rows: Iterable[int] | npt.NDArray[np.int64]) -> None:
         """Grows the map to hold the rows."""
-        missing = max((int(row) for row in rows), default=-1) + 1 - len(self._out)
+        if isinstance(rows, np.ndarray):
+            most = int(rows.max(initial=-1))
+        else:
+            most = max((int(row) for row in rows), default=-1)
+        missing = most + 1 - len(self._out)
         if missing > 0:
             self._out = np.concatenate([self._out, np.zeros(missing, bool)])
             self._generation = np.concatenate([self._generation, np.zeros(missing, np.int64)])
+            self._left_in = np.concatenate([self._left_in, np.zeros(missing, np.int64)])
 
 
 class Pools:
@@ -128,6 +222,10 @@ class Pools:
     def __init__(self) -> None:
         self._shared = Owners()
         self._by_id: dict[int, Owners] = {}
+
+    def begin_test(self) -> None:
+        """A pool that is nobody's in particular may be that of an engine which is gone."""
+        self._shared.begin_test()
 
     def of(self, pool: object) -> Owners:
         """Returns the owners of a pool's rows, for as long as the pool lives."""

@@ -163,6 +163,13 @@ def single_index(name: str, args: Arguments, kwargs: Options) -> Any:
     return None
 
 
+def written_values(name: str, args: Arguments, kwargs: Options) -> Any:
+    """Returns the values of a call named `name` that writes whole rows, None of any other call."""
+    if name == "index_copy_" and argument(args, kwargs, 1, "dim") == 0:
+        return argument(args, kwargs, 3, "source", "tensor")
+    return argument(args, kwargs, 2, "values") if name == "index_put_" else None
+
+
 def written_index(name: str, args: Arguments, kwargs: Options) -> Any:
     """Returns the index of a call named `name` that writes whole rows, None of any other call."""
     if name in ("index_copy_", "index_fill_", "index_add_", "index_reduce_"):

@@ -18,8 +18,16 @@ from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.poison import poison_for
 from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.relay import devices, picks, untraced
-from fmcheck.runtime.relay.buffer import VALUES, RelayBuffer, Streams, Window, Write, window_of
-from fmcheck.runtime.relay.memory import Veil, VeiledMemory, memory_of
+from fmcheck.runtime.relay.buffer import (
+    PICKED,
+    VALUES,
+    RelayBuffer,
+    Streams,
+    Window,
+    Write,
+    window_of,
+)
+from fmcheck.runtime.relay.memory import Veil, VeiledMemory, bits_of, memory_of
 from fmcheck.runtime.relay.scope import CHECK
 
 if TYPE_CHECKING:
@@ -276,9 +284,14 @@ def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
         with contained(one._relay.tally, CHECK):
             expression = _picked(func, args, kwargs, written)
             updates = picks.name_of(func) in _UPDATING or bool(_accumulates(func, args, kwargs))
-            how = Write(updates, _is_constant(func, args, kwargs))
+            constant = _is_constant(func, args, kwargs)
+            by_index = expression is not rows.EVERYTHING and not updates and not constant
+            how = Write(updates, constant, by_index)
             for tensor in written:
                 _enter_write(tensor, expression, how)
+            if by_index and len(written) == 1:
+                name = picks.name_of(func)
+                _enter_repeats(written[0], expression, picks.written_values(name, args, kwargs))
     for reader in _relay_tensors((args[1:], kwargs)):
         _enter_peek(reader, _comes_to_host(reader, target, kwargs, *args[2:]))
     if func is torch.Tensor.__setitem__:
@@ -321,12 +334,20 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     tensor._relay.order()
     if type(index) is torch.Tensor is type(value):
         _put(tensor._plain, index, value)
-        _enter_write(tensor, index)
+        _enter_write(tensor, index, PICKED)
+        _enter_repeats(tensor, index, value)
         return
     _put(tensor._plain, plain(index), plain(value))
-    _enter_write(tensor, index, Write(constant=isinstance(value, _NUMBERS)))
+    constant = isinstance(value, _NUMBERS)
+    _enter_write(tensor, index, Write(constant=constant, picks=not constant and _has_index(index)))
     for reader in _relay_tensors(value):
         _enter_peek(reader)
+
+
+def _has_index(index: Any) -> bool:
+    """Tells whether rows are picked one by one, rather than as a stretch."""
+    items = index if isinstance(index, tuple) else (index,)
+    return any(isinstance(item, (torch.Tensor, np.ndarray, list, int)) for item in items[:1])
 
 
 def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
@@ -576,7 +597,7 @@ def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
     for tensor in written:
         # A kernel that gathers a buffer and writes it may take the values out.
         both = tensor._relay in updated
-        _enter_write(tensor, index, Write(updates=both, constant=both))
+        _enter_write(tensor, index, Write(updates=both, constant=both, picks=not both))
 
 
 def _enter_told(tensor: RelayTensor, how: str, index: Any) -> None:
@@ -628,6 +649,20 @@ def _enter_write(tensor: RelayTensor, expression: Any, how: Write = VALUES) -> N
             return
         shown, expression = _within(tensor, picks.without_skipped(picks.host(expression)))
         buffer.stash(shown, expression, buffer.tally.sites.here(_OUR_FRAMES), how)
+
+
+def _enter_repeats(tensor: RelayTensor, index: Any, values: Any) -> None:
+    """Looks whether a write of a value for each row number gave one row two of them."""
+    if not (picks.are_rows(index) and isinstance(values, torch.Tensor)):
+        return
+    if not (index.dim() == 1 and len(index) > 1 and index.is_cpu and values.is_cpu):
+        return
+    if values.dim() != tensor._plain.dim() or len(values) != len(index):
+        return  # one value for all
+    buffer = tensor._relay
+    with contained(buffer.tally, CHECK):
+        site = buffer.tally.sites.here(_OUR_FRAMES)
+        buffer.repeats(window(tensor), picks.host(index), bits_of(plain(values)), site)
 
 
 def _within(tensor: RelayTensor, expression: Any) -> tuple[Window, Any]:

@@ -10,23 +10,24 @@ import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fmcheck.contract import StepFunctions
-from fmcheck.contract.checks import HANDS_OUT
+from fmcheck.contract import StepFunctions, applies
+from fmcheck.contract.checks import HANDS_OUT, TAKES_BACK
 from fmcheck.errors import nearest
-from fmcheck.runtime.core import paths
+from fmcheck.runtime.core import paths, story, table
 from fmcheck.runtime.core.containment import contained, is_on_purpose
-from fmcheck.runtime.core.patches import CallHold
+from fmcheck.runtime.core.patches import CallHold, installed_version
 from fmcheck.runtime.relay.scope import Scope, scoped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fmcheck.contract import Contract, OwnerFunctions
+    from fmcheck.runtime.core.table import Standing
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.relay.owners import Owners, Pools
 
-#: What the closing section calls the check of who owns a row.
-CHECK = "owners of rows (FR104)"
+#: What the closing section calls the checks of who owns a row.
+CHECK = "owners of rows (FR104, FR106 to FR109)"
 
 
 @dataclass(eq=False)
@@ -95,6 +96,7 @@ class OwnerHold(CallHold):
             return bound.arguments
 
         hands_out = self.part.does == HANDS_OUT
+        whose = self._whose(reference)
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -105,14 +107,13 @@ class OwnerHold(CallHold):
                 told = self._tell(reference, lambda: self._handed(names(args, kwargs), result))
                 if told is not None:
                     with contained(self.tally, CHECK), self.tally.lock:
-                        self._hand_out(*told)
+                        self._hand_out(whose, *told)
                 return result
             leaving = self._tell(reference, lambda: self._leaving(names(args, kwargs)))
             result = function(*args, **kwargs)
             if leaving is not None:
-                owners, rows = leaving
                 with contained(self.tally, CHECK), self.tally.lock:
-                    owners.take_back(rows)
+                    self._take_back(whose, *leaving)
             return result
 
         return call
@@ -130,19 +131,64 @@ class OwnerHold(CallHold):
     def _handed(self, names: dict[str, Any], result: Any) -> tuple[Owners, list[int], list[str]]:
         """Returns the rows and who has them, "" where there is neither a name a row nor one."""
         given = {**names, paths.RETURN: result}
-        rows = paths.as_rows(paths.follow(self.part.rows, given)).tolist()
+        rows = self._rows(given)
         who = [str(one) for one in paths.follow(self.part.owner, given)] if self.part.owner else []
         if len(who) != len(rows):
             who = who * len(rows) if len(who) == 1 else [""] * len(rows)
         return self._owners(given), rows, who
 
-    def _hand_out(self, owners: Owners, rows: list[int], who: list[str]) -> None:
+    def _hand_out(self, whose: str, owners: Owners, rows: list[int], who: list[str]) -> None:
         owners.drained = self.part.drained
-        owners.hand_out(rows, who, self.part.renews)
+        moment = self._moment()
+        faults = owners.hand_out(rows, who, self.part.renews, moment)
+        if not self._is_taken_back:
+            faults = [one for one in faults if one.check != table.STILL_HELD]
+        story.of_owners(self.tally, whose, "hand-out", faults, moment)
 
-    def _leaving(self, names: dict[str, Any]) -> tuple[Owners, list[int]]:
-        rows: list[int] = paths.as_rows(paths.follow(self.part.rows, names)).tolist()
-        return self._owners(names), rows
+    def _leaving(
+        self, names: dict[str, Any]
+    ) -> tuple[Owners, list[int], dict[int, tuple[Standing, int]]]:
+        owners, rows = self._owners(names), self._rows(names)
+        return owners, rows, owners.standings(rows)
+
+    def _take_back(
+        self,
+        whose: str,
+        owners: Owners,
+        rows: list[int],
+        before: dict[int, tuple[Standing, int]],
+    ) -> None:
+        moment = self._moment()
+        faults: list[story.Misgiven] = owners.take_back(
+            rows, before, moment, self.tally.moments.step
+        )
+        if not self.part.idempotent:
+            story.of_owners(self.tally, whose, "take-back", faults, moment)
+
+    def _moment(self) -> int:
+        return self.tally.moments.now(self.tally.sites.here(), "cpu")
+
+    def _rows(self, names: dict[str, Any]) -> list[int]:
+        """Returns the rows of a call; a negative number stands for none."""
+        rows = paths.as_rows(paths.follow(self.part.rows, names))
+        return rows[rows >= 0].tolist()  # type: ignore[no-any-return]
+
+    @functools.cached_property
+    def _is_taken_back(self) -> bool:
+        """Tells whether the contract says who takes these rows back in the installed release."""
+        version = installed_version(self.contract)
+        mine = self.part.relays
+        return any(
+            other.does == TAKES_BACK
+            and applies(other.releases, version)
+            and (not mine or not other.relays or not set(mine).isdisjoint(other.relays))
+            for other in self.contract.owners
+        )
+
+    def _whose(self, reference: str) -> str:
+        """Returns whose rows these are, for a report: the class of the function, or its module."""
+        module, _, name = reference.partition(":")
+        return name.rpartition(".")[0] or module.rpartition(".")[2]
 
     def _owners(self, names: dict[str, Any]) -> Owners:
         return self.pools.of(paths.look_up(self.part.pool, names) if self.part.pool else None)

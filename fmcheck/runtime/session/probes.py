@@ -200,6 +200,37 @@ def _invalid_value(place: Place) -> str:
     return next(filter(None, (_row_probe("FR105", one)(place) for one in plants)), "")
 
 
+def _unowned_write(buf: Any, rows: Any, take: Any, stash: Any) -> None:
+    stash(buf, rows + 1, rows * 0 + 5)
+
+
+def _written_twice(buf: Any, rows: Any, take: Any, stash: Any) -> None:
+    stash(buf, rows * 0 + 1, rows)
+
+
+# --- who is given a row ---
+
+
+def _owners_probe(code: str, sink: bool, names: str, frees: int) -> Callable[[Place], str]:
+    """Hands row 1 to each of some names, and takes it back; the twin does it in turn."""
+
+    def codes(rows: Iterable[int], names: str, frees: int) -> list[str]:
+        from fmcheck.runtime.relay.owners import Owners
+
+        owners, found = Owners(), []
+        owners.sinks.add(0)
+        for name in names:
+            found += owners.hand_out([*rows], [name])
+        for _ in range(frees):
+            found += owners.take_back([*rows])
+        return [f"FR{one.check}" for one in found]
+
+    def run(_: Place) -> str:
+        return verdict(codes([0 if sink else 1], names, frees), code, codes([1], "a", 1))
+
+    return run
+
+
 # --- graph inputs and devices ---
 
 
@@ -325,6 +356,11 @@ PROBES += [
     Probe("FR103", _row_probe("FR103", _lost_write)),
     Probe("FR104", _row_probe("FR104", _stale_owner)),
     Probe("FR105", _invalid_value),
+    Probe("FR106", _owners_probe("FR106", True, "a", 1), ("cpu",), (EAGER,)),
+    Probe("FR107", _owners_probe("FR107", False, "ab", 1), ("cpu",), (EAGER,)),
+    Probe("FR108", _owners_probe("FR108", False, "a", 2), ("cpu",), (EAGER,)),
+    Probe("FR109", _row_probe("FR109", _unowned_write), ("cpu",)),
+    Probe("FR110", _row_probe("FR110", _written_twice), ("cpu",)),
     Probe("FR201", _stale_tail, backends=(EAGER,)),
     Probe("FR301", _wrong_device, backends=(EAGER,)),
     Probe("FR401", _stream_race, backends=(EAGER,), of_streams=True),

@@ -73,8 +73,10 @@ class Watch:
         self._relays: list[RelayHold] = []
         self._opaques: list[OpaqueHold] = []
         self._calls: list[CallHold] = []
+        all_pools = []
         for contract in self.contracts:
             pools = Pools()
+            all_pools.append(pools)
             self._relays += [
                 RelayHold(contract, relay, self.tally, pools, self.services)
                 for relay in contract.relay
@@ -92,6 +94,7 @@ class Watch:
                 for function in opaque.functions
             ]
         self._others: list[Hold] = []
+        self._pools = all_pools
         for contract in self.contracts:
             self._others += _of_graph_inputs(contract, self.tally)
         self._imported: list[str] = []
@@ -145,6 +148,8 @@ class Watch:
         """Says that another test begins: what ran before it changes none of its verdicts."""
         from fmcheck.runtime.core.containment import contained
 
+        for pools in self._pools:
+            pools.begin_test()
         if self.services.streams is not None:
             with contained(self.tally, "following streams (FR401 to FR405)"):
                 self.services.streams.begin_test()
