@@ -443,7 +443,7 @@ def test_an_accelerator_that_cannot_hold_streams_up_says_so_and_is_followed(acce
     for each in reversed(undo):
         each()
     assert list(streams.tally.notes) == [
-        "streams of `npu` are not held up: its module has no `_sleep`"
+        "streams of `npu` are not delayed: its module has no `_sleep`"
     ]
     assert streams.tally.broken == {}
 

@@ -116,7 +116,7 @@ def test_the_standard_input_without_a_name_is_told_what_does_not_apply(tmp_path)
     done = subprocess.run(
         command, cwd=tmp_path, env=environ, input="x = 1\n", capture_output=True, text=True
     )
-    assert "pass the path that it is saved under as `--stdin-filename`" in done.stderr
+    assert "pass its path as `--stdin-filename`" in done.stderr
 
 
 def test_a_package_is_the_module_that_its_init_defines():

@@ -121,7 +121,7 @@ def test_a_comment_that_suppresses_nothing_is_reported(lint, tmp_path):
     status, out, _ = lint("a.py")
 
     assert status == 1
-    assert "warning[FM003]: suppresses nothing: there is no `FM301` here [fixable]" in out
+    assert "warning[FM003]: unused suppression: no `FM301` here [fixable]" in out
 
 
 @pytest.mark.parametrize(
