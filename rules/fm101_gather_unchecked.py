@@ -9,7 +9,7 @@ from fmcheck.lint.model.accesses import Access, Accesses, parents
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import squeezed
-from fmcheck.lint.model.relays import RelayRule
+from fmcheck.lint.relay_rule import RelayRule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.expressions import is_name, last_name, targets
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.relays import RelayRule
+from fmcheck.lint.relay_rule import RelayRule
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.accesses import Accesses
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.relays import RelayRule
+from fmcheck.lint.relay_rule import RelayRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -8,7 +8,7 @@ from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import classes
 from fmcheck.lint.model.names import squeezed
-from fmcheck.lint.model.relays import RelayClassRule
+from fmcheck.lint.relay_rule import RelayClassRule
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.accesses import Access, Accesses
 from fmcheck.lint.model.function import classes
-from fmcheck.lint.model.relays import RelayClassRule
+from fmcheck.lint.relay_rule import RelayClassRule
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:

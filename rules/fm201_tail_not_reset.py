@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import ClassRule, Edit, Example, Judged, Severity, cst
-from fmcheck.lint.globs import fits
 from fmcheck.lint.model.expressions import dotted
 from fmcheck.lint.model.names import ANY
 from fmcheck.lint.model.resets import FRONT, GRAPHS, RESETTING, Resets, groups
 from fmcheck.lint.source.changes import added_below
+from fmcheck.lint.source.globs import fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

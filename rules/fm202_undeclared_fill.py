@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
-from fmcheck.lint.globs import fits, literal
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, number
 from fmcheck.lint.model.function import functions_near
 from fmcheck.lint.model.vocabulary import BEFORE_REPLAY
+from fmcheck.lint.source.globs import fits, literal
 from fmcheck.lint.source.walking import below
 
 if TYPE_CHECKING:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity
-from fmcheck.lint.globs import fits
 from fmcheck.lint.model.graph_slots import slots
+from fmcheck.lint.source.globs import fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

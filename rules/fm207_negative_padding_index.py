@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.globs import fits, literal
 from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.source.globs import fits, literal
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:

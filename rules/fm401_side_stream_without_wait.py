@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.streams import CURRENT, Streams
+from fmcheck.lint.model.streams import CURRENT, Streams, streams_of
 from fmcheck.lint.model.vocabulary import ENTERED
 
 if TYPE_CHECKING:
@@ -255,7 +255,7 @@ def finish(self, loads, stores):
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each body that starts too early, and each launch without a wait."""
         for function in functions(part):
-            streams = function.streams(self._ordered_by)
+            streams = streams_of(function, self._ordered_by)
             for context in streams.contexts:
                 if not streams.may_be_current(context.stream):
                     yield from self._unordered(streams, context, part)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
-from fmcheck.lint.globs import fits
 from fmcheck.lint.model.expressions import is_name, last_name, targets
 from fmcheck.lint.model.function import functions, functions_near
 from fmcheck.lint.model.pinned import Pinned
-from fmcheck.lint.model.streams import ANYTHING, HOST, Streams
+from fmcheck.lint.model.streams import ANYTHING, HOST, Streams, streams_of
+from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
@@ -243,7 +243,7 @@ class Runner:
         """Yields a finding for each write that a pending copy may read."""
         pinned: Pinned | None = None
         for function in functions_near(family, ("non_blocking", *self._named)):
-            streams = function.streams(self._ordered_by)
+            streams = streams_of(function, self._ordered_by)
             yield from self._outside_guard(function, streams)
             if pinned is None:
                 told = ("pin_memory", "non_blocking", *self._named)

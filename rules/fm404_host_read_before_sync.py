@@ -11,7 +11,7 @@ from fmcheck.lint.model.effects import returns_copy, waits_on_host
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import squeezed
-from fmcheck.lint.model.streams import ANYTHING, HOST, Copy, Streams, goes_to_host
+from fmcheck.lint.model.streams import ANYTHING, HOST, Copy, Streams, goes_to_host, streams_of
 from fmcheck.lint.model.vocabulary import CLASS, ON_HOST, VIEWS
 from fmcheck.lint.source.changes import replaced, without
 
@@ -203,13 +203,13 @@ def lengths(self):
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each read that may come before the values."""
         for function in functions(part):
-            streams = function.streams(self._ordered_by)
+            streams = streams_of(function, self._ordered_by)
             for copy in streams.copies:
                 if _is_to_host(copy, streams):
                     yield from self._read(copy, streams, part)
             if returns_copy(function):
                 for caller, call in function.callers():
-                    copies = caller.streams(self._ordered_by)
+                    copies = streams_of(caller, self._ordered_by)
                     copy = Copy(call, call, None, copies.order[call])
                     yield from self._read(copy, copies, caller.part)
 

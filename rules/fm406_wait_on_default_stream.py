@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.streams import streams_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -116,7 +117,7 @@ def is_default():
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each wait that is for the default stream."""
         for function in functions(part):
-            streams = function.streams()
+            streams = streams_of(function)
             for wait in streams.waits:
                 word = last_name(wait.node.func)
                 on: CSTNode = wait.node

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.streams import streams_of
 from fmcheck.lint.model.vocabulary import CLASS
 
 if TYPE_CHECKING:
@@ -108,7 +109,7 @@ class Offload:
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each event that is handed on and will be recorded again."""
         for function in functions(part):
-            streams = function.streams()
+            streams = streams_of(function)
             for record in streams.records:
                 is_kept = record.event.startswith("self.") and "(" not in record.event
                 if is_kept and not _is_renewed(record, streams):

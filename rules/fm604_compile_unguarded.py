@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.globs import lies_in
 from fmcheck.lint.model.expressions import dotted, is_name, keywords
 from fmcheck.lint.model.platform import Platform
+from fmcheck.lint.source.globs import lies_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

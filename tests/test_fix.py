@@ -10,8 +10,8 @@ import pytest
 
 from fmcheck.atomic import replace_file
 from fmcheck.finding import Edit, Finding, Severity, Span
-from fmcheck.lint import fix, tasks
-from fmcheck.lint.fix import fix_text, fixed_source
+from fmcheck.lint.run import fix, tasks
+from fmcheck.lint.run.fix import fix_text, fixed_source
 from fmcheck.registry import rules
 from tests.sources import BROKEN, DEAD_ASSERT, STRAY_EVENT
 
@@ -171,7 +171,7 @@ def test_the_closing_line_offers_no_fix_that_is_refused(lint, tmp_path, kind, op
 
 def test_the_closing_line_says_what_the_fixer_refused(lint, tmp_path, monkeypatch):
     (tmp_path / "a.py").write_text(DEAD_ASSERT)
-    monkeypatch.setattr("fmcheck.lint.fix._parses", lambda text: text == DEAD_ASSERT)
+    monkeypatch.setattr("fmcheck.lint.run.fix._parses", lambda text: text == DEAD_ASSERT)
 
     _, out, _ = lint("--fix", "a.py")
 

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fmcheck.finding import Span
-from fmcheck.lint import suppressions
+from fmcheck.lint.run import suppressions
 from tests.sources import BROKEN, DEAD_ASSERT, STRAY_EVENT
 
 LINE = "    ready = torch.cuda.Event()"

@@ -9,9 +9,9 @@ import pytest
 from fmcheck.config import Located, Settings
 from fmcheck.contract import parse_contract
 from fmcheck.lint.engine import lint_text
-from fmcheck.lint.fix import fixed_source
 from fmcheck.lint.page import rule_page
 from fmcheck.lint.rule import Example, Rule, problems
+from fmcheck.lint.run.fix import fixed_source
 from fmcheck.registry import contracts_for, rules
 
 RULES = list(rules().values())

@@ -14,9 +14,9 @@ from fmcheck.contract import Contract, GraphInputs, Registry, load_contract
 from fmcheck.errors import UsageError
 from fmcheck.finding import Severity
 from fmcheck.lint.engine import lint_file, lint_text
-from fmcheck.lint.files import python_files
-from fmcheck.lint.fix import fix_text
 from fmcheck.lint.model.fills import Filling, When
+from fmcheck.lint.run.files import python_files
+from fmcheck.lint.run.fix import fix_text
 from fmcheck.registry import contracts_for, rules
 from tests import truth
 from tests.corpus import wheel_source

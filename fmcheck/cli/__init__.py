@@ -143,7 +143,7 @@ def ended(err: BaseException, argv: Sequence[str]) -> int:
 
 def _forget_run() -> None:
     """Keeps a run that ended by an error from being replayed: the next one may go well."""
-    from fmcheck.lint.recording import INPUTS
+    from fmcheck.lint.run.recording import INPUTS
 
     inputs = INPUTS.get()
     if inputs is not None:

@@ -18,7 +18,7 @@ from fmcheck.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from fmcheck.lint.run import Outcome
+    from fmcheck.lint.run.outcome import Outcome
     from fmcheck.report.contents import Contents
     from fmcheck.report.markdown import LintHalf, PytestHalf
 
@@ -148,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _lint(arguments: argparse.Namespace) -> tuple[Outcome, Contents]:
     """Lints, shows what was found, and returns it."""
-    from fmcheck.lint.run import lint_paths
+    from fmcheck.lint.run.outcome import lint_paths
     from fmcheck.report import contents, github, text
 
     arguments.paths = arguments.lint or [Path()]

@@ -62,8 +62,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns its exit status."""
-    from fmcheck.lint.files import python_files
-    from fmcheck.lint.unmet import Source, unmet
+    from fmcheck.lint.run.files import python_files
+    from fmcheck.lint.run.unmet import Source, unmet
 
     contract = _contract(arguments.contract)
     release = _release(arguments.release)

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fmcheck.finding import RuleInfo
-    from fmcheck.lint.request import Request
-    from fmcheck.lint.run import Outcome
+    from fmcheck.lint.run.outcome import Outcome
+    from fmcheck.lint.run.request import Request
     from fmcheck.report.colour import Paint
     from fmcheck.report.contents import Contents
 
@@ -228,7 +228,7 @@ def add_speed(group: argparse._ArgumentGroup) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Lints as the options say, and returns the exit status."""
-    from fmcheck.lint.run import lint_paths
+    from fmcheck.lint.run.outcome import lint_paths
 
     request = request_of(arguments)
     outcome = lint_paths(request)
@@ -257,7 +257,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
     Raises:
         UsageError: if two of them do not go together.
     """
-    from fmcheck.lint.request import Fixing, Request, Updating
+    from fmcheck.lint.run.request import Fixing, Request, Updating
 
     if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
         raise UsageError("--unsafe-fixes", "expected `--fix` or `--diff` beside it")
@@ -287,7 +287,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
 
 
 def _cache(arguments: argparse.Namespace) -> str | None:
-    from fmcheck.lint.stored import cache_folder, refusal
+    from fmcheck.lint.run.stored import cache_folder, refusal
 
     if arguments.no_cache:
         return None

@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.relays import ROW_METHODS, ROW_WRITES, Relays
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:

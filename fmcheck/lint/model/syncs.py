@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.host_words import is_named_host
-from fmcheck.lint.globs import fits
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import dotted
+from fmcheck.lint.source.globs import fits
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Edit, Span
-from fmcheck.lint.lazy import cst
+from fmcheck.lint.source.lazy import cst
 
 if TYPE_CHECKING:
     from fmcheck.lint.source.module import Part

@@ -22,6 +22,10 @@ _ASYNC = re.compile(r"async[ \t]+\Z")
 _CONTINUED_AT = re.compile(r"\\\n[ \t]*@")
 
 
+class TooDeepError(Exception):
+    """Source that nests so deeply, or is so long, that libcst is not asked to parse it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """Where a `def`, a `class` or a decorator stands outside of strings, and how far indented."""

@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.own import UNUSED_SUPPRESSION
 from fmcheck.lint.source import decode, split_lines
+from fmcheck.lint.source.lazy import cst
 from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:

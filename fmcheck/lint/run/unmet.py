@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from fmcheck.contract import applies
 from fmcheck.contract.names import files, references, words
 from fmcheck.errors import nearest
-from fmcheck.lint.globs import lies_in, literal
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import targets
 from fmcheck.lint.source import decode, read
+from fmcheck.lint.source.globs import lies_in, literal
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import children
 from fmcheck.lint.source.words import may_define, whole_words, words_around
 
