@@ -37,6 +37,7 @@ _TAKING_MORE = ("ci", "prove")
 #: Commands with a module of their own, which adds them to the parser.
 _MODULES = {
     "lint": "fmcheck.cli.lint",
+    "init": "fmcheck.cli.init",
     "contract": "fmcheck.cli.contract",
     "doctor": "fmcheck.doctor",
     "report": "fmcheck.cli.report",
