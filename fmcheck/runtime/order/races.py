@@ -136,6 +136,7 @@ class RelayLanes:
             return
         first = int(rows[0])
         found = race(self.fences, kind, early, late, [happened], snapshot)
+        shown, _ = story.shown_rows(buffer, rows)
         with at_the_time or nullcontext():
             last_write, last_read = story.last_accesses(buffer, first)
             generation = int(buffer.ledger.generation[first])
@@ -143,8 +144,9 @@ class RelayLanes:
                 replace(
                     found,
                     buffer=buffer.name,
-                    rows=tuple(int(row) for row in rows[: story.SHOWN]),
-                    row_count=len(rows),
+                    rows=tuple(shown[: story.SHOWN].tolist()),
+                    row_count=len(shown),
+                    notes=(*story.positions(buffer, rows), *found.notes),
                     device=buffer.device,
                     access=story.access(buffer, late.verb, late.moment, first, generation),
                     last_write=found.last_write or last_write,

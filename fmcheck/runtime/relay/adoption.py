@@ -12,9 +12,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 
+from fmcheck.contract.checks import MANY
 from fmcheck.runtime.relay import devices, origin, relay_tensor
+from fmcheck.runtime.relay.layout import Layout
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fmcheck.contract import Buffer, Relay
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.relay.buffer import RelayBuffer, Streams
@@ -54,6 +58,7 @@ def adopt(
     bind: Bind,
     services: Services,
     owners: Owners | None = None,
+    sinks: Sequence[int] = (),
 ) -> torch.Tensor:
     """Returns the alias for a tensor assigned to a declared buffer.
 
@@ -82,10 +87,11 @@ def adopt(
         relay.class_,
         tally,
         buffer.bound,
-        relay.sink_rows,
+        sinks,
         owners,
         buffer.overwrite,
         services.streams,
+        Layout(buffer.row_dim, buffer.columns, buffer.reads == MANY),
     )
     _begin(made._relay, tensor, name, bind)
     tally.buffers += 1

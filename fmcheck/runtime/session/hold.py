@@ -303,6 +303,7 @@ class RelayHold:
 
         self.instances += 1
         self._adopt_the_rest(instance)
+        self._settle_sinks(instance)
         names = self.contract.device.device_modules
         devices.compare_kept_modules(instance, names, self.tally)
         if self.tally.keeper is not None:
@@ -370,15 +371,43 @@ class RelayHold:
             bind = adoption.Bind.AGAIN if has_values else adoption.Bind.IN_INIT
             if has_values is None:
                 bind = self._bind(instance, name)
-            owners = self._owners(instance)
+            owners, sinks = self._owners(instance), self._sinks(instance)
             return adoption.adopt(
-                value, name, buffer, self.relay, self.tally, bind, self.services, owners
+                value, name, buffer, self.relay, self.tally, bind, self.services, owners, sinks
             )
         except Exception as err:
             if is_on_purpose(self.tally, err):
                 raise
             self._problem(f"buffer `{name}`: could not be taken hold of: {err!r}")
             return value
+
+    def _sinks(self, instance: Any) -> list[int]:
+        """Returns the sink rows of an instance: those that it has said so far, while it is made."""
+        sinks = []
+        for row in self.relay.sink_rows:
+            if isinstance(row, int):
+                sinks.append(row)
+                continue
+            try:
+                sinks.append(int(paths.look_up(row, {"self": instance})))
+            except (LookupError, TypeError, ValueError) as err:
+                if (threading.get_ident(), id(instance)) not in self._initialising:
+                    what = err if isinstance(err, LookupError) else f"`{row}` is no row: {err}"
+                    self._problem(f"sink_rows: {what}")
+        return sinks
+
+    def _settle_sinks(self, instance: Any) -> None:
+        """Says to the buffers of an instance which rows are sinks, now that it knows them all."""
+        from fmcheck.runtime.relay import devices
+
+        if all(isinstance(row, int) for row in self.relay.sink_rows):
+            return
+        sinks = self._sinks(instance)
+        for name, value, _ in instances.held_by(instance):
+            if self.relay.buffer_for(name, self.version) is not None:
+                known = devices.buffer_of(value)
+                if known is not None and known.tally is self.tally:
+                    known.learn_sinks(sinks)
 
     def _bind(self, instance: Any, name: str) -> Bind:
         """Returns when an attribute is being assigned."""
