@@ -64,18 +64,25 @@ class RelayLanes:
 
     def wrote(self, rows: Any, moment: int) -> None:
         """The current stream wrote rows."""
-        lane = self.current()
+        lane = self._lane()
         self._enter("write", rows, moment, lane, writes=True)
         if self.delay is not None:
             self.delay.wrote(self.buffer, rows, lane)
 
+    def was_written(self, lane: Lane, count: int, moment: int) -> None:
+        """A lane had written all rows before this was a relay buffer."""
+        self.shadow.enter_write(lane.number, count, moment)
+
     def gathered(self, rows: Any, moment: int) -> None:
         """The current stream gathered rows."""
-        self._enter("gather", rows, moment, self.current())
+        self._enter("gather", rows, moment, self._lane())
+
+    def _lane(self) -> Lane:
+        return self.fences.host if self.buffer.is_by_host else self.current()
 
     def peeked(self, rows: Any, site: int, by_host: bool) -> None:
         """The current stream read rows, or the host did, which has waited for that stream."""
-        lane = self.current()
+        lane = self._lane()
         if by_host:
             self.fences.read_by_host(lane)
             lane = self.fences.host

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -14,7 +15,7 @@ from fmcheck.runtime.relay import picks, scope
 from fmcheck.runtime.relay.layout import PLAIN, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -121,6 +122,9 @@ class Streams(Protocol):
     def adopt(self, buffer: RelayBuffer) -> None:
         """Gives a new buffer its lanes."""
 
+    def bound(self, buffer: RelayBuffer) -> None:
+        """The engine has bound a new buffer with values: whoever made those has written it."""
+
 
 class RelayBuffer:
     """One watched buffer. All that happens to it goes through here, under the session's lock.
@@ -139,6 +143,8 @@ class RelayBuffer:
     is_on_device = False
     streams: Streams | None = None
     layout: Layout = PLAIN
+    #: Whether it is the host that touches it now, in no stream's order.
+    is_by_host = False
 
     def __init__(
         self,
@@ -228,6 +234,29 @@ class RelayBuffer:
             sites, moments = self.tally.sites, self.tally.moments
             moment = moments.now(sites.here(), self.device) if bound else NEVER
             self.ledger.adopt(live, moment)
+
+    def bound_over(self, old: RelayBuffer) -> None:
+        """The engine has bound this in place of another buffer: that is a write of all rows.
+
+        What differs was written; what nobody had gathered of it there is lost.
+        """
+        alike = len(old.ledger) == len(self.ledger) and old.poison == self.poison
+        if self.owners is None or not alike or self.is_on_device or not self.tally.active:
+            return
+        with self.tally.lock:
+            rows = self._owned(np.arange(len(self.ledger)))
+            held = rows[self.owners.held(rows)]
+            before, after = (one.whole.memory.read(held) for one in (old, self))
+            differs = (before != after).reshape(len(held), -1).any(axis=1)
+            awaited = old.ledger.is_awaited(held)
+            self._gathered, self._guards_writes = old._gathered, old._guards_writes
+            self._has_owners = old._has_owners
+            lost = held[awaited & differs]
+            if lost.size and self._guards_writes:
+                moment = self.tally.moments.now(self.tally.sites.here(), self.device)
+                bits = after[awaited & differs].reshape(len(lost), -1)[:, 0]
+                story.report(old, f"FR{table.LOST}", lost, bits, moment, verb="write")
+            self.ledger.await_again(held[self.ledger.is_live(held)])
 
     def fill(self) -> tuple[bool, bool]:
         """Tells whether the buffer holds one number throughout, and whether that marks emptiness.
@@ -432,6 +461,15 @@ class RelayBuffer:
         self._poison_over(window, expression)
         self._in_doubt[rows] = False
         self.ledger.consume(rows, moment, seen.all_live)
+
+    @contextmanager
+    def by_the_host(self) -> Iterator[None]:
+        """What is told in a block the host does itself, at once."""
+        outer, self.is_by_host = self.is_by_host, True
+        try:
+            yield
+        finally:
+            self.is_by_host = outer
 
     def scope(self) -> scope.Scope | None:
         """Returns when what is gathered now is consumed, None for at once."""

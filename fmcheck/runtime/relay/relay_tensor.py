@@ -112,6 +112,8 @@ def relay_tensor(
             *told, layout, per_row
         )
         buffer.layout = layout
+        if wants_guard(tensor) and not guards:
+            tally.note(f"buffer `{name}`: each access waits for the device (not rows in front)")
         buffer.take(base, veil)
         buffer.streams = streams
         if streams is not None:
@@ -145,6 +147,10 @@ def on_device(tensor: torch.Tensor, *told: Any) -> RelayBuffer | None:
 
 #: Makes a buffer whose ledger lies on its device: set by the device's room, which imports this one.
 make_on_device: Callable[..., RelayBuffer] | None = None
+
+
+#: Makes an array that is followed over a plain one: set by who follows NumPy, and imports this.
+as_array: Callable[[Any, RelayBuffer], Any] | None = None
 
 
 def alias(plain: torch.Tensor, buffer: RelayBuffer, window: Window | None = None) -> RelayTensor:
@@ -243,6 +249,10 @@ def _out_of_sight(func: Call, args: Arguments, kwargs: Options) -> Any:
 def _escape(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that hands the memory out: whoever holds it may read and write without torch."""
     name = picks.name_of(func)
+    if name == "numpy" and type(args[0]) is RelayTensor and args[0]._plain.is_cpu:
+        buffer = args[0]._relay
+        if as_array is not None and not buffer.tally.sites.is_torch_calling(name):
+            return as_array(_made(func, plain(args), plain(kwargs)), buffer)
     for tensor in _relay_tensors(args[:1]):
         sites = tensor._relay.tally.sites
         if not sites.is_torch_calling(name):
@@ -614,6 +624,21 @@ def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
         # A kernel that gathers a buffer and writes it may take the values out.
         both = tensor._relay in updated
         _enter_write(tensor, index, Write(updates=both, constant=both, picks=not both))
+
+
+def gathered(tensor: RelayTensor, expression: Any) -> None:
+    """Tells of a gather by an index of NumPy's, which was made on the same memory."""
+    _gathered(tensor, expression)
+
+
+def peeked(tensor: RelayTensor) -> None:
+    """Tells of a read of all of a tensor, which was made on the same memory."""
+    _enter_peek(tensor)
+
+
+def written(tensor: RelayTensor, expression: Any, how: Write) -> None:
+    """Tells of a write by an index of NumPy's, which was made on the same memory."""
+    _enter_write(tensor, expression, how)
 
 
 def _enter_told(tensor: RelayTensor, how: str, index: Any) -> None:
