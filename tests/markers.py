@@ -56,6 +56,7 @@ FILES = {
             "extents",
             "fill_writes",
             "hold",
+            "shapes",
             "homes",
             "journal",
             "table",

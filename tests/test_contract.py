@@ -215,9 +215,9 @@ BAD = {
         "did you mean `hands out`?",
     ),
     "rows": (
-        OWNERS.replace('"return"', '"reqs[0].row"'),
+        OWNERS.replace('"return"', '"reqs[:].row"'),
         "key `owners[0].rows`: expected a path like `return`, `reqs[].rid` or `self.rows`, "
-        "got `reqs[0].row`",
+        "got `reqs[:].row`",
     ),
     "owner": (OWNERS + 'owner = "req.rid()"\n', "key `owners[0].owner`: expected a path"),
     "taking back what is returned": (

@@ -121,13 +121,15 @@ def refused(text: str) -> str:
             "1 for `toy:Runner.step`: expected one number, or `releases` or `when` that tell",
         ),
         (
-            f'{BASE}[[relay]]\nclass = "toy:Map"\nbuffer = [{{ name = "a" }}]\nsink_rows = [0, -1]',
-            "toy.toml: key `relay[0].sink_rows`: expected rows from 0 to 2147483647, got -1",
+            f'{BASE}[[relay]]\nclass = "toy:Map"\nbuffer = [{{ name = "a" }}]\n'
+            'sink_rows = [0, "pad"]',
+            "toy.toml: key `relay[0].sink_rows`: expected a row's number, or a path like "
+            "`self.pad_row`, got `pad`",
         ),
         (
             f'{BASE}[[relay]]\nclass = "toy:Map"\nbuffer = [{{ name = "a" }}]\n'
             "sink_rows = [9999999999]",
-            "toy.toml: key `relay[0].sink_rows`: expected rows from 0 to 2147483647, got 99",
+            "toy.toml: key `relay[0].sink_rows`: expected rows from 0 to 2147483647, or from -1",
         ),
     ],
 )

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.init.propose import Proposal
-    from fmcheck.lint.unmet import Source
+    from fmcheck.lint.run.unmet import Source
 
 WRITTEN = 0
 OUTPUT = "fmcheck.toml"
@@ -69,8 +69,8 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns its exit status."""
     from fmcheck.init.propose import propose
     from fmcheck.init.tree import read_tree
-    from fmcheck.lint.files import python_files
-    from fmcheck.lint.unmet import Source
+    from fmcheck.lint.run.files import python_files
+    from fmcheck.lint.run.unmet import Source
 
     output = None if arguments.output == "-" else Path(arguments.output)
     if output is not None:
@@ -94,7 +94,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _missing(contract: Contract, source: Source) -> Sequence[str]:
     """Returns what a contract names and the source does not have."""
-    from fmcheck.lint.unmet import unmet
+    from fmcheck.lint.run.unmet import unmet
 
     return [sentence for _, sentence in unmet(contract, None, source)]
 

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
 
     from fmcheck.contract.schema import (
         Budget,
+        Buffer,
         Contract,
         Fill,
         Functions,
@@ -28,8 +29,11 @@ _PLAIN_RELEASES = re.compile(r"((>=|<=|<|>|==|!=)\d+(\.\d+)*(,(?!$)|$))*")
 
 # Of one thing, by names and keys; and of several, with `[]` for each item.
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[(\w[\w.]*|\*)\])*")
-_PATHS = re.compile(r"[A-Za-z_]\w*(\[\])?(\.[A-Za-z_]\w*(\[([A-Za-z_][\w.]*)?\])?)*")
+_KEYS = r"(\[(-?\d+|[A-Za-z_][\w.]*)?\])*"
+_PATHS = re.compile(rf"[A-Za-z_]\w*{_KEYS}(\.[A-Za-z_]\w*{_KEYS})*")
 HANDS_OUT, TAKES_BACK = "hands out", "takes back"
+ONCE, MANY = "once", "many"
+UNITS = ("row", "element")
 OVERWRITES = ("never", "until gathered", "always")
 SIGNS = (">=", ">")
 
@@ -56,6 +60,7 @@ def check(contract: Contract, where: str) -> None:
             _check_releases(buffer.releases, where, f"{key}.buffer[{inner}].releases")
             _check_valid(buffer.valid, where, f"{key}.buffer[{inner}].valid")
             _check_one_of(buffer.overwrite, OVERWRITES, where, f"{key}.buffer[{inner}].overwrite")
+            _check_layout(buffer, where, f"{key}.buffer[{inner}]")
     for number, registry in enumerate(contract.graph_inputs.registry):
         _check_registry(registry, where, f"graph_inputs.registry[{number}]")
     _check_graph_inputs(contract.graph_inputs, where)
@@ -93,6 +98,26 @@ def check(contract: Contract, where: str) -> None:
     if contract.only_in:
         _check_only_in(contract, where)
     check_clashes(contract, where)
+
+
+def _check_layout(buffer: Buffer, where: str, key: str) -> None:
+    _check_one_of(buffer.reads, (ONCE, MANY), where, f"{key}.reads")
+    unit = buffer.unit
+    if isinstance(unit, str):
+        if unit not in UNITS:
+            raise UsageError(
+                where,
+                f"key `{key}.unit`: expected `row`, `element` or a number of columns, got "
+                f"`{unit}`{nearest(unit, UNITS)}",
+            )
+    elif unit < 1:
+        raise UsageError(where, f"key `{key}.unit`: expected 1 column or more, got {unit}")
+    if buffer.row_dim and buffer.columns:
+        raise UsageError(
+            where,
+            f"key `{key}.unit`: expected `row` where `row_dim` is {buffer.row_dim}: columns are "
+            f"those of rows in front, got `{unit}`",
+        )
 
 
 def _check_only_in(contract: Contract, where: str) -> None:

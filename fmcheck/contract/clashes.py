@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 #: No buffer has more rows: an index of 32 bits ends there.
 _MOST_ROWS = 2**31 - 1
 _MARKS = "*?["
+_OF_SELF = re.compile(r"self(\.[A-Za-z_]\w*|\[-?\w+\])+")
 _VERSION = re.compile(r"\d+(?:\.\d+)*")
 
 
@@ -119,8 +120,19 @@ def _check_fill(fill: Fill, inputs: GraphInputs, where: str, key: str) -> None:
 
 def _check_sink_rows(relay: Relay, where: str, key: str) -> None:
     for row in relay.sink_rows:
-        if not 0 <= row <= _MOST_ROWS:
-            raise UsageError(where, f"key `{key}`: expected rows from 0 to {_MOST_ROWS}, got {row}")
+        if isinstance(row, str):
+            if not _OF_SELF.fullmatch(row):
+                raise UsageError(
+                    where,
+                    f"key `{key}`: expected a row's number, or a path like `self.pad_row`, "
+                    f"got `{row}`",
+                )
+        elif not -_MOST_ROWS <= row <= _MOST_ROWS:
+            raise UsageError(
+                where,
+                f"key `{key}`: expected rows from 0 to {_MOST_ROWS}, or from -1 backwards, "
+                f"got {row}",
+            )
 
 
 def _check_relays(relay: Relay, other: Relay, where: str, key: str, first: str) -> None:

@@ -53,6 +53,9 @@ class Buffer(_Part, frozen=True, kw_only=True):
     anything). A `lazy` buffer may be made after `__init__`, or never. `overwrite` says when a
     value that nobody gathered may be written over: `never`, `always`, or `until gathered`, for a
     buffer that some modes of the engine fill and nobody reads: from its first gather on, never.
+    `reads` is `once`, or `many` where a gather leaves the value there for the next one. `row_dim`
+    is the dimension that counts the rows. `unit` is what is written and read by itself: a `row`, an
+    `element` `[row, position]`, or a number of columns side by side.
     """
 
     name: str
@@ -60,6 +63,14 @@ class Buffer(_Part, frozen=True, kw_only=True):
     valid: str = ""
     lazy: bool = False
     overwrite: str = "never"
+    reads: str = "once"
+    row_dim: int = 0
+    unit: str | int = "row"
+
+    @property
+    def columns(self) -> int:
+        """How many columns are a unit, 0 where a row is."""
+        return self.unit if isinstance(self.unit, int) else int(self.unit == "element")
 
     @cached_property
     def is_glob(self) -> bool:
@@ -83,19 +94,20 @@ class Relay(_Part, frozen=True, kw_only=True):
     """A relay class, `module:Class`, and its buffers.
 
     `sink_rows` are rows that padded batch entries point at: nobody owns them, and reading them
-    is never a fault. `peeks` are methods whose gathers do not consume; `consumes_at_return` are
-    methods that go on reading after the gather, whose rows are consumed when they return. Both are
-    methods of the relay class, or `module:Class.method` and `module:function` of others. A method
-    that a release lacks is passed over. A healthy run may never make an `optional` relay. `pool`
-    lists alternatives for the path, from the parameters of `__init__` and `self`, to the pool whose
-    rows these are; without one, all pools of the contract are taken for one.
+    is never a fault. A negative one counts from the end, and a path from `self` leads to one.
+    `peeks` are methods whose gathers do not consume; `consumes_at_return` are methods that go on
+    reading after the gather, whose rows are consumed when they return. Both are methods of the
+    relay class, or `module:Class.method` and `module:function` of others. A method that a release
+    lacks is passed over. A healthy run may never make an `optional` relay. `pool` lists
+    alternatives for the path, from the parameters of `__init__` and `self`, to the pool whose rows
+    these are; without one, all pools of the contract are taken for one.
     """
 
     class_: str = msgspec.field(name="class")
     buffer: tuple[Buffer, ...]
     releases: str = ""
     optional: bool = False
-    sink_rows: tuple[int, ...] = (0,)
+    sink_rows: tuple[int | str, ...] = (0,)
     peeks: tuple[str, ...] = ()
     consumes_at_return: tuple[str, ...] = ()
     pool: tuple[str, ...] = ()

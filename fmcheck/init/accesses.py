@@ -9,9 +9,9 @@ from typing import TYPE_CHECKING
 
 from fmcheck.init.kernels import uses
 from fmcheck.init.tensors import looped_names
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import is_name, last_name, targets
 from fmcheck.lint.model.relays import ROW_METHODS, ROW_WRITES
+from fmcheck.lint.source.lazy import cst
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence

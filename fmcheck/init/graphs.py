@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 from fmcheck.init.proposal import Confidence, Entry
 from fmcheck.init.tensors import first_dimension
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import is_name, last_name, number, targets
 from fmcheck.lint.model.fills import Filling, Kind
 from fmcheck.lint.model.names import ANY
+from fmcheck.lint.source.lazy import cst
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -6,8 +6,8 @@ import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import dotted, last_name, targets
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:

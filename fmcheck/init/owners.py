@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from fmcheck.init.accesses import arguments_of
 from fmcheck.init.proposal import Confidence, Entry
 from fmcheck.init.relays import snake
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import is_name, last_name, literal_elements, targets
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fmcheck.init.accesses import accesses, is_cut, of_class, rows_of
 from fmcheck.init.proposal import Confidence, Entry
 from fmcheck.init.tensors import tensors
-from fmcheck.lint.lazy import cst
+from fmcheck.lint.source.lazy import cst
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence

@@ -6,8 +6,8 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.init.proposal import Confidence, Entry, Key
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import is_name, keywords, last_name
+from fmcheck.lint.source.lazy import cst
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

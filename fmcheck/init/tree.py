@@ -7,10 +7,10 @@ import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.source import decode, read
 from fmcheck.lint.source.file import File
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.module import CutError, Module
 
 if TYPE_CHECKING:

@@ -135,6 +135,12 @@ class Shadow:
         self._touch(self._writes, rows, lane, moment)
         return found
 
+    def enter_write(self, lane: int, time: int, moment: int) -> None:
+        """A lane wrote all rows, at some time of its own."""
+        touched = self._writes.setdefault(lane, _Touched(self.rows))
+        touched.counts[:] = np.maximum(touched.counts, time)
+        touched.moments[:] = moment
+
     def in_use(self, rows: Any, lane: int) -> bool:
         """Tells whether anything done to the rows is not ordered before what a lane does now."""
         return any(

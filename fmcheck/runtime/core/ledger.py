@@ -98,6 +98,10 @@ class Ledger:
         live = np.unique(np.asarray(rows)[self.is_live(rows)])
         self.state[live] = _SPARED
 
+    def await_again(self, rows: Any) -> None:
+        """Somebody waits for the values that the rows hold: they may not be overwritten unread."""
+        self.state[rows] = _LIVE
+
     def hand_out(self, rows: npt.NDArray[np.int64], generations: Any) -> None:
         """The rows go to new owners: they are empty, and what they held is of the past."""
         written = rows[self.state[rows] != _EMPTY]

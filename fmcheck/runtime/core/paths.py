@@ -5,7 +5,7 @@ The contract checks their form.
 A path starts at `return`, a parameter or `self`, and goes on by attributes and by `[key]`, where
 the key is a number, a path of its own, or `*` for the last one: `io[bs].rows`, `self.buffers[*]`.
 With `[]` for each item of a sequence it leads to several things: `reqs[].kv.req_pool_idx`. There a
-key is a path, and one that a mapping lacks leads nowhere: `self.row_of[rid]`.
+key that a mapping lacks leads nowhere: `self.row_of[rid]`.
 """
 
 from __future__ import annotations
@@ -28,8 +28,9 @@ Bindings: TypeAlias = Mapping[str, Any]
 RETURN = "return"
 ANY = "*"
 
-_PART = re.compile(r"\.?(?P<name>[A-Za-z_]\w*)(\[(?P<key>[\w.]*)\])?")
-_STEP = re.compile(r"\.?(?P<name>[A-Za-z_]\w*)|\[(?P<key>[\w.]+|\*)\]")
+_PART = re.compile(r"\.?(?P<name>[A-Za-z_]\w*)|\[(?P<key>-?[\w.]*)\]")
+_STEP = re.compile(r"\.?(?P<name>[A-Za-z_]\w*)|\[(?P<key>-?[\w.]+|\*)\]")
+_NUMBER = re.compile(r"-?\d+")
 
 
 class NothingThereError(LookupError):
@@ -100,7 +101,7 @@ def look_up(path: str, bindings: Bindings) -> Any:
 def _key(text: str, container: Any, bindings: Bindings) -> Any:
     if text == ANY:
         return max(container)
-    return int(text) if text.isdigit() else look_up(text, bindings)
+    return int(text) if _NUMBER.fullmatch(text) else look_up(text, bindings)
 
 
 def root(path: str) -> str:
@@ -126,14 +127,25 @@ def follow(path: str, names: Bindings) -> list[Any]:
     """
     found = [names[root(path)]]
     for number, part in enumerate(_PART.finditer(path)):
-        if number:
-            found = [_attribute(value, part["name"], path) for value in found if value is not None]
-        if part["key"]:
-            key = look_up(part["key"], names)
-            found = [value[key] for value in found if value is not None and key in value]
-        elif part["key"] is not None:
-            found = [item for value in found if value is not None for item in value]
+        found = [value for value in found if value is not None]
+        if part["name"]:
+            found = [_attribute(value, part["name"], path) for value in found] if number else found
+        elif part["key"]:
+            key = _key(part["key"], None, names)
+            found = [one for value in found for one in _item(value, key, path)]
+        else:
+            found = [item for value in found for item in value]
     return [value for value in found if value is not None]
+
+
+def _item(value: Any, key: Any, path: str) -> list[Any]:
+    """Returns what stands under a key, nothing where a mapping has no such key."""
+    if hasattr(value, "keys"):
+        return [value[key]] if key in value else []
+    try:
+        return [value[key]]
+    except (LookupError, TypeError):
+        raise NotThereError(path, str(key), value) from None
 
 
 def _attribute(value: Any, name: str, path: str) -> Any:

@@ -19,9 +19,11 @@ EVERYTHING = Ellipsis
 
 
 def row_map(
-    shape: Sequence[int], strides: Sequence[int], offset: int, row_stride: int
+    shape: Sequence[int], strides: Sequence[int], offset: int, row_stride: int, count: int = 0
 ) -> npt.NDArray[np.int64]:
     """Returns the row of each element of a view.
+
+    Where rows lie within an outer dimension there are `count` of them to each of its steps.
 
     Strides and offset are in elements, counted from the buffer's first. A dimension along which
     the row never changes has stride 0 in the map, so the map of a whole buffer costs one number a
@@ -35,11 +37,15 @@ def row_map(
     ]
     crosses = offset % row_stride + sum(inner) >= row_stride
     places = np.asarray(offset, np.int64)
+    around = row_stride * count
     for dim, (size, stride) in enumerate(zip(shape, strides, strict=True)):
+        if around and not stride % around:
+            continue  # each step leads to the same row
         if crosses or not stride % row_stride:
             steps = np.arange(size, dtype=np.int64) * stride
             places = places + steps.reshape((-1,) + (1,) * (len(shape) - dim - 1))
-    return np.broadcast_to(places // row_stride, tuple(shape))
+    found = places // row_stride
+    return np.broadcast_to(found % count if count else found, tuple(shape))
 
 
 def row_dims(rows: npt.NDArray[np.int64]) -> frozenset[int]:

@@ -66,6 +66,7 @@ class Buffer(Protocol):
     ledger: Ledger
     poison: Poison
     sink_rows: Sequence[int]
+    per_row: int
     escapes: dict[tuple[str, int], int]
 
     @property
@@ -92,14 +93,15 @@ def report(
         return
     first = int(rows[0])
     last_write, last_read = last_accesses(buffer, first)
+    shown, at = shown_rows(buffer, rows)
     tally.report(
         Violation(
             code=code,
             name=CHECKS[code],
             buffer=buffer.name,
-            rows=tuple(int(row) for row in rows[:SHOWN]),
-            row_count=len(rows),
-            values=tuple(_texts(buffer, bits[:SHOWN])),
+            rows=tuple(shown[:SHOWN].tolist()),
+            row_count=len(shown),
+            values=tuple(_texts(buffer, bits[at[:SHOWN]])),
             access=access(buffer, verb, moment, first),
             last_write=last_write,
             last_read=last_read,
@@ -110,7 +112,7 @@ def report(
             previous_owner=_previous_owner(buffer, code, first),
             neighbours=tuple(neighbours(buffer, rows[:SHOWN])),
             expected=_expected(buffer, code),
-            notes=tuple(_notes(buffer, code, first)),
+            notes=(*positions(buffer, rows), *_notes(buffer, code, first)),
         )
     )
 
@@ -170,6 +172,23 @@ def of_owners(tally: Tally, whose: str, verb: str, faults: Sequence[Misgiven], m
         )
 
 
+def shown_rows(
+    buffer: Buffer, units: npt.NDArray[Any]
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any]]:
+    """Returns the rows that some units belong to, each once, and the place of its first one."""
+    return np.unique(units // buffer.per_row, return_index=True)
+
+
+def positions(buffer: Buffer, units: npt.NDArray[Any]) -> Iterator[str]:
+    """Yields a sentence on the place in its first row, where a row has several units."""
+    if buffer.per_row > 1:
+        row = int(units[0]) // buffer.per_row
+        of_row = units[units // buffer.per_row == row] % buffer.per_row
+        told = ", ".join(str(one) for one in of_row[:SHOWN].tolist())
+        more = f" and {len(of_row) - SHOWN} more" if len(of_row) > SHOWN else ""
+        yield f"of row {row} it is about unit{'s' * (len(of_row) > 1)} {told}{more}"
+
+
 def of_unseen_write(buffer: Buffer, moment: int) -> str:
     """Returns a sentence on a gathered value that no write of ours explains, with suspects."""
     tally = buffer.tally
@@ -226,7 +245,9 @@ def _previous_owner(buffer: Buffer, code: str, row: int) -> str:
 
 
 def neighbours(buffer: Buffer, rows: npt.NDArray[Any]) -> Iterator[Neighbour]:
-    """Yields rows and those beside them, as they are now, in order."""
+    """Yields rows and those beside them, as they are now; nothing where one has several units."""
+    if buffer.per_row > 1:
+        return
     near = {int(row) + step for row in rows for step in range(-BESIDE, BESIDE + 1)}
     for beside in sorted(row for row in near if 0 <= row < len(buffer.ledger)):
         bits = np.ascontiguousarray(buffer.whole.memory.read(slice(beside, beside + 1)))

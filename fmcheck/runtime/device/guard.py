@@ -179,7 +179,7 @@ class GuardedBuffer(RelayBuffer):
                 return
             if self.lanes is not None and self.owners.drained:
                 self.lanes.reused(rows, True)
-            generations = np.array([self.owners.generation(row) for row in rows.tolist()])
+            generations = self.owners.generations(rows)
             ledger = self.on_device
             with self._own_fence.behind_the_last_launch():
                 kernels.hand_out_rows[self._grid(len(rows))](
@@ -429,7 +429,7 @@ class GuardedBuffer(RelayBuffer):
     def _retire_by_scope(
         self, index: torch.Tensor, result: torch.Tensor | None, moment: int, judges: bool
     ) -> None:
-        within = scope.current()
+        within = self.scope()
         if within is None:
             together = index.numel() <= self._block
             if judges and not together:
@@ -450,7 +450,7 @@ class GuardedBuffer(RelayBuffer):
     def _retire(
         self, window: Window, expression: Any, rows: npt.NDArray[Any], moment: int, seen: Seen
     ) -> None:
-        if scope.current() is not scope.Scope.AT_RETURN or not rows.size:
+        if self.scope() is not scope.Scope.AT_RETURN or not rows.size:
             super()._retire(window, expression, rows, moment, seen)
             return
         waiting = PutOff(window, expression, np.unique(rows % len(self.ledger)), moment)

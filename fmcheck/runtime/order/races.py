@@ -64,18 +64,25 @@ class RelayLanes:
 
     def wrote(self, rows: Any, moment: int) -> None:
         """The current stream wrote rows."""
-        lane = self.current()
+        lane = self._lane()
         self._enter("write", rows, moment, lane, writes=True)
         if self.delay is not None:
             self.delay.wrote(self.buffer, rows, lane)
 
+    def was_written(self, lane: Lane, count: int, moment: int) -> None:
+        """A lane had written all rows before this was a relay buffer."""
+        self.shadow.enter_write(lane.number, count, moment)
+
     def gathered(self, rows: Any, moment: int) -> None:
         """The current stream gathered rows."""
-        self._enter("gather", rows, moment, self.current())
+        self._enter("gather", rows, moment, self._lane())
+
+    def _lane(self) -> Lane:
+        return self.fences.host if self.buffer.is_by_host else self.current()
 
     def peeked(self, rows: Any, site: int, by_host: bool) -> None:
         """The current stream read rows, or the host did, which has waited for that stream."""
-        lane = self.current()
+        lane = self._lane()
         if by_host:
             self.fences.read_by_host(lane)
             lane = self.fences.host
@@ -136,6 +143,7 @@ class RelayLanes:
             return
         first = int(rows[0])
         found = race(self.fences, kind, early, late, [happened], snapshot)
+        shown, _ = story.shown_rows(buffer, rows)
         with at_the_time or nullcontext():
             last_write, last_read = story.last_accesses(buffer, first)
             generation = int(buffer.ledger.generation[first])
@@ -143,8 +151,9 @@ class RelayLanes:
                 replace(
                     found,
                     buffer=buffer.name,
-                    rows=tuple(int(row) for row in rows[: story.SHOWN]),
-                    row_count=len(rows),
+                    rows=tuple(shown[: story.SHOWN].tolist()),
+                    row_count=len(shown),
+                    notes=(*story.positions(buffer, rows), *found.notes),
                     device=buffer.device,
                     access=story.access(buffer, late.verb, late.moment, first, generation),
                     last_write=found.last_write or last_write,

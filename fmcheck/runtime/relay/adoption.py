@@ -10,11 +10,16 @@ import enum
 import weakref
 from typing import TYPE_CHECKING, Any, Protocol
 
+import numpy as np
 import torch
 
-from fmcheck.runtime.relay import devices, origin, relay_tensor
+from fmcheck.contract.checks import MANY
+from fmcheck.runtime.relay import devices, origin, relay_array, relay_tensor
+from fmcheck.runtime.relay.layout import Layout
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
     from fmcheck.contract import Buffer, Relay
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.relay.buffer import RelayBuffer, Streams
@@ -54,11 +59,16 @@ def adopt(
     bind: Bind,
     services: Services,
     owners: Owners | None = None,
+    sinks: Sequence[int] = (),
+    is_array: bool = False,
 ) -> torch.Tensor:
     """Returns the alias for a tensor assigned to a declared buffer.
 
     A storage that is watched already keeps its state, whichever attribute it goes by.
     """
+    if isinstance(tensor, np.ndarray):
+        told = (name, buffer, relay, tally, bind, services, owners, sinks)
+        return _adopt_array(tensor, *told)  # type: ignore[no-any-return]
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a tensor, got {type(tensor).__name__}")
     if type(tensor) is relay_tensor.RelayTensor and tensor._relay.tally is tally:
@@ -82,19 +92,33 @@ def adopt(
         relay.class_,
         tally,
         buffer.bound,
-        relay.sink_rows,
+        sinks,
         owners,
         buffer.overwrite,
         services.streams,
+        Layout(buffer.row_dim, buffer.columns, buffer.reads == MANY),
     )
-    _begin(made._relay, tensor, name, bind)
+    _begin(made._relay, tensor, name, bind, is_array)
     tally.buffers += 1
     if tensor.numel():
         _by_storage[key] = made._relay
     return made
 
 
-def _begin(relay: RelayBuffer, tensor: torch.Tensor, name: str, bind: Bind) -> None:
+def _adopt_array(array: Any, *told: Any) -> Any:
+    """Returns the alias for an array of NumPy's: its memory is the host's."""
+    tally = told[3]
+    if isinstance(array, relay_array.RelayArray):
+        if array._relay is not None and array._relay.tally is tally:
+            return array
+        array = relay_array.plain(array)
+    if not array.flags.writeable:
+        raise ValueError("an array that may not be written relays nothing")
+    made: Any = adopt(torch.from_numpy(array), *told, is_array=True)  # type: ignore[misc]
+    return relay_array.over(array, made._relay)
+
+
+def _begin(relay: RelayBuffer, tensor: torch.Tensor, name: str, bind: Bind, is_array: bool) -> None:
     """Poisons a placeholder, and takes anything else for values.
 
     Made by `__init__` it is a placeholder, unless it was written in place and is not one number
@@ -103,9 +127,10 @@ def _begin(relay: RelayBuffer, tensor: torch.Tensor, name: str, bind: Bind) -> N
     it writes to a placeholder before it gathers.
     """
     is_one_number, is_mark = relay.fill()
-    is_bare = bind is Bind.LATER and _is_bare(tensor, name)
+    looks = bind is Bind.LATER or (is_array and bind is Bind.IN_INIT)
+    is_bare = looks and _is_bare(tensor, name)
     is_placeholder = {
-        Bind.IN_INIT: is_one_number or not _was_written(tensor),
+        Bind.IN_INIT: is_one_number or (is_bare if is_array else not _was_written(tensor)),
         Bind.LATER: is_mark and is_bare,
         Bind.AGAIN: False,
     }
@@ -113,7 +138,9 @@ def _begin(relay: RelayBuffer, tensor: torch.Tensor, name: str, bind: Bind) -> N
         relay.lay_poison()
     else:
         relay.adopt_values(bound=True)
-        relay.is_on_trust = is_bare
+        relay.is_on_trust = is_bare and not is_array
+        if bind is not Bind.IN_INIT and not is_bare and relay.streams is not None:
+            relay.streams.bound(relay)
 
 
 def _is_bare(tensor: torch.Tensor, name: str) -> bool:

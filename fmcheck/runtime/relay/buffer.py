@@ -2,23 +2,26 @@
 
 from __future__ import annotations
 
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
 from fmcheck.runtime.core import story, table
-from fmcheck.runtime.core.ledger import NEVER, Ledger
+from fmcheck.runtime.core.ledger import NEVER, Ledger, State
 from fmcheck.runtime.core.rows import EVERYTHING, row_dims, row_map
 from fmcheck.runtime.relay import picks, scope
+from fmcheck.runtime.relay.layout import PLAIN, Layout
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
     from fmcheck.runtime.core.poison import Poison
     from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.relay.layout import UnitOwners
     from fmcheck.runtime.relay.memory import Memory, Veil
     from fmcheck.runtime.relay.owners import Owners
 
@@ -119,6 +122,9 @@ class Streams(Protocol):
     def adopt(self, buffer: RelayBuffer) -> None:
         """Gives a new buffer its lanes."""
 
+    def bound(self, buffer: RelayBuffer) -> None:
+        """The engine has bound a new buffer with values: whoever made those has written it."""
+
 
 class RelayBuffer:
     """One watched buffer. All that happens to it goes through here, under the session's lock.
@@ -136,6 +142,9 @@ class RelayBuffer:
     #: Whether its ledger lies beside it on its device.
     is_on_device = False
     streams: Streams | None = None
+    layout: Layout = PLAIN
+    #: Whether it is the host that touches it now, in no stream's order.
+    is_by_host = False
 
     def __init__(
         self,
@@ -146,8 +155,10 @@ class RelayBuffer:
         sink_rows: Sequence[int],
         tally: Tally,
         device: str,
-        owners: Owners | None = None,
+        owners: Owners | UnitOwners | None = None,
         overwrite: str = "never",
+        layout: Layout = PLAIN,
+        per_row: int = 1,
     ) -> None:
         self.name = name
         self.relay = relay
@@ -157,7 +168,9 @@ class RelayBuffer:
         self.tally = tally
         self.device = device
         self.on_cuda = device.startswith("cuda")
-        self.sink_rows = sink_rows
+        self.layout = layout
+        #: Units to a row, each of which the ledger has an entry for.
+        self.per_row = per_row
         self.owners = owners
         self.overwrite = overwrite
         self.escapes: dict[tuple[str, int], int] = {}
@@ -170,17 +183,35 @@ class RelayBuffer:
         self._guards_writes = owners is not None and overwrite == "never"
         # Whether rows were handed out since this was made: only then is an unowned row a fault.
         self._has_owners = False
-        self._sink = np.array([row for row in sink_rows if row < len(self.ledger)], np.int64)
-        # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
-        self._sink_parts = [whole.memory.part(slice(row, row + 1)) for row in self._sink.tolist()]
+        self.set_sinks(sink_rows)
         self._last_place: npt.NDArray[np.int64] = np.zeros(len(self.ledger), np.int64)
         self._put_off: list[PutOff] = []
         self.lanes: Lanes | None = None
         if owners is not None:
-            rows = np.arange(len(self.ledger))
-            self.ledger.generation[:] = [owners.generation(row) for row in rows.tolist()]
-            owners.sinks.update(self._sink.tolist())
+            self.ledger.generation[:] = owners.generations(np.arange(len(self.ledger)))
+            owners.add_sinks(self._sink.tolist())
             owners.followers.add(self)
+
+    def set_sinks(self, rows: Sequence[int]) -> None:
+        """Says which rows padded entries point at; a negative number counts from the end."""
+        count = len(self.ledger) // self.per_row
+        numbers = [row + count if row < 0 else row for row in rows]
+        first = np.array([row for row in numbers if 0 <= row < count], np.int64) * self.per_row
+        self._sink = (first[:, None] + np.arange(self.per_row)).reshape(-1)
+        self.sink_rows: Sequence[int] = self._sink.tolist()
+        # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
+        parts = (slice(start, start + self.per_row) for start in first.tolist())
+        self._sink_parts = [self.whole.memory.part(part) for part in parts]
+
+    def learn_sinks(self, rows: Sequence[int]) -> None:
+        """Says the same of a buffer that has been poisoned already: a sink never is."""
+        with self.tally.lock:
+            known = set(self.sink_rows)
+            self.set_sinks(rows)
+            fresh = np.array([row for row in self.sink_rows if row not in known], np.int64)
+            self.whole.memory.uncover(fresh)
+            if self.owners is not None:
+                self.owners.add_sinks(fresh.tolist())
 
     def take(self, base: Any, veil: Veil | None) -> None:
         """Takes hold of a tensor, from what was done to it so far."""
@@ -203,6 +234,29 @@ class RelayBuffer:
             sites, moments = self.tally.sites, self.tally.moments
             moment = moments.now(sites.here(), self.device) if bound else NEVER
             self.ledger.adopt(live, moment)
+
+    def bound_over(self, old: RelayBuffer) -> None:
+        """The engine has bound this in place of another buffer: that is a write of all rows.
+
+        What differs was written; what nobody had gathered of it there is lost.
+        """
+        alike = len(old.ledger) == len(self.ledger) and old.poison == self.poison
+        if self.owners is None or not alike or self.is_on_device or not self.tally.active:
+            return
+        with self.tally.lock:
+            rows = self._owned(np.arange(len(self.ledger)))
+            held = rows[self.owners.held(rows)]
+            before, after = (one.whole.memory.read(held) for one in (old, self))
+            differs = (before != after).reshape(len(held), -1).any(axis=1)
+            awaited = old.ledger.is_awaited(held)
+            self._gathered, self._guards_writes = old._gathered, old._guards_writes
+            self._has_owners = old._has_owners
+            lost = held[awaited & differs]
+            if lost.size and self._guards_writes:
+                moment = self.tally.moments.now(self.tally.sites.here(), self.device)
+                bits = after[awaited & differs].reshape(len(lost), -1)[:, 0]
+                story.report(old, f"FR{table.LOST}", lost, bits, moment, verb="write")
+            self.ledger.await_again(held[self.ledger.is_live(held)])
 
     def fill(self) -> tuple[bool, bool]:
         """Tells whether the buffer holds one number throughout, and whether that marks emptiness.
@@ -357,7 +411,7 @@ class RelayBuffer:
             rows = self._owned(rows)
             if not rows.size:
                 return
-            generations = [self.owners.generation(row) for row in rows.tolist()]
+            generations = self.owners.generations(rows)
             self._has_owners = True
             if self.lanes is not None and self.owners.drained is not False:
                 self.lanes.reused(rows, self.owners.drained)
@@ -393,7 +447,7 @@ class RelayBuffer:
     ) -> None:
         if rows.size == 0:
             return
-        within = scope.current()
+        within = self.scope()
         if within is not None:
             self.ledger.spare(np.unique(rows % len(self.ledger)))
         if within is scope.Scope.PEEK:
@@ -407,6 +461,19 @@ class RelayBuffer:
         self._poison_over(window, expression)
         self._in_doubt[rows] = False
         self.ledger.consume(rows, moment, seen.all_live)
+
+    @contextmanager
+    def by_the_host(self) -> Iterator[None]:
+        """What is told in a block the host does itself, at once."""
+        outer, self.is_by_host = self.is_by_host, True
+        try:
+            yield
+        finally:
+            self.is_by_host = outer
+
+    def scope(self) -> scope.Scope | None:
+        """Returns when what is gathered now is consumed, None for at once."""
+        return scope.Scope.PEEK if self.layout.reads_many else scope.current()
 
     def _retire_now(self, waiting: PutOff) -> None:
         with self.tally.lock:
@@ -562,7 +629,10 @@ class RelayBuffer:
         state, stale = self.ledger.state[rows], self.ledger.is_stale(rows)
         codes = table.judge(self.poison, bits, _beside(state, bits), _beside(stale, bits))
         # What was reported when it was written is not reported again.
-        codes = np.where(_beside(self.ledger.is_reported(rows), bits), np.uint8(table.GOOD), codes)
+        spoken_of = self.ledger.is_reported(rows)
+        if self.per_row > 1:
+            spoken_of = spoken_of | self._is_behind_the_end(expression, rows, state)
+        codes = np.where(_beside(spoken_of, bits), np.uint8(table.GOOD), codes)
         bad = codes != table.GOOD
         if bad.any() and self._is_written_unseen():
             doubted = _beside((self._in_doubt[rows] | bool(self.escapes)) & ~live, bits)
@@ -571,8 +641,25 @@ class RelayBuffer:
             places = np.broadcast_to(_beside(rows, bits), bits.shape)
             self._accuse(bits[bad], places[bad] % len(self.ledger), codes[bad], moment)
         if not all_live:
-            self._note_unseen(rows[~live], rows, bits, bad, moment)
+            self._note_unseen(rows[~live & ~spoken_of], rows, bits, bad, moment)
         return UNSEEN
+
+    def _is_behind_the_end(
+        self, expression: Any, rows: npt.NDArray[Any], state: npt.NDArray[np.uint8]
+    ) -> npt.NDArray[np.bool_]:
+        """Tells which units lie behind the last written one, in a stretch of each row.
+
+        Rows of several lengths are gathered as a rectangle: nobody uses what lies behind a row's
+        own end. A row of which nothing was written has none, and a list of positions means each.
+        """
+        is_list = rows.ndim == 1 and isinstance(expression, tuple)
+        is_list = is_list and isinstance(expression[-1], np.ndarray)
+        steps = np.diff(rows, axis=-1) if rows.ndim and not is_list else np.array([-1])
+        if not steps.size or steps.min() < 0 or steps.max() > 1:
+            return np.zeros(rows.shape, bool)
+        written = state != np.uint8(State.EMPTY)
+        so_far = np.logical_or.accumulate(written[..., ::-1], axis=-1)[..., ::-1]
+        return np.asarray(~so_far & written.any(axis=-1, keepdims=True))
 
     def _heed_other_writes(self, own: int = 0) -> None:
         """Looks whether torch wrote the memory more often than we saw, `own` times just now."""
@@ -648,9 +735,10 @@ def window_of(
     row_stride: int,
     memory: Memory,
     whole: bool,
+    count: int = 0,
 ) -> Window:
     """Returns the window of a tensor that lies at `offset` elements into a relay buffer."""
-    return Window(row_map(shape, strides, offset, row_stride), memory, whole)
+    return Window(row_map(shape, strides, offset, row_stride, count), memory, whole)
 
 
 def _beside(rows: npt.NDArray[Any], bits: npt.NDArray[Any]) -> npt.NDArray[Any]:

@@ -17,6 +17,7 @@ from pathlib import Path
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import torch
 
 if TYPE_CHECKING:
@@ -25,7 +26,9 @@ if TYPE_CHECKING:
     Function = ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.Module
 
 _BARE = ("empty", "zeros", "full", "empty_like", "zeros_like", "full_like", "empty_strided")
-_FACTORIES = frozenset(getattr(torch, name) for name in _BARE)
+_FACTORIES = frozenset(
+    getattr(module, name) for module in (torch, np) for name in _BARE if hasattr(module, name)
+)
 #: The same as methods of a tensor.
 _NEW = frozenset({"new_empty", "new_zeros", "new_full", "new_empty_strided"})
 #: Methods that pass on what they are called on, elsewhere or in another form.

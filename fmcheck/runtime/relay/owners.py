@@ -174,6 +174,15 @@ class Owners:
         """Returns the name of a row's owner in a generation, "" if it is not known any more."""
         return next((name for past, name in self._names[row] if past == generation), "")
 
+    def add_sinks(self, rows: Iterable[int]) -> None:
+        """Nobody is to be given these rows."""
+        self.sinks.update(rows)
+
+    def generations(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns how often each of some rows was handed out."""
+        self._reach(rows)
+        return self._generation[rows]
+
     def generation(self, row: int) -> int:
         """Returns how often a row was handed out."""
         return int(self._generation[row]) if row < len(self._generation) else 0

@@ -27,6 +27,7 @@ from fmcheck.runtime.relay.buffer import (
     Write,
     window_of,
 )
+from fmcheck.runtime.relay.layout import PLAIN, Layout, UnitOwners, of_units
 from fmcheck.runtime.relay.memory import Veil, VeiledMemory, bits_of, memory_of
 from fmcheck.runtime.relay.scope import CHECK
 
@@ -88,28 +89,43 @@ def relay_tensor(
     tally: Tally,
     bound: tuple[str, int] | None = None,
     sink_rows: Sequence[int] = (0,),
-    owners: Owners | None = None,
+    owners: Owners | UnitOwners | None = None,
     overwrite: str = "never",
     streams: Streams | None = None,
+    layout: Layout = PLAIN,
 ) -> RelayTensor:
     """Takes hold of a plain tensor that has become a relay buffer. Its values stay."""
     dtype = str(tensor.dtype).removeprefix("torch.")
-    row_stride = int(tensor.stride(0))
-    poison, device = poison_for(dtype, bound), str(tensor.device)
-    veils = device == "cpu" and poison.bits is not None and not wants_guard(tensor)
-    veil = Veil.like(tensor) if veils else None
-    memory = memory_of(tensor, veil, poison.bits or 0)
-    whole = window_of(tensor.shape, tensor.stride(), 0, row_stride, memory, whole=True)
-    told = (name, relay, whole, poison, sink_rows, tally, device, owners, overwrite)
     with unfollowed():
-        buffer = (on_device(tensor, *told) if wants_guard(tensor) else None) or RelayBuffer(*told)
-        buffer.take(tensor, veil)
+        base = layout.units(tensor)
+    poison, device = poison_for(dtype, bound), str(tensor.device)
+    guards = wants_guard(tensor) and layout.is_plain
+    veils = device == "cpu" and poison.bits is not None and not wants_guard(tensor)
+    veil = Veil.like(base) if veils else None
+    memory = memory_of(base, veil, poison.bits or 0)
+    rows, per_row = _row_count(base, layout), layout.per_row(tensor)
+    whole = window_of(base.shape, base.stride(), 0, int(base.stride(0)), memory, True, rows)
+    whose = of_units(owners, per_row)
+    told = (name, relay, whole, poison, sink_rows, tally, device, whose, overwrite)
+    with unfollowed():
+        buffer = (on_device(tensor, *told) if guards else None) or RelayBuffer(
+            *told, layout, per_row
+        )
+        buffer.layout = layout
+        if wants_guard(tensor) and not guards:
+            tally.note(f"buffer `{name}`: each access waits for the device (not rows in front)")
+        buffer.take(base, veil)
         buffer.streams = streams
         if streams is not None:
             streams.adopt(buffer)
-    made = alias(tensor, buffer, whole)
+    made = alias(tensor, buffer, whole if layout.is_plain else None)
     made.__dict__.update(tensor.__dict__)  # a mark such as that of `torch.nn.Buffer`
     return made
+
+
+def _row_count(base: torch.Tensor, layout: Layout) -> int:
+    """Returns how many rows there are to each step of an outer dimension, 0 without one."""
+    return len(base) if layout.row_dim else 0
 
 
 def wants_guard(tensor: torch.Tensor) -> bool:
@@ -131,6 +147,10 @@ def on_device(tensor: torch.Tensor, *told: Any) -> RelayBuffer | None:
 
 #: Makes a buffer whose ledger lies on its device: set by the device's room, which imports this one.
 make_on_device: Callable[..., RelayBuffer] | None = None
+
+
+#: Makes an array that is followed over a plain one: set by who follows NumPy, and imports this.
+as_array: Callable[[Any, RelayBuffer], Any] | None = None
 
 
 def alias(plain: torch.Tensor, buffer: RelayBuffer, window: Window | None = None) -> RelayTensor:
@@ -171,7 +191,8 @@ def _window_of_view(view: torch.Tensor, buffer: RelayBuffer) -> Window:
     row_stride = int(base.stride(0)) * base.element_size() // size
     veil = None if buffer.veil is None else buffer.veil.of_view(view, offset)
     memory = memory_of(view, veil, buffer.poison.bits or 0)
-    return window_of(view.shape, view.stride(), offset, row_stride, memory, whole=False)
+    rows = _row_count(base, buffer.layout)
+    return window_of(view.shape, view.stride(), offset, row_stride, memory, False, rows)
 
 
 # --- the engine's own call ---
@@ -228,6 +249,10 @@ def _out_of_sight(func: Call, args: Arguments, kwargs: Options) -> Any:
 def _escape(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that hands the memory out: whoever holds it may read and write without torch."""
     name = picks.name_of(func)
+    if name == "numpy" and type(args[0]) is RelayTensor and args[0]._plain.is_cpu:
+        buffer = args[0]._relay
+        if as_array is not None and not buffer.tally.sites.is_torch_calling(name):
+            return as_array(_made(func, plain(args), plain(kwargs)), buffer)
     for tensor in _relay_tensors(args[:1]):
         sites = tensor._relay.tally.sites
         if not sites.is_torch_calling(name):
@@ -435,10 +460,11 @@ def _move(tensor: RelayTensor) -> None:
         left.relay,
         left.tally,
         left.poison.bound,
-        left.sink_rows,
+        [unit // left.per_row for unit in left.sink_rows[:: left.per_row]],
         left.owners,
         left.overwrite,
         left.streams,
+        left.layout,
     )
     moved._relay.adopt_values()
     tensor._relay, tensor._window = moved._relay, moved._window
@@ -598,6 +624,21 @@ def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
         # A kernel that gathers a buffer and writes it may take the values out.
         both = tensor._relay in updated
         _enter_write(tensor, index, Write(updates=both, constant=both, picks=not both))
+
+
+def gathered(tensor: RelayTensor, expression: Any) -> None:
+    """Tells of a gather by an index of NumPy's, which was made on the same memory."""
+    _gathered(tensor, expression)
+
+
+def peeked(tensor: RelayTensor) -> None:
+    """Tells of a read of all of a tensor, which was made on the same memory."""
+    _enter_peek(tensor)
+
+
+def written(tensor: RelayTensor, expression: Any, how: Write) -> None:
+    """Tells of a write by an index of NumPy's, which was made on the same memory."""
+    _enter_write(tensor, expression, how)
 
 
 def _enter_told(tensor: RelayTensor, how: str, index: Any) -> None:

@@ -14,6 +14,8 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+
 from fmcheck.contract import Buffer, Contract, Opaque, Relay, applies
 from fmcheck.errors import SLIP, nearest
 from fmcheck.runtime.core import paths
@@ -116,7 +118,7 @@ class RelayHold:
         own = instance, *instances.names_of(instance)
         for name, value, put in list(instances.held_by(instance)):
             buffer = self.relay.buffer_for(name, self.version)
-            if buffer is None or not hasattr(value, "untyped_storage"):
+            if buffer is None or not _has_rows(value):
                 continue
             for kind in instances.others_that_hold(value, own):
                 self.tally.untrack(
@@ -200,9 +202,9 @@ class RelayHold:
     def _report_strays(self, instance: Any) -> None:
         for name, value, put in instances.held_by(instance):
             buffer = self.relay.buffer_for(name, self.version)
-            if buffer is None or type(value).__name__ != "Tensor":
+            if buffer is None or type(value).__name__ not in ("Tensor", "ndarray"):
                 continue
-            if not hasattr(value, "untyped_storage"):
+            if not _has_rows(value):
                 continue
             adopted = self._adopt(instance, name, buffer, value, has_values=True)
             if adopted is value:
@@ -268,7 +270,7 @@ class RelayHold:
                     buffer = self._known[name]
                 else:
                     buffer = self._known[name] = self.relay.buffer_for(name, self.version)
-                if buffer is not None and self.tally.active and hasattr(value, "untyped_storage"):
+                if buffer is not None and self.tally.active and _has_rows(value):
                     value = self._adopt(instance, name, buffer, value)
             original(instance, name, value)
 
@@ -305,6 +307,7 @@ class RelayHold:
 
         self.instances += 1
         self._adopt_the_rest(instance)
+        self._settle_sinks(instance)
         names = self.contract.device.device_modules
         devices.compare_kept_modules(instance, names, self.tally)
         if self.tally.keeper is not None:
@@ -347,7 +350,7 @@ class RelayHold:
         """Takes hold of buffers that were set past `__setattr__`, as frozen data classes do."""
         for name, value, put in instances.held_by(instance):
             buffer = self.relay.buffer_for(name, self.version)
-            if buffer is None or not hasattr(value, "untyped_storage"):
+            if buffer is None or not _has_rows(value):
                 continue
             adopted = self._adopt(instance, name, buffer, value, has_values)
             if adopted is not value:
@@ -372,22 +375,61 @@ class RelayHold:
             bind = adoption.Bind.AGAIN if has_values else adoption.Bind.IN_INIT
             if has_values is None:
                 bind = self._bind(instance, name)
-            owners = self._owners(instance)
-            return adoption.adopt(
-                value, name, buffer, self.relay, self.tally, bind, self.services, owners
+            owners, sinks = self._owners(instance), self._sinks(instance)
+            adopted = adoption.adopt(
+                value, name, buffer, self.relay, self.tally, bind, self.services, owners, sinks
             )
+            if has_values is None and bind is adoption.Bind.AGAIN:
+                self._bound_over(getattr(instance, name, None), adopted)
+            return adopted
         except Exception as err:
             if is_on_purpose(self.tally, err):
                 raise
             self._problem(f"buffer `{name}`: could not be instrumented: {err!r}")
             return value
 
+    def _bound_over(self, old: Any, adopted: Any) -> None:
+        """Judges a buffer that is bound in place of another one."""
+        from fmcheck.runtime.relay import devices
+
+        before, after = devices.buffer_of(old), devices.buffer_of(adopted)
+        if before is not None and after is not None and before is not after:
+            after.bound_over(before)
+
+    def _sinks(self, instance: Any) -> list[int]:
+        """Returns the sink rows of an instance: those that it has said so far, while it is made."""
+        sinks = []
+        for row in self.relay.sink_rows:
+            if isinstance(row, int):
+                sinks.append(row)
+                continue
+            try:
+                sinks.append(int(paths.look_up(row, {"self": instance})))
+            except (LookupError, TypeError, ValueError) as err:
+                if (threading.get_ident(), id(instance)) not in self._initialising:
+                    what = err if isinstance(err, LookupError) else f"`{row}` is no row: {err}"
+                    self._problem(f"sink_rows: {what}")
+        return sinks
+
+    def _settle_sinks(self, instance: Any) -> None:
+        """Says to the buffers of an instance which rows are sinks, now that it knows them all."""
+        from fmcheck.runtime.relay import devices
+
+        if all(isinstance(row, int) for row in self.relay.sink_rows):
+            return
+        sinks = self._sinks(instance)
+        for name, value, _ in instances.held_by(instance):
+            if self.relay.buffer_for(name, self.version) is not None:
+                known = devices.buffer_of(value)
+                if known is not None and known.tally is self.tally:
+                    known.learn_sinks(sinks)
+
     def _bind(self, instance: Any, name: str) -> Bind:
         """Returns when an attribute is being assigned."""
         from fmcheck.runtime.relay.adoption import Bind
 
         key = (threading.get_ident(), id(instance))
-        if key in self._restoring or hasattr(getattr(instance, name, None), "untyped_storage"):
+        if key in self._restoring or _has_rows(getattr(instance, name, None)):
             return Bind.AGAIN
         return Bind.IN_INIT if key in self._initialising else Bind.LATER
 
@@ -470,6 +512,11 @@ class OpaqueHold:
         rebind(function, watched)
         self.is_taken = True
         yield lambda: rebind(watched, function)
+
+
+def _has_rows(value: Any) -> bool:
+    """Tells whether a value is a tensor, or an array of NumPy's."""
+    return hasattr(value, "untyped_storage") or isinstance(value, np.ndarray)
 
 
 def _put_back(instance: Any, name: str, ours: Any, value: Any, put: Callable[[Any], None]) -> None:

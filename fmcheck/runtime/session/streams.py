@@ -154,6 +154,12 @@ class Streams:
         if lanes is not None and lanes.delay is not None:
             lanes.delay.adopt(buffer)
 
+    def bound(self, buffer: RelayBuffer) -> None:
+        """The engine has bound a new buffer with values: whoever made those has written it."""
+        if type(buffer.lanes) is RelayLanes:
+            for write in self.handover.memory_of(buffer.base).writes:
+                buffer.lanes.was_written(write.lane, write.count, write.moment)
+
 
 def _accelerators() -> list[str]:
     """Returns the kinds of devices here that may have streams: CUDA, and what torch names."""
