@@ -192,6 +192,47 @@ PAGES = {
         "of the slot. Padded rows point at the sink row.",
         seen_in=("sgl-project/sglang#26292", "sgl-project/sglang#24401"),
     ),
+    "FR202": CheckPage(
+        means=(
+            "A graph was about to be replayed while a real row of an input held a placeholder "
+            "or an invalid value, such as a -1 that the device should have replaced with a "
+            "token."
+        ),
+        how=(
+            "Before the replay, each entry of the real rows of an input is checked against its "
+            "condition in `graph_inputs.head`."
+        ),
+        unseen="Fills that no `[[graph_inputs.fill]]` describes, and inputs without a condition. "
+        "Whether a valid value is the right one is for `copies_source`.",
+        fix=(
+            "Fill each placeholder before the replay: look for the requests that the fill "
+            "leaves out, such as one that was not in the last batch."
+        ),
+        seen_in=("vllm-project/vllm#40768", "vllm-project/vllm#42490"),
+    ),
+    "FR203": CheckPage(
+        means=(
+            "A graph was about to be replayed although the real rows of one of its inputs were "
+            "not written since the last replay: the step runs on the previous step's values."
+        ),
+        how="While a fill runs, torch's dispatcher shows which elements its operators write. Each "
+        "real row of an input in `graph_inputs.rewritten` must have been written.",
+        unseen="Inputs that `rewritten` does not name. Where NumPy, a kernel or compiled code may "
+        "have written, entries that did not change are counted as not followed.",
+        fix=(
+            "Copy the input on each path through the fill; if another method fills it, list "
+            "that one in the `methods` of the fill."
+        ),
+        seen_in=("sgl-project/sglang#24401",),
+    ),
+    "FR204": CheckPage(
+        means="A padded entry read the sink row of a relay buffer, and it held what a capture or "
+        "an earlier padded write had left there.",
+        how="A gather that reads a sink row compares what it holds with `sink_holds`.",
+        unseen="Buffers without `sink_holds`, and buffers on a device.",
+        fix="Reset the sink row after the capture, and mask padded entries where rows are written.",
+        seen_in=("lightseekorg/tokenspeed#700",),
+    ),
     "FR301": CheckPage(
         means="Relay rows or values are on a different device than the buffer: the access copies "
         "and waits, or fails, on some devices only.",

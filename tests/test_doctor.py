@@ -38,6 +38,12 @@ SABOTAGE = {
     "FR109": "from fmcheck.runtime.core import table\ntable.of_owned_write = lambda *_: 0\n",
     "FR110": "from fmcheck.runtime.relay.buffer import RelayBuffer\n"
     "RelayBuffer.repeats = lambda *_: None\n",
+    "FR202": "from fmcheck.runtime.graphs.tails import HostTail\n"
+    "HostTail.judge_values = lambda *_: None\n",
+    "FR203": "from fmcheck.runtime.graphs.tails import HostTail\n"
+    "HostTail.judge_rewritten = lambda *_: None\n",
+    "FR204": "from fmcheck.runtime.relay.buffer import RelayBuffer\n"
+    "RelayBuffer._judge_sinks = lambda *_: None\n",
     "FR401": "from fmcheck.runtime.core import clocks\n"
     "clocks.Shadow._unordered = lambda *_: iter(())\n",
     "FR402": "from fmcheck.runtime.order.lifetimes import Lifetimes\n"

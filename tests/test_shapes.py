@@ -525,3 +525,19 @@ def test_an_array_that_cannot_be_followed_is_named(bench: Bench) -> None:  # noq
     engine.Blocks()
     (problem,) = watch.coverage().problems
     assert "buffer `names`: could not be taken hold of" in problem
+
+
+# --- what the sink holds ---
+
+
+def test_a_sink_that_holds_what_a_capture_left_is_reported(bench: Bench) -> None:  # noqa: F811
+    engine, watch = begun(bench, declared("Tokens", "tokens", "sink_holds = 0"))
+    made, rows = engine.Tokens(), torch.tensor([1, 0, 0])
+    made.tokens[rows] = torch.tensor([7, 0, 0])
+    made.tokens[rows]
+    assert codes(watch) == []
+    made.tokens[rows] = torch.tensor([7, 9, 9])
+    made.tokens[rows]
+    (violation,) = watch.drain()
+    assert (violation.code, violation.rows, violation.values) == ("FR204", (0,), ("9",))
+    assert violation.expected == "0 in the sink row"

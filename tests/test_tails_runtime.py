@@ -705,3 +705,91 @@ def test_a_path_that_only_one_object_was_given_is_no_slip() -> None:
         vars(slots)["max_bs"] = MOST
         slots.fill(2, 4, raw_tokens=3, padded_tokens=8)
         assert set(found(watch)) == {"Slots.positions"}
+
+
+# --- the entries of real rows ---
+
+WITH_HEADS = CONTRACT.replace(
+    '    valid = { lens = "> 0" }\n',
+    '    valid = { lens = "> 0" }\n'
+    '    head = { ids = ">= 0", lens = "> 0", hidden = "> 0" }\n'
+    '    rewritten = ["ids", "positions"]\n',
+).replace("copies_source = true", "copies_source = false")
+
+
+@pytest.fixture(params=["host", "device"])
+def heads(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    module: Any = ModuleType("toy_engine")
+    for kind in (Runner, Slots, Graph):
+        setattr(module, kind.__name__, kind)
+    monkeypatch.setitem(sys.modules, "toy_engine", module)
+    watch = Watch([parse_contract(WITH_HEADS, "toy.toml")])
+    monkeypatch.setattr(open_fill, "compares_on_device", request.param == "device")
+    watch.start()
+    yield watch
+    watch.stop()
+
+
+def of_heads(watch: Watch) -> set[tuple[str, str, tuple[int, ...], tuple[str, ...]]]:
+    assert watch.coverage().problems == ()
+    assert watch.tally.broken == {}
+    return {(one.code, one.buffer, one.rows, one.values) for one in watch.drain()}
+
+
+@pytest.mark.parametrize("padded", [PADDED, RAW])
+def test_heads_that_were_filled_are_right(heads: Watch, padded: int) -> None:
+    runner = Runner()
+    for size in (RAW, 1):
+        runner.run(Step(size, padded))
+    assert of_heads(heads) == set()
+
+
+@pytest.mark.parametrize("padded", [PADDED, RAW])
+def test_a_placeholder_in_a_real_row_is_reported(heads: Watch, padded: int) -> None:
+    def leave(runner: Any) -> None:
+        runner.inputs["ids"][1] = -1
+        runner.inputs["hidden"][0, 1] = -0.5
+
+    Runner().run(Step(padded=padded, also=leave))
+    assert of_heads(heads) == {
+        ("FR202", "Runner.ids", (1,), ("-1",)),
+        ("FR202", "Runner.hidden", (0,), ("-0.5",)),
+    }
+
+
+def test_a_placeholder_in_the_tail_is_the_tails_affair(heads: Watch) -> None:
+    Runner().run(Step(also=lambda runner: runner.inputs["ids"][RAW:].fill_(-1)))
+    assert of_heads(heads) == set()
+
+
+@pytest.mark.parametrize("padded", [PADDED, RAW])
+def test_an_input_that_a_fill_leaves_out_is_reported(heads: Watch, padded: int) -> None:
+    Runner().run(Step(padded=padded, skipped=("ids",)))
+    assert of_heads(heads) == {("FR203", "Runner.ids", (0, 1), ("5", "5"))}
+
+
+def test_a_row_that_a_fill_leaves_out_is_reported(heads: Watch) -> None:
+    def some(runner: Any) -> None:
+        runner.inputs["positions"][:3] = 4
+
+    Runner().run(Step(skipped=("positions",), also=some))
+    assert of_heads(heads) == {("FR203", "Runner.positions", (3,), ("5",))}
+
+
+def test_a_head_that_nobody_was_seen_to_write_is_counted(heads: Watch) -> None:
+    def past_torch(runner: Any) -> None:
+        runner.inputs["ids"].numpy()[:RAW] = OLD
+
+    Runner().run(Step(skipped=("ids",), also=past_torch))
+    assert of_heads(heads) == set()
+    untracked = {what for what, _, _ in heads.coverage().untracked}
+    assert "heads" in untracked
+
+
+def test_a_wrong_condition_of_a_head_is_named() -> None:
+    from fmcheck.errors import UsageError
+
+    text = WITH_HEADS.replace('ids = ">= 0"', 'ids = "!= -1"')
+    with pytest.raises(UsageError) as caught:
+        parse_contract(text, "toy.toml")
+    assert "key `graph_inputs.head.ids`: expected `>= N` or `> N`, got `!= -1`" in str(caught.value)

@@ -235,6 +235,8 @@ def _check_registry(registry: Registry, where: str, key: str) -> None:
 def _check_graph_inputs(inputs: GraphInputs, where: str) -> None:
     for name, text in inputs.valid.items():
         _check_valid(text, where, f"graph_inputs.valid.{name}")
+    for name, text in inputs.head.items():
+        _check_valid(text, where, f"graph_inputs.head.{name}")
     for number, fill in enumerate(inputs.fill):
         _check_fill(fill, where, f"graph_inputs.fill[{number}]")
     for number, replay in enumerate(inputs.replay):

@@ -55,7 +55,8 @@ class Buffer(_Part, frozen=True, kw_only=True):
     buffer that some modes of the engine fill and nobody reads: from its first gather on, never.
     `reads` is `once`, or `many` where a gather leaves the value there for the next one. `row_dim`
     is the dimension that counts the rows. `unit` is what is written and read by itself: a `row`, an
-    `element` `[row, position]`, or a number of columns side by side.
+    `element` `[row, position]`, or a number of columns side by side. `sink_holds` is what the sink
+    rows hold whenever a padded entry reads them.
     """
 
     name: str
@@ -66,6 +67,7 @@ class Buffer(_Part, frozen=True, kw_only=True):
     reads: str = "once"
     row_dim: int = 0
     unit: str | int = "row"
+    sink_holds: int | None = None
 
     @property
     def columns(self) -> int:
@@ -303,8 +305,10 @@ class GraphInputs(_Part, frozen=True, kw_only=True):
     tail is harmless, whatever the rest says. `holds` is what a tail holds after
     every fill, unless the fill says otherwise. All are names or globs.
 
-    At run time: `valid` (`> 0`) is what it must be besides. `batch_dim` is the dimension that is
-    padded, where that is not the first.
+    At run time: `valid` (`> 0`) is what it must be besides. `head` is what every entry of a real
+    row must be when a graph reads it: no placeholder. `rewritten` name those whose real rows each
+    fill writes: a step that leaves one out replays the last step's. `batch_dim` is the dimension
+    that is padded, where that is not the first.
     """
 
     row_indices: tuple[str, ...] = ()
@@ -313,6 +317,8 @@ class GraphInputs(_Part, frozen=True, kw_only=True):
     tail_may_stay: tuple[str, ...] = ()
     holds: dict[str, int] = {}
     valid: dict[str, str] = {}
+    head: dict[str, str] = {}
+    rewritten: tuple[str, ...] = ()
     batch_dim: dict[str, int] = {}
     registry: tuple[Registry, ...] = ()
     fill: tuple[Fill, ...] = ()

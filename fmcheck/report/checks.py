@@ -19,6 +19,11 @@ MEANING = {
     "FR110": "One write put two different values into the row.",
     "FR201": "A graph was about to be replayed while the padded tail of one of its inputs was "
     "stale.",
+    "FR202": "A graph was about to be replayed with a placeholder in a real row of one of its "
+    "inputs.",
+    "FR203": "A graph was about to be replayed with an input's real rows left over from the "
+    "last step.",
+    "FR204": "A padded entry read the sink row, whose content was not what the contract requires.",
     "FR301": "Relay rows or values are on a different device than their buffer.",
     "FR401": "Two streams accessed the same row, and no fence orders them.",
     "FR402": "A tensor was used on another stream after its memory had been freed.",

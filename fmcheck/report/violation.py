@@ -47,7 +47,7 @@ KEYS = (
 )
 ABSENT = "-"
 #: Of these, the last accesses of the row are the story.
-_LIFE_OF_A_ROW = frozenset({"FR101", "FR102", "FR103", "FR104", "FR105", "FR109", "FR110"})
+_LIFE_OF_A_ROW = frozenset({"FR101", "FR102", "FR103", "FR104", "FR105", "FR109", "FR110", "FR204"})
 # Where no other stream has a part in the story, these tell nothing.
 _PLAIN_STREAMS = frozenset({"", "cpu", "default stream"})
 

@@ -57,6 +57,14 @@ class RowOwners(Protocol):
         """Tells which rows somebody holds."""
 
 
+class Laid(Protocol):
+    """How a buffer is read."""
+
+    @property
+    def sink_holds(self) -> int | None:
+        """What its sinks hold, None where that is not said."""
+
+
 class Buffer(Protocol):
     """What a violation says of the buffer that it was found in."""
 
@@ -68,6 +76,10 @@ class Buffer(Protocol):
     sink_rows: Sequence[int]
     per_row: int
     escapes: dict[tuple[str, int], int]
+
+    @property
+    def layout(self) -> Laid:
+        """How it is read."""
 
     @property
     def whole(self) -> Whole:
@@ -259,6 +271,8 @@ def neighbours(buffer: Buffer, rows: npt.NDArray[Any]) -> Iterator[Neighbour]:
 
 def _expected(buffer: Buffer, code: str) -> str:
     """Returns what a value had to be; what an access needed is the check's own sentence."""
+    if code == "FR204":
+        return f"{buffer.layout.sink_holds} in the sink row"
     if code != "FR105" or buffer.poison.bound is None:
         return ""
     sign, limit = buffer.poison.bound

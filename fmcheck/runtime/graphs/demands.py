@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import fnmatch
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -20,7 +20,8 @@ class Demand:
 
     `path` leads to the number where the contract names one; `bound` is what each value must be
     besides. `rule` is the contract's key. An input that is not `always` filled is judged only where
-    the fill was seen to write it.
+    the fill was seen to write it. Of the entries before the tail, `head` is what each must be, and
+    `rewritten` tells that the fill writes them all. Where `of_head_only`, the tail may be anything.
     """
 
     expected: int | None
@@ -28,6 +29,14 @@ class Demand:
     path: str = ""
     bound: tuple[str, int] | None = None
     always: bool = False
+    head: tuple[str, int] | None = None
+    rewritten: bool = False
+    of_head_only: bool = False
+
+    @property
+    def is_of_head(self) -> bool:
+        """Tells whether anything is demanded of the entries before the tail."""
+        return self.head is not None or self.rewritten
 
     @property
     def sentence(self) -> str:
@@ -50,8 +59,20 @@ class Demands:
         """Returns what the tail of an input must hold, None if it may hold anything."""
         key = (name, is_mask)
         if key not in self._known:
-            self._known[key] = self._made(name, is_mask)
+            self._known[key] = self._with_head(name, self._made(name, is_mask))
         return self._known[key]
+
+    def _with_head(self, name: str, demand: Demand | None) -> Demand | None:
+        """Adds what is demanded of the entries before the tail."""
+        if self.fill.only and not _matches(name, self.fill.only):
+            return demand
+        head = _condition(_entry(name, self.declared.head))
+        rewritten = _matches(name, self.declared.rewritten)
+        if head is None and not rewritten:
+            return demand
+        of_head_only = demand is None
+        demand = demand or Demand(None, "head" if head else "rewritten")
+        return replace(demand, head=head, rewritten=rewritten, of_head_only=of_head_only)
 
     def _made(self, name: str, is_mask: bool) -> Demand | None:
         declared, bound = self.declared, self._bound(name)
@@ -75,15 +96,18 @@ class Demands:
         return None
 
     def _bound(self, name: str) -> tuple[str, int] | None:
-        text = _entry(name, self.declared.valid)
-        if not text:
-            return None
-        sign, _, limit = text.partition(" ")
-        return sign, int(limit)
+        return _condition(_entry(name, self.declared.valid))
 
     def dim(self, name: str) -> int:
         """Returns the dimension of an input that is padded."""
         return int(_entry(name, self.declared.batch_dim) or 0)
+
+
+def _condition(text: str | None) -> tuple[str, int] | None:
+    if not text:
+        return None
+    sign, _, limit = text.partition(" ")
+    return sign, int(limit)
 
 
 def _matches(name: str, patterns: tuple[str, ...]) -> bool:

@@ -155,6 +155,28 @@ class DeviceTail:
                 self._record("head", bits).enter(head != values, head, 0, by, None)
         return None
 
+    def judge_values(self, end: int) -> Found | None:
+        """Enters where the entries of real rows are not what each must be."""
+        assert self._demand.head is not None
+        sign, limit = self._demand.head
+        with unheard():
+            values = self._along(self._tensor.detach())[:end]
+            bad = ~COMPARISONS[sign](values, limit)
+            self._enter_head("values", bad, end)
+        return None
+
+    def judge_rewritten(self, end: int) -> Found | None:
+        """Enters where the fill did not write the entries of real rows."""
+        with unheard():
+            left = self._untouched & (bits_of(self._tensor) == self._before)
+            self._enter_head("rewritten", self._along(left)[:end], end)
+        return None
+
+    def _enter_head(self, part: str, bad: torch.Tensor, end: int) -> None:
+        bits = self._along(bits_of(self._tensor))
+        by = torch.full((), BY_FILL, device=bits.device)
+        self._record(part, bits).enter(bad, bits[:end], 0, by, None)
+
     def _wrong(self, region: torch.Tensor) -> torch.Tensor:
         """Tells which entries hold what they must not, whoever wrote it."""
         bad = torch.zeros(region.shape, dtype=torch.bool, device=region.device)

@@ -304,8 +304,8 @@ class FillHold:
         with self.tally.lock:
             self.tally.report(
                 Violation(
-                    code=_CODE,
-                    name=CHECKS[_CODE],
+                    code=what.code,
+                    name=CHECKS[what.code],
                     buffer=f"{owner}.{what.name}",
                     rows=found.entries,
                     row_count=found.count,

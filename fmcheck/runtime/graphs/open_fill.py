@@ -44,6 +44,17 @@ _IN_DOUBT = (
 )
 
 
+_HEADS = {
+    "head": (
+        "the batch's values in the entries before the tail",
+        "fill.copies_source",
+        "FR201",
+    ),
+    "values": ("{} in each entry of a real row", "head", "FR202"),
+    "rewritten": ("a write of each real row in this fill", "rewritten", "FR203"),
+}
+
+
 @dataclass(frozen=True, slots=True)
 class Input:
     """A part of a graph input, in one call: its tail, its head, or row 0 of the mapping."""
@@ -53,11 +64,17 @@ class Input:
     tensor: torch.Tensor
     expected: str
     rule: str
+    code: str = "FR201"
 
-    def head(self) -> Input:
-        """Returns the part before the tail."""
-        expected = "the batch's values in the entries before the tail"
-        return dataclasses.replace(self, part="head", expected=expected, rule="fill.copies_source")
+    def of(self, part: str, demand: Demand) -> Input:
+        """Returns another part: the head as it was copied, its values, or that it was written."""
+        if part == "tail":
+            return self
+        expected, rule, code = _HEADS[part]
+        bound = " ".join(map(str, demand.head or ()))
+        return dataclasses.replace(
+            self, part="head", expected=expected.format(bound), rule=rule, code=code
+        )
 
     def notes(self, found: Found) -> tuple[str, ...]:
         """Returns what else a reader wants to know."""
@@ -76,6 +93,7 @@ class _Followed:
     demand: Demand
     axis: str
     raw: int
+    real: int
     per_row: int
     tail: Tail
     trace: Trace
@@ -223,17 +241,16 @@ class OpenFill:
         for name, axis, tensor, slot in self._inputs():
             demand = self._demand(name, tensor, slot)
             if demand is not None:
-                raw, rows = sizes[axis]
-                self._follow(name, axis, tensor, demand, raw, rows, _member(source, name))
+                self._follow(name, axis, tensor, demand, sizes[axis], _member(source, name))
 
-    def _sizes(self, axis: str) -> tuple[int, int]:
-        """Returns how many rows of an axis are real, and how many there may be."""
+    def _sizes(self, axis: str) -> tuple[int, int, int]:
+        """Returns where the tail of an axis begins, how many rows may be, and how many are real."""
         declared = self.hold.fill.axis[axis]
         raw, rows = int(self._look_up(declared.raw)), int(self._look_up(declared.capacity))
         early = not self.hold.fill.settled_by and paths.root(declared.padded) not in _LATE
         if early and int(self._look_up(declared.padded)) <= raw:
-            return rows, rows  # nothing is padded
-        return raw, rows
+            return rows, rows, raw  # nothing is padded
+        return raw, rows, raw
 
     def _inputs(self) -> Iterator[tuple[str, str, torch.Tensor, Any]]:
         """Yields name, axis, tensor and slot of each input that is there."""
@@ -269,21 +286,22 @@ class OpenFill:
         axis: str,
         tensor: torch.Tensor,
         demand: Demand,
-        raw: int,
-        rows: int,
+        sizes: tuple[int, int, int],
         brought: Any,
     ) -> None:
+        raw, rows, real = sizes
         dim = self.hold.demands.dim(name)
         per_row, rest = divmod(tensor.shape[dim], rows) if rows else (0, 0)
         start = raw * per_row
-        if rest or start >= tensor.shape[dim] or not per_row or not can_be_followed(tensor):
+        is_full = start >= tensor.shape[dim] and not demand.is_of_head
+        if rest or is_full or not per_row or not can_be_followed(tensor):
             return
         source = plain(brought) if isinstance(brought, torch.Tensor) else None
         if source is not None and _reaches(source, tensor, dim, start):
             source = None  # the fill may have gone over it since
         tail, trace = self._tail(name, tensor, dim, start, demand), Trace(tensor)
         self._followed.append(
-            _Followed(name, tensor, demand, axis, raw, per_row, tail, trace, source)
+            _Followed(name, tensor, demand, axis, raw, real, per_row, tail, trace, source)
         )
 
     def _tail(
@@ -300,13 +318,13 @@ class OpenFill:
         told = what or Input(name, "tail", tensor, demand.sentence, demand.rule)
 
         def record(part: str, bits: torch.Tensor) -> Record:
-            return self._record(told.head() if part == "head" else told, bits)
+            return self._record(told.of(part, demand), bits)
 
         return DeviceTail(tensor, dim, start, demand, self.hold.unseen, record)
 
     def _record(self, what: Input, bits: torch.Tensor) -> Record:
         """Returns where finds on a device are entered."""
-        kind = (what.part, tuple(bits.shape), bits.dtype, bits.device)
+        kind = (what.part, what.rule, tuple(bits.shape), bits.dtype, bits.device)
         key = (self.owner, what.name, kind, self.site)
         if key not in self.hold.records:
             self.hold.records[key] = (Record(bits, what.tensor.dtype), what)
@@ -324,8 +342,21 @@ class OpenFill:
                 continue  # given another tensor, which the graph does not know: no tail's fault
             if one.axis not in padded:
                 padded[one.axis] = int(self._look_up(axes[one.axis].padded))
-            if padded[one.axis] > one.raw:
+            if one.demand.is_of_head:
+                self._judge_head(one)
+            if padded[one.axis] > one.raw and not one.demand.of_head_only:
                 self._judge(one, padded[one.axis])
+
+    def _judge_head(self, one: _Followed) -> None:
+        """Judges the entries of real rows, padded or not."""
+        end = one.real * one.per_row
+        self.hold.tally.checked.add(self.hold.contract.engine.name)
+        if one.demand.head is not None and (found := one.tail.judge_values(end)) is not None:
+            self._tell(one.what.of("values", one.demand), found)
+        if one.demand.rewritten and (found := one.tail.judge_rewritten(end)) is not None:
+            self._tell(one.what.of("rewritten", one.demand), found)
+        elif one.demand.rewritten and one.tail.is_in_doubt:
+            self.hold.tally.untrack("heads", one.trace.why or UNSEEN)
 
     def _judge(self, one: _Followed, padded: int) -> None:
         self._padded = True
@@ -339,7 +370,7 @@ class OpenFill:
         if self.hold.fill.copies_source and one.source is not None:
             found = one.tail.judge_head(one.source)
             if found is not None:
-                self._tell(one.what.head(), found)
+                self._tell(one.what.of("head", one.demand), found)
 
     def _judge_mapping(self, mapping: torch.Tensor) -> None:
         name = paths.last(self.hold.fill.mapping)

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
 SHOWN = 8
 BY_FILL, BY_NOBODY, UNKNOWN = range(3)
 
+_FLOATS = {torch.float64: "f8", torch.float32: "f4", torch.float16: "f2"}
 _SAME_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
@@ -72,6 +73,12 @@ class Tail(Protocol):
 
     def judge_head(self, source: torch.Tensor) -> Found | None:
         """Compares what lies before the tail with where it was copied from."""
+
+    def judge_values(self, end: int) -> Found | None:
+        """Holds the first entries, those of real rows, against what each must be."""
+
+    def judge_rewritten(self, end: int) -> Found | None:
+        """Looks whether the fill wrote the first entries, those of real rows."""
 
 
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
@@ -154,6 +161,30 @@ class HostTail:
             return None
         bad = head != values
         return _found(bad, head, 0, self._tensor.dtype, BY_FILL) if bad.any() else None
+
+    def judge_values(self, end: int) -> Found | None:
+        """Holds the first entries, those of real rows, against what each must be."""
+        assert self._demand.head is not None
+        sign, limit = self._demand.head
+        head = self._along(self._array)[:end]
+        values = head.view(self._kind) if self._kind else head
+        bad = ~np.asarray(COMPARISONS[sign](values, limit))
+        return _found(bad, head, 0, self._tensor.dtype, BY_FILL) if bad.any() else None
+
+    def judge_rewritten(self, end: int) -> Found | None:
+        """Looks whether the fill wrote the first entries, those of real rows."""
+        still = self._array == self._before
+        doubtful, left = (
+            self._along(marks & still)[:end] for marks in (self._doubtful, self._untouched)
+        )
+        self.is_in_doubt = self.is_in_doubt or bool(doubtful.any())
+        head = self._along(self._array)[:end]
+        return _found(left, head, 0, self._tensor.dtype, BY_NOBODY) if left.any() else None
+
+    @property
+    def _kind(self) -> str:
+        """The dtype of floats as NumPy has it, "" for whole numbers and what it has no name for."""
+        return _FLOATS.get(self._tensor.dtype, "")
 
     def _wrong(self, region: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Tells which entries hold what they must not, whoever wrote it."""

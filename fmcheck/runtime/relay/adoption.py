@@ -96,7 +96,7 @@ def adopt(
         owners,
         buffer.overwrite,
         services.streams,
-        Layout(buffer.row_dim, buffer.columns, buffer.reads == MANY),
+        Layout(buffer.row_dim, buffer.columns, buffer.reads == MANY, buffer.sink_holds),
     )
     _begin(made._relay, tensor, name, bind, is_array)
     tally.buffers += 1

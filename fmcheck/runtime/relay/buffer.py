@@ -622,6 +622,8 @@ class RelayBuffer:
             self._guards_writes = self.owners is not None and self.overwrite != "always"
         self._heed_other_writes()
         bits = window.memory.read(expression)
+        if self.layout.sink_holds is not None:
+            self._judge_sinks(rows, moment)
         all_live = self.ledger.all_live(rows)
         if all_live and self.poison.clears(bits):
             return Seen(all_live=True)
@@ -643,6 +645,18 @@ class RelayBuffer:
         if not all_live:
             self._note_unseen(rows[~live & ~spoken_of], rows, bits, bad, moment)
         return UNSEEN
+
+    def _judge_sinks(self, rows: npt.NDArray[Any], moment: int) -> None:
+        """Reports sinks that are read, and hold something else than the contract says."""
+        read = np.intersect1d(rows % len(self.ledger), self._sink)
+        if not read.size:
+            return
+        bits = self.whole.memory.read(read).reshape(len(read), -1)
+        wrong = self.poison.values(bits) != self.layout.sink_holds
+        bad = wrong.any(axis=1)
+        if bad.any():
+            found = bits[bad, wrong[bad].argmax(axis=1)]
+            story.report(self, f"FR{table.SINK_CONTENT}", read[bad], found, moment)
 
     def _is_behind_the_end(
         self, expression: Any, rows: npt.NDArray[Any], state: npt.NDArray[np.uint8]

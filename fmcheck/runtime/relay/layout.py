@@ -24,15 +24,17 @@ MOST_UNITS = 1 << 22
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """How a buffer is laid out, in the contract's words.
+    """How a buffer is laid out and read, in the contract's words.
 
     `columns` is how many positions of a row are one unit, 0 where a whole row is. `reads_many`
-    tells that a gather leaves the value there for the next one.
+    tells that a gather leaves the value there for the next one, `sink_holds` what the sinks hold
+    whenever they are read.
     """
 
     row_dim: int = 0
     columns: int = 0
     reads_many: bool = False
+    sink_holds: int | None = None
 
     @property
     def is_plain(self) -> bool:

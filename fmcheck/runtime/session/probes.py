@@ -241,6 +241,32 @@ def _stale_tail(place: Place) -> str:
     return verdict(found, "FR201", healthy)
 
 
+def _of_the_head(code: str) -> Callable[[Place], str]:
+    def run(place: Place) -> str:
+        from fmcheck.runtime.session import tail_probes
+
+        wrong = {"head": -1} if code == "FR202" else {"head": None}
+        found, healthy = (tail_probes.fill_codes(place.device, **one) for one in (wrong, {}))
+        return verdict(found, code, healthy)
+
+    return run
+
+
+def _sink_content(place: Place) -> str:
+    from fmcheck.runtime.relay.layout import Layout
+
+    found: list[str] = []
+    healthy: list[str] = []
+    for told, value in ((found, 7), (healthy, 0)):
+        buf, rows, tally = _scratch(place)
+        buf._relay.layout = Layout(sink_holds=0)
+        buf[rows] = 5
+        buf[rows * 0] = value
+        buf[rows * 0]
+        told += [one.code for one in tally.drain()]
+    return verdict(found, "FR204", healthy)
+
+
 def _capture_identity(place: Place) -> str:
     from fmcheck.runtime.session import tail_probes
 
@@ -362,6 +388,9 @@ PROBES += [
     Probe("FR109", _row_probe("FR109", _unowned_write), ("cpu",)),
     Probe("FR110", _row_probe("FR110", _written_twice), ("cpu",)),
     Probe("FR201", _stale_tail, backends=(EAGER,)),
+    Probe("FR202", _of_the_head("FR202"), backends=(EAGER,)),
+    Probe("FR203", _of_the_head("FR203"), backends=(EAGER,)),
+    Probe("FR204", _sink_content, ("cpu",), (EAGER,)),
     Probe("FR301", _wrong_device, backends=(EAGER,)),
     Probe("FR401", _stream_race, backends=(EAGER,), of_streams=True),
     *(

@@ -22,10 +22,13 @@ _FILL = Fill(
 )
 
 
-def fill_codes(device: str | torch.device, reset: bool = True, rebind: bool = False) -> set[str]:
+def fill_codes(
+    device: str | torch.device, reset: bool = True, rebind: bool = False, head: int | None = 1
+) -> set[str]:
     """Returns what is said of a fill in scratch tensors that resets its tail, or forgets it.
 
-    With `rebind`, it makes a new tensor for what a graph would have captured.
+    With `rebind`, it makes a new tensor for what a graph would have captured. `head` is what it
+    writes to the real rows, None for nothing.
     """
 
     class Runner:
@@ -39,10 +42,13 @@ def fill_codes(device: str | torch.device, reset: bool = True, rebind: bool = Fa
                 self.rows = self.rows.clone()
             if reset:
                 self.rows[raw:padded] = 0
-            self.rows[:raw] = 1
+            if head is not None:
+                self.rows[:raw] = head
 
     tally = Tally()
-    declared = GraphInputs(row_indices=("rows",), fill=(_FILL,))
+    declared = GraphInputs(
+        row_indices=("rows",), head={"rows": ">= 0"}, rewritten=("rows",), fill=(_FILL,)
+    )
     held = FillHold(Contract(engine=Engine(name="probe"), graph_inputs=declared), _FILL, tally)
     scratch: Any = ModuleType("scratch")
     scratch.Runner = Runner
