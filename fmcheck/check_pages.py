@@ -217,7 +217,9 @@ PAGES = {
         means="A tensor's memory was given to another one while a side stream could still use it.",
         how="What is handed to another stream and freed without `record_stream`, a join or an "
         "owner is held against the clocks of the streams that used it.",
-        unseen="Memory that is managed outside of torch's allocator.",
+        unseen="Memory that is managed outside of torch's allocator. On a CPU an engine may have "
+        "no reason to call `record_stream`: before the first such call the finding is told of, and "
+        'fails nothing unless `fail-on = ["FR402"]` asks for it.',
         mend="Call `tensor.record_stream(stream)`, keep the tensor until the stream is done, or "
         "join the streams before it is let go.",
         seen_in=("sgl-project/sglang#17850", "InternLM/lmdeploy#4792"),
@@ -247,9 +249,11 @@ PAGES = {
     ),
     "FR405": CheckPage(
         means="A wait met an older record of its event than the one that its producer made: it "
-        "waited for the last step and not for this one.",
-        how="Each record has a number; a wait is held against the record that the write which it "
-        "protects came before.",
+        "waited for the last step and not for this one. Or it met a later one, of another stream, "
+        "and its producer's was lost.",
+        how="Each record has a number. A wait for an event of `streams.consumed_once` must meet "
+        "one that no earlier step has waited for; and a record that nobody waited for must not lose "
+        "its place to one of another stream, which does not order it.",
         unseen="Events that are recorded or waited for out of Python's sight.",
         mend="Record before the wait is issued, and give each request that is in flight an event "
         "of its own.",
