@@ -252,8 +252,8 @@ PAGES = {
         "waited for the last step and not for this one. Or it met a later one, of another stream, "
         "and its producer's was lost.",
         how="Each record has a number. A wait for an event of `streams.consumed_once` must meet "
-        "one that no earlier step has waited for; and a record that nobody waited for must not lose "
-        "its place to one of another stream, which does not order it.",
+        "one that no earlier step has waited for; and a record that nobody waited for must not "
+        "lose its place to one of another stream, which does not order it.",
         unseen="Events that are recorded or waited for out of Python's sight.",
         mend="Record before the wait is issued, and give each request that is in flight an event "
         "of its own.",
