@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fmcheck.errors import UsageError, nearest
-from fmcheck.finding import ADVISORY, CHECKS
+from fmcheck.finding import ADVISORY, CHECKS, SOMETIMES_ADVISORY
 from fmcheck.strict import convert, read_toml
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ def _read(path: Path) -> Located | None:
 def _settings(table: dict[str, object], path: Path, at: str) -> Settings:
     settings = convert(table, Settings, str(path), at)
     for number, code in enumerate(settings.fail_on):
-        _known(code, ADVISORY, f"fail-on[{number}]", path, at)
+        _known(code, ADVISORY | SOMETIMES_ADVISORY, f"fail-on[{number}]", path, at)
     for number, one in enumerate(settings.suppress):
         key = f"suppress[{number}]"
         _known(one.check, CHECKS, f"{key}.check", path, at)

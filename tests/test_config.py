@@ -134,3 +134,9 @@ def test_a_contract_in_a_settings_file_s_place_is_told_for_what_it_is(tmp_path, 
         'this is a contract: expected a settings file, with `contracts = ["mine.toml"]`'
         in capsys.readouterr().err
     )
+
+
+def test_what_is_advice_at_times_may_fail_a_run_too(tmp_path):
+    path = tmp_path / "pyproject.toml"
+    path.write_text('[tool.fmcheck]\nfail-on = ["FR402", "FR602"]\n')
+    assert find_settings(tmp_path).settings.fail_on == ("FR402", "FR602")

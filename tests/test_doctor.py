@@ -53,7 +53,7 @@ SABOTAGE = {
     "FR404": "from fmcheck.runtime.order.lifetimes import Lifetimes\n"
     "Lifetimes._host_reads = lambda *_: False\n",
     "FR405": "from fmcheck.runtime.order.stale_events import StaleEvents\n"
-    "StaleEvents._report = lambda *_: None\n",
+    "StaleEvents._tell = lambda *_: None\n",
     "FR501": "from fmcheck.runtime.steps.syncs import StepMode\n"
     "StepMode._told = lambda *_, **__: None\n",
     "FR502": "from fmcheck.runtime.steps.syncs import StepMode\n"

@@ -520,3 +520,28 @@ def test_probes_leave_the_lanes_of_the_session_alone(watch: Watch) -> None:
         assert virtual.current_lane() is inside
     assert virtual.current_lane() is outside
     assert watch.dead == ()
+
+
+@pytest.mark.parametrize("between", ["", "a wait", "an own event", "a fence"])
+def test_a_record_that_another_stream_takes_the_place_of_is_lost(between: str) -> None:
+    watch = Watch([parse_contract(CONTRACT, "toy.toml")], streams="tracked")
+    watch.start()
+    try:
+        first = torch.cpu.Stream()
+        second, reader = torch.cpu.Stream(), torch.cpu.Stream()
+        publish_ready = torch.cpu.Event()
+        publish_ready.record(first)
+        if between == "a wait":
+            reader.wait_event(publish_ready)
+        if between == "a fence":
+            second.wait_stream(first)
+        own = torch.cpu.Event() if between == "an own event" else publish_ready
+        own.record(second)
+        reader.wait_event(publish_ready)
+        found = watch.drain()
+        assert [one.code for one in found] == ([] if between else ["FR405"])
+        for one in found:
+            assert one.access.site.path == __file__
+            assert "on stream `first` came before it, and nobody waited for it" in one.notes[0]
+    finally:
+        watch.stop()

@@ -351,3 +351,57 @@ def test_a_random_delivery_is_one_of_the_two() -> None:
     seen = {delayed("random", seed)[1] for seed in range(10)}
     assert seen == {5, 6}
     assert delayed("random", 3) == delayed("random", 3)
+
+
+# --- a read may be the late side ---
+
+
+def overtaken(
+    mode: str, read: str, fenced: bool, used: bool = False
+) -> tuple[list[int], list[str]]:
+    """What a stream read of memory that another stream writes afterwards, and what was reported."""
+    watch = Watch([], streams=mode)
+    watch.start()
+    try:
+        relay = Relay(watch)
+        plain, target = torch.full((8,), 5), torch.zeros(8, dtype=torch.int64)
+        source = relay.buf if read.startswith("relay") else plain
+        relay.buf[torch.arange(8)] = torch.full((8,), 5)
+        for stream in (relay.forward, relay.schedule):
+            stream.wait_stream(torch.cpu.current_stream())
+        with torch.cpu.stream(relay.schedule):
+            got = target
+            if read.endswith("gather"):
+                got = source[rows(1, 2)]
+            else:
+                target.copy_(source, non_blocking=True)
+            if used:
+                got.add_(0)
+            if fenced:
+                relay.forward.wait_event(relay.schedule.record_event())
+        with torch.cpu.stream(relay.forward):
+            source[rows(1, 2)] = torch.tensor([7, 8])
+        torch.cpu.synchronize()
+        return got[-2:].tolist() if read.endswith("gather") else got[1:3].tolist(), [
+            one.code for one in relay.found()
+        ]
+    finally:
+        watch.stop()
+
+
+READS = ("relay gather", "relay copy", "copy")
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_read_that_a_write_may_overtake_gets_what_that_leaves(read: str) -> None:
+    assert overtaken("tracked", read, fenced=False) == ([5, 5], ["FR401"])
+    assert overtaken("delayed", read, fenced=False) == ([7, 8], ["FR401"])
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_read_that_a_fence_lets_be_done_is_not_overtaken(read: str) -> None:
+    assert overtaken("delayed", read, fenced=True) == ([5, 5], [])
+
+
+def test_a_read_that_was_used_stays_as_it_is() -> None:
+    assert overtaken("delayed", "relay gather", fenced=False, used=True) == ([5, 5], ["FR401"])

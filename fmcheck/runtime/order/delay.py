@@ -6,8 +6,8 @@ by the host, gets the value from before each write that no fence lets it see: in
 always, in mode `random` by the throw of a seeded coin, after which everybody sees the write.
 
 The memory itself is always up to date: for a late read the old values are put in place, and taken
-out again when it is done. So a write after an unfenced read changes nothing that the read got:
-its value is out by then.
+out again when it is done. A write that nothing orders after a read changes what the read got, as
+long as nobody has used that (`lazy_reads.py`).
 """
 
 from __future__ import annotations
@@ -20,6 +20,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
+
+from fmcheck.runtime.order.lazy_reads import LazyReads
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -67,10 +69,12 @@ class Delay:
         self._seed = seed
         self._coin = None if seed is None else random.Random(seed)
         self._relays: dict[int, StoreBuffer] = {}
+        self._reads = LazyReads(fences, lambda: not self._is_out())
 
     def begin_test(self) -> None:
         """Throws the coin from its beginning: the next test sees what it would see alone."""
         self._coin = None if self._seed is None else random.Random(self._seed)
+        self._reads.clear()
         for relay in list(self._relays.values()):
             relay.stored.clear()
 
@@ -97,6 +101,7 @@ class Delay:
     def before(self, call: Call) -> Callable[[], None] | None:
         """Puts old values where the call may see nothing newer; returns what takes them out."""
         lane = self.fences.host if call.host else call.lane
+        self._reads.touched(call)
         written = {tensor.untyped_storage()._cdata for tensor in call.writes}
         for tensor in call.writes:
             if tensor.is_cpu:
@@ -120,7 +125,16 @@ class Delay:
         return put_back if undo else None
 
     def after(self, call: Call) -> None:
-        """Everything is done before the call and at its end."""
+        """A read may be late as well: one that a write here overtakes is made again."""
+        if call.writes and not call.host:
+            self._reads.written(call.writes, self._writer(call))
+        if call.reads and not call.host:
+            self._reads.note(call)
+
+    def _writer(self, call: Call) -> Lane:
+        """Returns the lane that writes: the host's own memory it writes at once."""
+        on_host = all(self.handover.memory_of(one).on_host for one in call.writes)
+        return self.fences.host if on_host and not call.is_async_copy else call.lane
 
     def _keep(self, tensor: torch.Tensor) -> None:
         """Keeps what a write in place is about to go over."""

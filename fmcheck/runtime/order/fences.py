@@ -12,7 +12,7 @@ from __future__ import annotations
 import itertools
 import sys
 import weakref
-from collections import deque
+from collections import OrderedDict, deque
 from dataclasses import dataclass, field, replace
 from typing import TYPE_CHECKING, Any
 
@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 HOST = "host"
 #: Happenings that each lane remembers.
 REMEMBERED = 64
+#: Records of events whose earlier record is remembered.
+_REPLACED = 1024
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,6 +168,8 @@ class Fences:
         self._names: set[str] = set()
         self._numbers = itertools.count(1)
         self._free: list[int] = []
+        # Of each record, the one of the same event that it took the place of; the last few.
+        self._replaced: OrderedDict[int, Record] = OrderedDict()
         self._host_version = 0
         self.host = self.open(lambda: HOST)
 
@@ -231,6 +235,16 @@ class Fences:
     def record(self, lane: Lane, moment: int | None = None) -> Record:
         """An event is recorded on a lane; the result stands for the event until its next record."""
         return self._release(lane, "record", self._moment(lane) if moment is None else moment)
+
+    def record_again(self, before: Record, made: Record) -> None:
+        """A record took the place of another one of the same event."""
+        self._replaced[made.happening.number] = before
+        if len(self._replaced) > _REPLACED:
+            self._replaced.popitem(last=False)
+
+    def replaced_by(self, record: Record) -> Record | None:
+        """Returns the record whose place another one took, None if that is not remembered."""
+        return self._replaced.get(record.happening.number)
 
     def wait(self, lane: Lane, record: Record | None, what: str = "wait") -> None:
         """A lane waits for a record; for None, an event that was never recorded, it does not."""

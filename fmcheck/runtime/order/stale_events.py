@@ -1,8 +1,9 @@
-"""FR405 stale-event: a wait that meets a record which an earlier step has consumed already.
+"""FR405 stale-event: a wait that meets another record of its event than its producer's.
 
 The contract names events that each step waits for anew. Where their producer did not record since,
 such a wait orders nothing. Without step functions, a stream that waits for one record twice is
-what is reported.
+what is reported. And where another stream has recorded the event before anybody waited for the
+producer's record, the wait meets the later one, and does not order the producer.
 """
 
 from __future__ import annotations
@@ -15,13 +16,14 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import CHECKS, Access, Violation
+from fmcheck.runtime.core.clocks import Epoch
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Site
-    from fmcheck.runtime.order.fences import Fences, Happening
+    from fmcheck.runtime.order.fences import Fences, Happening, Record
 
 _CODE = "FR405"
 _WAITS = frozenset({"wait", "synchronize"})
@@ -38,6 +40,7 @@ class StaleEvents:
         names = [name for one in contracts for name in one.streams.consumed_once]
         self._named = re.compile(rf"\b({'|'.join(map(re.escape, names))})\b") if names else None
         self._consumed: OrderedDict[tuple[int, int], int] = OrderedDict()
+        self._waited: OrderedDict[int, None] = OrderedDict()
         if names:
             fences.listeners.append(self._heard)
 
@@ -45,6 +48,10 @@ class StaleEvents:
         record = happened.after
         if record is None or happened.what not in _WAITS or self._named is None:
             return
+        self._waited[record.happening.number] = None
+        if len(self._waited) > _REMEMBERED:
+            self._waited.popitem(last=False)
+        self._look_for_lost(happened, record)
         moments = self.tally.moments
         step = moments.step_of(happened.moment)
         # All that one step waits for is one consumption; without steps, a stream's each wait is.
@@ -60,6 +67,29 @@ class StaleEvents:
             if name:
                 self._report(name, happened, first)
 
+    def _look_for_lost(self, happened: Happening, record: Record) -> None:
+        """Looks whether a record that nobody waited for lost its place to that of another stream.
+
+        One of the same stream comes after it, and orders it as well.
+        """
+        lost = self.fences.replaced_by(record)
+        if lost is None or lost.lane is record.lane or lost.happening.number in self._waited:
+            return
+        epoch = Epoch(lost.lane.number, lost.happening.count)
+        if self.fences.clocks.covers(happened.lane.number, epoch):
+            return
+        name = self._name_at(self._site(happened.moment))
+        if name:
+            self._waited[lost.happening.number] = None  # it is told of once
+            made, where = self._site(record.happening.moment), self._site(lost.happening.moment)
+            missing = f"an event for each stream that records `{name}`"
+            note = (
+                f"this wait met the record of {_line(made)} on stream `{record.lane.name}`: that "
+                f"of {_line(where)} on stream `{lost.lane.name}` came before it, and nobody waited "
+                "for it"
+            )
+            self._tell(name, happened, missing, note, (lost.happening, record.happening, happened))
+
     def _name_at(self, site: Site) -> str:
         """Returns the declared name that a line mentions, "" for any other line."""
         assert self._named is not None
@@ -67,16 +97,31 @@ class StaleEvents:
         return found.group(1) if found else ""
 
     def _report(self, name: str, happened: Happening, first: int) -> None:
-        tally, record = self.tally, happened.after
+        record = happened.after
         assert record is not None
-        site, made = self._site(happened.moment), record.happening
+        made = record.happening
+        step = self.tally.moments.step_of(first)
+        since = f" in step {step}" if step is not None else ""
+        note = (
+            f"the record was made at {_line(self._site(made.moment))}, and met at "
+            f"{_line(self._site(first))}{since} before: this wait orders nothing"
+        )
+        missing = f"a record of `{name}` on stream `{record.lane.name}` since then"
+        self._tell(name, happened, missing, note, (made, happened))
+
+    def _tell(
+        self,
+        name: str,
+        happened: Happening,
+        missing: str,
+        note: str,
+        history: tuple[Happening, ...],
+    ) -> None:
+        tally = self.tally
         with tally.lock:
-            if tally.seen_again((_CODE, name, site)):
+            if tally.seen_again((_CODE, name, self._site(happened.moment))):
                 return
-            recorded = self._site(made.moment)
-            step = tally.moments.step_of(first)
-            earlier = self._site(first)
-            since = f" in step {step}" if step is not None else ""
+            lanes = tuple(dict.fromkeys(one.lane for one in history))
             tally.report(
                 Violation(
                     code=_CODE,
@@ -91,13 +136,9 @@ class StaleEvents:
                     test=tally.test,
                     device="cpu",
                     pid=os.getpid(),
-                    missing=f"a record of `{name}` on stream `{record.lane.name}` since then",
-                    notes=(
-                        f"the record was made at {_line(recorded)}, and met at "
-                        f"{_line(earlier)}{since} before: this wait orders nothing",
-                        *self.fences.out_of_sight(),
-                    ),
-                    history=self.fences.history((made.lane, happened.lane), (made, happened)),
+                    missing=missing,
+                    notes=(note, *self.fences.out_of_sight()),
+                    history=self.fences.history(lanes, history),
                     confidence="incomplete" if self.fences.doubts else "",
                 )
             )

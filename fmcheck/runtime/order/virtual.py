@@ -274,7 +274,10 @@ def _weakly(stream: Any) -> Callable[[], Any]:
 
 
 def _record(fences: Fences, event: Any, stream: Any) -> None:
-    event._fmcheck_record = fences.record(lane_of(stream))
+    before = _record_of(event)
+    event._fmcheck_record = made = fences.record(lane_of(stream))
+    if before is not None:
+        fences.record_again(before, made)
     event._fmcheck_time = time.perf_counter()
 
 

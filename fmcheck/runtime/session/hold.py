@@ -14,8 +14,6 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
 from fmcheck.contract import Buffer, Contract, Opaque, Relay, applies
 from fmcheck.errors import SLIP, nearest
 from fmcheck.runtime.core import paths
@@ -516,7 +514,10 @@ class OpaqueHold:
 
 def _has_rows(value: Any) -> bool:
     """Tells whether a value is a tensor, or an array of NumPy's."""
-    return hasattr(value, "untyped_storage") or isinstance(value, np.ndarray)
+    if hasattr(value, "untyped_storage"):
+        return True
+    numpy = sys.modules.get("numpy")  # who has no array has no need of it
+    return numpy is not None and isinstance(value, numpy.ndarray)
 
 
 def _put_back(instance: Any, name: str, ours: Any, value: Any, put: Callable[[Any], None]) -> None:
