@@ -30,7 +30,7 @@ ROOMS = {
     "device": ("core", "relay", "steps", "order"),
     "session": ("core", "relay", "steps", "order", "graphs", "device"),
 }
-#: The linter's. What is in none of them is its face: the rule, the engine, the binding of contracts.
+#: The linter's. What is in none of them is its face: rule, engine, binding of contracts.
 LINT_ROOMS = {"source": (), "model": ("source",), "run": ("source", "model", "")}
 #: What a rule may import of the linter, and what the linter's face may.
 FOR_RULES = ("", "model", "source")
