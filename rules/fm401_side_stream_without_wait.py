@@ -10,7 +10,7 @@ from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.streams import CURRENT, Streams, streams_of
-from fmcheck.lint.model.vocabulary import ENTERED
+from fmcheck.lint.model.vocabulary import ENTERED, LAUNCHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -63,7 +63,11 @@ class SideStreamWithoutWait(FunctionRule):
     code = "FM401"
     name = "side-stream-without-wait"
     severity = Severity.WARNING
-    words = ((*ENTERED, "wait_event"),)
+    words = (
+        (*ENTERED, "wait_event*="),
+        ("with ", "with(", "wait_event"),
+        (*(f"{one}(" for one in sorted(LAUNCHES)), ".to(", "wait_event"),
+    )
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31341",
         "https://github.com/vllm-project/vllm/issues/47282",

@@ -13,7 +13,7 @@ from fmcheck.lint.source.imports import imports
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.text import line_starts, split_lines
 from fmcheck.lint.source.walking import walk
-from fmcheck.lint.source.words import stand
+from fmcheck.lint.source.words import renamed, stand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -184,11 +184,17 @@ class Module:
 
     def _other_names(self, group: Iterable[str]) -> tuple[str, ...]:
         found = dict.fromkeys(group)
-        for one in self.imports:
-            is_named = any(word in one.name for word in group)
-            if not is_named and any(word in one.target for word in group):
-                found[one.name] = None
+        for word in group:
+            for one in self.imports if word.partition("*")[0] in self._targets else ():
+                other = renamed(word, one.name, one.target)
+                if other is not None and not any(known in one.name for known in group):
+                    found[other] = None
         return tuple(found)
+
+    @cached_property
+    def _targets(self) -> str:
+        """All that the imports stand for, in one text."""
+        return "\n".join(one.target for one in self.imports)
 
     # Functions by name.
 
