@@ -24,7 +24,7 @@ demo: $(VENV)/.ready  ## findings in the source and at run time, on the built-in
 	$(BIN)/fmcheck lint --diff fixtures/demo; test $$? -eq 1
 	$(BIN)/fmcheck doctor --backend eager
 	$(BIN)/python -m pytest -p fmcheck fixtures/engine; test $$? -eq 1
-	@echo 'As meant: the linter found the two planted faults, one of which --fix would mend;'
+	@echo 'As meant: the linter found the two injected bugs, which --fix would fix;'
 	@echo 'every detector fires; and of the tests, only those of the healthy engine passed.'
 	@echo 'More to break: $(BIN)/python -m fixtures.engine --faults'
 
@@ -54,8 +54,9 @@ drives: $(VENV)/.ready  ## releases of SGLang and vLLM on CPU: healthy silent, p
 	$(BIN)/python -m tests.drives
 	$(BIN)/python -m tests.vllm_drives
 
-engines: $(VENV)/.ready  ## whole engines of SGLang on CPU, healthy and with a spoilt relay
+engines: $(VENV)/.ready  ## whole engines of SGLang and vLLM on CPU, healthy and with a spoilt relay
 	$(BIN)/python -m tests.engines
+	$(BIN)/python -m tests.vllm_engines
 
 reach: $(VENV)/.ready  ## child processes: each way to start one against each way to end, and kills
 	$(BIN)/python -m tests.reach

@@ -51,8 +51,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--fmcheck-mode",
         metavar="MODE",
         dest="fmcheck_mode",
-        help="what a violation does: fail its test, warn, halt (raise at the offending line); or "
-        "off: nothing is watched (default: fail with -p fmcheck, else off)",
+        help=(
+            "what a violation does: fail its test, warn, or halt (raise at the offending line); "
+            "off disables fmcheck (default: fail with -p fmcheck, else off)"
+        ),
     )
     group.addoption(
         "--fmcheck-config",
@@ -67,36 +69,38 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         dest="fmcheck_report",
         action="append",
         default=[],
-        help="write what was checked and found, by the file's ending: .json (the record, for "
+        help="write a report, in the format of the file's extension: .json (the record, for "
         "`fmcheck report`), .sarif (code scanning), .html (a page); may be given several times",
     )
     group.addoption(
         "--fmcheck-journal",
         metavar="DIR",
         dest="fmcheck_journal",
-        help="where each process writes what it checked and found, in a folder of its own that "
-        "stays (default: among the temporary files, and removed after a run in good order)",
+        help=(
+            "directory where each process keeps a separate record of what it checked and found "
+            "(default: a temporary directory, deleted if the run completes normally)"
+        ),
     )
     group.addoption(
         "--fmcheck-streams",
         metavar="MODE",
         dest="fmcheck_streams",
-        help="how streams are followed: tracked; delayed: a write is seen by other streams no "
-        "sooner than a fence makes them see it; random: or at any moment up to then; or off "
-        "(default: tracked)",
+        help=(
+            "how streams are simulated: tracked; delayed: other streams see a write only after "
+            "a fence; random: at any moment up to that fence; off (default: tracked)"
+        ),
     )
     group.addoption(
         "--fmcheck-seed",
         metavar="N",
         dest="fmcheck_seed",
-        help="what --fmcheck-streams=random perturbs streams by (default: drawn anew, and told)",
+        help="seed of --fmcheck-streams=random (default: random; printed in the report)",
     )
     group.addoption(
         "--fmcheck-trace",
         metavar="FILE",
         dest="fmcheck_trace",
-        help="a timeline of what happened on the streams, with what was found: a Chrome trace, "
-        "which https://ui.perfetto.dev opens",
+        help="write a timeline of the streams, with the findings, as a Chrome trace; open it at https://ui.perfetto.dev",
     )
     group.addoption(
         _ALLOW_UNCHECKED,
@@ -108,9 +112,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     )
     parser.addini("fmcheck_streams", "how fmcheck follows streams, unless --fmcheck-streams says")
     parser.addini("fmcheck_seed", "the seed of random streams, unless --fmcheck-seed says")
-    parser.addini(
-        "fmcheck_mode", "what a violation of fmcheck does, unless --fmcheck or FMCHECK_MODE says it"
-    )
+    parser.addini("fmcheck_mode", "what a violation does, unless --fmcheck or FMCHECK_MODE says so")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -141,7 +143,7 @@ def _fixture(request: pytest.FixtureRequest) -> Watched:
     """What fmcheck saw in this test: `violations`, `counts`, `sync()`, `expect(...)`."""
     session = request.config.stash.get(_SESSION, None)
     if session is None:
-        pytest.skip("asks what fmcheck found, and fmcheck is off: run with `-p fmcheck`")
+        pytest.skip("needs fmcheck, which is off: run with `-p fmcheck`")
     return session.outcomes.watched(request.node)
 
 
@@ -219,7 +221,7 @@ def _reports(config: pytest.Config, mode: str) -> tuple[Path, ...]:
     from fmcheck.report_files import checked
 
     if not mode:
-        raise UsageError("--fmcheck-report", "fmcheck is off: expected `-p fmcheck` beside it")
+        raise UsageError("--fmcheck-report", "fmcheck is off: add `-p fmcheck`")
     return checked(asked, "--fmcheck-report", config.invocation_params.dir)
 
 
@@ -534,13 +536,13 @@ class _Session:
 
         for title, found in (
             ("found outside of any test:", [one for one in self.outside if not one.test]),
-            ("found in a test that was over:", [one for one in self.outside if one.test]),
+            ("found after its test had ended:", [one for one in self.outside if one.test]),
         ):
             if found:
                 terminalreporter.line(title, red=True)
                 terminalreporter.line(self._render(found))
         if self.advice:
-            terminalreporter.line("told of, and failing nothing:", yellow=True)
+            terminalreporter.line("Advisories (do not fail the run):", yellow=True)
             terminalreporter.line(self._render(self.advice.values()))
         unwritten = (f"report {one}" for one in self.unwritten)
         for problem in (*run.problems, *self._unchecked(run), *unwritten):

@@ -40,11 +40,11 @@ def main() -> int:
 
         leave_out_working_folder()
         # Nothing else may be imported before this: a replay takes a tenth of those imports' time.
-        from fmcheck.lint.replay import replay
+        from fmcheck.lint.run.replay import replay
 
         status = replay(argv)
         if status is None:
-            from fmcheck.lint.recording import recorded
+            from fmcheck.lint.run.recording import recorded
 
             _end_as_interrupted()
             status = recorded(argv)

@@ -14,124 +14,154 @@ class CheckPage:
     """A check in words. `seen_in` are public pull requests, as `owner/name#number`.
 
     `means` says what is wrong when it speaks, `how` what it looks at, `unseen` what it cannot see,
-    `mend` what to do.
+    `fix` what to do.
     """
 
     means: str
     how: str
     unseen: str
-    mend: str
+    fix: str
     seen_in: tuple[str, ...]
 
 
 PAGES = {
     "FR101": CheckPage(
-        means="A relay row was gathered, and nobody had written it since it was made or handed "
-        "out. The step goes on with whatever the memory held: a token that nobody sampled.",
-        how="Every declared buffer starts out poisoned (-1, or a NaN of fmcheck's own), and a row "
-        "that goes to another owner is poisoned again. A gather that gets the poison is the fault. "
-        "On a CPU the poison is kept beside the memory, so that every read brings the engine's own "
-        "values. A tensor that is assigned to the attribute later is poisoned where it is filled "
-        "with one number that marks an empty row (0, -1, NaN, infinity, what `valid` forbids), or "
-        "where it is written to before it is gathered; any other holds values.",
-        unseen="A row that a kernel wrote which the contract does not name is counted as written "
-        "by untracked code, and is no finding; on a CPU a value equal to the one before is not "
+        means="A relay row was gathered before anything was written to it, since the buffer was "
+        "created or the row allocated. The step continues with leftover memory: a token that no "
+        "step sampled.",
+        how="Every declared buffer starts poisoned (-1, or a NaN reserved by fmcheck), and a row "
+        "that is allocated to another owner is poisoned again. A gather that returns poison is the "
+        "bug. On a CPU the poison is kept beside the memory, so that every read returns the "
+        "engine's own values. A tensor that is assigned to the attribute later is poisoned where "
+        "it is filled with one number that marks an empty row (0, -1, NaN, infinity, what `valid` "
+        "forbids), or where it is written before it is gathered; any other tensor counts as "
+        "holding values.",
+        unseen="A row written by a kernel that the contract does not name counts as written by "
+        "untracked code and is not reported; on a CPU a value equal to the previous one is not "
         "recognized as a write. Reads through slices and single indices are peeks. Accesses inside "
         "a trace or a transform (`torch.func`, `make_fx`, `torch.export`, `torch.jit.trace`) are "
         "counted as not followed.",
-        mend="Write the row before the step that reads it: look for the branch that skips the "
-        "stash, as an early return, or a batch that joins without going through it. If a declared "
-        "kernel skips the row, add the condition to its `rows_where`.",
+        fix="Write the row before the step that reads it: look for the branch that skips the "
+        "stash, such as an early return, or a batch that joins without passing through it. If a "
+        "declared kernel skips the row, add the condition to its `rows_where`.",
         seen_in=("sgl-project/sglang#26108",),
     ),
     "FR102": CheckPage(
-        means="A relay row was gathered again, and nobody had written it in between. The second "
-        "step starts from the first one's token.",
-        how="A gather consumes: the row is poisoned again when it has been read, and the next "
-        "gather without a write gets the poison.",
-        unseen="A second read of the value that the first gather returned is no gather. Methods "
+        means="A relay row was gathered twice with no write in between. The second step starts "
+        "from the first step's token.",
+        how="A gather consumes: the row is poisoned again after the read, and the next gather "
+        "without a write returns the poison.",
+        unseen="A second use of the value that the first gather returned is not a gather. Methods "
         "that the contract lists in `peeks` never consume.",
-        mend="Resolve a batch once, and hand the result on; or stash again before the retry. If "
+        fix="Resolve a batch once and pass the result on; or stash again before the retry. If "
         "the method only looks, list it in the relay's `peeks`; if a kernel skips rows, say which "
         "in its `rows_where`.",
         seen_in=("sgl-project/sglang#26108", "sgl-project/sglang#25862"),
     ),
     "FR103": CheckPage(
-        means="A relay row was written over, and nobody had gathered what was in it: a token or a "
-        "length is lost, or two steps write where one was to.",
-        how="The ledger keeps for each row who wrote it and whether it was read since. A write by "
-        "the same owner over a value that was never gathered is the fault.",
-        unseen="Needs `[[owners]]`: without them nobody knows whether the row has gone to another "
-        "request. Buffers whose `overwrite` is `always` are left alone.",
-        mend="Gather before the next write, or take the second write out. Where values are "
+        means="A relay row was overwritten before its value was gathered: a token or a length is "
+        "lost, or two steps write where one should.",
+        how="The ledger records for each row who wrote it and whether it was read since. A write "
+        "by the same owner over a value that was never gathered is the bug.",
+        unseen="Needs `[[owners]]`: without them it is unknown whether the row has gone to another "
+        "request. Buffers whose `overwrite` is `always` are not checked.",
+        fix="Gather before the next write, or remove the second write. Where values are "
         "dropped by design, say so: `overwrite` is `always` or `until gathered`.",
         seen_in=("sgl-project/sglang#13713",),
     ),
     "FR104": CheckPage(
-        means="A relay row was gathered by a request, and only the request that had the row "
-        "before has written it: one answer goes on from another one's token.",
-        how="The functions of `[[owners]]` tell when a row goes to another request; its generation "
+        means="A relay row was gathered by one request, but last written by the request that had "
+        "the row before: one answer continues from another request's token.",
+        how="The functions of `[[owners]]` show when a row goes to another request; its generation "
         "grows, and a value of an older generation is stale.",
-        unseen="Needs `[[owners]]`. An owner that is changed out of Python's sight is not seen.",
-        mend="Write the row for its new owner before the first gather, and give a row back only "
+        unseen="Needs `[[owners]]`. A change of owner that Python does not see is missed.",
+        fix="Write the row for its new owner before the first gather, and free a row only "
         "when no launched step can still write it.",
         seen_in=("sgl-project/sglang#25862", "sgl-project/sglang-jax#1504"),
     ),
     "FR105": CheckPage(
         means="A value was written to a relay row that the contract calls invalid: a negative "
         "token, a length of 0.",
-        how="Each write is checked against the buffer's `valid`, and reported there, -1 included; "
-        "the gather that brings the value is not reported again. One number in the source, rather "
+        how="Each write is checked against the buffer's `valid` and reported there, -1 included; "
+        "the gather that returns the value is not reported again. One number in the source, rather "
         "than a tensor of values, may mark that a row is empty: -1, and any number over a row that "
         "was gathered or over the whole buffer. Such a mark is reported if it is gathered.",
         unseen="Buffers without a `valid`. What untracked code wrote is reported when it is "
         "gathered.",
-        mend="Mend what made the value, or correct `valid` if the engine may write it.",
+        fix="Fix the code that produced the value, or correct `valid` if the engine may write it.",
         seen_in=("sgl-project/sglang#26108",),
     ),
     "FR106": CheckPage(
-        means="A request was given a row of `sink_rows`. Padded batch entries point there: each "
-        "padded replay reads and writes what is now a request's row.",
-        how="What the functions of `[[owners]]` hand out is held against the `sink_rows` of the "
-        "relays that share the pool.",
+        means=(
+            "A row of `sink_rows` was allocated to a request. Padded batch entries point there: "
+            "each padded replay reads and writes what is now a request's row."
+        ),
+        how=(
+            "What the functions of `[[owners]]` allocate is checked against the `sink_rows` of "
+            "the relays that share the pool."
+        ),
         unseen="A pool whose relays have not been created yet.",
-        mend="Leave the sink out of the pool's free rows: `range(1, size + 1)`. If the engine has "
-        "no sink, say `sink_rows = []`.",
+        fix=(
+            "Leave the sink out of the pool's free rows: `range(1, size + 1)`. If the engine "
+            "has no sink, set `sink_rows = []`."
+        ),
         seen_in=("sgl-project/sglang#25862",),
     ),
     "FR107": CheckPage(
-        means="A row was given to a request while another one still held it: both write their "
-        "tokens there, and each reads the other's.",
-        how="The functions of `[[owners]]` tell who has which row. A row that goes to another "
-        "name, and that no declared function took back, is the fault.",
-        unseen="Owners without a name; contracts that declare nothing that takes rows back; a row "
-        "that an earlier test has left behind in a pool which no `pool` key tells apart.",
-        mend="Take the row out of the free list when it is handed out, and put it back once. If "
-        "another function gives rows back as well, as one that clears the pool, name it in "
-        '`[[owners]]` with `does = "takes back"`; if the rows are those of two pools, say which '
-        "with `pool`.",
+        means=(
+            "A row was allocated to a request while another one still held it: both write their "
+            "tokens there, and each reads the other's."
+        ),
+        how=(
+            "The functions of `[[owners]]` show who holds which row. A row that goes to another "
+            "owner without having been freed by a declared function is the bug."
+        ),
+        unseen=(
+            "Owners without a name; contracts that declare no function that frees rows; a row "
+            "that an earlier test left allocated in a pool that no `pool` key distinguishes."
+        ),
+        fix=(
+            "Remove the row from the free list when it is allocated, and put it back once. If "
+            "another function frees rows as well, such as one that clears the pool, declare it "
+            'in `[[owners]]` with `does = "takes back"`; if the rows are those of two pools, '
+            "distinguish them with `pool`."
+        ),
         seen_in=("sgl-project/sglang#17850",),
     ),
     "FR108": CheckPage(
-        means="A row was taken back a second time, and nobody had been given it in between. It is "
-        "now in the pool twice, and the next two requests share it.",
-        how="A take-back of a row that was handed out once and is nobody's. What one declared "
-        "function does by calling another one is one take-back.",
-        unseen="A row that was never handed out in sight.",
-        mend="Forget the row when it is given back, as by `req.row = None`. If the function does "
-        "nothing for a row that nobody has, say `idempotent = true`.",
+        means=(
+            "A row was freed twice with no allocation in between. It is now in the pool twice, "
+            "and the next two requests share it."
+        ),
+        how=(
+            "A row is freed that was allocated once and has no owner. A declared function that "
+            "calls another one counts as one."
+        ),
+        unseen="A row whose allocation fmcheck did not see.",
+        fix=(
+            "Forget the row when it is freed, as by `req.row = None`. If the function does "
+            "nothing for a row without an owner, set `idempotent = true`."
+        ),
         seen_in=("sgl-project/sglang#17850",),
     ),
     "FR109": CheckPage(
-        means="Values were written to a row that no request held: by a wrong index, or for a "
-        "request that is long gone. The next owner of the row may read them.",
-        how="A write by an index is held against the owners: a row that was never handed out, or "
-        "that was taken back two steps ago or more. A step in flight may still write for an owner "
-        "that has just gone.",
-        unseen="Needs `[[owners]]`, and `[[steps]]` for rows that were taken back. Slices, whole "
-        "buffers, sinks and constants are left alone; so are buffers on a device.",
-        mend="Look at how the index was computed: padded entries point at the sink, and a request "
-        "that has ended leaves the batch.",
+        means=(
+            "Values were written to a row that no request held: by a wrong index, or for a "
+            "request that finished long ago. The next owner of the row may read them."
+        ),
+        how=(
+            "A write by an index is checked against the owners: a row that was never allocated, "
+            "or that was freed two or more steps ago. A step in flight may still write for an "
+            "owner that has just finished."
+        ),
+        unseen=(
+            "Needs `[[owners]]`, and `[[steps]]` for freed rows. Slices, whole buffers, sinks, "
+            "constants and buffers on a device are not checked."
+        ),
+        fix=(
+            "Check how the index is computed: padded entries point at the sink, and a finished "
+            "request leaves the batch."
+        ),
         seen_in=("sgl-project/sglang#18803",),
     ),
     "FR110": CheckPage(
@@ -139,47 +169,60 @@ PAGES = {
         "defined; on a GPU it changes from run to run.",
         how="The row numbers of a write by an index are compared with each other, and the values "
         "of those that are named twice.",
-        unseen="Kernels, whose values are not seen; indices of several dimensions; buffers on a "
-        "device. Sinks, and rows that get the same value each time, are left alone.",
-        mend="Point padded entries at the sink, in place of a repeated last row; or write each "
+        unseen=(
+            "Kernels, whose values are not seen; indices of several dimensions; buffers on a "
+            "device. Sinks, and rows that get the same value each time, are not reported."
+        ),
+        fix="Point padded entries at the sink, in place of a repeated last row; or write each "
         "row once.",
         seen_in=("sgl-project/sglang#13713",),
     ),
     "FR201": CheckPage(
-        means="A graph was to be replayed while the padded tail of an input held what an earlier "
-        "replay had left there, or anything but what the contract says. Padded rows then read and "
+        means="A graph was about to be replayed while the padded tail of an input held values of "
+        "an earlier replay, or anything but what the contract requires. Padded rows then read and "
         "write the rows of other requests.",
-        how="Before the fill, fmcheck copies each input; while it runs, torch's dispatcher tells "
+        how="Before the fill, fmcheck copies each input; while it runs, torch's dispatcher shows "
         "which elements its operators write. Before the replay, each entry of the tail must have "
-        "been written, and hold what the contract says. The inputs themselves are only read.",
+        "been written and hold what the contract requires. The inputs themselves are only read.",
         unseen="Fills that no `[[graph_inputs.fill]]` describes, and inputs that are neither "
         "`row_indices`, `index_like` nor in `holds` or `valid`. Where NumPy, a kernel or compiled "
         "code may have written the tail, an entry that did not change is counted as not followed, "
         "and only a wrong value is reported.",
-        mend="Reset the tail before the copy: `buffer[raw:padded].zero_()`, or the padding policy "
+        fix="Reset the tail before the copy: `buffer[raw:padded].zero_()`, or the padding policy "
         "of the slot. Padded rows point at the sink row.",
         seen_in=("sgl-project/sglang#26292", "sgl-project/sglang#24401"),
     ),
     "FR202": CheckPage(
-        means="A graph was to be replayed while a real row of an input held a placeholder or an "
-        "invalid value, as the -1 that stands for a token which the device was to fill in.",
-        how="Before the replay, each entry of the real rows of an input is held against its "
-        "condition in `graph_inputs.head`.",
+        means=(
+            "A graph was about to be replayed while a real row of an input held a placeholder "
+            "or an invalid value, such as a -1 that the device should have replaced with a "
+            "token."
+        ),
+        how=(
+            "Before the replay, each entry of the real rows of an input is checked against its "
+            "condition in `graph_inputs.head`."
+        ),
         unseen="Fills that no `[[graph_inputs.fill]]` describes, and inputs without a condition. "
         "Whether a valid value is the right one is for `copies_source`.",
-        mend="Fill each placeholder before the replay: look for the requests that the fill leaves "
-        "out, as one that was not in the last batch.",
+        fix=(
+            "Fill each placeholder before the replay: look for the requests that the fill "
+            "leaves out, such as one that was not in the last batch."
+        ),
         seen_in=("vllm-project/vllm#40768", "vllm-project/vllm#42490"),
     ),
     "FR203": CheckPage(
-        means="A graph was to be replayed, and nobody had written the real rows of one of its "
-        "inputs since the last replay: the step runs on the last one's values.",
-        how="While a fill runs, torch's dispatcher tells which elements its operators write. Each "
+        means=(
+            "A graph was about to be replayed although the real rows of one of its inputs were "
+            "not written since the last replay: the step runs on the previous step's values."
+        ),
+        how="While a fill runs, torch's dispatcher shows which elements its operators write. Each "
         "real row of an input in `graph_inputs.rewritten` must have been written.",
         unseen="Inputs that `rewritten` does not name. Where NumPy, a kernel or compiled code may "
         "have written, entries that did not change are counted as not followed.",
-        mend="Copy the input on each path through the fill; if another method fills it, name that "
-        "one among the `methods` of the fill.",
+        fix=(
+            "Copy the input on each path through the fill; if another method fills it, list "
+            "that one in the `methods` of the fill."
+        ),
         seen_in=("sgl-project/sglang#24401",),
     ),
     "FR204": CheckPage(
@@ -187,109 +230,108 @@ PAGES = {
         "an earlier padded write had left there.",
         how="A gather that reads a sink row compares what it holds with `sink_holds`.",
         unseen="Buffers without `sink_holds`, and buffers on a device.",
-        mend="Reset the sink row after the capture, and mask padded entries where rows are "
-        "written.",
+        fix="Reset the sink row after the capture, and mask padded entries where rows are written.",
         seen_in=("lightseekorg/tokenspeed#700",),
     ),
     "FR301": CheckPage(
-        means="Relay rows or values lie on another device than the buffer: the access copies and "
-        "waits, or fails, on some devices only.",
+        means="Relay rows or values are on a different device than the buffer: the access copies "
+        "and waits, or fails, on some devices only.",
         how="Each access compares the devices of the buffer, its rows and its values.",
         unseen="A CPU scalar as a value is allowed, as torch allows it.",
-        mend="Make rows and values on the buffer's device, without a name of one accelerator.",
+        fix="Create rows and values on the buffer's device, without naming one accelerator.",
         seen_in=("sgl-project/sglang#4455",),
     ),
     "FR401": CheckPage(
-        means="Two streams touched the same memory, at least one of them wrote, and no fence "
+        means="Two streams accessed the same memory, at least one of them wrote, and no fence "
         "orders the two. On a GPU the reader may get the old value, the new one, or half of each.",
-        how="Streams and events are followed by vector clocks, on a CPU by streams that stand in "
-        "for the device's: no timing is involved, and the finding is the same in every run. On "
-        "CUDA a kernel holds each access of a relay row against what other streams did to it last, "
-        "kept beside the buffer, and the finding is told when the test ends.",
-        unseen="Fences that are set out of Python's sight. Where some may have been, the report "
+        how="Streams and events are followed by vector clocks, on a CPU by virtual streams that "
+        "replace the device's: no timing is involved, and the finding is the same in every run. On "
+        "CUDA a kernel checks each access of a relay row against the last accesses of other "
+        "streams, kept beside the buffer, and the finding is reported when the test ends.",
+        unseen="Fences that Python does not see. Where there may have been some, the report "
         "says that its confidence is `incomplete`. On CUDA, what is captured in a graph and what "
         "its replays touch, unless the contract declares them.",
-        mend="Record an event after the write and have the reading stream wait for it; or "
+        fix="Record an event after the write and have the reading stream wait for it; or "
         "`reader.wait_stream(writer)` before the read.",
         seen_in=("sgl-project/sglang#25879", "sgl-project/sglang#35748"),
     ),
     "FR402": CheckPage(
-        means="A tensor's memory was given to another one while a side stream could still use it.",
-        how="What is handed to another stream and freed without `record_stream`, a join or an "
-        "owner is held against the clocks of the streams that used it.",
-        unseen="Memory that is managed outside of torch's allocator. On a CPU an engine may have "
-        "no reason to call `record_stream`: before the first such call the finding is told of, and "
-        'fails nothing unless `fail-on = ["FR402"]` asks for it.',
-        mend="Call `tensor.record_stream(stream)`, keep the tensor until the stream is done, or "
-        "join the streams before it is let go.",
+        means="A tensor's memory was reused by another tensor while a side stream could still "
+        "access it.",
+        how="Memory that another stream used and that was freed without `record_stream`, a join or "
+        "an owner is checked against the clocks of the streams that used it.",
+        unseen="Memory that is managed outside of torch's allocator. Until an engine was seen to "
+        "call `record_stream`, which it may do on a GPU only, the finding is reported and fails "
+        'nothing, unless `fail-on = ["FR402"]` asks for it.',
+        fix="Call `tensor.record_stream(stream)`, keep the tensor until the stream is done, or "
+        "join the streams before the tensor is freed.",
         seen_in=("sgl-project/sglang#17850", "InternLM/lmdeploy#4792"),
     ),
     "FR403": CheckPage(
-        means="The host wrote a pinned buffer while an asynchronous copy from it was under way: "
+        means="The host wrote a pinned buffer while an asynchronous copy from it was in progress: "
         "the device may get the next step's values.",
-        how="From a non-blocking copy to the event or synchronisation that ends it, host writes to "
-        "its source are faults.",
+        how="From a non-blocking copy to the event or synchronization that ends it, host writes to "
+        "its source are bugs.",
         unseen="Writes to memory that shares the buffer and was never seen as a tensor; and to a "
-        "buffer that may be the device's: made before the first stream was entered, and not named "
-        "by `host_values`.",
-        mend="Wait for the copy's event before the buffer is filled again, or use a fresh buffer.",
+        "buffer that may be the device's: created before the first stream was entered, and not "
+        "named by `host_values`.",
+        fix="Wait for the copy's event before the buffer is filled again, or use a fresh buffer.",
         seen_in=("NVIDIA/TensorRT-LLM#15546", "vllm-project/vllm#24527"),
     ),
     "FR404": CheckPage(
         means="The host read the target of an asynchronous copy before the copy was done: it may "
-        "see the last step's values.",
+        "see the previous step's values.",
         how="From a non-blocking copy to the host until its event or stream was waited for, reads "
-        "of its target are faults: by `.tolist()` and the like, and by operators such as an index. "
-        "A copy on a stream that is behind the first one reads in order.",
+        "of its target are bugs: by `.tolist()` and the like, and by operators such as indexing. "
+        "A copy on a stream that already waits for the first one reads in order.",
         unseen="Reads through memory that was never seen as a tensor; and operators, in order on "
-        "the copy's stream, on a target that is not the host's for certain: neither pinned, nor "
-        'brought by `.to("cpu")`, nor named by `host_values`.',
-        mend="Record an event after the copy and `synchronize()` it before the read.",
+        "the copy's stream, on a target that is not certain to be the host's: neither pinned, nor "
+        'returned by `.to("cpu")`, nor named by `host_values`.',
+        fix="Record an event after the copy and `synchronize()` it before the read.",
         seen_in=("vllm-project/vllm#31584",),
     ),
     "FR405": CheckPage(
-        means="A wait met an older record of its event than the one that its producer made: it "
-        "waited for the last step and not for this one. Or it met a later one, of another stream, "
-        "and its producer's was lost.",
-        how="Each record has a number. A wait for an event of `streams.consumed_once` must meet "
-        "one that no earlier step has waited for; and a record that nobody waited for must not "
-        "lose its place to one of another stream, which does not order it.",
-        unseen="Events that are recorded or waited for out of Python's sight.",
-        mend="Record before the wait is issued, and give each request that is in flight an event "
-        "of its own.",
+        means="A wait used an older record of its event than the one its producer made: it "
+        "waited for the previous step, not for this one. Or another stream had recorded the event "
+        "again before anybody waited for its producer's record.",
+        how="Each record has a number. A wait for an event of `streams.consumed_once` must use one "
+        "that no earlier step has waited for, and a record that nobody waited for must not be "
+        "replaced by one of another stream, which does not order the producer.",
+        unseen="Events recorded or waited for where Python does not see it.",
+        fix="Record before the wait is issued, and give each request in flight its own event.",
         seen_in=("vllm-project/vllm#53960",),
     ),
     "FR501": CheckPage(
         means="A step waited for the device: `.item()`, `.cpu()`, `.tolist()` or the like, where "
-        "the contract declares none. The overlap is gone for that step.",
-        how="Calls that make the host wait are counted between the steps that the contract names.",
-        unseen="Waits within compiled extensions that torch does not tell of.",
-        mend="Use a value that the host has already, or start a copy and wait for it a step later.",
+        "the contract declares none. The overlap is lost for that step.",
+        how="Calls that block the host are counted between the steps that the contract names.",
+        unseen="Waits within compiled extensions that torch does not report.",
+        fix="Use a value that the host already has, or start a copy and wait for it a step later.",
         seen_in=("gty111/gLLM#174", "sgl-project/sglang#29075"),
     ),
     "FR502": CheckPage(
         means="A step launched more kernels than the contract's budget for it.",
         how="Launches are counted between the steps that the contract names, on a CPU by the "
         "operations that would be one on a device.",
-        unseen="What a captured graph launches is one launch.",
-        mend="Fuse what belongs together, or raise the budget if the step has grown for a reason.",
+        unseen="The launches of a captured graph count as one.",
+        fix="Fuse what belongs together, or raise the budget if the step has grown for a reason.",
         seen_in=("sgl-project/sglang#26129",),
     ),
     "FR601": CheckPage(
-        means="A graph input lies elsewhere than when the graph was captured: the graph still "
-        "reads the old memory, and nobody fills that any more.",
-        how="The address of each input is noted at capture and compared before each replay.",
+        means="A graph input has moved since the graph was captured: the graph still reads the "
+        "old memory, which is no longer filled.",
+        how="The address of each input is recorded at capture and compared before each replay.",
         unseen="Inputs that the contract does not declare.",
-        mend="Copy into the captured tensor in place of binding the name anew; or capture again.",
+        fix="Copy into the captured tensor instead of binding the name again; or capture again.",
         seen_in=("PaddlePaddle/FastDeploy#3457", "NVIDIA/TensorRT-LLM#16290"),
     ),
     "FR602": CheckPage(
-        means="`torch.compile` deleted an async assert: the check that the engine counts on does "
-        "not run, and says nothing.",
+        means="`torch.compile` deleted an async assert: the check that the engine relies on does "
+        "not run, with no warning.",
         how="The asserts of a compiled function are counted before and after the compiler's "
         "passes.",
         unseen="Functions that are compiled before the watch starts.",
-        mend='Give the assert a message: `torch._assert_async(condition, "why")`.',
+        fix='Give the assert a message: `torch._assert_async(condition, "why")`.',
         seen_in=("sgl-project/sglang#26108",),
     ),
 }
@@ -299,7 +341,7 @@ def check_page(code: str) -> str:
     """Returns the page of a run-time check as Markdown."""
     page = PAGES[code]
     does = (
-        "told at the end, fails nothing unless `fail-on` names it"
+        "an advisory: reported at the end, fails nothing unless `fail-on` names it"
         if code in ADVISORY
         else "fails the test in which it is found"
     )
@@ -308,7 +350,7 @@ def check_page(code: str) -> str:
         ("What it means", page.means),
         ("How it is seen", page.how),
         ("What it cannot see", page.unseen),
-        ("How to fix it", page.mend),
+        ("How to fix it", page.fix),
     ):
         parts.append(f"## {title}\n\n{text}")
     links = (f"- [{one}]({link(one)})" for one in page.seen_in)

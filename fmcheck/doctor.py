@@ -17,8 +17,8 @@ FIRES, DEAD = 0, 1
 
 EXIT_STATUS = """\
 exit status:
-  0  every detector fires wherever there is a device for it
-  1  a detector is dead: a run without findings would prove nothing
+  0  every detector works on every device that is here
+  1  a detector is broken: a run without findings would prove nothing
   2  could not try them
 """
 
@@ -39,9 +39,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
     doctor = commands.add_parser(
         "doctor",
-        help="prove that every run-time check fires on this machine",
-        description="Plants each run-time check's fault in scratch buffers, on each device and "
-        "compiler backend, and requires that the check sees it.",
+        help="self-test every run-time check on this machine",
+        description=(
+            "Injects each run-time check's bug into scratch buffers, on each device and "
+            "compiler backend, and requires that the check reports it."
+        ),
         epilog=EXIT_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -87,7 +89,7 @@ def run(arguments: argparse.Namespace) -> int:
         print(_closing(cells, dead))
     for cell in dead:
         print(
-            f"fmcheck: {cell.code} {cell.name} is dead on {cell.place}: {cell.reason}",
+            f"fmcheck: {cell.code} {cell.name} does not work on {cell.place}: {cell.reason}",
             file=sys.stderr,
         )
     if not any(cell.state in ("fires", "dead") for cell in cells):
@@ -124,7 +126,10 @@ def _chosen(asked: Sequence[str], known: Sequence[str], option: str) -> Sequence
 
 def _closing(cells: Iterable[Cell], dead: Sequence[Cell]) -> str:
     tried = sum(cell.state in ("fires", "dead") for cell in cells)
-    return f"fmcheck doctor: {tried} detectors tried, {tried - len(dead)} fire, {len(dead)} dead"
+    return (
+        f"fmcheck doctor: {tried} detectors self-tested: {tried - len(dead)} working, "
+        f"{len(dead)} broken"
+    )
 
 
 def _show(cells: Sequence[Cell], places: Sequence[str]) -> None:

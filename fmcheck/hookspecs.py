@@ -31,6 +31,5 @@ def fmcheck_contracts() -> Mapping[str, Path]:  # type: ignore[empty-body]
 def fmcheck_rules() -> Sequence[type[Rule]]:  # type: ignore[empty-body]
     """Returns lint rules; their codes must not start with `FM`, which is fmcheck's own.
 
-    The nodes that a rule is handed are those of `fmcheck.lint.lazy.cst`: libcst's by name and
-    field, of classes of their own, so that `isinstance` needs these.
+    The nodes that a rule is handed are libcst's own: see `docs/write-a-rule.md`.
     """

@@ -42,7 +42,7 @@ def read_run(path: Path) -> Run:
     except OSError as err:
         raise UsageError(where, f"cannot be read: {err.strerror or err}") from err
     if not content.strip():
-        raise UsageError(where, "is empty: the run that was to write it did not end")
+        raise UsageError(where, "is empty: the run that should have written it did not finish")
     try:
         told = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:

@@ -16,7 +16,7 @@ from fmcheck import hookspecs
 from fmcheck.contract import Contract, load_contract
 from fmcheck.errors import UsageError, nearest
 from fmcheck.lint.rule import Rule, problems
-from fmcheck.lint.stored import entry_points
+from fmcheck.lint.run.stored import entry_points
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping

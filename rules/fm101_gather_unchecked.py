@@ -9,7 +9,7 @@ from fmcheck.lint.model.accesses import Access, Accesses, parents
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import squeezed
-from fmcheck.lint.model.relays import RelayRule
+from fmcheck.lint.relay_rule import RelayRule
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -23,13 +23,13 @@ RELAY = "sglang/srt/managers/overlap_utils.py"
 
 
 class GatherUnchecked(RelayRule):
-    """A gather from a relay buffer that nothing checks.
+    """A gather from a relay buffer whose values are not checked.
 
     ## What it does
     Looks for `buf[rows]` on a relay buffer of the contract after which, on some path to a return,
     no call is handed the buffer and the rows to check and to invalidate them. A check of another
     buffer by the same rows will do, for rows are stashed together; so will an assert on the values
-    with a constant written back by hand. A guard may stand behind a switch. Kernels that the
+    with a constant written back by hand. A guard may be behind a switch. Kernels that the
     contract declares as gathers count, methods that it calls peeks do not. A buffer that only looks
     like the declared ones is a note.
 
@@ -212,8 +212,10 @@ class FutureMap:
             self,
             gather.node,
             f"gather from relay buffer `{gather.buffer}`{undeclared} {missing}",
-            help=f"poison the buffer and, after the gather, assert that the values are real and "
-            f"put the poison back into rows `{gather.index}`",
+            help=(
+                "fill the buffer with a sentinel; after each gather, assert the values are not "
+                f"the sentinel and write it back to rows `{gather.index}`"
+            ),
             severity=self.severity if gather.is_declared else Severity.NOTE,
         )
 

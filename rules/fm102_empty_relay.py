@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.expressions import is_name, last_name, targets
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.relays import RelayRule
+from fmcheck.lint.relay_rule import RelayRule
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ FILLED = frozenset({"fill_", "zero_", "copy_"})
 
 
 class EmptyRelay(RelayRule):
-    """A relay buffer that is made by `torch.empty`.
+    """A relay buffer that is created by `torch.empty`.
 
     ## What it does
     Looks for a relay buffer, of which the contract says what values are valid, to which its class
@@ -142,9 +142,12 @@ class Planner:
                 yield part.finding(
                     self,
                     call,
-                    f"relay buffer `{name}` is made empty: a row that nobody wrote holds "
-                    "what the memory held",
-                    help="make it by `torch.full` with a value that no request can have",
+                    f"relay buffer `{name}` is created uninitialized (`torch.empty`): unwritten "
+                    "rows contain garbage",
+                    help=(
+                        "initialize it with `torch.full` and a value no request can produce "
+                        "(e.g. -1)"
+                    ),
                 )
 
 

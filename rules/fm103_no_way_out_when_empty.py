@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.accesses import Accesses
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.relays import RelayRule
+from fmcheck.lint.relay_rule import RelayRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -25,7 +25,7 @@ _ASKS = re.compile(
 
 
 class NoWayOutWhenEmpty(RelayRule):
-    """A relay method that goes on when the batch has no rows.
+    """A relay method without an early return for an empty batch.
 
     ## What it does
     Looks at the methods of a relay class that write rows of its buffers, and asks for a test of
@@ -137,9 +137,9 @@ def seed(future_map, rows, tokens):
                 yield part.finding(
                     self,
                     first.node,
-                    f"`{function.name}` writes relay rows `{first.index}` without asking "
-                    "whether there are any",
-                    help=f"return first if `{first.index}` has no rows: an idle rank has none",
+                    f"`{function.name}` writes relay rows `{first.index}` without checking for "
+                    "an empty batch",
+                    help=f"return early if `{first.index}` has no rows: an idle rank has none",
                 )
 
 

@@ -8,7 +8,7 @@ from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import classes
 from fmcheck.lint.model.names import squeezed
-from fmcheck.lint.model.relays import RelayClassRule
+from fmcheck.lint.relay_rule import RelayClassRule
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ WAITS = frozenset({"query", "wait", "synchronize", "wait_event", "acquire", "pop
 
 
 class RingWithoutRoomCheck(RelayClassRule):
-    """A ring counter that hands out relay slots without asking whether they are free.
+    """A ring counter that allocates relay slots without checking that they are free.
 
     ## What it does
     Looks in a relay class of the contract for a counter that moves on modulo a limit,
@@ -149,9 +149,11 @@ class Sampler:
             yield method.part.finding(
                 self,
                 step,
-                f"`{counter}` wraps around without asking whether its slots were read",
-                help="give each request a row of its own, or refuse to hand out slots that are "
-                "still to be read",
+                f"`{counter}` wraps around without checking that its slots were read",
+                help=(
+                    "give each request its own row, or refuse to allocate slots that are still "
+                    "to be read"
+                ),
             )
 
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.accesses import Access, Accesses
 from fmcheck.lint.model.function import classes
-from fmcheck.lint.model.relays import RelayClassRule
+from fmcheck.lint.relay_rule import RelayClassRule
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ class WriteOnOneBranch(RelayClassRule):
     ## What it does
     Looks, in a relay class of the contract, for a buffer that one branch of an `if` with `else`
     writes, while another writes other buffers by rows and not this one; and for a buffer of which
-    every write in the class stands under a test of a kind (`if algorithm.is_eagle():`). Both only
+    every write in the class is under a test of a kind (`if algorithm.is_eagle():`). Both only
     if a method gathers the buffer without having made the same test.
 
     ## Why is this bad

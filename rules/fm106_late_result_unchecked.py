@@ -25,7 +25,7 @@ PROCESSOR = "sglang/srt/managers/scheduler_components/batch_result_processor.py"
 
 
 class LateResultUnchecked(FunctionRule):
-    """The result of a step is booked to a request that may be gone.
+    """A step's result is applied to a request that may already have finished.
 
     ## What it does
     Looks, in the functions that the contract says handle late results, for a loop over requests
@@ -149,9 +149,9 @@ class Processor:
             yield part.finding(
                 self,
                 node,
-                f"`{part.code(node.target)}` grows by a late result, and nothing asks whether "
-                f"`{owner}` is still there",
-                help="first leave out requests for which "
+                f"`{part.code(node.target)}` grows by a late result without a check that "
+                f"`{owner}` is still running",
+                help="first skip requests for which "
                 + " or ".join(f"`{check}`" for check in sorted(self._checks))
                 + " holds",
             )

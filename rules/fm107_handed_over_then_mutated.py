@@ -21,7 +21,7 @@ ADVANCES = frozenset({"add_", "sub_", "mul_", "div_"})
 
 
 class HandedOverThenMutated(ClassRule):
-    """A tensor that was handed to the worker is advanced in place.
+    """A tensor that was passed to the worker is modified in place.
 
     ## What it does
     Looks for a class that gives an attribute of its own away as it is, `other.x = self.x` or
@@ -128,9 +128,9 @@ class Mutated:
                 yield method.part.finding(
                     self,
                     call,
-                    f"`self.{name}` is advanced in place, and was handed to somebody else as it is",
-                    help=f"hand over `self.{name}.clone()`, or rebind: `self.{name} = ...`",
-                    related=[(given[name][1].part.span(given[name][0]), "handed over here")],
+                    f"`self.{name}` is modified in place after it was passed on without a copy",
+                    help=f"pass on `self.{name}.clone()`, or rebind: `self.{name} = ...`",
+                    related=[(given[name][1].part.span(given[name][0]), "passed on here")],
                 )
 
 

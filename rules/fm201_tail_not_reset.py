@@ -6,11 +6,11 @@ from dataclasses import replace
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import ClassRule, Edit, Example, Judged, Severity, cst
-from fmcheck.lint.globs import fits
 from fmcheck.lint.model.expressions import dotted
 from fmcheck.lint.model.names import ANY
 from fmcheck.lint.model.resets import FRONT, GRAPHS, RESETTING, Resets, groups
 from fmcheck.lint.source.changes import added_below
+from fmcheck.lint.source.globs import fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -26,14 +26,14 @@ SHOWN = 3
 
 
 class TailNotReset(ClassRule):
-    """A graph input's padded tail keeps what the last replay left there.
+    """A graph input's padded tail keeps stale values from an earlier replay.
 
     ## What it does
     Looks for a static buffer that is filled up to the raw size, `buf[:raw_bs].copy_(...)`, and
     never reset, in a function that resets buffers beside it because the batch is padded. It follows
     local names, lists of slices that one grouped copy fills, dict keys, and resets in other
     methods. A reset that marks padded rows as empty (a negative number, a length of zero) shows
-    that nobody reads them: it counts for the contract's `graph_inputs.row_indices` alone.
+    that they are never read: it counts for the contract's `graph_inputs.row_indices` alone.
 
     ## Why is this bad
     A captured graph runs at its captured size. When the batch is smaller, the rows from the raw
@@ -317,15 +317,15 @@ def with_unconditional(buffers, b, mu, t):
         reset = f"{buffer}.zero_()" if fill.in_place else f"{buffer}[{size}:] = ..."
         severity = self._severity(leaf)
         unless = (
-            "; if nothing reads its padded rows, name it in the contract's `tail_may_stay`"
+            "; if its padded rows are never read, list it in the contract's `tail_may_stay`"
             if severity is Severity.NOTE
             else ""
         )
         finding = part.finding(
             self,
             fill.region.node,
-            f"`{leaf}` is filled up to `{size}` only, and its padded tail keeps what an earlier "
-            f"replay left there: {_listed([one.leaf for one in siblings])} reset, it is not",
+            f"`{leaf}[{size}:]` is not reset, so padded rows keep stale values from an earlier "
+            f"replay ({_listed([one.leaf for one in siblings])} reset)",
             help=f"reset it beside `{siblings[0].leaf}` (line {siblings[0].span.line}): `{reset}`"
             + unless,
             severity=severity,

@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
-from fmcheck.lint.globs import fits, literal
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, number
 from fmcheck.lint.model.function import functions_near
 from fmcheck.lint.model.vocabulary import BEFORE_REPLAY
+from fmcheck.lint.source.globs import fits, literal
 from fmcheck.lint.source.walking import below
 
 if TYPE_CHECKING:
@@ -30,7 +30,7 @@ MAKERS = ("ones", "zeros")
 
 
 class UndeclaredFill(ClassRule):
-    """Padded rows get another value than the one that is declared for them.
+    """Padded rows are filled with a value other than the declared one.
 
     ## What it does
     Looks for a class with an attribute like `self.seq_len_fill_value` that sets a buffer whose name
@@ -177,8 +177,8 @@ class Runner:
         return part.finding(
             self,
             node,
-            f"padded rows of `{leaf}` get another value than the declared `{declared}`",
-            help=f"use `{declared}`, and leave it as it is",
+            f"padded rows of `{leaf}` are filled with a value other than the declared `{declared}`",
+            help=f"use `{declared}` and do not change it",
         )
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity
-from fmcheck.lint.globs import fits
 from fmcheck.lint.model.graph_slots import slots
+from fmcheck.lint.source.globs import fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -129,9 +129,9 @@ def slots(by_token, by_row, kind, tracks):
         return part.finding(
             self,
             slot.node,
-            f"the slot `{slot.name}` has {policy}: its padded tail keeps what an earlier replay "
-            "left there",
-            help=f"name a policy that resets the tail: `{argument}=...`"
+            f"slot `{slot.name}` has {policy}: its padded tail keeps stale values from an "
+            "earlier replay",
+            help=f"use a policy that resets the tail: `{argument}=...`"
             + (f", as `{written.name}` does with `{written.policy}`" if written else ""),
             severity=self._severity(slot.name.rpartition(".")[2]),
             related=[(one.node, f"`{one.name}` has `{one.policy}`") for one in siblings[:SHOWN]],

@@ -116,8 +116,8 @@ def counted(lengths, counts):
         return part.finding(
             self,
             reset.site,
-            f"`{leaf}` is set to one value here, after the batch was copied into it",
-            help="reset it before the copy, or its tail only",
+            f"`{leaf}` is overwritten with one value here, after the batch was copied into it",
+            help="reset it before the copy, or reset only its tail",
             related=[(filled.site, f"`{leaf}` is filled here")],
         )
 

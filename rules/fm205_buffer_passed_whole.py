@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 class BufferPassedWhole(FunctionRule):
-    """A static buffer is filled at its front and handed on whole.
+    """Only the front of a static buffer is filled, but all of it is passed on.
 
     ## What it does
     Looks for a local name of an attribute, `buf = self.track_buf`, that is filled up to a length,
@@ -29,7 +29,7 @@ class BufferPassedWhole(FunctionRule):
 
     ## Why is this bad
     The buffer is as long as the largest batch. A consumer that counts from its end, or takes its
-    length for the batch's, reads rows that nobody has refreshed.
+    length for the batch's, reads rows that were not refreshed.
 
     ## Example
     ```python
@@ -116,7 +116,7 @@ class Backend:
                     yield part.finding(
                         self,
                         place,
-                        f"`{name}` is filled at its front only, and handed on whole",
+                        f"only the front of `{name}` is filled, but all of it is passed on",
                         help=f"slice it to the batch: `{name}[:...]`",
                         related=[(heads[0].site, "filled here")],
                     )
@@ -130,8 +130,8 @@ class Backend:
                 yield part.finding(
                     self,
                     pads[0].site,
-                    f"`{name}` is padded here and never read: what is handed on is not padded",
-                    help=f"hand `{name}` on, or leave it out",
+                    f"`{name}` is padded here but never used: what is passed on is not padded",
+                    help=f"pass `{name}` on, or remove it",
                 )
 
 

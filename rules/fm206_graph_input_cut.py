@@ -22,16 +22,16 @@ _GRAPH = re.compile(r"graph|replay", re.IGNORECASE)
 
 
 class GraphInputCut(FunctionRule):
-    """A static buffer is handed to a graph cut to the batch.
+    """A static buffer is passed to a graph cut to the batch.
 
     ## What it does
     Looks in functions whose names speak of a graph or a replay: for a buffer that is filled up to a
-    length, `buf[:n].copy_(...)`, and handed on up to the same length, `meta.rows = buf[:n]`, while
-    another one is handed on whole or up to another length. Off by default: whether the length is
+    length, `buf[:n].copy_(...)`, and passed on up to the same length, `meta.rows = buf[:n]`, while
+    another one is passed on whole or up to another length. Off by default: whether the length is
     that of the batch or of the graph, its name says at best.
 
     ## Why is this bad
-    The graph was captured on the whole buffer, or on its padded part. What is handed on here has
+    The graph was captured on the whole buffer, or on its padded part. What is passed on here has
     the size of this batch: a first capture is made for the wrong extent, and what is computed from
     the length of the slice leaves the tail at the values of an earlier batch.
 
@@ -126,9 +126,9 @@ class Runner:
                 yield part.finding(
                     self,
                     value,
-                    f"`{name}` is handed to the graph up to `{stop}` only, its siblings "
-                    "are handed on for the padded batch",
-                    help="hand on what the graph was captured with",
+                    f"`{name}` is passed to the graph only up to `{stop}`; its siblings cover "
+                    "the padded batch",
+                    help="pass on the tensor that the graph was captured with",
                     related=[(write.site, "filled here")],
                 )
 

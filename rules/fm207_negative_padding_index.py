@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.globs import fits, literal
 from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.source.globs import fits, literal
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
@@ -26,7 +26,7 @@ REJECTS = frozenset({"index_copy_", "index_add_", "scatter_"})
 
 
 class NegativePaddingIndex(FunctionRule):
-    """Rows are chosen by an index whose padding is negative.
+    """Rows are selected by an index whose padding is negative.
 
     ## What it does
     Looks for `cache[rows] = value`, and for `index_copy_` and its like, by an index whose padding
@@ -118,15 +118,13 @@ def read(cache, slot_mapping, rows, values):
                     if name not in asked and fits(last_name(index), self._names):
                         by = last_name(node.func) if isinstance(node, cst.Call) else ""
                         what = (
-                            f"`{by}` fails on -1"
-                            if by in REJECTS
-                            else "-1 is the last row to an index"
+                            f"`{by}` fails on -1" if by in REJECTS else "index -1 is the last row"
                         )
                         yield part.finding(
                             self,
                             index,
-                            f"`{name}` is negative where the batch is padded, and {what}",
-                            help=f"write where `{name} >= 0` only",
+                            f"`{name}` is negative in padded rows, and {what}",
+                            help=f"write only where `{name} >= 0`",
                         )
 
 

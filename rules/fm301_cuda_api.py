@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.globs import lies_in
 from fmcheck.lint.model.expressions import dotted
 from fmcheck.lint.model.platform import Platform
+from fmcheck.lint.source.globs import lies_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -48,7 +48,7 @@ MODULES = ("get_accelerator", "get_device_module")
 
 
 class CudaApi(FunctionRule):
-    """`torch.cuda.Event` and its family in code that is meant for every device.
+    """`torch.cuda.Event` and similar names in device-agnostic code.
 
     ## What it does
     Looks for `torch.cuda.Event`, `Stream`, `stream`, `current_stream`, `default_stream`,
@@ -58,7 +58,7 @@ class CudaApi(FunctionRule):
     reaches, all do. A call is a warning; an annotation, an import or another mention is a note.
     Code behind a test for CUDA (`if x.is_cuda:`, `if device == "cuda":`) is left alone, and so is
     code that replaces the API by another device's, or asks CUDA's own allocator beside it. An
-    annotation is left alone where what it tells of is made behind such a test, and, outside of the
+    annotation is left alone where what it describes is created after such a test and, outside the
     contract's folders, where the function makes no stream or event by the device module: what it
     was handed may well be CUDA's.
 
@@ -377,9 +377,9 @@ class Worker:
                 f"`{api}` in device-agnostic code",
                 help=f"use `torch.get_device_module(device).{name}`"
                 if is_call
-                else "name the type by what it does, or `torch.Event` / `torch.Stream`"
+                else "use a device-neutral type such as `torch.Event` or `torch.Stream`"
                 if name in TYPES
-                else f"reach `{name}` through `torch.get_device_module(device)`",
+                else f"use `torch.get_device_module(device)` to get `{name}`",
                 severity=Severity.WARNING if is_call else Severity.NOTE,
             )
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.globs import lies_in
 from fmcheck.lint.model.platform import Platform
+from fmcheck.lint.source.globs import lies_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class DeviceLiteral(FunctionRule):
-    """A tensor is put on `"cuda"` by name in code that is meant for every device.
+    """A hard-coded `"cuda"` in device-agnostic code.
 
     ## What it does
     Looks for `.cuda()`, `.to("cuda")` and `device="cuda"` in folders which the contract calls
@@ -28,7 +28,7 @@ class DeviceLiteral(FunctionRule):
     alone. Silent for paths that no contract names.
 
     ## Why is this bad
-    The literal ignores the device that the engine was told to run on: on another accelerator the
+    The literal ignores the device that the engine was configured for: on another accelerator the
     start fails ("Torch not compiled with CUDA enabled"); with several GPUs it means the current
     one, which need not be that of the tensors beside it.
 
@@ -125,8 +125,8 @@ class Relay:
                 yield part.finding(
                     self,
                     place,
-                    "the device is named by a literal, in device-agnostic code",
-                    help="take the device from the tensors beside it, or from the settings",
+                    "hard-coded device in device-agnostic code",
+                    help="use the device of a nearby tensor or of the config",
                 )
 
 

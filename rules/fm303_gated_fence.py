@@ -23,13 +23,13 @@ PREDICATES = frozenset({"is_cuda", "is_hip", "is_cuda_alike"})
 
 
 class GatedFence(ClassRule):
-    """A fence that only one platform gets.
+    """A fence that runs on one platform only.
 
     ## What it does
     Looks for `wait_stream` and `wait_event` behind a test of the platform (`if is_cuda():`, or an
     attribute that is nothing but `is_cuda()`), with no fence in the other branch. A test that also
     has a switch (`is_cuda() or settings.barrier`) is left alone. Off by default: often all the
-    work that the fence is for stands behind the same gate, elsewhere.
+    work that the fence is for is behind the same gate, elsewhere.
 
     ## Why is this bad
     The race that the fence closes is one of streams, and the other platforms have streams too. A
@@ -132,9 +132,8 @@ def barrier(stream, done):
         return part.finding(
             self,
             node,
-            "this fence is behind a test of the platform: streams of other platforms are not "
-            "ordered",
-            help="test for what the fence needs (a second stream, a switch), not for who has it",
+            "this fence runs on one platform only: streams on other platforms are not ordered",
+            help="test for what the fence needs (a second stream, a switch), not for the platform",
         )
 
 

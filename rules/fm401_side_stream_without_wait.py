@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.streams import CURRENT, Streams
+from fmcheck.lint.model.streams import CURRENT, Streams, streams_of
 from fmcheck.lint.model.vocabulary import ENTERED
 
 if TYPE_CHECKING:
@@ -34,7 +34,7 @@ class SideStreamWithoutWait(FunctionRule):
     forms. A tensor that this very function launches on the current stream is read in the body, and
     `side` waits for nothing in between (`current_stream()` in the body is `side` itself). Or `side`
     waits only for an event that its own previous job recorded. Or, of two calls of one launch
-    function, one is told which event to wait for and the other is not. A stream that a caller hands
+    function, one gets the event to wait for and the other does not. A stream that a caller hands
     in may be the current one, and is left alone; so is what a caller has launched, for the caller
     may have ordered it. The contract's `streams.ordered_by` names functions that order streams for
     their caller.
@@ -255,7 +255,7 @@ def finish(self, loads, stores):
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each body that starts too early, and each launch without a wait."""
         for function in functions(part):
-            streams = function.streams(self._ordered_by)
+            streams = streams_of(function, self._ordered_by)
             for context in streams.contexts:
                 if not streams.may_be_current(context.stream):
                     yield from self._unordered(streams, context, part)
@@ -265,14 +265,14 @@ def finish(self, loads, stores):
         ordering = streams.waits_of(context.stream, CURRENT)
         waits = [wait for wait in ordering if wait.order < context.end]
         stream = part.code(context.item)
-        help = f"`{stream}.wait_stream(...)` for the stream that produces it, ahead of the body"
+        help = f"`{stream}.wait_stream(...)` for the stream that produces it, before the body"
         launched = _launched(streams, context, waits)
         if launched is not None:
             yield part.finding(
                 self,
                 context.node.items[0],
-                f"`{launched[0]}` is launched on the current stream and read on `{stream}`, which "
-                "waits for nothing in between",
+                f"`{launched[0]}` is launched on the current stream and read on `{stream}` with "
+                "no wait in between",
                 help=help,
                 related=[(launched[1], f"`{launched[0]}` is launched here")],
             )
@@ -280,9 +280,10 @@ def finish(self, loads, stores):
             yield part.finding(
                 self,
                 context.node.items[0],
-                f"`{stream}` waits for its own previous job only, not for the work that it reads",
+                f"`{stream}` waits only for its own previous job, not for the work whose result "
+                "it reads",
                 help=help,
-                related=[(waits[0].node, "all that it waits for")],
+                related=[(waits[0].node, "its only wait")],
             )
 
     def _untold(self, function: Function) -> Iterator[Finding]:
@@ -299,7 +300,7 @@ def finish(self, loads, stores):
                 yield part.finding(
                     self,
                     call,
-                    f"`{last_name(call.func)}` is not told what to wait for, as it is elsewhere in "
+                    f"`{last_name(call.func)}` gets no event to wait for, unlike elsewhere in "
                     "this function",
                     help=f"pass `{sibling[1]}=` here too, `None` if there is nothing to wait for",
                     related=[(sibling[0], f"has `{sibling[1]}=`")],

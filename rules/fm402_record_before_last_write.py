@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.globs import fits
 from fmcheck.lint.model.device_writes import device_writes
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.streams import ANYTHING, HOST, Streams
+from fmcheck.lint.model.streams import ANYTHING, HOST, Streams, streams_of
+from fmcheck.lint.source.globs import fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -154,7 +154,7 @@ def stage(self, batch, is_first):
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each write that comes too late for its event."""
         for function in functions(part):
-            streams = function.streams()
+            streams = streams_of(function)
             if not streams.records:
                 continue
             writes = list(device_writes(streams))
@@ -167,8 +167,8 @@ def stage(self, batch, is_first):
                     yield part.finding(
                         self,
                         late.node,
-                        f"this is written after `{record.event}` was recorded: who waits for the "
-                        "event does not wait for it",
+                        f"this is written after `{record.event}` was recorded: a wait for the "
+                        "event does not cover it",
                         help=f"record `{record.event}` after the last write",
                         related=[(record.node, "recorded here")],
                     )

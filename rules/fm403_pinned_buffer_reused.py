@@ -5,11 +5,11 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
-from fmcheck.lint.globs import fits
 from fmcheck.lint.model.expressions import is_name, last_name, targets
 from fmcheck.lint.model.function import functions, functions_near
 from fmcheck.lint.model.pinned import Pinned
-from fmcheck.lint.model.streams import ANYTHING, HOST, Streams
+from fmcheck.lint.model.streams import ANYTHING, HOST, Streams, streams_of
+from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
@@ -33,7 +33,7 @@ class PinnedBufferReused(ClassRule):
     `streams.uploads`. It flags a host write that may follow such a copy in the same function, by
     another round of a loop too, with no wait between. Where the contract names the methods that
     fill reused buffers in every step (`streams.fills_pinned`), it flags writes there that no wait
-    precedes: the copy of the step before may be pending. Where it names a guard
+    precedes: the previous step's copy may be pending. Where it names a guard
     (`[[streams.guard]]`), it flags calls of the methods that the guard covers outside of it, in a
     function that enters it.
 
@@ -243,7 +243,7 @@ class Runner:
         """Yields a finding for each write that a pending copy may read."""
         pinned: Pinned | None = None
         for function in functions_near(family, ("non_blocking", *self._named)):
-            streams = function.streams(self._ordered_by)
+            streams = streams_of(function, self._ordered_by)
             yield from self._outside_guard(function, streams)
             if pinned is None:
                 told = ("pin_memory", "non_blocking", *self._named)
@@ -281,7 +281,7 @@ class Runner:
             is_kept = "." in write.buffer
             if pending:
                 reported.add(write.buffer)
-                yield self._finding(streams, write, pending[0], "an asynchronous copy of it")
+                yield self._finding(streams, write, pending[0], "an asynchronous copy from it")
             elif (
                 is_step
                 and is_kept
@@ -289,13 +289,13 @@ class Runner:
                 and not any(flow.may_follow(one, node) for one in waits)
             ):
                 reported.add(write.buffer)
-                yield self._finding(streams, write, mine[0], "the copy of the step before")
+                yield self._finding(streams, write, mine[0], "the previous step's copy")
 
     def _finding(self, streams: Streams, write: Touch, copy: Touch, what: str) -> Finding:
         return streams.part.finding(
             self,
             write.node,
-            f"`{write.buffer}` is pinned, and written here while {what} may still read it",
+            f"`{write.buffer}` is pinned and written here while {what} may still be reading it",
             help="wait for an event that is recorded after the copy, or use a fresh pinned tensor "
             "for each copy",
             related=[(copy.node, "the copy reads the buffer when it runs, not here")],
@@ -324,7 +324,7 @@ class Runner:
                     yield part.finding(
                         self,
                         node,
-                        f"`{last_name(node.func)}` writes reused host buffers outside of "
+                        f"`{last_name(node.func)}` writes reused host buffers outside "
                         f"`{guard.name}`, which waits until their copies are done",
                         help=f"move the call into the `with` part of `{guard.name}`",
                     )

@@ -11,7 +11,7 @@ from fmcheck.lint.model.effects import returns_copy, waits_on_host
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import squeezed
-from fmcheck.lint.model.streams import ANYTHING, HOST, Copy, Streams, goes_to_host
+from fmcheck.lint.model.streams import ANYTHING, HOST, Copy, Streams, goes_to_host, streams_of
 from fmcheck.lint.model.vocabulary import CLASS, ON_HOST, VIEWS
 from fmcheck.lint.source.changes import replaced, without
 
@@ -56,7 +56,7 @@ class HostReadBeforeSync(FunctionRule):
     Looks for copies to the host with `non_blocking=True`: `x.to("cpu", non_blocking=True)`, and
     `host.copy_(x, non_blocking=True)` where `host` is pinned or named as a host tensor. It flags a
     read of the values (`tolist`, `item`, `int(...)`, a truth test, a comparison) that no
-    `synchronize`, `query` or other wait stands before, and an object that is made of such a copy
+    `synchronize`, `query` or other wait precedes, and an object that is created from such a copy
     in a function that neither records an event nor waits. Views (`[...]`, `unbind`, `numpy`) are no
     reads. `int(...)` or `bool(...)` of a buffer that an object keeps is a poll, whose answer may be
     old, and is left alone; so is what calls itself asynchronous.
@@ -203,13 +203,13 @@ def lengths(self):
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each read that may come before the values."""
         for function in functions(part):
-            streams = function.streams(self._ordered_by)
+            streams = streams_of(function, self._ordered_by)
             for copy in streams.copies:
                 if _is_to_host(copy, streams):
                     yield from self._read(copy, streams, part)
             if returns_copy(function):
                 for caller, call in function.callers():
-                    copies = caller.streams(self._ordered_by)
+                    copies = streams_of(caller, self._ordered_by)
                     copy = Copy(call, call, None, copies.order[call])
                     yield from self._read(copy, copies, caller.part)
 
@@ -217,8 +217,10 @@ def lengths(self):
         """Yields a finding for the first read that nothing waits before."""
         for use in _uses(copy, streams):
             if use.is_made and not _is_left_alone(use, streams):
-                told = f"`{use.word}` is made of an asynchronous copy to the host that nothing here"
-                told += " waits for, or gives an event for"
+                told = (
+                    f"`{use.word}` is created from an asynchronous copy to the host with no wait "
+                )
+                told += "or event here"
             elif not use.is_made and not _is_awaited(copy, use, streams):
                 told = f"{use.word} reads an asynchronous copy to the host that may not be done"
             else:
@@ -227,8 +229,10 @@ def lengths(self):
                 self,
                 use.node,
                 told,
-                help="record an event after the copy and `synchronize()` it before the values are "
-                "read, or leave out `non_blocking=True`",
+                help=(
+                    "record an event after the copy and `synchronize()` it before reading the "
+                    "values, or drop `non_blocking=True`"
+                ),
                 related=[(copy.node, "the copy is only enqueued here")],
                 edits=_blocking(copy, part)
                 if use.is_at_once and copy.source is not copy.node

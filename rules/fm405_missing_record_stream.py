@@ -8,7 +8,7 @@ from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.pinned import makes_pinned
-from fmcheck.lint.model.streams import ANYTHING, CURRENT, Streams
+from fmcheck.lint.model.streams import ANYTHING, CURRENT, Streams, streams_of
 from fmcheck.lint.model.vocabulary import CLASS, COPIES, ENTERED, LAUNCHES
 from fmcheck.lint.source.walking import walk
 
@@ -210,7 +210,7 @@ def save(self, parts):
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each tensor that nothing keeps until the side stream is done."""
         for function in functions(part):
-            streams = function.streams(self._ordered_by)
+            streams = streams_of(function, self._ordered_by)
             for context in streams.contexts:
                 leaf = context.stream.rpartition(".")[2]
                 if leaf not in self._joined and not streams.may_be_current(context.stream):
@@ -232,12 +232,14 @@ def save(self, parts):
                     self,
                     arg.value,
                     f"`{name or 'this pinned tensor'}` is used on `{part.code(context.item)}`, "
-                    "and its memory may be given away before that is done",
-                    help=f"`{name}.record_stream({part.code(context.item)})`, or join the streams "
-                    "before it goes"
+                    "but its memory may be reused before that stream is done",
+                    help=(
+                        f"`{name}.record_stream({part.code(context.item)})`, or join the streams "
+                        "before it is freed"
+                    )
                     if name and not _is_pinned(arg.value, streams)
                     else "keep the tensor until the stream is done with it, or copy it into a "
-                    "buffer of the device",
+                    "device buffer",
                 )
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.streams import streams_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class WaitOnDefaultStream(FunctionRule):
-    """A side stream waits for the default stream, which may not be the one that computes.
+    """A wait for the default stream, which may not be the one that computes.
 
     ## What it does
     Looks for `side.wait_stream(default_stream(...))`, for a wait on an event that is recorded on
@@ -116,7 +117,7 @@ def is_default():
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each wait that is for the default stream."""
         for function in functions(part):
-            streams = function.streams()
+            streams = streams_of(function)
             for wait in streams.waits:
                 word = last_name(wait.node.func)
                 on: CSTNode = wait.node
@@ -129,8 +130,8 @@ def is_default():
                     yield part.finding(
                         self,
                         on,
-                        "this waits for the default stream: what runs on another stream is not "
-                        "ordered",
+                        "this only waits for the default stream; work on other streams is not "
+                        "synchronized",
                         help="wait for the stream that the producer runs on, such as "
                         "`current_stream()` where it was launched",
                     )

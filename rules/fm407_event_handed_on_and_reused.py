@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.streams import streams_of
 from fmcheck.lint.model.vocabulary import CLASS
 
 if TYPE_CHECKING:
@@ -24,7 +25,7 @@ _QUEUES = re.compile(r"^(put|put_nowait|append|appendleft|submit|enqueue|send|pu
 
 
 class EventHandedOnAndReused(FunctionRule):
-    """One event object goes with every request, and is recorded anew for each.
+    """One event object is shared by all requests and recorded again for each.
 
     ## What it does
     Looks for a function that records an event which an object keeps, `self.ready.record()`, and
@@ -108,7 +109,7 @@ class Offload:
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each event that is handed on and will be recorded again."""
         for function in functions(part):
-            streams = function.streams()
+            streams = streams_of(function)
             for record in streams.records:
                 is_kept = record.event.startswith("self.") and "(" not in record.event
                 if is_kept and not _is_renewed(record, streams):
@@ -128,10 +129,10 @@ class Offload:
                         yield part.finding(
                             self,
                             node,
-                            f"`{record.event}` is handed on here and recorded again by the next "
-                            "call, while this one may still be waited for",
-                            help="make one event for each request",
-                            related=[(record.node, "recorded here, each time")],
+                            f"`{record.event}` is passed on here and recorded again by the next "
+                            "call, while this record may still be waited for",
+                            help="create one event for each request",
+                            related=[(record.node, "recorded here in every call")],
                         )
                         return
 

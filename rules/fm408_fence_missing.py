@@ -20,7 +20,7 @@ WAITS = ("wait_stream", "wait_event")
 
 
 class FenceMissing(ClassRule):
-    """Two streams share memory, and the fence between them is missing or comes too late.
+    """Two streams share memory, and the fence between them is missing or too late.
 
     ## What it does
     Looks for what the contract says of an engine's fences, and is silent without it. Of two streams
@@ -175,8 +175,8 @@ class Scheduler:
         return function.part.finding(
             self,
             call,
-            f"`{waiter}` waits for `{on}`, which never waits for `{waiter}` here: it may rewrite "
-            "what is still being read",
+            f"`{waiter}` waits for `{on}`, which never waits for `{waiter}` here: it may "
+            "overwrite data that is still being read",
             help=f"have `{on}` wait for `{waiter}` before it writes what they share",
         )
 

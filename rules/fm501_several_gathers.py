@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, Judged, Severity
 from fmcheck.lint.model.accesses import Access, Accesses
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.relays import RelayRule
+from fmcheck.lint.relay_rule import RelayRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ class SeveralGathers(RelayRule):
 
     ## What it does
     Counts, on one path through a function, the gathers of different relay buffers by the same
-    rows, and the writes; three of a kind are told of.
+    rows, and the writes; three of a kind are reported.
 
     ## Why is this bad
     Each is a kernel launch between two steps, where the host is in a hurry and the device is

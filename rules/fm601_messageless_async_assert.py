@@ -32,7 +32,7 @@ class MessagelessAsyncAssert(ModuleRule):
 
     ## What it does
     Looks for `torch._assert_async(condition)` with one argument in a function that this module
-    hands to `torch.compile`, by decorator or by call, through functions of its own that hand on a
+    hands to `torch.compile`, by decorator or by call, through functions of its own that pass on a
     parameter, and in the module's functions that such a function calls.
 
     ## Why is this bad
@@ -247,7 +247,7 @@ def check(values):
             call,
             f"async assert without a message in `{where}`, which torch.compile compiles: "
             "the compiler deletes it",
-            help=f'give it a message: `{instead}({condition}, {keyword}"...")`',
+            help=f'add a message: `{instead}({condition}, {keyword}"...")`',
             edits=(_told(call, f"{where}: {condition}", part),) if fixable else (),
         )
 

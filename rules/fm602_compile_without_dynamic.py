@@ -26,7 +26,7 @@ class CompileWithoutDynamic(FunctionRule):
     marks them as dynamic.
 
     ## Why is this bad
-    The first call compiles for the sizes that it sees, the second batch size compiles anew, in the
+    The first call compiles for the sizes that it sees, the second batch size compiles again, in the
     middle of serving: a step of a millisecond takes seconds, on some ranks before others.
 
     ## Example
@@ -99,9 +99,9 @@ def nothing():
                         yield part.finding(
                             self,
                             decorator.decorator,
-                            f"`{node.name.value}` is compiled without `dynamic=`: the next batch "
-                            "size compiles it again",
-                            help="say `dynamic=True`, or `dynamic=False` if its shapes are fixed",
+                            f"`{node.name.value}` is compiled without `dynamic=`: the next "
+                            "batch size recompiles it",
+                            help="pass `dynamic=True`, or `dynamic=False` if its shapes are fixed",
                         )
 
 

@@ -61,7 +61,7 @@ class CapturedRebound(ClassRule):
     Looks for an attribute that is assigned a newly made tensor (`torch.empty`, `cumsum`,
     `clone`, …) by a method that runs after the capture. Either the class replays a graph, by its
     name or those of its methods, and fills the same attribute in place: then it is a static
-    buffer. Or the method is told of a replay by its name or a parameter (`replay`,
+    buffer. Or the method learns of a replay by its name or a parameter (`replay`,
     `forbid_realloc`) and `forward` reads the attribute. Methods whose names speak of making or
     capturing are left alone, and so are assignments under a test of the attribute or of a replay.
     Off by default: released engines have given nothing to judge it by.
@@ -203,7 +203,8 @@ class Pool:
         return part.finding(
             self,
             write.site,
-            f"`{leaf}` is a new tensor here, and a captured graph goes on reading the old one",
+            f"`{leaf}` is rebound to a new tensor here, but a captured graph still reads the "
+            "old one",
             help=f"copy into it: `{leaf}[:...].copy_(...)`",
         )
 

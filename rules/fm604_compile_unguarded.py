@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.globs import lies_in
 from fmcheck.lint.model.expressions import dotted, is_name, keywords
 from fmcheck.lint.model.platform import Platform
+from fmcheck.lint.source.globs import lies_in
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -28,7 +28,7 @@ class CompileUnguarded(FunctionRule):
     another function of the module is compiled with one, or the contract calls the module
     device-agnostic and names the platforms that cannot compile (`device.no_compile`). A decorator
     with `**options` is left alone, and so is a private function of which every use in the module
-    stands behind a test for CUDA, and a module that the contract calls CUDA's own.
+    is behind a test for CUDA, and a module that the contract calls CUDA's own.
 
     ## Why is this bad
     On the platform that the siblings are guarded for, the one that is not fails at its first call,
@@ -200,8 +200,8 @@ def gather(buf, rows):
                         yield part.finding(
                             self,
                             decorator.decorator,
-                            f"`{node.name.value}` is compiled on every platform, and {why}",
-                            help="say `disable=` for the platforms that cannot compile it",
+                            f"`{node.name.value}` is compiled on every platform, but {why}",
+                            help="pass `disable=` on platforms that cannot compile it",
                         )
 
     def _runs_on_cuda_alone(self, name: str, part: Part) -> bool:

@@ -23,7 +23,7 @@ _RUNS = re.compile(r"_?forward(_|$)|\w*(_forward|_indexer|_exchange|_all_to_all|
 
 
 class BufferMadeInStep(FunctionRule):
-    """A buffer that a captured step makes anew, in memory that graphs share.
+    """A buffer that a captured step creates in memory that graphs share.
 
     ## What it does
     Looks in `forward` and its parts (`*_forward`, `*_indexer`, `*_exchange`, `*_all_to_all`) for a
@@ -127,7 +127,7 @@ class Attention:
                     yield part.finding(
                         self,
                         node.value,
-                        f"`{name}` is made anew in every step: under capture, in memory that "
-                        "other graphs are given too",
-                        help="make it once, before the capture, and take a slice of it here",
+                        f"`{name}` is created in every step: under capture, in memory that "
+                        "other graphs share",
+                        help="create it once, before the capture, and take a slice of it here",
                     )

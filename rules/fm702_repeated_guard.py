@@ -99,7 +99,7 @@ class Scheduler:
                     yield part.finding(
                         self,
                         node,
-                        f"`{name}` asks for `{asked[0]}` itself: this test repeats it, and will "
+                        f"`{name}` asks for `{asked[0]}` itself: this test repeats it and will "
                         "not follow when it changes",
                         help=f"leave `{asked[0]}` to `{name}`",
                     )

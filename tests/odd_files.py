@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from pathlib import Path
 
-#: Needles and anchors of several rules, so that a file is parsed and looked at.
+#: Words of several rules, so that a file is parsed and looked at.
 BAIT = b"import torch\nmodule = torch.get_device_module(device)\n"
 EVENT = b"ready = torch.cuda.Event()\n"
 

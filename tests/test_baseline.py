@@ -68,7 +68,8 @@ def test_a_gone_entry_is_an_error_with_the_command_to_run(lint, known):
     status, out, _ = lint(*WITH, "a.py")
 
     assert status == 1
-    assert "error[FM005]: the baseline allows one FM301 in a.py" in out
+    assert "error[FM005]: stale baseline entry: FM301 in a.py (" in out
+    assert "): 1 allowed, 0 found" in out
     assert "--> base.json:" in out
     assert "`fmcheck lint --baseline base.json --update-baseline a.py`" in out
 
@@ -84,7 +85,7 @@ def test_an_update_adds_nothing(lint, known):
 
     assert status == 1
     assert "FM601" in out
-    assert err == "fmcheck: base.json: 0 taken out, 0 added\n"
+    assert err == "fmcheck: base.json: 0 removed, 0 added\n"
     assert {one["path"] for one in entries(known)} == {"a.py"}
 
 
@@ -94,7 +95,7 @@ def test_adding_is_asked_for_by_name(lint, known):
 
     status, _, err = lint(*WITH, "--add-to-baseline", ".")
 
-    assert (status, err) == (0, "fmcheck: base.json: 1 taken out, 1 added\n")
+    assert (status, err) == (0, "fmcheck: base.json: 1 removed, 1 added\n")
     assert [one["path"] for one in entries(known)] == ["a.py", "b.py"]
     assert lint(*WITH, ".")[0] == 0
 

@@ -258,8 +258,8 @@ def test_what_was_not_asked_for_is_said():
     told = render(None, None, 0)
 
     assert told.startswith("## fmcheck: clean\n")
-    assert "| lint | not asked for |" in told
-    assert "| tests | not asked for |" in told
+    assert "| lint | not run |" in told
+    assert "| tests | not run |" in told
 
 
 # --- for real ---

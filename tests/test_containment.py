@@ -410,8 +410,8 @@ def _error_of(call: Callable[[], Any]) -> tuple[type, str]:
         ("fmcheck.runtime.relay.opaque._given", "relay buffers"),
         ("fmcheck.runtime.core.paths.look_up", "relay buffers"),
         ("fmcheck.runtime.relay.buffer.RelayBuffer._retire_now", "relay buffers"),
-        ("fmcheck.runtime.relay.owners.Owners.hand_out", "owners of rows (FR104)"),
-        ("fmcheck.runtime.relay.owners.Owners.take_back", "owners of rows (FR104)"),
+        ("fmcheck.runtime.relay.owners.Owners.hand_out", "owners of rows (FR104, FR106 to FR109)"),
+        ("fmcheck.runtime.relay.owners.Owners.take_back", "owners of rows (FR104, FR106 to FR109)"),
         ("fmcheck.runtime.relay.devices.DeviceHold._compare", "FR301"),
         ("fmcheck.runtime.relay.devices.compare", "FR301"),
     ],
@@ -462,7 +462,7 @@ def test_an_engine_s_import_goes_on_where_it_cannot_be_instrumented(
     try:
         assert module.Relay().look() == [1, 2]
         (problem, *_) = other.coverage().problems
-        assert "module `toy_contain`: could not be taken hold of: ValueError('of ours')" in problem
+        assert "module `toy_contain`: could not be instrumented: ValueError('of ours')" in problem
     finally:
         other.stop()
 

@@ -140,7 +140,7 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
 
 
 def test_a_contract_that_fits_is_told_so(said: Callable[..., tuple[int, str, str]]) -> None:
-    expected = "contract `toy` against 3 files: all is there\n"
+    expected = "contract `toy` against 3 files: all names found\n"
     assert said("toy.toml", "src", "--release", "2.1") == (0, expected, "")
 
 
@@ -150,8 +150,8 @@ def test_what_is_for_other_releases_counts_where_none_is_named(
     status, out, _ = said("toy.toml", "src")
     assert status == 1
     assert out == (
-        "relay.buffer.name: `of_an_old_release_buf` stands nowhere\n"
-        "contract `toy` against 3 files: 1 of the names that it declares is not there\n"
+        "relay.buffer.name: `of_an_old_release_buf` not found in any file\n"
+        "contract `toy` against 3 files: 1 declared name was not found\n"
     )
 
 
@@ -162,7 +162,7 @@ def test_a_name_that_only_some_releases_have_is_looked_for_in_these(
     Path("toy.toml").write_text(contract + '[only_in]\ngone = ">=3"\n')
     assert said("toy.toml", "src", "--release", "2.1")[0] == 0
     status, out, _ = said("toy.toml", "src", "--release", "3.0")
-    assert (status, "`gone` stands nowhere" in out) == (1, True)
+    assert (status, "`gone` not found in any file" in out) == (1, True)
     Path("toy.toml").write_text(contract + '[only_in]\ngoen = ">=3"\n')
     status, _, err = said("toy.toml", "src")
     assert status == 2
@@ -197,21 +197,21 @@ def test_a_name_that_only_some_releases_have_is_looked_for_in_these(
             "toy.relay:Relay.inherits",
             "owners.functions: there is no `toy.relay:Relay.inherits`",
         ),
-        ('"topk_*_buf"', '"topkk_*_buf"', "relay.buffer.name: `topkk_*_buf` stands nowhere"),
+        ('"topk_*_buf"', '"topkk_*_buf"', "relay.buffer.name: `topkk_*_buf` not found in any file"),
         (
             'row_indices = ["rows"',
             'row_indices = ["row_s"',
-            "graph_inputs.row_indices: `row_s` stands nowhere",
+            "graph_inputs.row_indices: `row_s` not found in any file",
         ),
         (
             "{ seq_lens = 1",
             "{ seq_len = 1",
-            "graph_inputs.holds: `seq_len` stands nowhere; did you mean `seq_lens`?",
+            "graph_inputs.holds: `seq_len` not found in any file; did you mean `seq_lens`?",
         ),
         (
             '"replay"',
             '"replya"',
-            "graph_inputs.fill.settled_by: `replya` stands nowhere; did you mean `replay`?",
+            "graph_inputs.fill.settled_by: `replya` not found in any file; did you mean `replay`?",
         ),
         (
             '["toy/relay.py"',
@@ -221,14 +221,22 @@ def test_a_name_that_only_some_releases_have_is_looked_for_in_these(
         (
             '["finished"',
             '["finnished"',
-            "late_results.checks: `finnished` stands nowhere; did you mean `finished`?",
+            "late_results.checks: `finnished` not found in any file; did you mean `finished`?",
         ),
-        ('name = "staging"', 'name = "stagin"', "streams.guard.name: `stagin` stands nowhere"),
+        (
+            'name = "staging"',
+            'name = "stagin"',
+            "streams.guard.name: `stagin` not found in any file",
+        ),
         ('["copy_back"]', '["copy_bakc"]', "did you mean `copy_back`?"),
         ('"keep_back"', '"keep_bakc"', "did you mean `keep_back`?"),
         ('launch = "launch"', 'launch = "lanuch"', "did you mean `launch`?"),
-        ('new = "step"', 'new = "stepp"', "renamed.new: `stepp` stands nowhere"),
-        ('["fill", "pop', '["fil1", "pop', "graph_inputs.fill.methods: `fil1` stands nowhere"),
+        ('new = "step"', 'new = "stepp"', "renamed.new: `stepp` not found in any file"),
+        (
+            '["fill", "pop',
+            '["fil1", "pop',
+            "graph_inputs.fill.methods: `fil1` not found in any file",
+        ),
         # One of several is there, and this is a slip of what no other one means.
         ('["fill", "populate"]', '["fill", "replays"]', "did you mean `replay`?"),
     ],

@@ -271,7 +271,7 @@ def test_a_race_is_told_with_both_streams_and_no_doubt(engine):
     assert (race.access.stream, race.last_write.stream) == ("schedule", "forward")
     assert race.missing.startswith("a wait of stream `schedule` for an event recorded after test_")
     assert (race.device, race.confidence) == ("cuda:0", "")
-    assert "stream `schedule` had waited for nothing" in race.notes
+    assert "stream `schedule` had synchronized with nothing" in race.notes
 
 
 FENCES = {

@@ -247,7 +247,7 @@ def test_a_thread_that_is_not_watched_leaves_a_doubt(engine: Engine) -> None:
     thread.join()
     (race,) = engine.found()
     assert race.confidence == "incomplete"
-    assert "a fence may be out of sight: a thread's waits for the device are not seen" in race.notes
+    assert "fences may have been missed: a thread's waits for the device are not seen" in race.notes
 
 
 def test_a_relay_buffer_of_a_device_has_its_thread_watched(engine: Engine) -> None:

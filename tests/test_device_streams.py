@@ -259,7 +259,7 @@ def test_a_collective_that_is_waited_for_leaves_a_doubt(streams) -> None:
     assert Work().wait(1.0) is True
     put_back()
     assert list(streams.fences.doubts) == [
-        "a collective was waited for, which orders streams out of sight"
+        "a collective was waited for, which orders streams where fmcheck cannot see it"
     ]
 
 
@@ -443,7 +443,7 @@ def test_an_accelerator_that_cannot_hold_streams_up_says_so_and_is_followed(acce
     for each in reversed(undo):
         each()
     assert list(streams.tally.notes) == [
-        "streams of `npu` are not held up: its module has no `_sleep`"
+        "streams of `npu` are not delayed: its module has no `_sleep`"
     ]
     assert streams.tally.broken == {}
 

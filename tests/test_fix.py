@@ -10,8 +10,8 @@ import pytest
 
 from fmcheck.atomic import replace_file
 from fmcheck.finding import Edit, Finding, Severity, Span
-from fmcheck.lint import fix, tasks
-from fmcheck.lint.fix import fix_text, fixed_source
+from fmcheck.lint.run import fix, tasks
+from fmcheck.lint.run.fix import fix_text, fixed_source
 from fmcheck.registry import rules
 from tests.sources import BROKEN, DEAD_ASSERT, STRAY_EVENT
 
@@ -171,7 +171,7 @@ def test_the_closing_line_offers_no_fix_that_is_refused(lint, tmp_path, kind, op
 
 def test_the_closing_line_says_what_the_fixer_refused(lint, tmp_path, monkeypatch):
     (tmp_path / "a.py").write_text(DEAD_ASSERT)
-    monkeypatch.setattr("fmcheck.lint.fix._parses", lambda text: text == DEAD_ASSERT)
+    monkeypatch.setattr("fmcheck.lint.run.fix._parses", lambda text: text == DEAD_ASSERT)
 
     _, out, _ = lint("--fix", "a.py")
 
@@ -371,14 +371,14 @@ def test_a_fix_that_makes_a_new_finding_is_refused():
     fixed = fix_text(b"x = 1\n", lint, everything)
 
     assert fixed.text == b"x = 1\n"
-    assert fixed.refused == "the fix of FM999 makes a new finding, FM998"
+    assert fixed.refused == "the fix of FM999 introduces a new finding, FM998"
 
 
 def test_a_fix_that_never_ends_is_refused():
     fixed = fix_text(b"x = 1\n", rewriting("1", "1 + 1"), everything)
 
     assert fixed.text == b"x = 1\n"
-    assert fixed.refused == "the fix of FM999 finds something to do every time"
+    assert fixed.refused == "the fix of FM999 never settles"
 
 
 def test_what_the_encoding_cannot_hold_is_refused():
@@ -437,7 +437,7 @@ def test_only_what_is_reported_is_fixed(lint, tmp_path, git):
 
     status, out, _ = lint("--fix", "--since", "HEAD", "a.py")
 
-    assert (status, "fixed 1" in out) == (0, True)
+    assert (status, "1 fixed" in out) == (0, True)
     assert (tmp_path / "a.py").read_text() == DEAD_ASSERT + FIXED.replace(">=", ">")
 
 

@@ -6,7 +6,7 @@ import textwrap
 
 import pytest
 
-from fmcheck.lint.lazy import cst
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 from tests.parts import function_of
 

@@ -93,7 +93,7 @@ def test_one_site_is_one_finding_with_all_its_tests(run):
     assert [(one["data-check"], one["class"]) for one in findings] == [
         ("FR102", "finding fails"),
         ("FR401", "finding fails"),
-        ("FR602", "finding told"),
+        ("FR602", "finding advisory"),
         ("FR102", "finding accepted"),
     ]
     tests = [one["data-test"] for one in page.all("li") if "data-test" in one]

@@ -29,7 +29,8 @@ POSIX = pytest.mark.skipif(os.name != "posix", reason="needs symbolic links")
 
 def _lint(folder: Path, path: str, source: str = "", *more: str) -> list[tuple[object, ...]]:
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
-    command = [sys.executable, "-m", "fmcheck", "lint", "--no-cache", "--format=json", *more, path]
+    command = [sys.executable, "-m", "fmcheck", "lint", "--no-cache", "--format=json"]
+    command += ["--select=ALL", *more, path]
     done = subprocess.run(
         command, cwd=folder, env=environ, input=source, capture_output=True, text=True, timeout=120
     )
@@ -96,7 +97,7 @@ def test_a_real_relay_has_the_same_findings_in_eight_spellings(tmp_path):
         file.parent.mkdir(parents=True)
         file.write_text(source)
         found.append(_spelled(tmp_path / str(number) / "tree", how, source))
-    assert len(found[0]) == 10
+    assert len(found[0]) == 13
     assert all(one == found[0] for one in found)
 
 
@@ -115,7 +116,7 @@ def test_the_standard_input_without_a_name_is_told_what_does_not_apply(tmp_path)
     done = subprocess.run(
         command, cwd=tmp_path, env=environ, input="x = 1\n", capture_output=True, text=True
     )
-    assert "pass the path that it is saved under as `--stdin-filename`" in done.stderr
+    assert "pass its path as `--stdin-filename`" in done.stderr
 
 
 def test_a_package_is_the_module_that_its_init_defines():

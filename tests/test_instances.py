@@ -135,7 +135,7 @@ def test_an_instance_that_came_past_everything_is_counted_and_named(bench: Bench
     relay = engine.FutureMap.__new__(engine.FutureMap)
     vars(relay).update(tokens_buf=torch.zeros(8, dtype=torch.int64))
 
-    reason = "`FutureMap.tokens_buf` was set past `__init__`, `__setattr__` and `__setstate__`"
+    reason = "`FutureMap.tokens_buf` was set without `__init__`, `__setattr__` or `__setstate__`"
     assert untracked(watch) == [("buffers", reason)]
     assert watch.coverage().untracked == (("buffers", reason, 1),)
     assert type(relay.tokens_buf) is RelayTensor

@@ -185,7 +185,7 @@ def test_a_violation_between_tests_names_the_last_one(board: Journal, child: Jou
     early, late = (attributed(line, pages, library) for line in pages.told)
     assert (early.test, late.test) == ("", "")
     assert early.notes[-1] == "no test had run by then"
-    assert late.notes[-1].startswith("no test was on: the call of one had ended ")
+    assert late.notes[-1].startswith("no test was running: the call of one had ended ")
 
 
 def test_a_fork_that_runs_tests_itself_is_nobody_s_child(board: Journal, child: Journal) -> None:

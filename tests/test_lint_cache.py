@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from fmcheck.lint import stored
-from fmcheck.lint.cache import pack, unpack
+from fmcheck.lint.run import stored
+from fmcheck.lint.run.cache import pack, unpack
 
 EVENT = """\
 import torch
@@ -234,7 +234,7 @@ def test_one_changed_file_leaves_the_others_findings_in_the_cache(project):
     spying = """
 import sys
 import time
-from fmcheck.lint import tasks
+from fmcheck.lint.run import tasks
 def spy(text, path, rules, lint=tasks.lint_text):
     print(path, file=sys.stderr)
     return lint(text, path, rules)
@@ -458,7 +458,7 @@ def test_a_record_that_somebody_else_wrote_says_nothing(project, tmp_path):
 import os, sys
 from fmcheck.import_path import leave_out_working_folder
 leave_out_working_folder()
-from fmcheck.lint import replay, stored
+from fmcheck.lint.run import replay, stored
 inputs = replay.Inputs()
 inputs.note_file({str(project.folder / "pyproject.toml")!r})
 replay.keep(sys.argv[1:], inputs, "1 file checked: no findings\\n", "", 0)
@@ -496,8 +496,8 @@ def test_a_record_of_another_shape_or_without_inputs_is_as_good_as_none(project,
     project.run()
     planting = f"""
 import glob, marshal
-from fmcheck.lint import stored
-from fmcheck.lint.replay import _key
+from fmcheck.lint.run import stored
+from fmcheck.lint.run.replay import _key
 for path in glob.glob(".fmcheck_cache/*-*"):
     shape, found = {shape!r}, stored.load(path)
     if isinstance(shape, tuple) and shape[:1] == ("key",):

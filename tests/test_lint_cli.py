@@ -229,7 +229,7 @@ def test_fix_rewrites_and_reports_the_rest(lint, tmp_path):
     assert status == 1
     assert "FM601" not in out
     assert "FM301" in out
-    assert "fixed 1 " in out
+    assert "1 fixed" in out
     text = path.read_bytes()
     assert b', "check: (values >= 0).all()")\r\n' in text
     assert text.count(b"\n") == text.count(b"\r\n")

@@ -240,7 +240,7 @@ def test_interrupted_says_so_and_exits_with_130(lint, tmp_path, monkeypatch):
     def interrupted(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("fmcheck.lint.tasks.lint_text", interrupted)
+    monkeypatch.setattr("fmcheck.lint.run.tasks.lint_text", interrupted)
 
     assert lint(".") == (130, "", "fmcheck: interrupted\n")
 

@@ -207,7 +207,7 @@ def test_files_that_vanish_meanwhile_are_one_diagnostic_each(tmp_path):
         (tmp_path / f"m{number}.py").write_bytes(BAIT + EVENT)
     code = (
         "import os, sys\n"
-        "from fmcheck.lint import plan\n"
+        "from fmcheck.lint.run import plan\n"
         "def files(paths, *more, list=plan.python_files):\n"
         "    for path in [*list(paths, *more)]:\n"
         "        if path.name == 'm1.py': os.unlink(path)\n"

@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fmcheck.finding import Span
-from fmcheck.lint import suppressions
+from fmcheck.lint.run import suppressions
 from tests.sources import BROKEN, DEAD_ASSERT, STRAY_EVENT
 
 LINE = "    ready = torch.cuda.Event()"
@@ -78,7 +78,7 @@ def test_elsewhere_it_does_not(lint, tmp_path, source):
 MALFORMED = {
     "no reason": (
         "ignore[FM301]",
-        "no reason is given, so it suppresses nothing: write why behind `[FM301]`",
+        "no reason is given, so it suppresses nothing: write why after `[FM301]`",
     ),
     "no code": ("ignore CUDA only", "`ignore` names no code"),
     "empty brackets": ("ignore[] CUDA only", "`ignore` names no code"),
@@ -121,7 +121,7 @@ def test_a_comment_that_suppresses_nothing_is_reported(lint, tmp_path):
     status, out, _ = lint("a.py")
 
     assert status == 1
-    assert "warning[FM003]: suppresses nothing: there is no `FM301` here [fixable]" in out
+    assert "warning[FM003]: unused suppression: no `FM301` here [fixable]" in out
 
 
 @pytest.mark.parametrize(

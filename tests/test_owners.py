@@ -446,7 +446,7 @@ def test_a_freed_row_is_named_with_the_lines_that_freed_it(bench: Bench) -> None
     assert (violation.code, violation.buffer, violation.rows) == ("FR108", "Pool", (1,))
     assert (violation.access.verb, violation.previous_owner) == ("take-back", "a")
     assert violation.access.site.path == __file__
-    assert violation.notes[0].startswith("row 1, last of a, was taken back at test_owners.py:")
+    assert violation.notes[0].startswith("row 1, last held by a, was freed at test_owners.py:")
 
 
 def test_a_take_back_that_may_be_repeated_is_no_fault(bench: Bench) -> None:  # noqa: F811
@@ -467,7 +467,7 @@ def test_a_row_that_stays_free_is_named_with_both_owners(bench: Bench) -> None: 
     pool.alloc([request("b")])
     (violation,) = watch.drain()
     assert (violation.code, violation.owner, violation.previous_owner) == ("FR107", "b", "a")
-    assert violation.notes[0].startswith("row 1 was handed out to a at test_owners.py:")
+    assert violation.notes[0].startswith("row 1 was allocated to a at test_owners.py:")
 
 
 def test_without_a_take_back_nobody_knows_who_still_holds_a_row(

@@ -210,7 +210,7 @@ def test_an_installed_package_adds_its_rule_and_contract(lint_only, tmp_path):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
     (tmp_path / "scheduler.py").write_text(
-        "import torch\nm = acme_device()\ne = torch.cuda.Event()\nsleep()\n"
+        "import acme\nimport torch\nm = acme_device()\ne = torch.cuda.Event()\nsleep()\n"
     )
     lint_only.install(str(project), cwd=tmp_path)
 

@@ -448,7 +448,7 @@ def test_a_relay_that_nobody_used_is_told(project: Project) -> None:
     ("old", "new", "message"),
     [
         ("FutureMap", "FutureMapp", "*no class `FutureMapp`; did you mean `FutureMap`?"),
-        ("tokens_buf", "token_buf", "*`token_buf`: `__init__` did not make it*"),
+        ("tokens_buf", "token_buf", "*`token_buf`: `__init__` did not create it*"),
     ],
 )
 def test_what_cannot_be_taken_hold_of_fails_the_session(
@@ -548,7 +548,7 @@ def test_a_suppressed_violation_passes_and_is_counted(project: Project) -> None:
     result = project.run(STALE)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*checked; 0 violations, 1 suppressed"])
-    result.stdout.no_fnmatch_line("*met nothing*")
+    result.stdout.no_fnmatch_line("*matched nothing*")
     assert result.ret == 0
 
 
@@ -568,10 +568,12 @@ def test_an_unmatched_suppression_is_told_of_the_whole_run(
     project.write("pyproject.toml", SUPPRESSED.format(expires="2999-01-31"))
     project.write("test_more.py", STALE)
     result = project.run(HEALTHY, "test_engine.py", *(("-n", "1") if workers else ()))
-    result.stdout.fnmatch_lines(["fmcheck: suppression *suppress[[]0[]]*met nothing in this run*"])
+    result.stdout.fnmatch_lines(
+        ["fmcheck: suppression *suppress[[]0[]]*matched nothing in this run*"]
+    )
     assert result.ret == 0
     result = project.run(HEALTHY, *workers)
-    result.stdout.no_fnmatch_line("*met nothing*")
+    result.stdout.no_fnmatch_line("*matched nothing*")
     result.stdout.fnmatch_lines(["*1 suppressed"])
 
 
@@ -596,7 +598,7 @@ def test_a_dead_assert_is_told_of_and_fails_nothing(
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [
-            "told of, and failing nothing:",
+            "Advisories (do not fail the run):",
             "FMCHECK: FR602 dead-assert in guard",
             "  assert      test_engine.py:6 in guard*",
             "*; 0 violations, 1 warning",
@@ -665,7 +667,7 @@ def test_a_worker_that_was_killed_loses_no_finding_and_no_count(project: Project
     )
     result.stdout.fnmatch_lines(
         [
-            "found in a test that was over:",
+            "found after its test had ended:",
             "FMCHECK: FR102 double-read in FutureMap.tokens_buf rows 1, 2",
             "  test        test_engine.py::test_it",
             "fmcheck: 1 process killed by SIGKILL: * (gw0); what they had checked*",

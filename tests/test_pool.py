@@ -10,7 +10,7 @@ import time
 
 import pytest
 
-from fmcheck.lint import pool
+from fmcheck.lint.run import pool
 
 pytestmark = pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
 
@@ -83,7 +83,7 @@ def test_whoever_stops_listening_leaves_no_worker_behind():
 def test_workers_end_when_their_parent_is_killed():
     code = (
         "import time, os\n"
-        "from fmcheck.lint import pool\n"
+        "from fmcheck.lint.run import pool\n"
         "def work(number):\n"
         "    time.sleep(0.05)\n"
         "    return os.getpid()\n"
@@ -123,7 +123,7 @@ def test_workers_that_there_is_no_room_for_are_done_without(most):
     code = f"""
 import resource
 resource.setrlimit(resource.RLIMIT_NOFILE, ({most}, {most}))
-from fmcheck.lint import pool
+from fmcheck.lint.run import pool
 def work(number):
     import colorsys
     return open(__import__("os").devnull).read() + str(number)

@@ -11,7 +11,7 @@ import pytest
 
 from fmcheck.errors import UsageError
 from fmcheck.finding import Finding, RuleInfo, Severity, Span
-from fmcheck.lint.fix import unified_diff
+from fmcheck.lint.run.fix import unified_diff
 from fmcheck.report import github, gitlab, html, junit, markdown, sarif, text
 from fmcheck.report import json as as_json
 from fmcheck.report.contents import Contents

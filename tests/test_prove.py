@@ -150,7 +150,7 @@ def test_a_run_says_who_noticed_and_touches_nothing(mine, tmp_path):
     assert "mine/relay.py:14 drop-stash" in done.stdout
     assert "no test runs this line" in done.stdout
     assert "stale: nothing that survives is gather-twice" in done.stdout
-    assert f"{report['caught']} of {report['counted']} faults caught" in done.stdout
+    assert f"{report['caught']} of {report['counted']} mutants caught" in done.stdout
     progress = done.stderr.splitlines()
     assert progress[-1] == "fmcheck prove: 4 of 4 tried, 1 survived"
     assert all(line.startswith("fmcheck prove: ") for line in progress)
@@ -252,7 +252,7 @@ def test_tests_that_fail_without_a_fault_prove_nothing(mine):
     (mine / "tests" / "test_relay.py").write_text(text)
     done = prove("mine", *COMMAND)
     assert done.returncode == 2
-    assert "the tests do not pass and keep silent without a fault" in done.stderr
+    assert "the tests fail, or produce findings, on unmodified code" in done.stderr
     assert "FR101 read-before-write" in done.stderr
 
 
@@ -325,7 +325,7 @@ def test_a_mutant_of_a_file_that_is_a_link_leaves_the_users_file(mine, tmp_path)
 
     scratch.write(mine / "mine" / "linked.py", b"mutant\n")
     scratch.restore(mine / "mine" / "linked.py")
-    with pytest.raises(UsageError, match="is behind a link out of what is copied"):
+    with pytest.raises(UsageError, match="is reached by a link out of the copied folders"):
         scratch.write(mine / "folder" / "real.py", b"mutant\n")
 
     assert real.read_text() == "x = 1\n"

@@ -135,8 +135,10 @@ def test_a_write_over_what_another_stream_still_gathers_is_a_race(relay: Relay) 
     assert (race.code, race.access.verb, race.access.stream) == ("FR401", "write", "forward")
     assert race.last_read is not None
     assert race.last_read.stream == "schedule"
-    assert "stream `forward` had waited for nothing" in race.notes
-    assert any("stream `schedule` had waited for stream `forward` up to" in n for n in race.notes)
+    assert "stream `forward` had synchronized with nothing" in race.notes
+    assert any(
+        "stream `schedule` had synchronized with stream `forward` up to" in n for n in race.notes
+    )
 
 
 def test_two_writes_that_nothing_orders_are_a_race(relay: Relay) -> None:
@@ -264,7 +266,7 @@ def test_where_a_fence_may_be_out_of_sight_a_race_fails_nothing(relay: Relay) ->
         _ = relay.buf[rows(1)]
     (race,) = relay.found()
     assert race.confidence == "incomplete"
-    assert "a fence may be out of sight: a graph was captured" in race.notes
+    assert "fences may have been missed: a graph was captured" in race.notes
     assert relay.watch.is_advice(race)
 
 

@@ -264,7 +264,7 @@ def test_settings_travel_whole(project: Project, tmp_path: Path) -> None:
     done = project.pytest("-p", "fmcheck")
     assert "1 passed" in done.stdout, done.stdout
     assert "0 violations, 1 suppressed" in done.stdout
-    assert "met nothing" not in done.stdout
+    assert "matched nothing" not in done.stdout
 
 
 def test_a_child_that_cannot_be_watched_fails_the_session(project: Project) -> None:
@@ -539,7 +539,7 @@ def test_a_problem_of_a_child_fails_the_session_though_it_is_killed(project: Pro
     assert done.returncode == 1
     assert "1 passed" in done.stdout
     assert "fmcheck error: contract `toy`" in done.stdout
-    assert "buffer `other_buf`: `__init__` did not make it" in done.stdout
+    assert "buffer `other_buf`: `__init__` did not create it" in done.stdout
     assert re.search(r"fmcheck: 1 process killed by SIGKILL: \d+;", done.stdout)
 
 
@@ -686,7 +686,7 @@ def test_an_emptied_environment_is_got_over_by_the_entry_point_alone(project: Pr
         ("FAILED", "test_by_the_entry_point"),
     ], done.stdout
     assert re.search(
-        r"fmcheck: `python\S* -c .*` \(process \d+\) was started, and never reached: not watched",
+        r"fmcheck: `python\S* -c .*` \(process \d+\) was started but not instrumented: not watched",
         done.stdout,
     )
 

@@ -50,6 +50,7 @@ ELSEWHERE = {
     "--fault": "python -m fixtures.engine",
     "--faults": "python -m fixtures.engine",
     "--check": "python -m fixtures.engine",
+    "--cpu-builds": "python -m tests.matrix",
     "--page": "python -m tests.museum",
     "--whole": "python -m tests.prove_self",
 }

@@ -125,6 +125,9 @@ def accesses(body: str, path: str = OVERLAP_UTILS) -> Accesses:
         ),
         ("gather_spec_extras(rows, self.topk_p_buf)", [("topk_p_buf", "rows", False)]),
         ("del self.topk_p_buf[rows]", []),
+        ("self.topk_p_buf[rows].zero_(); self.topk_p_buf[rows].copy_(batch)", []),
+        ("self.topk_p_buf[rows] = batch[rows : rows + 1]", []),
+        ("x = self.topk_p_buf[rows].sum_()", [("topk_p_buf", "rows", False)]),
     ],
 )
 def test_accesses(body: str, expected: list[tuple[str, str, bool]]) -> None:
@@ -248,4 +251,4 @@ def test_an_upload_at_which_the_host_may_wait_is_a_note() -> None:
     )
     found = lint_text(source, "r.py", [rules()["FM502"]([contract])])
     assert [one.severity for one in found] == [Severity.NOTE, Severity.WARNING]
-    assert "may wait" in found[0].message
+    assert "may still block" in found[0].message

@@ -699,7 +699,7 @@ def test_a_value_nobody_wrote_is_a_note_with_suspects(line: Subject) -> None:
     (escape, note) = line.tally.notes
     assert "`data_ptr`" in escape
     assert TEST_FILE in escape
-    assert "values that no write in our sight had put there" in note
+    assert "values that no tracked write had put there" in note
     assert "`engine.kernels:fill` (declared opaque, not wrapped)" in note
     assert "who took `data_ptr`" in note
 

@@ -1,4 +1,7 @@
-"""The rooms of the run time: which may import which, type-only and local imports counted."""
+"""The rooms of the run time and of the linter: which may import which.
+
+Type-only and local imports count as any other.
+"""
 
 from __future__ import annotations
 
@@ -10,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 import fmcheck
+from fmcheck.lint.run.stored import STAMPED
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -26,6 +30,10 @@ ROOMS = {
     "device": ("core", "relay", "steps", "order"),
     "session": ("core", "relay", "steps", "order", "graphs", "device"),
 }
+#: The linter's. What is in none of them is its face: rule, engine, the binding of contracts.
+LINT_ROOMS = {"source": (), "model": ("source",), "run": ("source", "model", "")}
+#: What a rule may import of the linter, and what the linter's face may.
+FOR_RULES = ("", "model", "source")
 #: What any room may know of the rest of fmcheck, and what the topmost one renders with.
 WORDS = ("config", "contract", "errors", "finding")
 ON_TOP = ("atomic", "registry", "report", "scratch", "stream_options")
@@ -69,6 +77,12 @@ def room_of(module: str) -> str:
     """Returns the room of a module of the run time, "" for any other."""
     parts = module.split(".")
     return parts[2] if parts[:2] == ["fmcheck", "runtime"] and len(parts) > 2 else ""
+
+
+def lint_room_of(module: str) -> str:
+    """Returns the room of a module of the linter, "" for one of its face."""
+    parts = module.split(".")
+    return parts[2] if len(parts) > 2 and parts[2] in LINT_ROOMS else ""
 
 
 def modules_of(package: str) -> list[str]:
@@ -141,6 +155,30 @@ def test_a_room_knows_of_the_rest_of_fmcheck_only_words(room: str) -> None:
     assert wrong == []
 
 
+def astray(sources: Mapping[str, str], allowed: tuple[str, ...]) -> list[str]:
+    """Returns what some sources import of the linter that is in none of the allowed rooms."""
+    return [
+        f"{one} imports {name}"
+        for one, source in sources.items()
+        for name in imports(source)
+        if name.startswith("fmcheck.lint") and lint_room_of(name) not in allowed
+    ]
+
+
+@pytest.mark.parametrize("room", ["", *LINT_ROOMS])
+def test_a_room_of_the_linter_imports_only_those_below_it(room: str) -> None:
+    inner = [one for one in modules_of("fmcheck.lint") if lint_room_of(one) == room]
+    sources = {one: FILES[one].read_text() for one in inner}
+    assert sources
+    assert astray(sources, (room, *LINT_ROOMS.get(room, FOR_RULES))) == []
+
+
+def test_a_rule_imports_nothing_of_what_runs_it() -> None:
+    sources = {path.name: path.read_text() for path in (ROOT.parent / "rules").glob("*.py")}
+    assert sources
+    assert astray(sources, FOR_RULES) == []
+
+
 @pytest.mark.parametrize("package", PACKAGES)
 def test_a_package_imports_only_what_it_may(package: str) -> None:
     allowed = {package, *PACKAGES[package]}
@@ -159,7 +197,7 @@ def test_the_core_imports_no_torch() -> None:
     ] == []
 
 
-@pytest.mark.parametrize("package", ["runtime", "contract", "processes", "report"])
+@pytest.mark.parametrize("package", ["runtime", "contract", "processes", "report", "lint"])
 def test_no_files_import_each_other_in_a_circle(package: str) -> None:
     inner = modules_of(f"fmcheck.{package}")
     graph = {one: imported_by(one) & {*inner} - {one} for one in inner}
@@ -170,6 +208,14 @@ def test_no_files_import_each_other_in_a_circle(package: str) -> None:
 def test_a_room_can_be_overlooked(room: str) -> None:
     named = [one for one in modules_of(f"fmcheck.runtime.{room}") if one.count(".") > 2]
     assert len(named) <= MOST_FILES
+
+
+def test_the_cache_knows_every_package_on_which_findings_hang() -> None:
+    packages = {
+        path.parent.relative_to(ROOT).as_posix().removeprefix(".") for path in ROOT.rglob("*.py")
+    }
+    wanted = {one for one in packages if one.partition("/")[0] in ("cli", "contract", "lint")}
+    assert wanted <= {*STAMPED}
 
 
 # --- that the laws can fail ---

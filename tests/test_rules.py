@@ -9,9 +9,9 @@ import pytest
 from fmcheck.config import Located, Settings
 from fmcheck.contract import parse_contract
 from fmcheck.lint.engine import lint_text
-from fmcheck.lint.fix import fixed_source
 from fmcheck.lint.page import rule_page
 from fmcheck.lint.rule import Example, Rule, problems
+from fmcheck.lint.run.fix import fixed_source
 from fmcheck.registry import contracts_for, rules
 
 RULES = list(rules().values())
@@ -125,5 +125,5 @@ def test_a_tensor_without_a_name_of_its_own_is_named_by_its_code():
     )
     rule = next(one for one in RULES if one.code == "FM204")
     (finding,) = lint_text(source, "runner.py", [rule(())])
-    assert finding.message.startswith("`x` is set to one value here")
+    assert finding.message.startswith("`x` is overwritten with one value here")
     assert finding.related[0][1] == "`x` is filled here"

@@ -81,7 +81,7 @@ def test_the_schema_that_is_shipped_is_that_of_the_classes():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        (b"", "is empty: the run that was to write it did not end"),
+        (b"", "is empty: the run that should have written it did not finish"),
         (b'{"schema": 1, "vers', "is not whole JSON; was it cut off?"),
         (b'{"schema": "\xff', "is not whole JSON"),
         (b"<!doctype html>", "expected the record of a run"),
@@ -156,7 +156,7 @@ def test_the_table_has_the_worst_first(run, tmp_path):
     assert [(one.code, one.kind, one.sites, one.times, one.tests) for one in by_check(shown)] == [
         ("FR401", "fails", 2, 2, 0),
         ("FR102", "fails", 1, 5, 2),
-        ("FR602", "told", 1, 1, 1),
+        ("FR602", "advisory", 1, 1, 1),
         ("FR102", "accepted", 1, 1, 1),
     ]
     assert [text.rstrip() for text, _ in table(shown, tmp_path)][:2] == [
@@ -422,7 +422,7 @@ def test_a_report_of_a_run_without_a_watch_is_an_error(project: Project):
     result = project.run(HEALTHY, "--fmcheck-report=a.json", load=False)
 
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*fmcheck is off: expected `-p fmcheck` beside it"])
+    result.stderr.fnmatch_lines(["*fmcheck is off: add `-p fmcheck`"])
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])

@@ -53,6 +53,14 @@ def test_cuts_before_definitions_and_their_decorators():
     ]
 
 
+def test_a_form_feed_before_a_definition_is_no_indentation():
+    assert cut("x = 1\n\fclass A: pass\n \fdef f(): pass\n") == [
+        "x = 1\n",
+        "\fclass A: pass\n",
+        " \fdef f(): pass\n",
+    ]
+
+
 def test_a_definition_in_a_string_is_none():
     source = 'text = """\ndef f(): pass\n"""\ndef g(): pass\n'
 
@@ -133,6 +141,7 @@ def _imported(tree: ast.AST) -> Iterator[str]:
         ("import a; import b as c\n", {"a": "a", "c": "b"}),
         ("from a \\\n    import b\n", {"b": "a.b"}),
         ("from a \\\n    .b import c\n", {"c": "a.b.c"}),
+        ('x = 1 + \\\n    2\ndef f():\n    """f."""\n    import a\n', {"a": "a"}),
         ("from a import b\ndef f():\n    from c import b\n", {"b": "c.b"}),
         ("x = 1  # import a\n", {}),
     ],

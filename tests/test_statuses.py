@@ -92,7 +92,7 @@ def test_the_traceback_may_be_asked_for_by_the_environment(broken, capsys, monke
 def test_a_run_that_failed_is_not_replayed(tmp_path):
     (tmp_path / "a.py").write_text(FOUND)
     code = (
-        "import sys; from fmcheck.__main__ import main; import fmcheck.lint.run as run\n"
+        "import sys; from fmcheck.__main__ import main; import fmcheck.lint.run.outcome as run\n"
         "def fail(request): run.plan(request); raise ValueError('once')\n"
         "run.lint_paths = fail\n"
         "sys.exit(main())"

@@ -74,8 +74,8 @@ ENTRY = {"check": '"FR102"', "reason": '"why"', "expires": "2027-01-31", "buffer
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"check": '"FR112"'}, "`tool.fmcheck.suppress[0].check`: expected one of"),
-        ({"check": '"FR112"'}, "did you mean `FR102`?"),
+        ({"check": '"FR122"'}, "`tool.fmcheck.suppress[0].check`: expected one of"),
+        ({"check": '"FR122"'}, "did you mean `FR102`?"),
         ({"reason": '" "'}, "`tool.fmcheck.suppress[0].reason`: expected a sentence"),
         ({"reason": None}, "`tool.fmcheck.suppress[0].reason` is missing: expected a string"),
         ({"expires": None}, "`tool.fmcheck.suppress[0].expires` is missing: expected a date"),

@@ -14,9 +14,9 @@ from fmcheck.contract import Contract, GraphInputs, Registry, load_contract
 from fmcheck.errors import UsageError
 from fmcheck.finding import Severity
 from fmcheck.lint.engine import lint_file, lint_text
-from fmcheck.lint.files import python_files
-from fmcheck.lint.fix import fix_text
 from fmcheck.lint.model.fills import Filling, When
+from fmcheck.lint.run.files import python_files
+from fmcheck.lint.run.fix import fix_text
 from fmcheck.registry import contracts_for, rules
 from tests import truth
 from tests.corpus import wheel_source
@@ -42,7 +42,13 @@ def lint(source: str) -> list[Finding]:
 
 def stale(source: str) -> list[str]:
     """The buffers that are called stale, in the order of their lines."""
-    return [re.findall(r"`(.+?)`", finding.message)[0] for finding in lint(source)]
+    return [buffer_of(finding) for finding in lint(source)]
+
+
+def buffer_of(finding: Finding) -> str:
+    """Returns the name of the buffer whose tail a finding is about."""
+    (name,) = re.findall(r"^`(.+?)\[[^][`]*:\]` is not reset", finding.message)
+    return name
 
 
 @pytest.mark.parametrize("buffer", ["self.bufs()", "self.bufs(1)[0]", "(a or b)", "a.get(x)"])
@@ -57,7 +63,7 @@ def replay(self, a, b, x, meta, slots, rows, n, padded):
     (finding, *more) = lint_text(source.encode(), "runner.py", [rule("FM206")])
 
     for one in (finding, *more):
-        (name,) = re.findall(r"^`(.*?)` is handed", one.message)
+        (name,) = re.findall(r"^`(.*?)` is passed", one.message)
         line = source.splitlines()[one.span.line - 1]
         assert name
         assert name in line[one.span.column - 1 : one.span.end_column - 1]
@@ -92,7 +98,7 @@ def test_a_key_that_is_not_always_known_names_the_buffer_that_the_caret_is_at() 
     line = textwrap.dedent(source).splitlines()[finding.span.line - 1]
     caret = line[finding.span.column - 1 : finding.span.end_column - 1]
     assert caret == "self.tables[key][:raw_bs]"
-    assert finding.message.startswith("`tables[*]` is filled up to `raw_bs` only")
+    assert finding.message.startswith("`tables[*][raw_bs:]` is not reset")
 
 
 def test_a_key_that_is_known_in_full_names_each_buffer() -> None:
@@ -531,7 +537,7 @@ def test_severity_follows_what_a_stale_tail_does() -> None:
 def test_no_more_than_three_siblings_are_shown() -> None:
     siblings = "".join(f"self.buffer_{number}.zero_()\n" for number in range(5))
     (found,) = lint(replay(f"if bs != raw_bs:\n{textwrap.indent(siblings, '    ')}" + FILL))
-    assert "`buffer_0`, `buffer_1`, `buffer_2` and 2 more are reset" in found.message
+    assert "`buffer_0`, `buffer_1`, `buffer_2` and 2 more are reset)" in found.message
     assert len(found.related) == 3
 
 
@@ -542,8 +548,8 @@ def test_buffer_is_reported_once_a_function_where_it_is_filled_first() -> None:
 
 def test_finding_names_the_size_the_siblings_and_the_way_out() -> None:
     (found,) = lint(replay("if bs != raw_bs:\n    self.seq_lens.zero_()\n" + FILL))
-    assert "`raw_bs`" in found.message
-    assert "`seq_lens` is reset" in found.message
+    assert found.message.startswith("`req_pool_indices[raw_bs:]` is not reset")
+    assert "(`seq_lens` is reset)" in found.message
     assert "`self.req_pool_indices.zero_()`" in found.help
     assert [(span.line, text) for span, text in found.related] == [(4, "`seq_lens` is reset here")]
 
@@ -803,7 +809,7 @@ def wheel_findings(version: str) -> list[tuple[str, int, str]]:
         (
             str(path.relative_to(root / "sglang/srt")),
             finding.span.line,
-            re.findall(r"`(.+?)`", finding.message)[0],
+            buffer_of(finding),
         )
         for path in python_files([root / "sglang/srt"])
         for finding in lint_file(path, [rule()])
@@ -859,7 +865,7 @@ def test_fix_of_0_5_12_is_one_line_where_upstream_has_it(
     assert new[:added] + new[added + 1 :] == old
     assert new[added].strip() == f"{holder}.req_pool_indices.zero_()"
     assert new[added - 1].strip() == above
-    assert not any(one.message.startswith("`req_pool_indices`") for one in lint_now(after))
+    assert not any(one.message.startswith("`req_pool_indices[") for one in lint_now(after))
     assert fix_text(after, lint_now, safe).count == 0
 
 
@@ -902,7 +908,7 @@ def store(cache, slot_mapping, values):
 """
     found = lint_text(source.encode(), "cache.py", [rule("FM207")])
     ends = [one.message.rpartition(", and ")[2] for one in found]
-    last_row = "-1 is the last row to an index"
+    last_row = "index -1 is the last row"
     assert ends == [last_row, "`index_copy_` fails on -1", last_row]
 
 

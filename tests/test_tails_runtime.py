@@ -282,7 +282,7 @@ def test_a_write_out_of_sight_leaves_the_tail_to_its_values_alone(watch: Watch) 
     Runner().run(Step(tails=without(*named), skipped=named, also=kernel))
     # NumPy may have written what the positions held before: only a wrong value is sure.
     violation = found(watch)["Runner.fixed"]
-    assert "whether this fill wrote them cannot be known" in violation.notes[0]
+    assert "it is unknown here whether this fill wrote them" in violation.notes[0]
     assert set(found(watch)) == set()
     assert set(watch.tally.untracked) == {("tails", writes.NUMPY)}
 
@@ -337,7 +337,7 @@ def test_a_head_that_was_overwritten_is_reported(watch: Watch) -> None:
     violation = found(watch)["Runner.rows"]
     assert violation.rows == (0, 1)
     assert violation.values == ("0", "0")
-    assert violation.expected.startswith("what the batch brought")
+    assert violation.expected.startswith("the batch's values")
 
 
 def test_a_head_that_is_what_the_batch_brought_is_right(watch: Watch) -> None:

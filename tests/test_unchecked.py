@@ -161,7 +161,7 @@ MISSPELT = {
     "buffer": (
         'name = "tokens_buf"',
         'name = "token_buf"',
-        "buffer `token_buf`: `__init__` did not make it; did you mean `tokens_buf`?",
+        "buffer `token_buf`: `__init__` did not create it; did you mean `tokens_buf`?",
     ),
     "fill method": ('["fill"]', '["fil"]', "no method `fil`; did you mean `fill`?"),
     "settled_by": ('["replay"]', '["replai"]', "no method `replai`; did you mean `replay`?"),
@@ -223,7 +223,7 @@ ONLY_RELAY = CONTRACT[: CONTRACT.index("[[opaque]]")]
         ("toy_spelt.relay", "toy_splet.relay", "`toy_splet` was never imported; did you mean"),
         ("toy_spelt.relay", "toy_spelt.realy", "there is no module `toy_spelt.realy`; did you"),
         ("relay:Relay", "relay:Raley", "the module has no class `Raley`; did you mean `Relay`?"),
-        ("relay:Relay", "relay:Pool", "buffer `tokens_buf`: `__init__` did not make it"),
+        ("relay:Relay", "relay:Pool", "buffer `tokens_buf`: `__init__` did not create it"),
         ("toy_spelt.relay:Relay", "toy_spelt:Relay", "the module has no class `Relay`"),
     ],
 )
@@ -311,7 +311,7 @@ def test_the_summary_of_ci_never_calls_an_unchecked_run_clean(
 
     text = render_markdown(None, PytestHalf(0, run), 0)
 
-    assert text.startswith("## fmcheck: no findings, and not everything was checked\n")
+    assert text.startswith("## fmcheck: no findings, but some checks could not run\n")
     checked = replace(run, coverage=Coverage(uses=(replace(use, checked=True),)))
     assert render_markdown(None, PytestHalf(0, checked), 0).startswith("## fmcheck: clean\n")
 

@@ -229,8 +229,8 @@ def test_a_buffer_that_init_leaves_unmade_is_told_to_be_lazy() -> None:
     _, (problem,) = notes_of(text)
 
     assert (
-        "buffer `later_buf`: `__init__` left it without a tensor: if it is made later, or never, "
-        "say `lazy = true`"
+        "buffer `later_buf`: `__init__` left it without a tensor: if it is created later, or "
+        "never, set `lazy = true`"
     ) in problem
 
 

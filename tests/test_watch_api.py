@@ -90,7 +90,9 @@ def test_mode_off_watches_nothing(contract: str) -> None:
 def test_a_second_watch_is_refused_and_the_first_goes_on(contract: str) -> None:
     with fmcheck.watch([contract]) as watched:
         with (
-            pytest.raises(UsageError, match=r"already, started by fmcheck\.watch"),
+            pytest.raises(
+                UsageError, match=r"already active in this process, started by fmcheck\.watch"
+            ),
             fmcheck.watch([contract]),
         ):
             pass
@@ -140,7 +142,9 @@ def test_a_dead_detector_ends_the_block_in_an_error(
 
     monkeypatch.setattr(probes, "PROBES", [probes.Probe("FR102", silent)])
     with (
-        pytest.raises(fmcheck.DetectorError, match="FR102 double-read is dead on cpu: was silent"),
+        pytest.raises(
+            fmcheck.DetectorError, match="FR102 double-read does not work on cpu: was silent"
+        ),
         fmcheck.watch([contract]),
     ):
         FutureMap()

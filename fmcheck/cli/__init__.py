@@ -37,6 +37,7 @@ _TAKING_MORE = ("ci", "prove")
 #: Commands with a module of their own, which adds them to the parser.
 _MODULES = {
     "lint": "fmcheck.cli.lint",
+    "init": "fmcheck.cli.init",
     "contract": "fmcheck.cli.contract",
     "doctor": "fmcheck.doctor",
     "report": "fmcheck.cli.report",
@@ -143,7 +144,7 @@ def ended(err: BaseException, argv: Sequence[str]) -> int:
 
 def _forget_run() -> None:
     """Keeps a run that ended by an error from being replayed: the next one may go well."""
-    from fmcheck.lint.recording import INPUTS
+    from fmcheck.lint.run.recording import INPUTS
 
     inputs = INPUTS.get()
     if inputs is not None:
@@ -208,7 +209,7 @@ def _parser(asked: str = "") -> argparse.ArgumentParser:
         allow_abbrev=False,
         description="Finds stale-data bugs in overlap-scheduled LLM inference engines. "
         "`fmcheck lint` reads the source; `pytest -p fmcheck` and `fmcheck.watch` watch it run.",
-        epilog="`fmcheck COMMAND --help` tells more of each.",
+        epilog="`fmcheck COMMAND --help` has more on each.",
     )
     parser.add_argument("--version", action="version", version=f"fmcheck {__version__}")
     parser.add_argument(

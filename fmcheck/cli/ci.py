@@ -18,7 +18,7 @@ from fmcheck.errors import UsageError
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
 
-    from fmcheck.lint.run import Outcome
+    from fmcheck.lint.run.outcome import Outcome
     from fmcheck.report.contents import Contents
     from fmcheck.report.markdown import LintHalf, PytestHalf
 
@@ -54,7 +54,7 @@ set. Under GITHUB_ACTIONS=true findings are printed as annotations.
 exit status, the worse of both halves:
   0    nothing found, and all tests passed
   1    lint warnings or errors, violations, or failed tests
-  2    not everything could be checked: bad input, a file that could not be read, no tests, a
+  2    some checks could not run: bad input, a file that could not be read, no tests, a
        pytest that did not finish, or tests that checked nothing of a contract
   130  interrupted
 
@@ -67,7 +67,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Adds the command `ci`."""
     ci = commands.add_parser(
         "ci",
-        help="gate a change: lint and watched tests, one report, one exit status",
+        help="check a change: lint and watched tests, one report, one exit status",
         usage="fmcheck ci [OPTION]... [-- PYTEST_ARGUMENT...]",
         description=DESCRIPTION,
         epilog=EPILOG,
@@ -83,12 +83,12 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="PATH",
         help="files and folders to lint (default: this folder)",
     )
-    lint.add_argument("--no-lint", action="store_true", help="run the tests alone")
+    lint.add_argument("--no-lint", action="store_true", help="run only the tests")
     lint.add_argument(
         "--baseline",
         type=Path,
         metavar="FILE",
-        help="findings that are known of (default: the one of the settings, if any)",
+        help="file of accepted findings (default: the settings' `baseline`, if any)",
     )
     cli_lint.add_selection(lint)
     cli_lint.add_files(lint)
@@ -148,7 +148,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _lint(arguments: argparse.Namespace) -> tuple[Outcome, Contents]:
     """Lints, shows what was found, and returns it."""
-    from fmcheck.lint.run import lint_paths
+    from fmcheck.lint.run.outcome import lint_paths
     from fmcheck.report import contents, github, text
 
     arguments.paths = arguments.lint or [Path()]

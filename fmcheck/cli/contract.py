@@ -18,13 +18,13 @@ examples:
   fmcheck contract my_engine.toml src/
   fmcheck contract sglang path/to/sglang --release 0.5.23
 
-  Nothing is imported or run. Of alternatives (`functions = [...]`) one has to be there; the others
-  are told of only where they look like slips of the pen.
+  Nothing is imported or run. Of alternatives (`functions = [...]`) one has to exist; the others
+  are reported only where they look like typos.
 
 exit status:
-  0    all that it names is there
-  1    something is not
-  2    could not look: bad input, or no Python file there
+  0    all names found
+  1    some names not found
+  2    could not check: bad input, or no Python file found
 """
 
 
@@ -32,11 +32,14 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Adds the command `contract`."""
     contract = commands.add_parser(
         "contract",
-        help="hold a contract against source: what it names and is not there",
+        help="check a contract against source: report names that do not exist",
         usage="fmcheck contract [OPTION]... CONTRACT PATH...",
         allow_abbrev=False,
-        description="Looks for all that a contract names (functions, classes, buffers, files) in "
-        "an engine's source, and tells what is not there, with the nearest name that is.",
+        description=(
+            "Looks for everything that a contract names (functions, classes, buffers, files) in "
+            "an engine's source, and reports what is not found, with the nearest name that "
+            "exists."
+        ),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -49,16 +52,18 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     contract.add_argument(
         "--release",
         metavar="VERSION",
-        help="the engine's version: what the contract says of other `releases` is left out "
-        "(default: nothing is)",
+        help=(
+            "the engine's version: entries for other `releases` are left out (default: check "
+            "all releases)"
+        ),
     )
     contract.set_defaults(run=run, options=("--help", "--release"))
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns its exit status."""
-    from fmcheck.lint.files import python_files
-    from fmcheck.lint.unmet import Source, unmet
+    from fmcheck.lint.run.files import python_files
+    from fmcheck.lint.run.unmet import Source, unmet
 
     contract = _contract(arguments.contract)
     release = _release(arguments.release)
@@ -70,9 +75,11 @@ def run(arguments: argparse.Namespace) -> int:
     for key, sentence in found:
         print(f"{key}: {sentence}")
     files = f"{len(paths):,} file{'s' if len(paths) > 1 else ''}"
-    are = "is" if len(found) == 1 else "are"
-    said = f"{len(found)} of the names that it declares {are} not there"
-    print(f"contract `{contract.engine.name}` against {files}: {said if found else 'all is there'}")
+    names = "name was" if len(found) == 1 else "names were"
+    said = f"{len(found)} declared {names} not found"
+    print(
+        f"contract `{contract.engine.name}` against {files}: {said if found else 'all names found'}"
+    )
     return UNMET if found else MET
 
 

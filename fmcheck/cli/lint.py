@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
     from fmcheck.finding import RuleInfo
-    from fmcheck.lint.request import Request
-    from fmcheck.lint.run import Outcome
+    from fmcheck.lint.run.outcome import Outcome
+    from fmcheck.lint.run.request import Request
     from fmcheck.report.colour import Paint
     from fmcheck.report.contents import Contents
 
@@ -28,8 +28,8 @@ FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit")
 
 #: Said where the standard input has no name.
 NAMELESS = (
-    "the standard input has no name: what contracts declare by module and file does not apply to "
-    "it; pass the path that it is saved under as `--stdin-filename`"
+    "standard input has no path, so contract entries for modules and files do not apply to it; "
+    "pass its path as `--stdin-filename`"
 )
 
 EPILOG = """\
@@ -72,8 +72,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "--stdin-filename",
         type=Path,
         metavar="NAME",
-        help="the path that the standard input is saved under: settings, contracts and reports "
-        "know it by that",
+        help="the path of the file given on standard input, for settings, contracts and reports",
     )
     _add_fixes(lint.add_argument_group("fixes"))
     _add_baseline(lint.add_argument_group("baseline"))
@@ -90,11 +89,17 @@ def add_selection(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="RULES",
-        help="only these: codes, families (FM2) or ALL, split by commas (default: those of the "
-        "settings, else all that are on by default)",
+        help=(
+            "comma-separated codes, prefixes (FM2) or ALL (default: those of the settings, else "
+            "all that are on by default)"
+        ),
     )
     group.add_argument(
-        "--ignore", action="append", default=[], metavar="RULES", help="all but these"
+        "--ignore",
+        action="append",
+        default=[],
+        metavar="RULES",
+        help="comma-separated codes or prefixes to leave out",
     )
     group.add_argument(
         "--config",
@@ -111,7 +116,7 @@ def add_files(group: argparse._ArgumentGroup) -> None:
         action="append",
         default=[],
         metavar="PATTERN",
-        help="do not look into these either: a pattern as in .gitignore, from this folder",
+        help="also leave out these: a .gitignore pattern, relative to this folder",
     )
     group.add_argument(
         "--force-exclude",
@@ -121,7 +126,7 @@ def add_files(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--no-respect-gitignore",
         action="store_true",
-        help="look into what .gitignore files name as well",
+        help="also check files that .gitignore files name",
     )
     group.add_argument(
         "--since",
@@ -141,7 +146,7 @@ def _add_fixes(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--unsafe-fixes",
         action="store_true",
-        help="with --fix or --diff: those too that may change what the program does",
+        help="with --fix or --diff: include fixes that may change what the program does",
     )
 
 
@@ -150,20 +155,24 @@ def _add_baseline(group: argparse._ArgumentGroup) -> None:
         "--baseline",
         type=Path,
         metavar="FILE",
-        help="do not report what this file lists; what it lists and is gone is an error "
-        "(default: the one of the settings, if any)",
+        help=(
+            "do not report findings listed in this file; a listed finding that is gone is an "
+            "error (default: the settings' `baseline`, if any)"
+        ),
     )
     how = group.add_mutually_exclusive_group()
     how.add_argument(
         "--update-baseline",
         action="store_true",
-        help="take out of the baseline what is gone, and add nothing; if there is none, make it of "
-        "all that is found",
+        help=(
+            "remove fixed entries from the baseline, add nothing; without a baseline, create "
+            "one from all current findings"
+        ),
     )
     how.add_argument(
         "--add-to-baseline",
         action="store_true",
-        help="take out what is gone, and add all that is found",
+        help="remove fixed entries and add all current findings",
     )
 
 
@@ -172,11 +181,9 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "--format", choices=FORMATS, default="text", help="how findings are shown (default: text)"
     )
     group.add_argument(
-        "--output-file", type=Path, metavar="FILE", help="write the findings there, at once"
+        "--output-file", type=Path, metavar="FILE", help="write findings to FILE (atomically)"
     )
-    group.add_argument(
-        "--statistics", action="store_true", help="close with how often each rule was found"
-    )
+    group.add_argument("--statistics", action="store_true", help="print a per-rule count")
     group.add_argument(
         "--show-suppressed",
         action="store_true",
@@ -189,7 +196,10 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         help="auto: on a terminal, by NO_COLOR, FORCE_COLOR and TERM (default)",
     )
     group.add_argument(
-        "-q", "--quiet", action="store_true", help="findings alone: no closing line, no progress"
+        "-q",
+        "--quiet",
+        action="store_true",
+        help="print findings only: no summary line, no progress",
     )
     group.add_argument(
         "--exit-zero",
@@ -205,9 +215,9 @@ def add_speed(group: argparse._ArgumentGroup) -> None:
         "--jobs",
         type=at_least_one,
         metavar="N",
-        help="processes to use (default: as many as there are processors, if there is work)",
+        help="number of processes (default: one per CPU, for large inputs)",
     )
-    group.add_argument("--no-cache", action="store_true", help="neither read nor write the cache")
+    group.add_argument("--no-cache", action="store_true", help="do not read or write the cache")
     group.add_argument(
         "--cache-dir",
         metavar="FOLDER",
@@ -218,7 +228,7 @@ def add_speed(group: argparse._ArgumentGroup) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Lints as the options say, and returns the exit status."""
-    from fmcheck.lint.run import lint_paths
+    from fmcheck.lint.run.outcome import lint_paths
 
     request = request_of(arguments)
     outcome = lint_paths(request)
@@ -247,7 +257,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
     Raises:
         UsageError: if two of them do not go together.
     """
-    from fmcheck.lint.request import Fixing, Request, Updating
+    from fmcheck.lint.run.request import Fixing, Request, Updating
 
     if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
         raise UsageError("--unsafe-fixes", "expected `--fix` or `--diff` beside it")
@@ -277,7 +287,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
 
 
 def _cache(arguments: argparse.Namespace) -> str | None:
-    from fmcheck.lint.stored import cache_folder, refusal
+    from fmcheck.lint.run.stored import cache_folder, refusal
 
     if arguments.no_cache:
         return None
@@ -363,7 +373,7 @@ def _closing(outcome: Outcome, arguments: argparse.Namespace) -> list[str]:
 
     lines = [text.summary(outcome.findings, outcome.files, outcome.rules)]
     if outcome.fixed:
-        lines.append(f"fixed {outcome.fixed} of what was found; the rest is above")
+        lines.append(f"{outcome.fixed} fixed; the remaining findings are shown above")
     if offer := text.fixable(one for one in outcome.findings if one.path not in outcome.kept):
         lines.append(offer)
     if kept := text.not_fixable(outcome.findings, outcome.kept):

@@ -27,15 +27,15 @@ EPILOG = """\
 example:
   fmcheck prove my_engine -- pytest tests/test_relay.py
 
-  Nothing of your tree is touched: the current folder is copied, and the folders that PATH is
-  imported from, and the tests run in the copy. Each fault is about something that the contract
+  Your tree is not touched: the current folder and the folders that PATH is imported from are
+  copied, and the tests run in the copy. Each mutant concerns something that the contract
   names: a relay buffer, a graph input, a stream's fence, a device.
 
 exit status:
   0    the score is at least --min-score
   1    it is below
-  2    could not try: bad input, or tests that fail, or that fmcheck has something to say of,
-       without any fault
+  2    could not try: bad input, or tests that fail, or produce findings,
+       on unmodified code
   130  interrupted; with --resume, what was tried until then is kept
 """
 
@@ -44,11 +44,14 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Adds the command `prove`."""
     prove = commands.add_parser(
         "prove",
-        help="plant faults into a copy of an engine, and see who notices",
+        help="inject bugs into a copy of an engine and report which are detected",
         usage="fmcheck prove [OPTION]... PATH... -- COMMAND...",
         allow_abbrev=False,
-        description="Plants faults into a copy of an engine, one at a time, lints it and runs its "
-        "tests under fmcheck, and says which faults were noticed, by what, and which were not.",
+        description=(
+            "Injects bugs (mutants) into a copy of an engine, one at a time, lints it, runs its "
+            "tests under fmcheck, and reports which mutants were detected, by what, and which "
+            "survived."
+        ),
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -57,7 +60,11 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     )
     which = prove.add_argument_group("which faults")
     which.add_argument(
-        "--only", action="append", default=[], metavar="OPERATOR", help="of this kind (repeatable)"
+        "--only",
+        action="append",
+        default=[],
+        metavar="OPERATOR",
+        help="only mutants of this kind (repeatable)",
     )
     which.add_argument(
         "--exclude",
@@ -66,10 +73,12 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         metavar="PATTERN",
         help="not in these files: a pattern as in .gitignore, from this folder",
     )
-    which.add_argument("--limit", type=at_least_one, metavar="N", help="no more than N")
-    which.add_argument("--seed", type=int, metavar="N", help="drawn at random, not the first")
+    which.add_argument("--limit", type=at_least_one, metavar="N", help="at most N mutants")
+    which.add_argument(
+        "--seed", type=int, metavar="N", help="choose them at random instead of the first N"
+    )
     which.add_argument("--known", type=Path, metavar="FILE", help="known survivors (TOML)")
-    which.add_argument("--list", action="store_true", help="tell the plan, and try nothing")
+    which.add_argument("--list", action="store_true", help="dry run: list planned mutants")
     how = prove.add_argument_group("how")
     how.add_argument(
         *("-j", "--jobs"),
@@ -82,11 +91,13 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         type=float,
         default=10.0,
         metavar="FACTOR",
-        help="a trial that takes FACTOR times as long as the healthy tests, and 30 s, hangs, and "
-        "the fault is caught (default: 10)",
+        help=(
+            "a trial that takes over FACTOR times the baseline's time plus 30 s counts as "
+            "hanging, and the mutant as caught (default: 10)"
+        ),
     )
     how.add_argument(
-        "--resume", type=Path, metavar="FILE", help="keep what was tried in FILE, and go on from it"
+        "--resume", type=Path, metavar="FILE", help="save progress in FILE and resume from it"
     )
     how.add_argument(
         "--root",
@@ -100,24 +111,31 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     how.add_argument(
         "--all-tests",
         action="store_true",
-        help="run all tests for each fault, not those alone that run its line: for engines whose "
-        "code runs in child processes",
+        help=(
+            "run all tests for each mutant, not only those that execute its line: for engines "
+            "whose code runs in child processes"
+        ),
     )
     how.add_argument(
         "--quick",
         action="store_true",
-        help="once something has noticed a fault, try nothing else on it",
+        help="stop testing a mutant once it is detected",
     )
-    how.add_argument("--config", type=Path, metavar="FILE", help="settings for names and linter")
+    how.add_argument(
+        "--config", type=Path, metavar="FILE", help="settings file for contracts and linter"
+    )
     out = prove.add_argument_group("what it says")
     out.add_argument("--json", type=Path, metavar="FILE", help="write the outcome to FILE too")
-    out.add_argument("--verbose", action="store_true", help="tell of what was caught as well")
+    out.add_argument("--verbose", action="store_true", help="list caught mutants as well")
     out.add_argument(
         "--min-score",
         type=float,
         default=100.0,
         metavar="PERCENT",
-        help="fail below this share of faults caught, known survivors aside (default: 100)",
+        help=(
+            "fail if the percentage of caught mutants is below this, known survivors aside "
+            "(default: 100)"
+        ),
     )
     prove.set_defaults(run=run, options=_options(prove))
 

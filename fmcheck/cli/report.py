@@ -21,19 +21,20 @@ MANY = 8
 
 EXIT_STATUS = """\
 exit status:
-  0    no violation (advice, and what tests expect or allow, is none)
+  0    no violation (advisories, and what tests expect or allow, do not count)
   1    violations, or a part of what was asked for was not watched
   2    bad input, or a file that cannot be written
   130  interrupted
 """
 _SHOW = """\
 The record is what `pytest -p fmcheck --fmcheck-report FILE.json` writes, or `fmcheck report merge`.
-Its form is that of `fmcheck report schema`. A folder stands for the journals in it, or else for the
-records: so is a run shown that was killed before it could report.
+`fmcheck report schema` prints its schema. For a folder, the journals in it are read, or else the
+records, so that a run that was killed before it could report can be shown as well.
 """
 _MERGE = """\
-A folder stands for the journals in it (`--fmcheck-journal DIR`), or else for the records in it
-(*.json). A violation of one check, buffer, code site and test is told once, with the counts of all.
+For a folder, the journals in it (`--fmcheck-journal DIR`) are read, or else the records in it
+(*.json). Violations of the same check, buffer, code site and test are shown once, with their total
+count.
 """
 
 
@@ -41,7 +42,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     """Adds the command `report`."""
     report = commands.add_parser(
         "report",
-        help="show or merge what `pytest -p fmcheck` has recorded",
+        help="show or merge the records of `pytest -p fmcheck`",
         description="Shows the record of a run, and merges those of several hosts or workers.",
         allow_abbrev=False,
     )
@@ -69,7 +70,7 @@ def _add_show(whats: argparse._SubParsersAction[Any]) -> None:
         help="auto: on a terminal, by NO_COLOR, FORCE_COLOR and TERM (default)",
     )
     show.add_argument(
-        "-q", "--quiet", action="store_true", help="the table and the closing line alone"
+        "-q", "--quiet", action="store_true", help="only the table and the closing line"
     )
     show.set_defaults(run=_show, options=_options(show))
 
@@ -77,7 +78,7 @@ def _add_show(whats: argparse._SubParsersAction[Any]) -> None:
 def _add_merge(whats: argparse._SubParsersAction[Any]) -> None:
     merge = whats.add_parser(
         "merge",
-        help="make one report of several records or journals",
+        help="combine several records or journals into one report",
         description=_MERGE,
         epilog=EXIT_STATUS,
         formatter_class=argparse.RawDescriptionHelpFormatter,

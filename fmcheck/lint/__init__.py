@@ -12,16 +12,16 @@ if TYPE_CHECKING:
     from typing import Any
 
     from fmcheck.finding import Edit, Severity
-    from fmcheck.lint.lazy import cst
     from fmcheck.lint.model.declared import DeclaredFunctions
     from fmcheck.lint.model.expressions import dotted, last_name
     from fmcheck.lint.model.function import Function, functions
     from fmcheck.lint.rule import ClassRule, Example, FunctionRule, Judged, ModuleRule
+    from fmcheck.lint.source.lazy import cst
     from fmcheck.lint.source.module import Family, Module, Part
 
 _PLACES = {
     "fmcheck.finding": ("Edit", "Severity"),
-    "fmcheck.lint.lazy": ("cst",),
+    "fmcheck.lint.source.lazy": ("cst",),
     "fmcheck.lint.model.declared": ("DeclaredFunctions",),
     "fmcheck.lint.model.expressions": ("dotted", "last_name"),
     "fmcheck.lint.model.function": ("Function", "functions"),

@@ -5,8 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Finding, Severity, Span
+from fmcheck.lint.own import RULE_FAILED, UNREADABLE
+from fmcheck.lint.source.cuts import TooDeepError
 from fmcheck.lint.source.file import File
-from fmcheck.lint.source.module import CutError, Module, TooDeepError
+from fmcheck.lint.source.module import CutError, Module
 from fmcheck.lint.source.text import decode, is_text, read
 from fmcheck.lint.time_limit import OutOfTimeError, within
 
@@ -16,10 +18,6 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.rule import Rule
 
-#: The code of a file that could not be read or parsed. No selection turns it off.
-UNREADABLE = "FM001"
-#: The code of a rule that failed on a file. No selection turns it off either.
-FAILED = "FM002"
 #: What a rule may end with: one that calls `sys.exit` would end the run with a status of its own.
 FAILURES = (Exception, SystemExit)
 #: Seconds of processor time for the rules of one file, and more for each of its characters: a file
@@ -138,11 +136,13 @@ def _failed(rule: Rule, path: str, err: BaseException, line: int = 1) -> Finding
     return Finding(
         path=path,
         span=Span(line, 1, line, 2),
-        code=FAILED,
+        code=RULE_FAILED,
         severity=Severity.ERROR,
         message=f"rule {rule.code} failed here: {type(err).__name__}: {err}",
-        help=f"a fault of the rule, in `{last.name}`, line {last.lineno}; its other findings in "
-        "this file may be missing",
+        help=(
+            f"a bug in the rule, in `{last.name}`, line {last.lineno}; its other findings in "
+            "this file may be missing"
+        ),
     )
 
 

@@ -40,8 +40,8 @@ OWN_CODES = {
             """A file, or a part of one, that could not be checked.
 
 It cannot be read, is not in its own encoding, does not parse, nests too deeply, or is too long to
-be parsed in one piece. The run goes on with the other files and ends with exit status 2. Nothing
-turns this off: what nobody looked at is not clean.
+be parsed in one piece. The run goes on with the other files and ends with exit status 2. This
+cannot be turned off: a file that was not checked is not clean.
 """,
         ),
         OwnCode(
@@ -51,7 +51,7 @@ turns this off: what nobody looked at is not clean.
             """A rule that ended in an error of its own on a file.
 
 The other rules and files are checked all the same, and the run ends with exit status 2. It is a
-fault of the rule: please report it with the message, which names rule and file.
+bug in the rule: please report it with the message, which names rule and file.
 """,
         ),
         OwnCode(
@@ -60,8 +60,8 @@ fault of the rule: please report it with the message, which names rule and file.
             Severity.WARNING,
             """A suppression comment that suppresses nothing.
 
-The finding is gone, or the comment stands on another line: it belongs on the finding's first line,
-or on the first line of the statement that the finding is in. `--fix` takes the comment out. A rule
+The finding is gone, or the comment is on another line: it belongs on the finding's first line,
+or on the first line of the statement that the finding is in. `--fix` removes the comment. A rule
 that is not selected in a run makes no suppression of its findings unused.
 """,
         ),
@@ -82,7 +82,7 @@ everything, and one without a reason suppresses nothing.
             Severity.ERROR,
             """A baseline entry whose finding is gone.
 
-A baseline only shrinks: an entry that stays would let the same finding back in unseen. Take it out
+A baseline only shrinks: a leftover entry would hide the same finding if it came back. Remove it
 with `--update-baseline`, which never adds one.
 """,
         ),

@@ -42,7 +42,9 @@ class Judged:
     right: int
 
     def __str__(self) -> str:
-        return f"{self.corpus}: {self.findings} findings, {self.right} right when read"
+        return (
+            f"{self.corpus}: {self.findings} findings, {self.right} true positives on manual review"
+        )
 
 
 class Rule(ABC):

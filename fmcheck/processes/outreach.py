@@ -244,8 +244,8 @@ class Outreach:
             )
         if not self.journal.is_there():
             yield (
-                f"the journal in {self.folder} was removed during the run: "
-                "what child processes checked and found since is lost"
+                f"the journal in {self.folder} was removed during the run: the later results of "
+                "child processes are lost"
             )
 
     def missed(self) -> list[str]:
@@ -257,7 +257,7 @@ class Outreach:
         text = shlex.join([os.path.basename(command[0]), *command[1:]])
         shown = text if len(text) < _MOST_SHOWN else f"{text[:_MOST_SHOWN]}…"
         more = f", and {len(missed) - 1} more Python processes," if len(missed) > 1 else ""
-        return [f"`{shown}` (process {pid}){more} was started, and never reached: not watched"]
+        return [f"`{shown}` (process {pid}){more} was started but not instrumented: not watched"]
 
     def kept(self, run: Run) -> list[str]:
         """Returns a sentence that says where the journal stays, if it does; see `clear`.

@@ -34,20 +34,24 @@ def _late(tree: Tree, names: Names) -> Iterator[Fault]:
         while later and _leaves(later[-1]):
             later.pop()
         if later:
-            yield tree.moved_after(one, later[-1], f"`{_text(tree, one)}` comes too late")
+            yield tree.moved_after(
+                one, later[-1], f"`{_text(tree, one)}` is moved after the access"
+            )
 
 
 def _early(tree: Tree, names: Names) -> Iterator[Fault]:
     for one in _calling(tree, (*RECORDS, *_wrappers(tree, RECORDS))):
         moved, target = _ahead_of_writes(tree, one, names)
         if target is not None:
-            yield tree.moved_before(moved, target, f"`{_text(tree, one)}` comes too early")
+            yield tree.moved_before(
+                moved, target, f"`{_text(tree, one)}` is moved before the write"
+            )
 
 
 DROP_WAIT = Operator("drop-wait", "A stream, or the host, does not wait.", _dropped)
-MOVE_WAIT = Operator("move-wait", "A stream, or the host, waits after the fact.", _late)
+MOVE_WAIT = Operator("move-wait", "A wait is moved after the access that it orders.", _late)
 RECORD_EARLY = Operator(
-    "record-early", "An event is recorded ahead of the write that it stands for.", _early
+    "record-early", "An event is recorded before the write that it signals.", _early
 )
 
 

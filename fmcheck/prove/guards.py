@@ -45,7 +45,7 @@ def _widened(tree: Tree, names: Names) -> Iterator[Fault]:
             text = f"{left} >= {limit - 1}"
         else:
             continue
-        yield tree.replaced(comparison, text, f"the assert lets {text.removeprefix(left)[4:]} pass")
+        yield tree.replaced(comparison, text, f"the assert accepts {text.removeprefix(left)[4:]}")
 
 
 def _hardcoded(tree: Tree, names: Names) -> Iterator[Fault]:
@@ -65,9 +65,9 @@ def _hardcoded(tree: Tree, names: Names) -> Iterator[Fault]:
         elif isinstance(node, cst.Call) and called(node) in _MAKERS:
             for arg in node.args:
                 if arg.keyword is not None and arg.keyword.value == "device":
-                    yield tree.replaced(arg.value, '"cuda"', "a tensor is made on `cuda`")
+                    yield tree.replaced(arg.value, '"cuda"', "a tensor is created on `cuda`")
 
 
 MESSAGELESS_ASSERT = Operator("messageless-assert", "An async assert loses its message.", _silenced)
-WIDEN_BOUND = Operator("widen-bound", "An async assert lets the poison pass.", _widened)
-HARDCODE_DEVICE = Operator("hardcode-device", "Code for every device names CUDA.", _hardcoded)
+WIDEN_BOUND = Operator("widen-bound", "An async assert accepts the poison value.", _widened)
+HARDCODE_DEVICE = Operator("hardcode-device", "Device-agnostic code names CUDA.", _hardcoded)

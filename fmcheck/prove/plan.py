@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 
 from fmcheck.config import find_settings, load_settings
 from fmcheck.errors import UsageError, nearest
-from fmcheck.lint.files import Excludes, python_files
-from fmcheck.lint.patterns import Patterns
+from fmcheck.lint.run.files import Excludes, python_files
+from fmcheck.lint.run.patterns import Patterns
 from fmcheck.lint.source import decode, read
 from fmcheck.prove.mutant import Mutant, applied, changed_lines, parses
 from fmcheck.prove.operators import OPERATORS
@@ -93,7 +93,7 @@ def make_plan(
     names = _names(concerned, roots.values())
     mutants = list(_mutants(roots, names, selection))
     if not mutants:
-        raise UsageError(str(paths[0]), "there is nothing to plant a fault in")
+        raise UsageError(str(paths[0]), "there is nothing to mutate")
     return Plan(
         tuple(dict.fromkeys(Path(os.path.abspath(one)) for one in files)),
         tuple(dict.fromkeys(roots.values())),

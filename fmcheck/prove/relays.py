@@ -66,7 +66,7 @@ DROP_STASH = Operator("drop-stash", "Relay rows are not written.", _dropped)
 GATHER_TWICE = Operator("gather-twice", "Relay rows are gathered twice.", _gathered_twice)
 SWAP_PUBLISH_STASH = Operator(
     "swap-publish-stash",
-    "Two writes of a step change places, or one is made to the other's buffer.",
+    "Two writes of a step are swapped, or one goes to the other's buffer.",
     _swapped,
 )
 

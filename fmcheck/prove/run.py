@@ -66,7 +66,7 @@ class Verdict:
     unreached: bool = False
 
     @property
-    def slipped(self) -> bool:
+    def survived(self) -> bool:
         """Tells whether nothing noticed a fault that something should have."""
         return not self.result.caught and not self.known
 
@@ -147,8 +147,8 @@ class _Run:
         if raw.status or raw.head["status"]:
             raise UsageError(
                 ran,
-                "the tests do not pass and keep silent without a fault, so that they could prove "
-                f"nothing (exit status {raw.status}){colon}",
+                "the tests fail, or produce findings, on unmodified code, so they cannot detect "
+                f"mutants (exit status {raw.status}){colon}",
                 said,
             )
         if not raw.head["watched"]:
@@ -226,16 +226,19 @@ def _healthy(run: _Run, scratch: Scratch) -> tuple[Raw, State]:
     state = State(asked.state, key_of(scratch.folder, asked.command, more))
     raw = run.baseline(scratch)
     run.tell(
-        f"{_many(len(plan.mutants), 'fault')} in "
+        f"{_many(len(plan.mutants), 'mutant')} in "
         f"{_many(len({one.file for one in plan.mutants}), 'file')}; "
-        f"without them {_many(raw.head['tests'], 'test')} pass in silence, in {raw.seconds:.1f} s"
+        f"baseline: {_many(raw.head['tests'], 'test passes', 'tests pass')} with no findings, in "
+        f"{raw.seconds:.1f} s"
     )
     for file in plan.files:
         run.healthy[file] = lint(scratch, file, asked.config)
     if not asked.all_tests:
         run.reach = Reach.traced(run.tests, scratch)
         if run.reach is None:
-            run.tell("the tests do not pass when their lines are traced: all run for each fault")
+            run.tell(
+                "the tests do not pass when their lines are traced: all of them run for each mutant"
+            )
     return raw, state
 
 
@@ -245,7 +248,7 @@ def _prove(run: _Run, known: Sequence[Known], raw: Raw, state: State) -> Proof:
     left = [one for one in plan.mutants if one.id not in state.results]
     resumed = len(plan.mutants) - len(left)
     if resumed:
-        run.tell(f"{resumed} of them have been tried before, by {asked.state}")
+        run.tell(f"{resumed} of them were tried in an earlier run ({asked.state})")
     timeout = max(SHORTEST_TIMEOUT, asked.timeout * raw.seconds)
     for done, (mutant, result) in enumerate(_results(run, left, timeout), 1):
         state.put(mutant.id, result)
@@ -288,5 +291,5 @@ def _verdicts(
         yield Verdict(one, result, reason, run.tests_of(one) == ())
 
 
-def _many(count: int, what: str) -> str:
-    return f"{count} {what}{'s' * (count != 1)}"
+def _many(count: int, one: str, several: str = "") -> str:
+    return f"{count} {one if count == 1 else several or f'{one}s'}"

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck.errors import UsageError
-from fmcheck.lint.files import EXCLUDED
+from fmcheck.lint.run.files import EXCLUDED
 
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
@@ -65,7 +65,8 @@ class Scratch:
             copy.unlink()
         if Path(os.path.realpath(self.folder)) not in Path(os.path.realpath(copy)).parents:
             raise UsageError(
-                str(path), "is behind a link out of what is copied: name the file where it is"
+                str(path),
+                "is reached by a link out of the copied folders: name the file's real path",
             )
         return copy
 

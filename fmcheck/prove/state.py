@@ -57,8 +57,8 @@ class State:
         if stored.key != self._key:
             raise UsageError(
                 str(path),
-                "is the state of another run: the source, the tests, the command or fmcheck have "
-                "changed since; remove it to begin anew",
+                "is the state of another run: the source, the tests, the command or fmcheck "
+                "have changed since; remove it to start over",
             )
         return stored.results
 

@@ -39,7 +39,7 @@ def _narrowed(tree: Tree, names: Names) -> Iterator[Fault]:
             if part.lower is not None:
                 text = f"{tree.text(part.lower)} + 1"
                 yield tree.replaced(
-                    part.lower, text, f"the reset of `{name}` begins an entry too late"
+                    part.lower, text, f"the reset of `{name}` starts one entry too late"
                 )
 
 
@@ -49,7 +49,7 @@ DROP_RESET = Operator(
 CLEAR_AFTER_COPY = Operator(
     "clear-after-copy", "A graph input is cleared after it was filled.", _cleared_late
 )
-NARROW_RESET = Operator("narrow-reset", "The reset of a tail begins an entry too late.", _narrowed)
+NARROW_RESET = Operator("narrow-reset", "The reset of a tail starts one entry too late.", _narrowed)
 
 
 def _resets(tree: Tree, names: Names) -> Iterator[tuple[Statement, str, bool]]:

@@ -1,4 +1,4 @@
-"""What `fmcheck prove` says: a table by operator, what slipped through, one JSON object."""
+"""What `fmcheck prove` says: a table by operator, what survived, one JSON object."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ if TYPE_CHECKING:
     from fmcheck.prove.trial import Result
 
 COLUMNS = (
-    *("operator", "planted", "caught", "by lint", "by a check", "by the tests", "timed out"),
-    *("slipped", "known"),
+    *("operator", "mutants", "caught", "by lint", "by a check", "by the tests", "timed out"),
+    *("survived", "known"),
 )
 
 
 def caught_by(result: Result) -> str:
-    """Returns in one line what noticed a fault: rules, checks with a test, tests by themselves."""
+    """Returns in one line what noticed a mutant: rules, checks with a test, tests by themselves."""
     parts = [", ".join(dict.fromkeys(result.lint))] if result.lint else []
     for code in result.checks:
         test = next((one.test for one in result.failures if code in one.codes), "")
@@ -47,8 +47,8 @@ def text(proof: Proof, *, verbose: bool) -> str:
         lines.append("")
     lines += _table(proof.verdicts)
     for title, chosen in (
-        ("slipped through", [one for one in proof.verdicts if one.slipped]),
-        ("known to survive", [one for one in proof.verdicts if one.known]),
+        ("survived", [one for one in proof.verdicts if one.survived]),
+        ("known survivors", [one for one in proof.verdicts if one.known]),
     ):
         if chosen:
             lines += ["", f"{title}:"]
@@ -56,7 +56,7 @@ def text(proof: Proof, *, verbose: bool) -> str:
     if proof.unimported:
         lines += ["", f"no test imports: {', '.join(map(_short, proof.unimported))}"]
     for one in proof.stale:
-        lines += ["", f"stale: nothing that survives is {one}"]
+        lines += ["", f"stale entry: no survivor matches {one}"]
     return "\n".join([*lines, "", closing(proof)])
 
 
@@ -64,9 +64,9 @@ def closing(proof: Proof) -> str:
     """Returns the last line: the score, and what the tests would be worth without fmcheck."""
     alone = sum(bool(one.result.own or one.result.stopped) for one in proof.verdicts)
     left_out = len(proof.verdicts) - proof.counted
-    known = f", {left_out} known to survive left out" if left_out else ""
+    known = f", {left_out} known survivors left out" if left_out else ""
     return (
-        f"fmcheck prove: {proof.caught} of {proof.counted} faults caught{known}: score "
+        f"fmcheck prove: {proof.caught} of {proof.counted} mutants caught{known}: score "
         f"{proof.score:.1f} %; by the tests without fmcheck {alone}"
     )
 
@@ -143,7 +143,7 @@ def _counts(of: Sequence[Verdict]) -> list[int]:
         sum(bool(one.checks or one.problems) for one in results),
         sum(bool(one.own) for one in results),
         sum(bool(one.stopped) for one in results),
-        sum(one.slipped for one in of),
+        sum(one.survived for one in of),
         sum(bool(one.known) for one in of),
     ]
 

@@ -18,8 +18,8 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from fmcheck.lint.request import Request
-from fmcheck.lint.run import lint_paths
+from fmcheck.lint.run.outcome import lint_paths
+from fmcheck.lint.run.request import Request
 from fmcheck.prove import probe
 
 if TYPE_CHECKING:

@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from fmcheck.finding import Violation
     from fmcheck.record import Run
 
-#: What becomes of a violation: it fails the run, or it is told of, or a test expects or allows it.
-FAILS, TOLD, ACCEPTED = "fails", "told", "accepted"
+#: A violation fails the run, is an advisory, or is expected or allowed by a test.
+FAILS, ADVISORY, ACCEPTED = "fails", "advisory", "accepted"
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ def by_check(run: Run) -> tuple[Line, ...]:
         for kind, found in sorted_kinds(run)
         for code in {one.code for one in found}
     ]
-    kinds = (FAILS, TOLD, ACCEPTED)
+    kinds = (FAILS, ADVISORY, ACCEPTED)
     return tuple(
         sorted(lines, key=lambda one: (kinds.index(one.kind), -one.sites, -one.times, one.code))
     )
@@ -49,7 +49,7 @@ def by_check(run: Run) -> tuple[Line, ...]:
 def sorted_kinds(run: Run) -> Iterator[tuple[str, Sequence[Violation]]]:
     """Yields what was found by what becomes of it, the worst first."""
     yield FAILS, run.violations
-    yield TOLD, run.advice
+    yield ADVISORY, run.advice
     yield ACCEPTED, run.accepted
 
 

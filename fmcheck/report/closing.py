@@ -128,10 +128,10 @@ def endings(processes: Iterable[Process]) -> list[str]:
             cut.setdefault(how, []).append(name)
     return [
         f"{_count(len(names), 'process', 'processes')} "
-        f"{'ended without a word, nobody saw how' if how == 'unknown' else how}: "
+        f"{'ended unexpectedly, for an unknown reason' if how == 'unknown' else how}: "
         f"{', '.join(names[:_MOST_NAMES])}"
         f"{f' and {len(names) - _MOST_NAMES} more' if len(names) > _MOST_NAMES else ''}; "
-        "what they had checked and found by then is told"
+        "what they had checked and found by then is reported"
         for how, names in cut.items()
     ]
 
@@ -139,7 +139,7 @@ def endings(processes: Iterable[Process]) -> list[str]:
 def unmatched(coverage: Coverage) -> list[str]:
     """Returns a sentence for each suppression that met nothing in the whole run."""
     return [
-        f"suppression {one} met nothing in this run: remove it, if the run was a whole one"
+        f"suppression {one} matched nothing in this run: remove it if all tests were run"
         for one in coverage.unmatched
     ]
 

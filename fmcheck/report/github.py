@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
-from fmcheck.report.by_check import FAILS, TOLD, by_site
+from fmcheck.report.by_check import ADVISORY, FAILS, by_site
 from fmcheck.report.printable import printable
 from fmcheck.report.repository import path_in, repository
 from fmcheck.report.violation import MISSING, headline
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fmcheck.record import Run
     from fmcheck.report.contents import Contents
 
-_SEVERITY = {FAILS: Severity.ERROR, TOLD: Severity.NOTE}
+_SEVERITY = {FAILS: Severity.ERROR, ADVISORY: Severity.NOTE}
 COMMANDS = {Severity.NOTE: "notice", Severity.WARNING: "warning", Severity.ERROR: "error"}
 
 
@@ -33,7 +33,7 @@ def render_run(run: Run) -> str:
 
 def _of_run(run: Run) -> Iterator[str]:
     root = repository(run.root)
-    for kind, several in ((FAILS, run.violations), (TOLD, run.advice)):
+    for kind, several in ((FAILS, run.violations), (ADVISORY, run.advice)):
         for one, *_ in by_site(several):
             yield _of_violation(one, root, COMMANDS[_SEVERITY[kind]])
 

@@ -145,7 +145,7 @@ def _entry(kind: str, found: Sequence[Violation], sources: Sources, root: Path) 
         tests=tuple(tests.items())[:MOST_TESTS],
         more_tests=max(len(tests) - MOST_TESTS, 0),
         times=sum(tests.values()),
-        picture=picture(line, "what led to it; told as text below"),
+        picture=picture(line, "what led to it; described as text below"),
         events=tuple(as_text(line, events)),
         cut=len(whole.marks) - len(line.marks),
         line=key_values(first, root),
@@ -213,7 +213,7 @@ def _status(run: Run) -> tuple[str, str]:
     if run.coverage.fails_unchecked:
         return "fails", "Nothing was checked"
     if not counts.writes + counts.gathers + counts.peeks + counts.tails:
-        return "told", "Nothing was checked"
+        return "advisory", "Nothing was checked"
     return "clean", "No violation found"
 
 

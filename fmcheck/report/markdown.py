@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmcheck.report.by_check import ACCEPTED, TOLD, by_check, by_site
+from fmcheck.report.by_check import ACCEPTED, ADVISORY, by_check, by_site
 from fmcheck.report.closing import closing_line_of, endings, gaps, left_unchecked, not_watched
 from fmcheck.report.printable import printable
 from fmcheck.report.text import summary as lint_summary
@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: What is told in full; GitHub takes one megabyte in all.
 MOST_VIOLATIONS, MOST_FINDINGS = 20, 50
-_REMARK = {TOLD: " (advice)", ACCEPTED: " (expected or allowed)"}
+_REMARK = {ADVISORY: " (advisory)", ACCEPTED: " (expected or allowed)"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +54,9 @@ def render(
 
     `link` gives the address of a line of a file, "" for none.
     """
-    verdict = {0: "clean", 1: "findings"}.get(status, "not everything could be checked")
+    verdict = {0: "clean", 1: "findings"}.get(status, "some checks could not run")
     if status == 0 and tested is not None and tested.run and left_unchecked(tested.run.coverage):
-        verdict = "no findings, and not everything was checked"
+        verdict = "no findings, but some checks could not run"
     parts = [f"## fmcheck: {verdict}", "\n".join(_overview(linted, tested))]
     if tested is not None and tested.run is not None:
         parts += _violations(tested.run, link)
@@ -68,13 +68,13 @@ def render(
 def _overview(linted: LintHalf | None, tested: PytestHalf | None) -> Iterator[str]:
     yield from ("| | |", "|---|---|")
     if linted is None:
-        yield "| lint | not asked for |"
+        yield "| lint | not run |"
     else:
         more = f", {linted.allowed:,} more in the baseline" if linted.allowed else ""
         told = lint_summary(linted.findings, linted.files, linted.rules)
         yield f"| lint | {_cell(told + more)} |"
     if tested is None:
-        yield "| tests | not asked for |"
+        yield "| tests | not run |"
     elif tested.run is None:
         yield f"| tests | pytest ended with {tested.status} and wrote no record |"
     else:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Severity
 from fmcheck.report import sarif
-from fmcheck.report.by_check import FAILS, TOLD, by_site, sorted_kinds
+from fmcheck.report.by_check import ADVISORY, FAILS, by_site, sorted_kinds
 from fmcheck.report.checks import rule_info
 from fmcheck.report.excerpts import Sources
 from fmcheck.report.repository import path_in, repository
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from fmcheck.record import Run
     from fmcheck.report.timeline import Mark
 
-_SEVERITY = {FAILS: Severity.ERROR, TOLD: Severity.NOTE}
+_SEVERITY = {FAILS: Severity.ERROR, ADVISORY: Severity.NOTE}
 #: Changes when the way does in which a fingerprint is made.
 FINGERPRINT = "fmcheckSite/v1"
 

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fmcheck.report.colour import Paint
 
 _TITLES = {
-    "told": "told of, and failing nothing:",
+    "advisory": "Advisories (do not fail the run):",
     "accepted": "expected or allowed by its test:",
 }
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.report.by_check import ACCEPTED, FAILS, TOLD, by_check
+from fmcheck.report.by_check import ACCEPTED, ADVISORY, FAILS, by_check
 from fmcheck.report.printable import printable
 from fmcheck.report.violation import short_path
 
@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from fmcheck.record import Run
 
 _HEAD = ("check", "sites", "times", "tests", "")
-_REMARK = {FAILS: "", TOLD: " (advice)", ACCEPTED: " (expected or allowed)"}
+_REMARK = {FAILS: "", ADVISORY: " (advisory)", ACCEPTED: " (expected or allowed)"}
 
 
 def table(run: Run, root: Path) -> list[tuple[str, str]]:

@@ -21,21 +21,21 @@ MISSING = {
     "FR101": "a write of these rows before the gather",
     "FR102": "a write of these rows between the last read and this gather",
     "FR103": "a gather of these rows between the last write and this one",
-    "FR104": "a write of these rows by their new owner before the gather",
+    "FR104": "a write of these rows by their new owner before this gather",
     "FR105": "a write of a value that the contract calls valid",
-    "FR106": "a pool whose free rows leave the sink out",
-    "FR107": "a take-back of these rows before they are handed out again",
-    "FR108": "a hand-out of these rows between the two take-backs",
-    "FR109": "an owner of these rows at the time of the write",
+    "FR106": "a pool whose free rows exclude the sink",
+    "FR107": "a free of these rows before they are allocated again",
+    "FR108": "an allocation of these rows between the two frees",
+    "FR109": "an owner of these rows when they are written",
     "FR110": "each row once, or the same value for it each time",
     "FR201": "a reset of the tail between the last replay and this one",
     "FR301": "one device for the buffer, its rows and its values",
     "FR401": "a fence between the two streams",
     "FR402": "`record_stream`, an owner, or a join before the memory is freed",
-    "FR403": "a wait of the host before it writes what a copy reads, or a fresh buffer",
-    "FR404": "a wait of the host for the copy, before it reads what that fills",
+    "FR403": "a host wait before the host writes what a copy reads, or a fresh buffer",
+    "FR404": "a host wait for the copy before the host reads its target",
     "FR405": "a record of the event since the last step that waited for it",
-    "FR501": "a value that the host has already, or a copy that it waits for a step later",
+    "FR501": "a value the host already has, or a copy it waits for one step later",
     "FR502": "one fused or captured launch in place of several",
     "FR601": "a copy into the captured tensor, or a new capture",
     "FR602": "a message in the assert: torch.compile deletes an async assert that has none",
@@ -123,7 +123,7 @@ def _story(violation: Violation, root: Path) -> Iterator[str]:
         yield _labelled("owner", _owners(violation))
     if violation.neighbours:
         near = " | ".join(_near(violation, one) for one in violation.neighbours)
-        yield _labelled("rows near", near)
+        yield _labelled("nearby", near)
     yield _labelled("missing", violation.missing or MISSING[violation.code])
     if violation.confidence:
         yield _labelled("confidence", violation.confidence)
@@ -159,7 +159,7 @@ def _access(access: Access, root: Path, alone: bool) -> str:
 
 
 def _owners(violation: Violation) -> str:
-    now = violation.owner or "nobody"
+    now = violation.owner or "none"
     return now + (f", before: {violation.previous_owner}" if violation.previous_owner else "")
 
 
@@ -168,7 +168,7 @@ def _near(violation: Violation, neighbour: Neighbour) -> str:
     text = " ".join(part for part in parts if part)
     if neighbour.owner:
         text += f" ({neighbour.owner})"
-    return text + (" ***" if neighbour.row in violation.rows else "")
+    return text + (" <-" if neighbour.row in violation.rows else "")
 
 
 def _rows(violation: Violation) -> str:

@@ -41,7 +41,7 @@ def _atheris(campaign: Campaign, asked: argparse.Namespace) -> int:
         print("needs atheris, which has wheels for Linux: pip install atheris", file=sys.stderr)
         return 2
     with atheris.instrument_imports(include=["fmcheck.lint", "fmcheck.rules", "fmcheck.contract"]):
-        import fmcheck.lint.run  # noqa: F401
+        import fmcheck.lint.run.outcome  # noqa: F401
         from fmcheck.registry import rules
 
         rules()

@@ -11,8 +11,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck.contract import load_contract
-from fmcheck.lint.engine import FAILED, lint_text
-from fmcheck.lint.fix import UNPARSED, fix_text
+from fmcheck.lint.engine import lint_text
+from fmcheck.lint.own import RULE_FAILED
+from fmcheck.lint.run.fix import UNPARSED, fix_text
 from fmcheck.lint.source.file import File
 from fmcheck.registry import contract_files, rules
 from tests.corpus import cache_folder
@@ -274,7 +275,7 @@ def broken(text: bytes, path: str = PATHS[0], with_rules: Sequence[Rule] | None 
         found = lint_text(text, path, checked)
     except Exception as err:
         return where(err)
-    failed = [one for one in found if one.code == FAILED]
+    failed = [one for one in found if one.code == RULE_FAILED]
     if failed:
         return f"{failed[0].message} ({failed[0].help.partition(',')[0]})"
     last = text.count(b"\n") + text.count(b"\r") + 2

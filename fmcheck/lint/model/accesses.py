@@ -5,10 +5,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.relays import ROW_METHODS, ROW_WRITES, Relays
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
@@ -17,6 +17,9 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
+
+#: In-place methods that read nothing of what they write.
+OVERWRITING = frozenset(("copy_", "fill_", "zero_"))
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,6 +65,8 @@ class Accesses:
         self._written: dict[CSTNode, CSTNode | None] = {}
         self._bound: dict[CSTNode, tuple[str, ...]] = {}
         self._calls: list[cst.Call] = []
+        self._overwritten: set[CSTNode] = set()
+        self._bounds: set[str] = set()
         subscripts: list[cst.Subscript] = []
         self._is_told = False
         for node in walk(function.node):
@@ -127,6 +132,12 @@ class Accesses:
                 self._bind(node.value, [node.target])
         elif isinstance(node, cst.Del):
             self._written[node.target] = None
+        elif isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+            if node.func.attr.value in OVERWRITING:
+                self._overwritten.add(node.func.value)
+        elif isinstance(node, cst.Slice):
+            bounds = (one for one in (node.lower, node.upper) if isinstance(one, cst.Name))
+            self._bounds.update(one.value for one in bounds)
 
     def _bind(self, value: CSTNode, targets: Iterable[CSTNode]) -> None:
         texts = tuple(squeezed(self._part.code(target)) for target in targets)
@@ -135,8 +146,10 @@ class Accesses:
 
     def _subscript(self, node: cst.Subscript) -> Iterator[Access]:
         index = node.slice[0].slice if node.slice else None
-        if not isinstance(index, cst.Index) or _is_one_row(index.value):
+        if not isinstance(index, cst.Index) or self._is_one_row(index.value):
             return
+        if node in self._overwritten:
+            return  # `buf[row].zero_()` reads nothing; of several rows it writes to a copy
         is_write = node in self._written
         if is_write and self._written[node] is None:
             return
@@ -150,6 +163,14 @@ class Accesses:
                 value=self._written.get(node),
                 bound=self._bound.get(node, ()),
             )
+
+    def _is_one_row(self, index: CSTNode) -> bool:
+        if isinstance(index, cst.UnaryOperation):
+            index = index.expression
+        if isinstance(index, cst.Name):
+            # What bounds a slice is one number.
+            return index.value == "None" or index.value in self._bounds
+        return isinstance(index, (cst.Integer, cst.SimpleString, cst.Ellipsis))
 
     def _call(self, call: cst.Call) -> Iterator[Access]:
         word = last_name(call.func)
@@ -213,11 +234,3 @@ def _unpacked(target: CSTNode) -> Iterator[CSTNode]:
             yield from _unpacked(element.value)
     else:
         yield target
-
-
-def _is_one_row(index: CSTNode) -> bool:
-    if isinstance(index, cst.UnaryOperation):
-        index = index.expression
-    return isinstance(index, (cst.Integer, cst.SimpleString, cst.Ellipsis)) or (
-        isinstance(index, cst.Name) and index.value == "None"
-    )

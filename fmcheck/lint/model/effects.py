@@ -7,8 +7,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.model.streams import ANYTHING, HOST, goes_to_host
+from fmcheck.lint.model.streams import ANYTHING, HOST, goes_to_host, streams_of
+from fmcheck.lint.source.lazy import cst
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -32,7 +32,7 @@ def waits_on_host(function: Function, followed: int = 0) -> bool:
 
 def _waits(function: Function, followed: int) -> Iterator[cst.CSTNode]:
     """Yields what a function waits by on the host, calls of functions that do among it."""
-    for wait in function.streams().waits:
+    for wait in streams_of(function).waits:
         if wait.waiter in (HOST, ANYTHING):
             yield wait.node
     for call in function.calls:
@@ -43,7 +43,7 @@ def _waits(function: Function, followed: int) -> Iterator[cst.CSTNode]:
 
 def returns_copy(function: Function) -> bool:
     """Tells whether each return gives a copy to the host that nothing in the function waits for."""
-    copies = {one.node for one in function.streams().copies if one.target is None}
+    copies = {one.node for one in streams_of(function).copies if one.target is None}
     if not copies:
         return False
     returns = [node.value for node in function.nodes if isinstance(node, cst.Return)]

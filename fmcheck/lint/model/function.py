@@ -5,15 +5,14 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import dotted, is_name, last_name
 from fmcheck.lint.model.flow import Flow
 from fmcheck.lint.model.names import Names
-from fmcheck.lint.model.streams import Streams
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import children, walk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from fmcheck.lint.source.module import Family, Module, Part
 
@@ -24,7 +23,8 @@ class Function:
     def __init__(self, node: cst.FunctionDef, part: Part) -> None:
         self.node = node
         self.part = part
-        self._streams: dict[frozenset[str], Streams] = {}
+        #: What other parts of the model have worked out about it.
+        self.memo: dict[object, object] = {}
         #: Whether each call of it waits on the host, as `effects.py` finds it.
         self.waits: bool | None = None
 
@@ -108,13 +108,6 @@ class Function:
             if one.name == name
         ]
         return found[0] if len(found) == 1 and found[0] is not self else None
-
-    def streams(self, ordered_by: Collection[str] = ()) -> Streams:
-        """What it does with streams; `ordered_by` are functions that order them for it."""
-        key = frozenset(ordered_by)
-        if key not in self._streams:
-            self._streams[key] = Streams(self, key)
-        return self._streams[key]
 
 
 def functions(part: Part) -> Sequence[Function]:

@@ -8,11 +8,11 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import holder, last_name, literal_elements, receiver, targets
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.streams import is_non_blocking
 from fmcheck.lint.model.vocabulary import PARTS
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:

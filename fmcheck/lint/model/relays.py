@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, ClassVar
+from typing import TYPE_CHECKING
 
-from fmcheck.lint.rule import ClassRule, FunctionRule
 from fmcheck.lint.source.identity import is_module
 
 if TYPE_CHECKING:
@@ -12,7 +11,6 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract, Relay
     from fmcheck.lint.model.names import Region
-    from fmcheck.lint.source.file import File
 
 #: A shorter last word that all buffers of a relay share says nothing.
 LEAST_SUFFIX = 4
@@ -112,40 +110,3 @@ def _suffix(relay: Relay) -> str:
     endings = {name[name.rfind("_") :] if "_" in name else "" for name in names}
     ending = endings.pop() if len(names) > 1 and len(endings) == 1 else ""
     return ending if len(ending) >= LEAST_SUFFIX else ""
-
-
-class RelayRule(FunctionRule):
-    """A rule about the relay buffers of the contracts; without one it is silent.
-
-    `in_own_module` says that it looks at the modules which define a relay, and at no others.
-    """
-
-    in_own_module: ClassVar[bool] = False
-
-    def __init__(self, contracts: Sequence[Contract]) -> None:
-        super().__init__(contracts)
-        self.relays = Relays(contracts)
-        self.words = (self.relays.buffers(),)
-
-    def applies(self, file: File) -> bool:
-        """Leaves out files that name no relay class and nothing that holds one."""
-        if self.in_own_module:
-            return bool(self.relays.of_file(file.identity))
-        return file.holds(self.relays.holders())
-
-
-class RelayClassRule(ClassRule):
-    """A rule about the classes that hold relay buffers, by the contracts."""
-
-    def __init__(self, contracts: Sequence[Contract]) -> None:
-        super().__init__(contracts)
-        self.relays = Relays(contracts)
-        self.words = (self.relays.buffers(),)
-
-    def applies(self, file: File) -> bool:
-        """Leaves out files that define no relay."""
-        return bool(self.relays.of_file(file.identity))
-
-    def is_relay(self, owner: str, identity: str) -> bool:
-        """Tells whether a class of this name, in this file, is a relay."""
-        return any(relay.qualname == owner for relay in self.relays.of_file(identity))

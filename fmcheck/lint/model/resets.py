@@ -7,13 +7,13 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.globs import fits
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import targets
 from fmcheck.lint.model.fills import Kind, When, fillings
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import Regions
 from fmcheck.lint.model.vocabulary import BEFORE_REPLAY
+from fmcheck.lint.source.globs import fits
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:

@@ -10,7 +10,6 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import dotted, last_name, literal_elements
 from fmcheck.lint.model.names import ANY, squeezed
 from fmcheck.lint.model.vocabulary import (
@@ -22,6 +21,7 @@ from fmcheck.lint.model.vocabulary import (
     looks_like_context,
     looks_like_event,
 )
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
@@ -410,3 +410,12 @@ def _is_module(node: CSTNode, part: Part) -> bool:
         return last_name(node.func).endswith("device_module")
     name = part.module.resolve(dotted(node) or "")
     return name.startswith("torch.") or name.endswith(_DEVICES)
+
+
+def streams_of(function: Function, ordered_by: Collection[str] = ()) -> Streams:
+    """Returns what a function does with streams; `ordered_by` are functions that order them."""
+    key = "streams", frozenset(ordered_by)
+    found = function.memo.get(key)
+    if not isinstance(found, Streams):
+        found = function.memo[key] = Streams(function, ordered_by)
+    return found

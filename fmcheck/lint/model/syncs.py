@@ -10,9 +10,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.host_words import is_named_host
-from fmcheck.lint.globs import fits
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import dotted
+from fmcheck.lint.source.globs import fits
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
@@ -112,7 +112,7 @@ class Syncs:
             yield Sync(
                 call,
                 f"`{name}(..., device=...)` copies from pageable memory, and the host waits",
-                "make it on the host with `pin_memory=True`, and `.to(device, non_blocking=True)`",
+                "create it with `pin_memory=True` and use `.to(device, non_blocking=True)`",
             )
         elif name in ("torch.nonzero", "torch.argwhere", "torch.masked_select", "torch.unique"):
             yield self._data_sized(call, f"`{name}`")
@@ -136,9 +136,9 @@ class Syncs:
         elif word in ("to", "cuda") and _is_async(call) and self._is_pageable(receiver):
             yield Sync(
                 call,
-                "`non_blocking=True` from memory that is not pinned: the driver stages the copy, "
-                "and the host may wait all the same",
-                "make the source with `pin_memory=True`",
+                "`non_blocking=True` has no effect: the source is not pinned, and the copy may "
+                "still block",
+                "create the source with `pin_memory=True`",
                 certain=False,
             )
         elif word in _DATA_SIZED and not self._on_host(receiver) and not self._is_module(receiver):
@@ -147,7 +147,7 @@ class Syncs:
     def _data_sized(self, node: CSTNode, what: str) -> Sync:
         return Sync(
             node,
-            f"{what} has a result as long as the data say, and the host waits to learn it",
+            f"{what} has a data-dependent size, which the host waits for",
             "keep the static shape: `torch.where(mask, values, other)`",
         )
 
@@ -158,7 +158,7 @@ class Syncs:
         if not isinstance(index, cst.Index) or self._on_host(node.value):
             return
         if self._is_mask(index.value):
-            yield self._data_sized(node, "a value picked by a mask")
+            yield self._data_sized(node, "an index by a mask")
         elif isinstance(index.value, cst.Name) and index.value.value in self._counters:
             leaf = (dotted(node.value) or "").rpartition(".")[2]
             if self._has_mirror(leaf):

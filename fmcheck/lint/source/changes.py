@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Edit, Span
-from fmcheck.lint.lazy import cst
+from fmcheck.lint.source.lazy import cst
 
 if TYPE_CHECKING:
     from fmcheck.lint.source.module import Part
@@ -19,7 +19,20 @@ def replaced(part: Part, node: cst.BaseExpression, new: cst.BaseExpression) -> E
     state = CodegenState(default_indent="    ", default_newline="\n")
     state.increase_indent(_indent(part, node))
     bare._codegen(state)
-    return Edit(part.span(node), "".join(state.tokens))
+    text, (start, end) = "".join(state.tokens), part.place(node)
+    # Only what differs, so that fixes within one expression do not overlap.
+    old = part.module.text[start:end]
+    head = _alike(old, text)
+    tail = _alike(old[head:][::-1], text[head:][::-1])
+    return Edit(part.module.span(start + head, end - tail), text[head : len(text) - tail])
+
+
+def _alike(old: str, new: str) -> int:
+    """Returns with how many characters two texts begin alike."""
+    pairs = zip(old, new, strict=False)
+    return next(
+        (at for at, (one, other) in enumerate(pairs) if one != other), min(len(old), len(new))
+    )
 
 
 def _indent(part: Part, node: cst.CSTNode) -> str:

@@ -22,6 +22,10 @@ _ASYNC = re.compile(r"async[ \t]+\Z")
 _CONTINUED_AT = re.compile(r"\\\n[ \t]*@")
 
 
+class TooDeepError(Exception):
+    """Source that nests so deeply, or is so long, that libcst is not asked to parse it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Start:
     """Where a `def`, a `class` or a decorator stands outside of strings, and how far indented."""
@@ -99,7 +103,8 @@ class Cuts:
                 before = text[line:at]
                 first = before.lstrip(" \t\f")
                 if not first or (word == "def" and _ASYNC.match(first)):
-                    indent = before[: len(before) - len(first)]
+                    # A form feed starts the count of columns anew.
+                    indent = before[: len(before) - len(first)].rpartition("\f")[2]
                     yield Start(line, indent, word == "class", word == "@")
             at = text.find(word, end)
 

@@ -44,7 +44,7 @@ class Import:
 def imports(text: str, cuts: Cuts) -> Iterator[Import]:
     """Yields every name that an import of a module makes, wherever it stands."""
     if "\\\n" in text:
-        text = _CONTINUED.sub(" ", text)  # offsets in strings are off then, by the white space
+        text = _CONTINUED.sub(lambda found: " " * len(found[0]), text)  # offsets stay
     for match in _STATEMENT.finditer(text):
         if cuts.is_in_string(match.start("indent")):
             continue

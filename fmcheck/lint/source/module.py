@@ -5,12 +5,12 @@ from __future__ import annotations
 import re
 from bisect import bisect_right
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Protocol
 
 from fmcheck.finding import Finding, Span
-from fmcheck.lint.lazy import cst
-from fmcheck.lint.source.cuts import Cuts, Slice
+from fmcheck.lint.source.cuts import Cuts, Slice, TooDeepError
 from fmcheck.lint.source.imports import imports
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.text import line_starts, split_lines
 from fmcheck.lint.source.walking import walk
 from fmcheck.lint.source.words import stand
@@ -19,7 +19,6 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
     from fmcheck.finding import Edit, Severity
-    from fmcheck.lint.rule import Rule
     from fmcheck.lint.source.file import File
     from fmcheck.lint.source.imports import Import
     from fmcheck.lint.source.tree import Tree
@@ -32,6 +31,18 @@ _WORD = re.compile(r"[^\W\d]\w*")
 _DEFINED = re.compile(r"\bdef[\s\\]+(\w+)")
 
 
+class Reporting(Protocol):
+    """A rule, as far as its findings are made of it."""
+
+    @property
+    def code(self) -> str:
+        """Its code."""
+
+    @property
+    def severity(self) -> Severity:
+        """How much most of its findings weigh."""
+
+
 class CutError(Exception):
     """A slice does not parse by itself: the module is to be parsed whole."""
 
@@ -41,10 +52,6 @@ class CutError(Exception):
         if not isinstance(err, cst.ParserSyntaxError):
             return str(err), 1, 1
         return err.message.splitlines()[-1], err.editor_line, err.editor_column
-
-
-class TooDeepError(Exception):
-    """Source that nests so deeply, or is so long, that libcst is not asked to parse it."""
 
 
 class Module:
@@ -410,13 +417,17 @@ class Part:
 
     def span(self, node: cst.CSTNode) -> Span:
         """Returns where a node of this part stands in the file."""
+        return self.module.span(*self.place(node))
+
+    def place(self, node: cst.CSTNode) -> tuple[int, int]:
+        """Returns where a node of this part starts and ends, as offsets in the file."""
         start, end = self.stretch.tree.place(node)
         first = 0 if self.stretch.statement is not None else self.stretch.place.start
-        return self.module.span(first + start, first + end)
+        return first + start, first + end
 
     def finding(
         self,
-        rule: Rule,
+        rule: Reporting,
         node: cst.CSTNode,
         message: str,
         *,

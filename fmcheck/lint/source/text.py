@@ -15,8 +15,6 @@ from fmcheck.reading import MOST_SOURCE, read_regular, read_with_stat
 if TYPE_CHECKING:
     from pathlib import Path
 
-    from fmcheck.lint.stored import State
-
 #: Codecs for the names of hosts, which take a minute for a megabyte, and one that always fails.
 _NOT_FOR_SOURCE = frozenset(("idna", "punycode", "undefined"))
 
@@ -45,7 +43,7 @@ def read(path: str | Path) -> bytes:
     return read_regular(path, MOST_SOURCE)
 
 
-def read_with_state(path: str | Path) -> tuple[bytes, State]:
+def read_with_state(path: str | Path) -> tuple[bytes, tuple[int, ...]]:
     """Returns the bytes of a regular file and its state before they were read.
 
     Raises:

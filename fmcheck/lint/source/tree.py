@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 import libcst as cst
 from libcst._nodes.internal import CodegenState
 
-from fmcheck.lint.source.module import TooDeepError
+from fmcheck.lint.source.cuts import TooDeepError
 from fmcheck.lint.source.walking import children, walk
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from __future__ import annotations
 from dataclasses import fields
 from typing import TypeVar
 
-from fmcheck.lint.lazy import cst
+from fmcheck.lint.source.lazy import cst
 
 T = TypeVar("T", bound="cst.CSTNode")
 

@@ -57,4 +57,4 @@ def _after(told: Told, pages: Pages, library: Library) -> list[str]:
         return ["no test had run by then"]
     last = max(ended, key=lambda phase: phase.ended or 0)
     late = (told.clock - (last.ended or 0)) / 1e6
-    return [f"no test was on: the {last.when} of {last.test} had ended {late:.1f} ms before"]
+    return [f"no test was running: the {last.when} of {last.test} had ended {late:.1f} ms before"]

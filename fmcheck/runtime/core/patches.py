@@ -98,9 +98,9 @@ def untried_release(contract: Contract) -> Iterator[str]:
     version, tried = installed_version(contract), contract.engine.releases
     if version is not None and not applies(tried, version):
         yield (
-            f"contract `{contract.engine.name}` was tried on {tried}, and {version} is installed: "
-            "what it says of other releases is left out, the rest is checked, and what this "
-            "release lacks is named"
+            f"contract `{contract.engine.name}` was tried on {tried}, but {version} is "
+            "installed: entries for other releases are left out, the rest is checked, and names "
+            "missing from this release are listed"
         )
 
 

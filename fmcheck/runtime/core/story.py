@@ -122,7 +122,7 @@ def report(
             pid=os.getpid(),
             owner=buffer.owners.owner(first) if buffer.owners else "",
             previous_owner=_previous_owner(buffer, code, first),
-            neighbours=tuple(neighbours(buffer, first)),
+            neighbours=tuple(neighbours(buffer, rows[:SHOWN])),
             expected=_expected(buffer, code),
             notes=(*positions(buffer, rows), *_notes(buffer, code, first)),
         )
@@ -143,8 +143,8 @@ class Misgiven(NamedTuple):
 
 
 _BEFORE = {
-    table.STILL_HELD: "row {row} was handed out to {who} at {where}, and not taken back since",
-    table.FREED_TWICE: "row {row}, last of {who}, was taken back at {where}, and is nobody's since",
+    table.STILL_HELD: "row {row} was allocated to {who} at {where} and not freed since",
+    table.FREED_TWICE: "row {row}, last held by {who}, was freed at {where} and has no owner since",
 }
 
 
@@ -209,7 +209,7 @@ def of_unseen_write(buffer: Buffer, moment: int) -> str:
     suspects = ", ".join([*undeclared, *escaped]) or "none known"
     return (
         f"buffer `{buffer.name}`: the gather at {tally.sites[tally.moments.site(moment)]} got "
-        f"values that no write in our sight had put there; suspects: {suspects}"
+        f"values that no tracked write had put there; suspects: {suspects}"
     )
 
 
@@ -256,11 +256,12 @@ def _previous_owner(buffer: Buffer, code: str, row: int) -> str:
     return buffer.owners.name(row, buffer.ledger.last_write(row)[1] if code == "FR104" else before)
 
 
-def neighbours(buffer: Buffer, row: int) -> Iterator[Neighbour]:
-    """Yields a row and those beside it, as they are now; nothing where it has several units."""
+def neighbours(buffer: Buffer, rows: npt.NDArray[Any]) -> Iterator[Neighbour]:
+    """Yields rows and those beside them, as they are now; nothing where one has several units."""
     if buffer.per_row > 1:
         return
-    for beside in range(max(0, row - BESIDE), min(len(buffer.ledger), row + BESIDE + 1)):
+    near = {int(row) + step for row in rows for step in range(-BESIDE, BESIDE + 1)}
+    for beside in sorted(row for row in near if 0 <= row < len(buffer.ledger)):
         bits = np.ascontiguousarray(buffer.whole.memory.read(slice(beside, beside + 1)))
         first = next(_texts(buffer, bits.reshape(-1)[:1]), "")
         state = "sink" if beside in buffer.sink_rows else str(State(buffer.ledger.state[beside]))
@@ -285,11 +286,11 @@ def _notes(buffer: Buffer, code: str, row: int) -> Iterator[str]:
     if code == "FR104":
         written_in = buffer.ledger.last_write(row)[1]
         yield (
-            f"the row was handed out again ({written_in} times before, {generation} by now) over a "
-            "value that nobody had gathered"
+            f"the row was allocated again ({written_in} times before, {generation} by now) "
+            "before its value was gathered"
         )
     elif generation and not buffer.owners.held(np.array([row]))[0]:
-        yield "nobody holds the row: it was taken back"
+        yield "the row has no owner: it was freed"
 
 
 def _texts(buffer: Buffer, bits: npt.NDArray[Any]) -> Iterator[str]:

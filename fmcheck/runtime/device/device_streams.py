@@ -118,7 +118,9 @@ class DeviceStreams:
         def call(*args: Any, **kwargs: Any) -> Any:
             result = wait(*args, **kwargs)
             if not sys._getframe(1).f_code.co_filename.endswith(_COLLECTIVES):
-                self.fences.doubt("a collective was waited for, which orders streams out of sight")
+                self.fences.doubt(
+                    "a collective was waited for, which orders streams where fmcheck cannot see it"
+                )
             return result
 
         yield patch(work, "wait", call)

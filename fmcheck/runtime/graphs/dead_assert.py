@@ -157,7 +157,7 @@ def _report(site: Site, tally: Tally) -> None:
         test=tally.test,
         device="any",
         pid=os.getpid(),
-        notes=("the traced graph has this assert and the compiled one has not: it never fires",),
+        notes=("the traced graph has this assert but the compiled one does not: it never fires",),
     )
     with tally.lock:
         if violation.key not in tally.all:  # once a function, however often it is compiled anew

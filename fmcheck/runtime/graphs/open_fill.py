@@ -40,13 +40,13 @@ _WRITTEN = {
     BY_FILL: "this fill wrote the tail; these are the values that the replay reads",
 }
 _IN_DOUBT = (
-    "these are the values that the replay reads; whether this fill wrote them cannot be known here"
+    "these are the values that the replay reads; it is unknown here whether this fill wrote them"
 )
 
 
 _HEADS = {
     "head": (
-        "what the batch brought, in the entries before the tail",
+        "the batch's values in the entries before the tail",
         "fill.copies_source",
         "FR201",
     ),

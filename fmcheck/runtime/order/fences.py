@@ -143,7 +143,7 @@ class Snapshot:
 
     def out_of_sight(self) -> list[str]:
         """Returns a sentence on each reason to doubt a race."""
-        return [f"a fence may be out of sight: {reason}" for reason in self.doubts]
+        return [f"fences may have been missed: {reason}" for reason in self.doubts]
 
 
 class Fences:

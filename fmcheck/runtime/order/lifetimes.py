@@ -312,7 +312,7 @@ class Lifetimes:
             "use",
             f"`record_stream({use.lane.name})`, an owner that keeps it until that stream is done, "
             f"or a wait of {home} for {used}",
-            f"the memory is {home}'s, which hands it out again at once; {used} may still use it",
+            f"the memory belongs to {home} and may be reused immediately; {used} may still use it",
             made,
         )
 

@@ -432,7 +432,9 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return self.ops.run(func, args, kwargs or {})
 
 
-_NO_MEMORY = "a sparse, nested or wrapped tensor has no plain memory that accesses could be told by"
+_NO_MEMORY = (
+    "a sparse, nested or wrapped tensor has no plain memory by which accesses could be recognized"
+)
 
 
 # By torch's own word, what these bring or how much of it hangs on values: of a device the host has
@@ -449,7 +451,7 @@ _plans: dict[Any, Plan] = {}
 def _planned(func: Any, tally: Tally) -> Plan:
     """Returns an operator's plan; one that has none is passed on and counted."""
     if getattr(func, "_schema", None) is None:
-        return Plan(str(func), (), (), is_view=True, unknown="they run others out of sight")
+        return Plan(str(func), (), (), is_view=True, unknown="they run other operators inside")
     try:
         return _plan(func)
     except Exception as err:

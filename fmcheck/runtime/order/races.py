@@ -159,7 +159,7 @@ class RelayLanes:
                     last_write=found.last_write or last_write,
                     last_read=found.last_read or last_read,
                     owner=_owner(buffer, first, generation),
-                    neighbours=tuple(story.neighbours(buffer, first)),
+                    neighbours=tuple(story.neighbours(buffer, rows[: story.SHOWN])),
                 )
             )
 
@@ -243,7 +243,7 @@ def _notes(
 ) -> Iterator[str]:
     yield f"{kind}: {early.verb} on {_who(early.lane)}, then {late.verb} on {_who(late.lane)}"
     for lane in (late.lane, early.lane):
-        yield f"{_who(lane)} had waited for {_waits(snapshot, lane)}"
+        yield f"{_who(lane)} had synchronized with {_waits(snapshot, lane)}"
     gate = fences.gate(kind)
     if gate:
         yield f"the contract says: {gate}"
@@ -258,7 +258,7 @@ def _waits(snapshot: Snapshot, lane: Lane) -> str:
         for wait in snapshot.waited(lane)
         if wait.after is not None
     ]
-    nothing = "nothing" if snapshot.all_waits else "nothing that is remembered"
+    nothing = "nothing" if snapshot.all_waits else "nothing on record"
     return ", ".join(told) or nothing
 
 

@@ -98,4 +98,4 @@ class TooSoon:
     def _doubts(self, code: str) -> Iterator[str]:
         yield from self.fences.out_of_sight()
         if code == "FR402" and not self.lends:
-            yield "this engine was not seen to call `record_stream`, which it may do on a GPU only"
+            yield "no `record_stream` call was observed; the engine may call it only on GPU"

@@ -80,7 +80,7 @@ def adopt(
     if type(tensor) is not torch.Tensor:
         return _refused(tensor)
     if tensor.dim() == 0:
-        raise ValueError("a tensor without dimensions has no rows")
+        raise ValueError("a tensor with no dimensions has no rows")
     key = (tally, str(tensor.device), tensor.untyped_storage().data_ptr())
     known = _by_storage.get(key)
     if known is not None and _lies_in(tensor, known.base):

@@ -433,8 +433,8 @@ class RelayBuffer:
         with self.tally.lock:
             self.escapes[how, site] = self.escapes.get((how, site), 0) + 1
             self.tally.note(
-                f"buffer `{self.name}`: `{how}` at {self.tally.sites[site]} let its memory out of "
-                "our sight: name the function under `opaque` in the contract"
+                f"buffer `{self.name}`: `{how}` at {self.tally.sites[site]} lets untracked code "
+                "reach its memory: name the function under `opaque` in the contract"
             )
 
     def _owned(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -305,5 +305,5 @@ def _array_over(tensor: torch.Tensor) -> npt.NDArray[Any]:
     last = sum((n - 1) * int(step) for n, step in zip(tensor.shape, tensor.stride(), strict=True))
     reach = (int(tensor.storage_offset()) + last + 1) * size
     if reach > tensor.untyped_storage().nbytes():
-        raise RuntimeError("the storage was made smaller than the buffer")
+        raise RuntimeError("the storage was resized below the buffer's size")
     return np.asarray(_Shown(tensor, kind.str))

@@ -138,7 +138,7 @@ def on_device(tensor: torch.Tensor, *told: Any) -> RelayBuffer | None:
     tally: Tally = told[5]
     try:
         if make_on_device is None:
-            raise ValueError("nothing was loaded that keeps a ledger there")
+            raise ValueError("no ledger is available for that device")
         return make_on_device(tensor, *told)
     except (ImportError, ValueError) as err:
         tally.note(f"buffer `{told[0]}`: each access waits for the device ({err})")
@@ -649,7 +649,9 @@ def _enter_told(tensor: RelayTensor, how: str, index: Any) -> None:
         else:
             _enter(tensor, how, picks.without_skipped(picks.host(index)))
     except IndexError:  # the kernel's own affair, which it may be about to say
-        buffer.tally.untrack("accesses", f"a kernel was handed rows that `{buffer.name}` lacks")
+        buffer.tally.untrack(
+            "accesses", f"a kernel was given rows that `{buffer.name}` does not have"
+        )
 
 
 def _told_of(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:

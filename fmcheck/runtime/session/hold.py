@@ -121,8 +121,8 @@ class RelayHold:
             for kind in instances.others_that_hold(value, own):
                 self.tally.untrack(
                     "references",
-                    f"a `{kind}` has held buffer `{self.relay.qualname}.{name}` since before the "
-                    "watch",
+                    f"a `{kind}` created before the watch holds buffer "
+                    f"`{self.relay.qualname}.{name}`",
                 )
             adopted = self._adopt(instance, name, buffer, value, has_values=True)
             if adopted is not value:
@@ -210,7 +210,7 @@ class RelayHold:
             put(adopted)
             self.tally.untrack(
                 "buffers",
-                f"`{self.relay.qualname}.{name}` was set past `__init__`, `__setattr__` and "
+                f"`{self.relay.qualname}.{name}` was set without `__init__`, `__setattr__` or "
                 "`__setstate__`",
             )
 
@@ -233,12 +233,12 @@ class RelayHold:
                 continue
             if buffer.name in self._known:
                 self._problem(
-                    f"buffer `{buffer.name}`: `__init__` left it without a tensor: if it is made "
-                    "later, or never, say `lazy = true`"
+                    f"buffer `{buffer.name}`: `__init__` left it without a tensor: if it is "
+                    "created later, or never, set `lazy = true`"
                 )
             else:
                 known = nearest(buffer.name, self._known)
-                self._problem(f"buffer `{buffer.name}`: `__init__` did not make it{known}")
+                self._problem(f"buffer `{buffer.name}`: `__init__` did not create it{known}")
 
     def slips(self) -> Iterator[str]:
         """Yields a sentence for each lazy buffer that no instance had, but one of such a name."""
@@ -256,7 +256,9 @@ class RelayHold:
             return
         version = installed_version(self.contract)
         if not self.relay.optional and applies(self.relay.releases, version):
-            self._problem("its module came in past the import system: the class was not watched")
+            self._problem(
+                "its module was loaded without the import system: the class was not watched"
+            )
 
     def _watch_setattr(self, original: Callable[..., None]) -> Callable[..., None]:
         @functools.wraps(original)
@@ -381,7 +383,7 @@ class RelayHold:
         except Exception as err:
             if is_on_purpose(self.tally, err):
                 raise
-            self._problem(f"buffer `{name}`: could not be taken hold of: {err!r}")
+            self._problem(f"buffer `{name}`: could not be instrumented: {err!r}")
             return value
 
     def _bound_over(self, old: Any, adopted: Any) -> None:

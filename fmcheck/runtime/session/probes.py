@@ -103,7 +103,7 @@ def prove(tally: Tally, device: str, of_streams: bool) -> None:
         wrong = tried(probe, place)
         if wrong:
             tally.dead.append(
-                f"the detector of {probe.code} {probe.name} is dead on {place}: {wrong} "
+                f"the detector of {probe.code} {probe.name} does not work on {place}: {wrong} "
                 "(try `fmcheck doctor`)"
             )
 
@@ -112,9 +112,9 @@ def verdict(found: Iterable[str], expected: str, healthy: Iterable[str]) -> str:
     """Returns what is wrong with the codes that were reported for a fault and for its twin."""
     found, healthy = sorted(set(found)), sorted(set(healthy))
     if healthy:
-        return f"spoke up on a healthy run: {', '.join(healthy)}"
+        return f"reported on a healthy run: {', '.join(healthy)}"
     if found != [expected]:
-        return f"a planted {expected} was reported as {', '.join(found) or 'nothing'}"
+        return f"an injected {expected} was reported as {', '.join(found) or 'nothing'}"
     return ""
 
 

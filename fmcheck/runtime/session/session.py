@@ -104,8 +104,8 @@ class Session:
         if _active is not None:
             raise UsageError(
                 self.who,
-                f"a watch is on in this process already, started by {_active.who}; "
-                "there is one at a time, for both would poison the same buffers",
+                f"a watch is already active in this process, started by {_active.who}; only one "
+                "can be, as two would poison the same buffers",
             )
         _active = self
         self.gives_way = gives_way

@@ -81,7 +81,7 @@ class Streams:
         if self.mode == "tracked":
             return None
         if not hasattr(module, "_sleep"):
-            self.tally.note(f"streams of `{kind}` are not held up: its module has no `_sleep`")
+            self.tally.note(f"streams of `{kind}` are not delayed: its module has no `_sleep`")
             return None
         return Stalls(module, self.fences.seed)
 

@@ -51,7 +51,7 @@ def suppressions_of(located: Located, today: datetime.date | None = None) -> Sup
     return Suppressions(
         current=tuple((key, one) for key, one in named if one.expires >= today),
         problems=tuple(
-            f"suppression {key} expired on {one.expires}: mend what it hid, or set a later date "
+            f"suppression {key} expired on {one.expires}: fix what it hides, or set a later date "
             f"(its reason was: {one.reason})"
             for key, one in named
             if one.expires < today

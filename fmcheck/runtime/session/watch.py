@@ -373,7 +373,7 @@ class Watch:
                 if self.tally.active:
                     self._undo.extend(take(module))
             except Exception as err:
-                self._problems.append(f"module `{name}`: could not be taken hold of: {err!r}")
+                self._problems.append(f"module `{name}`: could not be instrumented: {err!r}")
             if self.tally.keeper is not None:
                 self.tally.keeper.milestone()
 

@@ -49,7 +49,7 @@ FACTORIES = frozenset(
 #: Functions that make a tensor of values that the host has.
 FROM_VALUES = frozenset({"tensor", "as_tensor", "asarray", "frombuffer", "from_numpy"})
 _MOVES = frozenset({"to", "cpu"})
-_CHECK = "telling host memory from the device's"
+_CHECK = "distinguishing host memory from device memory"
 # Where torch hands on a factory's call with the default device, and how many modes may be between.
 _PUTS_DEVICES = _device.DeviceContext.__torch_function__.__code__
 _DEEPEST = 16

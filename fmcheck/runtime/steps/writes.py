@@ -31,7 +31,7 @@ address_of = torch.Tensor.data_ptr
 NUMPY = "NumPy or another process shares their memory, and its writes are not seen"
 KERNEL = "a kernel or compiled code was handed them, and its writes are not seen"
 OWN = "fmcheck's own code failed while they were written"
-UNSEEN = "something wrote them that torch's dispatcher does not see"
+UNSEEN = "they were written without torch's dispatcher"
 
 
 def _by_index(hit: torch.Tensor, dim: int, index: torch.Tensor, *_: Any, **__: Any) -> None:

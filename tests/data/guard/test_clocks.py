@@ -496,7 +496,7 @@ def test_the_story_is_that_of_the_moment(make):
     one.gather(one.schedule, 1)
     one.fences.doubt("a graph was captured")
     (race,) = one.races()
-    assert "stream `schedule` had waited for nothing" in race.notes
+    assert "stream `schedule` had synchronized with nothing" in race.notes
     assert race.confidence == ""
     assert [(event.stream, event.what, event.ordered) for event in race.history] == [
         ("forward", "write", True),
@@ -525,8 +525,10 @@ def test_of_an_access_long_ago_what_is_remembered_is_told(make, monkeypatch):
         one.gather(one.schedule, 2)
     (race,) = one.races()
     assert (race.rows, race.access.verb, race.access.stream) == ((1,), "gather", "schedule")
-    assert "stream `schedule` had waited for nothing that is remembered" in race.notes
-    assert any("stream `forward` had waited for stream `schedule`" in note for note in race.notes)
+    assert "stream `schedule` had synchronized with nothing on record" in race.notes
+    assert any(
+        "stream `forward` had synchronized with stream `schedule`" in note for note in race.notes
+    )
     assert race.history[-1].what == "gather"
 
 
@@ -606,7 +608,7 @@ def test_streams_of_a_device_s_module_are_followed_as_the_virtual_ones(make, mon
     for put_back in reversed(undo):
         put_back()
     assert (race.buffer, race.rows, streams) == ("Map.on", (1,), ("schedule", "forward"))
-    assert "stream `schedule` had waited for stream `forward` up to" in "".join(race.notes)
+    assert "stream `schedule` had synchronized with stream `forward` up to" in "".join(race.notes)
 
 
 # --- what it costs, and what it leaves alone ---

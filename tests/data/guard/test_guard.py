@@ -269,7 +269,7 @@ def of_a_device(monkeypatch, kernel):
     return opaque.opaque_call(kernel, declared, Tally())
 
 
-def test_rows_that_a_kernel_skips_are_left_alone(monkeypatch):
+def test_rows_that_a_kernel_leaves_out_are_left_alone(monkeypatch):
     buf, tally = watched()
     rows, counts = torch.tensor([2, 3, 4], dtype=torch.int32), torch.tensor([1, 0, 1])
     of_a_device(monkeypatch, put)(rows, buf, counts)
@@ -281,7 +281,7 @@ def test_rows_that_a_kernel_skips_are_left_alone(monkeypatch):
     assert told(tally) == [("FR101", (3,), 1)]
 
 
-def test_skipped_rows_are_no_rows_at_the_end_of_a_scope(monkeypatch):
+def test_rows_left_out_are_no_rows_at_the_end_of_a_scope(monkeypatch):
     buf, tally = watched()
     rows, counts = torch.tensor([2, 3]), torch.tensor([1, 0])
     buf[rows] = 7
@@ -293,7 +293,7 @@ def test_skipped_rows_are_no_rows_at_the_end_of_a_scope(monkeypatch):
     assert told(tally) == [("FR102", (2,), 1)]
 
 
-def test_the_first_write_to_a_placeholder_may_skip_rows(monkeypatch):
+def test_the_first_write_to_a_placeholder_may_leave_rows_out(monkeypatch):
     buf, tally = watched()
     buf._relay.adopt_values()
     buf._relay.is_on_trust = True
@@ -305,7 +305,7 @@ def test_the_first_write_to_a_placeholder_may_skip_rows(monkeypatch):
     assert told(tally) == [("FR101", (7,), 1)]
 
 
-def test_skipped_rows_are_no_rows_of_a_view(monkeypatch):
+def test_rows_left_out_are_no_rows_of_a_view(monkeypatch):
     buf, tally = watched()
     rows, counts = torch.tensor([2, 3]), torch.tensor([1, 0])
     of_a_device(monkeypatch, put)(rows, buf[0:], counts)

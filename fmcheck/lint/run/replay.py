@@ -11,7 +11,7 @@ import os
 import sys
 import time
 
-from fmcheck.lint import stored
+from fmcheck.lint.run import stored
 
 TYPE_CHECKING = False  # as typing has it, without the import
 if TYPE_CHECKING:

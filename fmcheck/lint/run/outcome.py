@@ -9,22 +9,22 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import Finding, Severity
-from fmcheck.lint import recording
-from fmcheck.lint.cache import unpack
-from fmcheck.lint.gate import Gate
 from fmcheck.lint.own import UNCHECKED
-from fmcheck.lint.plan import Job, plan
-from fmcheck.lint.request import Fixing, Request
+from fmcheck.lint.run import recording
+from fmcheck.lint.run.cache import unpack
+from fmcheck.lint.run.gate import Gate
+from fmcheck.lint.run.plan import Job, plan
+from fmcheck.lint.run.request import Fixing, Request
+from fmcheck.lint.run.tasks import lint_as, note, task_for
+from fmcheck.lint.run.work import Work
 from fmcheck.lint.source import decode, read, read_with_state, split_lines
 from fmcheck.lint.source.identity import identity_of, is_module
-from fmcheck.lint.tasks import lint_as, note, task_for
-from fmcheck.lint.work import Work
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
-    from fmcheck.lint.replay import Inputs
-    from fmcheck.lint.stored import State
+    from fmcheck.lint.run.replay import Inputs
+    from fmcheck.lint.run.stored import State
 
 _CLASS = re.compile(rb"^class[ \t]+(\w+)", re.MULTILINE)
 
@@ -184,7 +184,7 @@ def _fix(
     state: State | None = None
     if not any(one.edits and fits(one) for one in reported) and job.text is None:
         return reported
-    from fmcheck.lint.fix import fix_text, unified_diff
+    from fmcheck.lint.run.fix import fix_text, unified_diff
 
     text = job.text
     if text is None:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.config import find_settings, load_settings
-from fmcheck.lint.files import EXCLUDED, Excludes, python_files
-from fmcheck.lint.patterns import Patterns
-from fmcheck.lint.selection import Codes, named_codes, select_codes
+from fmcheck.lint.run.files import EXCLUDED, Excludes, python_files
+from fmcheck.lint.run.patterns import Patterns
+from fmcheck.lint.run.selection import Codes, named_codes, select_codes
 from fmcheck.registry import contracts_for, rules
 
 if TYPE_CHECKING:
@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmcheck.config import Located
-    from fmcheck.lint.request import Request
     from fmcheck.lint.rule import Rule
-    from fmcheck.lint.selection import Selector
+    from fmcheck.lint.run.request import Request
+    from fmcheck.lint.run.selection import Selector
 
 
 @dataclass(frozen=True, slots=True, eq=False)

@@ -9,17 +9,17 @@ from typing import TYPE_CHECKING
 
 from fmcheck.errors import UsageError
 from fmcheck.lint.own import UNCHECKED
-from fmcheck.lint.request import Updating
+from fmcheck.lint.run.request import Updating
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
     from pathlib import Path
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.baseline import Baseline
-    from fmcheck.lint.changed import Changes
-    from fmcheck.lint.plan import Job, Plan
-    from fmcheck.lint.request import Request
+    from fmcheck.lint.run.baseline import Baseline
+    from fmcheck.lint.run.changed import Changes
+    from fmcheck.lint.run.plan import Job, Plan
+    from fmcheck.lint.run.request import Request
 
     #: Gives a file's lines.
     LinesOf = Callable[[str], Sequence[str]]
@@ -50,7 +50,7 @@ class Gate:
                 "--update-baseline", "expected `--baseline FILE` beside it, or a setting `baseline`"
             )
         if wanted:
-            from fmcheck.lint.baseline import Baseline  # most runs have none
+            from fmcheck.lint.run.baseline import Baseline  # most runs have none
 
             for path in wanted:
                 assert path is not None
@@ -63,7 +63,7 @@ class Gate:
     def _changed(self) -> Changes | None:
         if not self._request.since:
             return None
-        from fmcheck.lint.changed import Changes
+        from fmcheck.lint.run.changed import Changes
 
         changes = Changes()
         files = {job.path: job.text for job in self._plan.jobs}
@@ -112,7 +112,7 @@ class Gate:
                         reported[job] = baseline.add(found, lines_of(str(job.path)))
                         added += len(found) - len(reported[job])
             baseline.save()
-            closed.notes.append(f"{path}: {out} taken out, {added} added")
+            closed.notes.append(f"{path}: {out} removed, {added} added")
         return closed
 
     def _judges(self, path: str, code: str) -> bool:

@@ -8,20 +8,20 @@ from functools import cache, partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmcheck.lint import stored
 from fmcheck.lint.binding import binding, releases_of
 from fmcheck.lint.engine import lint_text
-from fmcheck.lint.work import Task
+from fmcheck.lint.run import stored
+from fmcheck.lint.run.work import Task
 from fmcheck.registry import contract_files
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.plan import Job, Plan
-    from fmcheck.lint.replay import Inputs
     from fmcheck.lint.rule import Rule
-    from fmcheck.lint.selection import Codes
+    from fmcheck.lint.run.plan import Job, Plan
+    from fmcheck.lint.run.replay import Inputs
+    from fmcheck.lint.run.selection import Codes
 
 
 def lint_as(job: Job, text: bytes) -> list[Finding]:
@@ -32,7 +32,7 @@ def lint_as(job: Job, text: bytes) -> list[Finding]:
     found = lint_text(text, path, job.rules if is_told else binding(job.rules, path, text))
     if b"fmcheck:" not in text:
         return found  # there is no such comment
-    from fmcheck.lint import suppressions
+    from fmcheck.lint.run import suppressions
 
     return suppressions.apply(text, path, found, job.codes)
 

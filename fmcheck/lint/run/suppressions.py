@@ -20,7 +20,7 @@ from fmcheck.lint.source import decode, split_lines
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fmcheck.lint.selection import Codes
+    from fmcheck.lint.run.selection import Codes
 
 COMMENT = re.compile(r"#\s*fmcheck:\s*(.*?)\s*(?=\s#|$)")
 FORM = re.compile(r"(?P<verb>[\w-]*)\s*(?P<brackets>\[(?P<codes>[^\]]*)\])?[\s:-]*(?P<reason>.*)")
@@ -134,7 +134,7 @@ def _problems(form: re.Match[str], named: Sequence[str], codes: Codes) -> Iterat
         yield f"{WISH}, got `{form[0]}`{nearest(verb, ('ignore', 'ignore-file'))}"
         return
     if not named:
-        yield f"`{verb}` names no code: {WISH}; nothing ignores every rule"
+        yield f"`{verb}` names no code: {WISH}; a blanket `{verb}` is not supported"
         return
     for code in named:
         if code in OWN_CODES:
@@ -142,7 +142,7 @@ def _problems(form: re.Match[str], named: Sequence[str], codes: Codes) -> Iterat
         elif code not in codes.known:
             yield f"there is no rule `{code}`{nearest_code(code, codes.known)}"
     if not form["reason"]:
-        yield f"no reason is given, so it suppresses nothing: write why behind `[{form['codes']}]`"
+        yield f"no reason is given, so it suppresses nothing: write why after `[{form['codes']}]`"
 
 
 def _marked(finding: Finding, suppressions: Sequence[_Suppression], scan: _Scan) -> Finding:
@@ -170,7 +170,7 @@ def _unused(
             span=one.span,
             code=UNUSED_SUPPRESSION,
             severity=OWN_CODES[UNUSED_SUPPRESSION].severity,
-            message=f"suppresses nothing: there is no {named} {where}",
+            message=f"unused suppression: no {named} {where}",
             help="take it out",
             edits=(_without(one, idle, lines),),
         )

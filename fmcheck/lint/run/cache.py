@@ -10,7 +10,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Edit, Finding, Severity, Span
-from fmcheck.lint import stored
+from fmcheck.lint.run import stored
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

@@ -7,9 +7,9 @@ from collections import Counter
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.own import UNUSED_SUPPRESSION
 from fmcheck.lint.source import decode, split_lines
+from fmcheck.lint.source.lazy import cst
 from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
@@ -66,9 +66,9 @@ def fix_text(
             return Fixed(text, 0, why)
         before, left = left, lint(now)
         if new := _new(before, left):
-            return Fixed(text, 0, f"the fix of {codes} makes a new finding, {new}")
+            return Fixed(text, 0, f"the fix of {codes} introduces a new finding, {new}")
         count += len(applied)
-    return Fixed(text, 0, f"the fix of {codes} finds something to do every time")
+    return Fixed(text, 0, f"the fix of {codes} never settles")
 
 
 def fixed_source(source: str, findings: Iterable[Finding]) -> str:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 from fmcheck.contract import applies
 from fmcheck.contract.names import files, references, words
 from fmcheck.errors import nearest
-from fmcheck.lint.globs import lies_in, literal
-from fmcheck.lint.lazy import cst
 from fmcheck.lint.model.expressions import targets
 from fmcheck.lint.source import decode, read
+from fmcheck.lint.source.globs import lies_in, literal
+from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import children
 from fmcheck.lint.source.words import may_define, whole_words, words_around
 
@@ -105,7 +105,7 @@ def unmet(contract: Contract, version: str | None, source: Source) -> Iterator[t
         for name in missing:
             known = _nearest(name, free, _SAME if is_met else _NEAR)
             if known or not is_met:
-                yield one.key, f"`{name}` stands nowhere{known}"
+                yield one.key, f"`{name}` not found in any file{known}"
 
 
 def _missing_functions(

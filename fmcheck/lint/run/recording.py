@@ -1,4 +1,4 @@
-"""Recording: one run of the command, made so that `fmcheck.lint.replay` can tell it again."""
+"""Recording: one run of the command, made so that `fmcheck.lint.run.replay` can tell it again."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import sys
 from contextvars import ContextVar
 from typing import Any, TextIO
 
-from fmcheck.lint.replay import Inputs, keep
+from fmcheck.lint.run.replay import Inputs, keep
 
 #: What the run that is under way depends on; None while nobody records.
 INPUTS: ContextVar[Inputs | None] = ContextVar("INPUTS", default=None)

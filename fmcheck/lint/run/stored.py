@@ -34,6 +34,11 @@ MARK = (
 _IGNORE = b"# Made by fmcheck.\n*\n"
 #: The kinds of blobs: a run as it was reported, and the findings of files.
 KINDS = ("run", "files")
+#: The packages on whose sources the findings hang, and what is said of them.
+STAMPED = (
+    *("", "cli", "contract", "contracts", "report", "rules"),
+    *("lint", "lint/model", "lint/run", "lint/source"),
+)
 _KEY_SIZE = 32
 _SIGNATURE_SIZE = 16
 #: More files than this of one kind and the oldest go.
@@ -272,7 +277,7 @@ def tool_stamp() -> str:
     import fmcheck
 
     for package in fmcheck.__path__:
-        for part in ("", "cli", "contract", "contracts", "lint", "report", "rules"):
+        for part in STAMPED:
             seen += _sources(os.path.join(package, part))
     for folder in sys.path:
         seen += _distributions(folder)

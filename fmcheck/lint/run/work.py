@@ -6,16 +6,17 @@ import sys
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from fmcheck.lint import pool, stored
-from fmcheck.lint.cache import Cache, pack
-from fmcheck.lint.engine import FAILED, unreadable
+from fmcheck.lint.engine import unreadable
+from fmcheck.lint.own import RULE_FAILED
+from fmcheck.lint.run import pool, stored
+from fmcheck.lint.run.cache import Cache, pack
 from fmcheck.lint.source import read_with_state
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.replay import Inputs
+    from fmcheck.lint.run.replay import Inputs
 
 T = TypeVar("T")
 
@@ -94,7 +95,7 @@ class Work:
         state, digest, found = result
         self._note(task, state, digest)
         # A rule that failed may have done so for reasons outside of the file.
-        if any(one[2] == FAILED for one in found):
+        if any(one[2] == RULE_FAILED for one in found):
             if self._inputs is not None:
                 self._inputs.repeatable = False
         elif state is not None and digest is not None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.atomic import leaves_tree
 from fmcheck.errors import UsageError, nearest
-from fmcheck.lint.patterns import Patterns
+from fmcheck.lint.run.patterns import Patterns
 from fmcheck.reading import MOST_SETTINGS, read_regular
 
 if TYPE_CHECKING:

@@ -152,9 +152,11 @@ class Baseline:
             span=Span(line, 1, line, 2),
             code=GONE_ENTRY,
             severity=OWN_CODES[GONE_ENTRY].severity,
-            message=f"the baseline allows {_times(self._allowed[key])} {code} in {path} on a line "
-            f"with fingerprint {digits}, and there is {_less(self._allowed[key], self._left[key])}",
-            help=f"take it out: `{command}`",
+            message=(
+                f"stale baseline entry: {code} in {path} (fingerprint {digits}): "
+                f"{self._allowed[key]} allowed, {self._allowed[key] - self._left[key]} found"
+            ),
+            help=f"remove it with `{command}`",
         )
 
     def _key(self, finding: Finding, lines: Sequence[str]) -> Key:
@@ -208,11 +210,3 @@ def _entry_in(line: str) -> Key | None:
         return entry["path"], entry["code"], entry["fingerprint"]
     except (ValueError, TypeError, KeyError, RecursionError):
         return None
-
-
-def _times(count: int) -> str:
-    return "one" if count == 1 else str(count)
-
-
-def _less(allowed: int, left: int) -> str:
-    return "none" if allowed == left else f"only {_times(allowed - left)}"

@@ -1,0 +1,161 @@
+"""`fmcheck init`: its options, its output, its exit status."""
+
+from __future__ import annotations
+
+import argparse
+import os
+import re
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fmcheck.errors import UsageError
+from fmcheck.report.printable import printable
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Sequence
+
+    from fmcheck.contract import Contract
+    from fmcheck.init.propose import Proposal
+    from fmcheck.lint.run.unmet import Source
+
+WRITTEN = 0
+OUTPUT = "fmcheck.toml"
+
+EPILOG = f"""\
+examples:
+  fmcheck init src/                    # writes {OUTPUT}
+  fmcheck init src/ -o my_engine.toml
+  fmcheck init src/ -o -               # to standard output
+
+  Nothing is imported or run, and no file is overwritten. Entries that the source shows are active;
+  entries that it only suggests are comments. Each says where it was seen.
+
+exit status:
+  0    the contract was written
+  2    it was not: bad input, or there is such a file already
+  130  interrupted
+"""
+
+
+def add_to(commands: argparse._SubParsersAction[Any]) -> None:
+    """Adds the command `init`."""
+    init = commands.add_parser(
+        "init",
+        help="propose a contract for an engine, from its source",
+        usage="fmcheck init [OPTION]... PATH...",
+        allow_abbrev=False,
+        description="Reads the source of an engine and writes a contract to start from: relay "
+        "classes, owners of rows, kernels, graph runners, steps and streams.",
+        epilog=EPILOG,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    init.add_argument(
+        "paths", nargs="+", type=Path, metavar="PATH", help="a file or folder of the engine"
+    )
+    init.add_argument(
+        *("-o", "--output"),
+        default=OUTPUT,
+        metavar="FILE",
+        help=f"the contract to write, `-` for standard output (default: {OUTPUT})",
+    )
+    init.add_argument(
+        "--name", default="", help="the engine's name (default: that of its top package)"
+    )
+    init.set_defaults(run=run, options=("--help", "--output", "--name", "-o"))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Runs the command and returns its exit status."""
+    from fmcheck.init.propose import propose
+    from fmcheck.init.tree import read_tree
+    from fmcheck.lint.run.files import python_files
+    from fmcheck.lint.run.unmet import Source
+
+    output = None if arguments.output == "-" else Path(arguments.output)
+    if output is not None:
+        _check_output(output)
+    if arguments.name and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", arguments.name):
+        raise UsageError("--name", f"expected a name like `my-engine`, got `{arguments.name}`")
+    paths = list(python_files(arguments.paths))
+    if not paths:
+        raise UsageError(", ".join(map(str, arguments.paths)), "no Python file found")
+    with _progress(len(paths)) as tell:
+        tree = read_tree(paths, arguments.paths, tell)
+        source = Source([Path(one.path) for one in tree.sources])
+        proposal = propose(tree, arguments.name or tree.package, lambda one: _missing(one, source))
+    if output is None:
+        print(proposal.text, end="")
+    else:
+        _write(output, proposal.text)
+        print(_told(proposal, output, arguments.paths))
+    return WRITTEN
+
+
+def _missing(contract: Contract, source: Source) -> Sequence[str]:
+    """Returns what a contract names and the source does not have."""
+    from fmcheck.lint.run.unmet import unmet
+
+    return [sentence for _, sentence in unmet(contract, None, source)]
+
+
+def _check_output(path: Path) -> None:
+    if path.is_dir():
+        raise UsageError(str(path), "is a folder: expected `--output FILE`")
+    if os.path.lexists(path):
+        raise UsageError(
+            str(path), "exists already and is not overwritten; choose another name with `--output`"
+        )
+    if not path.parent.is_dir():
+        raise UsageError(str(path), f"there is no folder `{path.parent}`")
+
+
+def _write(path: Path, text: str) -> None:
+    """Writes a file that must not be there yet: one that appeared meanwhile is not overwritten."""
+    try:
+        with open(path, "x", encoding="utf-8") as file:
+            file.write(text)
+    except OSError as err:
+        raise UsageError(str(path), f"cannot be written: {err.strerror or err}") from err
+
+
+def _told(proposal: Proposal, output: Path, paths: Sequence[Path]) -> str:
+    from fmcheck.report.text import count
+
+    active, comments = proposal.counts()
+    named = " ".join(map(str, paths))
+    lines = [
+        f"{output}: {active} active and {comments} commented-out entries, "
+        f"from {count(proposal.files, 'file')}"
+    ]
+    if not active:
+        lines.append("Nothing was certain: read the comments, and docs/contracts.md.")
+    lines += [
+        "Next:",
+        f"  1. read {output}: uncomment what is right, remove what is not",
+        f"  2. fmcheck contract {output} {named}",
+        f'  3. in pyproject.toml, under [tool.fmcheck]: contracts = ["{output}"]',
+        f"  4. fmcheck lint {named}; then pytest -p fmcheck",
+    ]
+    return printable("\n".join(lines), keep="\n")
+
+
+class _progress:  # noqa: N801
+    """Shows on a terminal how many files were read; says nothing in a pipe."""
+
+    def __init__(self, files: int) -> None:
+        self._files = files
+        self._shows = sys.stderr is not None and sys.stderr.isatty()
+
+    def __enter__(self) -> Callable[[int], None]:
+        return self._tell
+
+    def _tell(self, done: int) -> None:
+        if self._shows and (done % 50 == 0 or done == self._files):
+            what = "looking for entries" if done == self._files else "reading"
+            line = f"\r\x1b[K{done:,} of {self._files:,} files: {what} ..."
+            print(line, end="", file=sys.stderr, flush=True)
+
+    def __exit__(self, *_: object) -> None:
+        if self._shows:
+            print("\r\x1b[K", end="", file=sys.stderr, flush=True)

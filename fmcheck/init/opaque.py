@@ -1,0 +1,48 @@
+"""Opaque functions: kernels and compiled functions that are handed relay buffers."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmcheck.init.kernels import is_conditional, is_launcher, uses
+from fmcheck.init.proposal import Confidence, Entry
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Sequence
+
+    from fmcheck.init.kernels import Use
+    from fmcheck.init.proposal import Value
+    from fmcheck.init.relays import Relay
+    from fmcheck.init.tree import Place, Tree
+
+
+def opaque(tree: Tree, relays: Sequence[Relay]) -> Iterator[Entry]:
+    """Yields an entry for each function that Python does not see the rows of."""
+    places: dict[str, Place] = {}
+    handed: dict[str, set[str]] = {}
+    for relay in relays:
+        for each in relay.accesses.values():
+            for one in each:
+                if one.by is not None:
+                    places[one.by.name] = one.by
+                    handed.setdefault(one.by.name, set()).add(one.parameter)
+    for name, place in places.items():
+        hidden = [one for one in uses(tree, place) if one.is_kernel and one.tensor in handed[name]]
+        for rows in dict.fromkeys(one.rows for one in hidden):
+            yield _entry(tree, place, rows, [one for one in hidden if one.rows == rows])
+
+
+def _entry(tree: Tree, place: Place, rows: str, found: Sequence[Use]) -> Entry:
+    keys: dict[str, Value] = {"functions": [place.name], "rows": rows}
+    for key, is_write in (("reads", False), ("writes", True)):
+        names = [one.tensor for one in found if one.is_write is is_write]
+        if names:
+            keys[key] = names
+    why = []
+    sure = Confidence.HIGH if is_launcher(place) else Confidence.MEDIUM
+    if is_conditional(tree, place):
+        sure = Confidence.MEDIUM
+        why.append("The kernel has an `if`: rows_where says which rows it skips, if it skips any.")
+    if not is_launcher(place):
+        why.append("It is compiled: is it ever called with relay buffers?")
+    return Entry("opaque", keys, place.at(place.function.node.name), sure, why)

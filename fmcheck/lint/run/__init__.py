@@ -1,0 +1,1 @@
+"""Running the linter: files, settings, cache, processes, baselines, suppressions, fixes."""
