@@ -187,6 +187,10 @@ class Owners:
         """Returns how often a row was handed out."""
         return int(self._generation[row]) if row < len(self._generation) else 0
 
+    def out(self) -> list[int]:
+        """Returns all rows that somebody holds."""
+        return np.flatnonzero(self._out).tolist()
+
     def holds_all(self, rows: npt.NDArray[np.int64]) -> bool:
         """Tells whether all of some rows are known to be out: what a healthy write costs."""
         try:

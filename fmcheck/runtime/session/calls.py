@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import StepFunctions, applies
-from fmcheck.contract.checks import HANDS_OUT, TAKES_BACK
+from fmcheck.contract.checks import EVERY_ROW, HANDS_OUT, TAKES_BACK
 from fmcheck.errors import nearest
 from fmcheck.runtime.core import paths, story, table
 from fmcheck.runtime.core.containment import contained, is_on_purpose
@@ -82,7 +82,7 @@ class OwnerHold(CallHold):
         """Returns `function`, which tells the owners of its rows."""
         signature = inspect.signature(function)
         told = (self.part.rows, self.part.owner, self.part.pool)
-        roots = {paths.root(path) for path in told if path}
+        roots = {paths.root(path) for path in told if path not in ("", EVERY_ROW)}
         missing = sorted(roots - {paths.RETURN, *signature.parameters})
         for name in missing:
             known = nearest(name, signature.parameters)
@@ -148,7 +148,8 @@ class OwnerHold(CallHold):
     def _leaving(
         self, names: dict[str, Any]
     ) -> tuple[Owners, list[int], dict[int, tuple[Standing, int]]]:
-        owners, rows = self._owners(names), self._rows(names)
+        owners = self._owners(names)
+        rows = owners.out() if self.part.rows == EVERY_ROW else self._rows(names)
         return owners, rows, owners.standings(rows)
 
     def _take_back(
