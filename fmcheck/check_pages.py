@@ -260,9 +260,9 @@ PAGES = {
         "access it.",
         how="Memory that another stream used and that was freed without `record_stream`, a join or "
         "an owner is checked against the clocks of the streams that used it.",
-        unseen="Memory that is managed outside of torch's allocator. Until an engine was seen to "
-        "call `record_stream`, which it may do on a GPU only, the finding is reported and fails "
-        'nothing, unless `fail-on = ["FR402"]` asks for it.',
+        unseen="Memory that is managed outside of torch's allocator. On a CPU an engine may have "
+        "no reason to call `record_stream`: before the first such call the finding is an advisory, "
+        'which fails nothing unless `fail-on = ["FR402"]` asks for it.',
         fix="Call `tensor.record_stream(stream)`, keep the tensor until the stream is done, or "
         "join the streams before the tensor is freed.",
         seen_in=("sgl-project/sglang#17850", "InternLM/lmdeploy#4792"),
@@ -292,11 +292,11 @@ PAGES = {
     ),
     "FR405": CheckPage(
         means="A wait used an older record of its event than the one its producer made: it "
-        "waited for the previous step, not for this one. Or another stream had recorded the event "
-        "again before anybody waited for its producer's record.",
+        "waited for the previous step, not for this one. Or it used a later record, made on "
+        "another stream, and its producer's was lost.",
         how="Each record has a number. A wait for an event of `streams.consumed_once` must use one "
-        "that no earlier step has waited for, and a record that nobody waited for must not be "
-        "replaced by one of another stream, which does not order the producer.",
+        "that no earlier step has waited for; and a record that was not waited for yet must not be "
+        "replaced by one of another stream, which does not order it.",
         unseen="Events recorded or waited for where Python does not see it.",
         fix="Record before the wait is issued, and give each request in flight its own event.",
         seen_in=("vllm-project/vllm#53960",),

@@ -420,3 +420,65 @@ def test_the_reference_engines_contract_is_mostly_found(
         by_hand.graph_inputs.fill[0].class_,
         list(by_hand.graph_inputs.fill[0].methods),
     )
+
+
+def test_a_ring_hands_out_its_own_rows(said: Said, engine: Path) -> None:
+    source = """
+        import torch
+
+        class Ring:
+            def __init__(self, size, device):
+                self.size = size
+                self.next_row = 0
+                self.token_ids = torch.zeros((size,), dtype=torch.int64, device=device)
+
+            def take(self, count):
+                start = self.next_row
+                self.next_row = (start + count) % self.size
+                return Rows(interval=slice(start, start + count))
+
+            def put(self, rows, ids):
+                self.token_ids[rows.interval] = ids
+
+            def get(self, input_ids):
+                return self.token_ids[torch.clamp(-input_ids, min=0)]
+    """
+    (engine / "handoff.py").write_text(textwrap.dedent(source))
+    found = _commented(said("src", "-o", "-")[1])
+    assert [one["class"] for one in found["relay"]] == ["swift.handoff:Ring"]
+    assert {
+        "functions": ["swift.handoff:Ring.take"],
+        "does": "hands out",
+        "rows": "return.interval",
+        "renews": True,
+    } in found["owners"]
+
+
+def test_a_package_without_init_file_is_called_as_its_files_import_it(
+    said: Said, engine: Path
+) -> None:
+    (engine / "__init__.py").unlink()
+    (relay,) = _proposed(said(".", "-o", "-")[1])["relay"]
+    assert relay["class"] == "swift.handoff:Handoff"
+
+
+def test_a_gather_before_the_write_in_one_function_carries_rows_to_the_next_call(
+    said: Said, engine: Path
+) -> None:
+    path = engine / "handoff.py"
+    source = """
+        import torch
+
+        class Table:
+            def __init__(self, rows, device):
+                self.tokens = torch.zeros((rows,), dtype=torch.int64, device=device)
+
+            def step(self, req_rows):
+                given = self.tokens[req_rows]
+                self.tokens[req_rows] = self.run(given)
+    """
+    path.write_text(textwrap.dedent(source))
+    assert _proposed(said("src", "-o", "-")[1])["relay"][0]["class"] == "swift.handoff:Table"
+    swapped = textwrap.dedent(source).replace("given = self.tokens[req_rows]", "pass")
+    path.write_text(f"{swapped}        return self.tokens[req_rows]\n")
+    assert "relay" not in _proposed(said("src", "-o", "-")[1])

@@ -88,7 +88,7 @@ def test_what_is_absent_leaves_no_line() -> None:
 
 
 #: Checks of a row whose last accesses are the story, also where there were none.
-OF_A_ROW = {"FR101", "FR102", "FR103", "FR104", "FR105", "FR109", "FR110"}
+OF_A_ROW = {"FR101", "FR102", "FR103", "FR104", "FR105", "FR109", "FR110", "FR204"}
 
 
 @pytest.mark.parametrize("code", sorted({*CHECKS, *MISSING}))

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from fmcheck.init.tree import Place, Tree
 
 #: Words of the names of indices that choose a request's row, and of those that choose else.
-_REQUEST = re.compile(
+OF_REQUESTS = re.compile(
     r"(^|_)(req|reqs|request|requests|row|rows|seq|seqs|slot|slots|future|batch)(_|$)|idx_mapping"
 )
 _OTHER = re.compile(
@@ -28,6 +28,7 @@ _OTHER = re.compile(
 )
 #: Words of names that are plainly of several things.
 _SEVERAL = re.compile(r"(indices|indexes|rows|slots|mapping|locs?|ids|idxs?|index|interval|mask)$")
+_INDEX_CALLS = frozenset(("abs", "clamp", "flatten", "int", "long", "neg", "to", "view", "where"))
 _NUMBERS = frozenset(("int", "str", "bool", "Optional[int]", "int | None"))
 
 
@@ -45,10 +46,15 @@ class Access:
     parameter: str = ""
 
     @property
+    def line(self) -> int:
+        """The line on which it is."""
+        return self.place.function.part.span(self.node).line
+
+    @property
     def is_of_requests(self) -> bool:
         """Tells whether the index is one of requests' rows, by its name."""
         words = self.index.lower().replace(".", "_")
-        return bool(_REQUEST.search(words)) and not _OTHER.search(words)
+        return bool(OF_REQUESTS.search(words)) and not _OTHER.search(words)
 
 
 @dataclass(frozen=True)
@@ -204,7 +210,7 @@ class _Finder:
         if isinstance(index, cst.Attribute):
             return bool(_SEVERAL.search(index.attr.value))
         if isinstance(index, cst.Call):
-            return last_name(index.func) in ("long", "to", "int", "view", "flatten")
+            return last_name(index.func) in _INDEX_CALLS
         return False
 
 

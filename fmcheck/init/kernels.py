@@ -93,44 +93,57 @@ def _addressed(kernel: Place) -> Iterator[tuple[str, str, bool]]:
     Each is a pair of parameters, and whether the first is stored to: `tl.load(tensor + tl.load(rows
     + i))`, with any number of names between.
     """
-    parameters = set(kernel.function.parameters)
-    bound: dict[str, list[cst.BaseExpression]] = {}
-    for node in kernel.function.nodes:
-        if isinstance(node, (cst.Assign, cst.AnnAssign, cst.NamedExpr)) and node.value is not None:
-            for target in targets(node):
-                if isinstance(target, cst.Name):
-                    bound.setdefault(target.value, []).append(node.value)
+    addresses = _Addresses(kernel)
     for call in kernel.function.calls:
         word = last_name(call.func)
         if word in ("load", "store") and call.args:
-            pointers, loaded = _address(call.args[0].value, parameters, bound, set())
+            pointers, loaded = addresses.of(call.args[0].value)
             for tensor in sorted(pointers - loaded):
                 for rows in sorted(filter(_INDEX.search, loaded)):
                     yield tensor, rows, word == "store"
 
 
-def _address(
-    node: cst.CSTNode,
-    parameters: set[str],
-    bound: Mapping[str, Sequence[cst.BaseExpression]],
-    seen: set[str],
-) -> tuple[set[str], set[str]]:
-    """Returns the parameters that an address is computed of, and those whose values are loaded."""
-    direct: set[str] = set()
-    loaded: set[str] = set()
-    for inner in _outside_loads(node):
-        if isinstance(inner, cst.Call):
-            pointers, deeper = _address(inner.args[0].value, parameters, bound, seen)
-            loaded |= pointers | deeper
-        elif isinstance(inner, cst.Name):
-            if inner.value in parameters:
-                direct.add(inner.value)
-            elif inner.value not in seen:
-                for value in bound.get(inner.value, ()):
-                    pointers, deeper = _address(value, parameters, bound, seen | {inner.value})
-                    direct |= pointers
-                    loaded |= deeper
-    return direct, loaded
+class _Addresses:
+    """What the addresses in one kernel are computed of."""
+
+    def __init__(self, kernel: Place) -> None:
+        self.parameters = set(kernel.function.parameters)
+        self._bound: dict[str, list[cst.BaseExpression]] = {}
+        self._known: dict[str, tuple[set[str], set[str]]] = {}
+        for node in kernel.function.nodes:
+            if (
+                isinstance(node, (cst.Assign, cst.AnnAssign, cst.NamedExpr))
+                and node.value is not None
+            ):
+                for target in targets(node):
+                    if isinstance(target, cst.Name):
+                        self._bound.setdefault(target.value, []).append(node.value)
+
+    def of(self, node: cst.CSTNode) -> tuple[set[str], set[str]]:
+        """Returns the parameters that a node is computed of, and those whose values are loaded."""
+        direct: set[str] = set()
+        loaded: set[str] = set()
+        for inner in _outside_loads(node):
+            if isinstance(inner, cst.Call):
+                pointers, deeper = self.of(inner.args[0].value)
+                loaded |= pointers | deeper
+            elif isinstance(inner, cst.Name):
+                pointers, deeper = self._named(inner.value)
+                direct |= pointers
+                loaded |= deeper
+        return direct, loaded
+
+    def _named(self, name: str) -> tuple[set[str], set[str]]:
+        if name in self.parameters:
+            return {name}, set()
+        if name not in self._known:
+            self._known[name] = set(), set()  # for what is computed of itself
+            found = [self.of(value) for value in self._bound.get(name, ())]
+            self._known[name] = (
+                set().union(*(one for one, _ in found)),
+                set().union(*(one for _, one in found)),
+            )
+        return self._known[name]
 
 
 def _outside_loads(node: cst.CSTNode) -> Iterator[cst.CSTNode]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fmcheck.init.accesses import OF_REQUESTS
 from fmcheck.init.kernels import is_conditional, is_launcher, uses
 from fmcheck.init.proposal import Confidence, Entry
+from fmcheck.init.relays import confidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,16 +22,28 @@ def opaque(tree: Tree, relays: Sequence[Relay]) -> Iterator[Entry]:
     """Yields an entry for each function that Python does not see the rows of."""
     places: dict[str, Place] = {}
     handed: dict[str, set[str]] = {}
+    sure: dict[str, Confidence] = {}
     for relay in relays:
         for each in relay.accesses.values():
             for one in each:
                 if one.by is not None:
                     places[one.by.name] = one.by
                     handed.setdefault(one.by.name, set()).add(one.parameter)
+                    known = sure.get(one.by.name, Confidence.LOW)
+                    sure[one.by.name] = max(known, confidence(relay))
     for name, place in places.items():
         hidden = [one for one in uses(tree, place) if one.is_kernel and one.tensor in handed[name]]
-        for rows in dict.fromkeys(one.rows for one in hidden):
-            yield _entry(tree, place, rows, [one for one in hidden if one.rows == rows])
+        rows = _rows([one.rows for one in hidden])
+        if rows:
+            entry = _entry(tree, place, rows, [one for one in hidden if one.rows == rows])
+            entry.confidence = min(entry.confidence, sure[name])
+            yield entry
+
+
+def _rows(names: Sequence[str]) -> str:
+    """Returns the parameter that chooses rows of requests, by its name, or else the first."""
+    named = [one for one in names if OF_REQUESTS.search(one)]
+    return next(iter([*named, *names]), "")
 
 
 def _entry(tree: Tree, place: Place, rows: str, found: Sequence[Use]) -> Entry:

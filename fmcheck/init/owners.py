@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
 from fmcheck.init.accesses import arguments_of
 from fmcheck.init.proposal import Confidence, Entry
-from fmcheck.init.relays import snake
+from fmcheck.init.relays import confidence, snake
 from fmcheck.lint.model.expressions import is_name, last_name, literal_elements, targets
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
@@ -45,6 +45,7 @@ class Owner:
     does: str
     rows: str
     owner: str = ""
+    list: str = ""
 
 
 def owners(tree: Tree) -> Iterator[Owner]:
@@ -76,12 +77,51 @@ def _words(free: frozenset[str]) -> Sequence[str]:
     return [f".{name}" for name in sorted(free)]
 
 
+def _listed(place: Place, free: frozenset[str]) -> str:
+    """Returns the list of free rows that a method uses."""
+    code = place.code(place.function.node)
+    return next((name for name in sorted(free) if f"self.{name}" in code), "")
+
+
+def rings(relays: Sequence[Relay]) -> Iterator[Entry]:
+    """Yields the methods of relays that hand out the next rows of a ring: `% self.size`."""
+    for relay in relays:
+        for place in relay.place.source.places((("%",), ("return",))):
+            steps = [one for one in place.function.nodes if _is_wrapped(one)]
+            if place.class_ != relay.class_ or not steps or not list(_returned(place)):
+                continue
+            wrote = [one.index for name in relay.buffers for one in relay.written(name)]
+            parts = sorted({one.rpartition(".")[2] for one in wrote if "." in one})
+            keys: dict[str, Value] = {
+                "functions": [place.name],
+                "does": "hands out",
+                "rows": f"return.{parts[0]}" if parts else "return",
+                "renews": True,
+            }
+            why = ("A ring: nobody takes the rows back, and the next one gets them anyway.",)
+            yield Entry("owners", keys, place.at(steps[0]), Confidence.MEDIUM, why)
+
+
+def _is_wrapped(node: cst.CSTNode) -> bool:
+    """Tells whether a counter of the instance is advanced and wrapped."""
+    if not isinstance(node, cst.Assign) or not isinstance(node.value, cst.BinaryOperation):
+        return False
+    target = node.targets[0].target
+    is_own = isinstance(target, cst.Attribute) and is_name(target.value, "self")
+    return is_own and isinstance(node.value.operator, cst.Modulo)
+
+
 def _named(found: Sequence[Owner]) -> tuple[tuple[str, ...]]:
     return (tuple(sorted({f"self.{one.place.function.name}(" for one in found})),)
 
 
 def _of(place: Place, free: frozenset[str]) -> Iterator[Owner]:
     """Yields what one method does with the rows that are free."""
+    for one in _moved(place, free):
+        yield replace(one, list=_listed(place, free))
+
+
+def _moved(place: Place, free: frozenset[str]) -> Iterator[Owner]:
     for node in place.function.nodes:
         if isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
             word, held = node.func.attr.value, node.func.value
@@ -225,12 +265,12 @@ def _through(places: Iterator[Place], owner: str, found: Sequence[Owner]) -> Ite
                 continue
             if one.does == "hands out":
                 if any(_names(node) - {"None"} for node in _returned(place)):
-                    yield Owner(place, call, one.does, "return")
+                    yield replace(one, place=place, node=call, rows="return", owner="")
             else:
                 given = arguments_of(call, one.place.function.parameters[1:])
                 value = given.get(one.rows)
                 if value is not None and (path := _path(place, value)):
-                    yield Owner(place, call, one.does, path)
+                    yield replace(one, place=place, node=call, rows=path)
             break
 
 
@@ -246,9 +286,9 @@ def entry(one: Owner, relays: Sequence[Relay]) -> Entry:
     if any(relay.pool_parameters for relay in tied):
         guessed["pool"] = "self"
     sure = Confidence.LOW
-    words = snake(one.place.owner)
+    words = f"{snake(one.place.owner)}_{one.list.lstrip('_')}"
     if tied or (_REQUESTS.search(words) and not _ELSE.search(words)):
-        sure = Confidence.HIGH if tied else Confidence.MEDIUM
+        sure = max((confidence(relay) for relay in tied), default=Confidence.MEDIUM)
     why = ("Are these the rows of the relay?",) if sure is not Confidence.HIGH else ()
     return Entry("owners", keys, one.place.at(one.node), sure, why, guessed)
 

@@ -111,6 +111,7 @@ def propose(tree: Tree, name: str, unmet: Callable[[Contract], Sequence[str]]) -
         *(relays.entry(one) for one in sure[:_MOST]),
         *opaque.opaque(tree, sure[:_MOST]),
         *_owners(tree, sure),
+        *owners.rings(sure[:_MOST]),
         *running.step_entries(begun),
         *_likely(graphs.entry(one) for one in fills),
         *running.lends(tree),

@@ -53,9 +53,15 @@ class Relay:
         return [one for one in self.accesses[name] if one.is_write]
 
     def carries(self, name: str) -> bool:
-        """Tells whether a buffer is written in one function and gathered in another one."""
-        wrote = {one.place.name for one in self.written(name)}
-        return any(one.place.name not in wrote for one in self.gathered(name)) and bool(wrote)
+        """Tells whether rows of a buffer are written for a later call to gather them.
+
+        One function writes and another one gathers; or one gathers first, and writes then.
+        """
+        return any(
+            wrote.place is not read.place or read.line < wrote.line
+            for wrote in self.written(name)
+            for read in self.gathered(name)
+        )
 
     @property
     def carrying(self) -> Sequence[str]:
@@ -151,10 +157,10 @@ def _score(relay: Relay) -> int:
 def confidence(relay: Relay) -> Confidence:
     """Returns how sure it is that a class is a relay."""
     by_request = [one for each in relay.accesses.values() for one in each if one.is_of_requests]
-    if not by_request:
-        return Confidence.LOW
-    is_both = {one.is_write for one in by_request} == {True, False} or len(relay.carrying) > 1
     carries_tokens = any(_TOKENS.search(name) for name in relay.carrying)
+    if not by_request:
+        return Confidence.MEDIUM if carries_tokens else Confidence.LOW
+    is_both = {one.is_write for one in by_request} == {True, False} or len(relay.carrying) > 1
     return Confidence.HIGH if is_both and carries_tokens else Confidence.MEDIUM
 
 

@@ -14,7 +14,7 @@ from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.module import CutError, Module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
     from fmcheck.lint.model.function import Function
@@ -25,6 +25,7 @@ _BESIDE = re.compile(
     r"(^|/)(tests?|testing|benchmarks?|examples?|docs?|scripts)/|(^|/)(test_[^/]*|conftest)\.py$"
 )
 _DEFINED = re.compile(r"^(?:async )?def[ \t]+(\w+)", re.MULTILINE)
+_IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+(\w+)", re.MULTILINE)
 _CLASS = re.compile(r"^class[ \t]+(\w+)", re.MULTILINE)
 #: One of them is in each file that says anything about tensors, streams or rows.
 _WORDS = (b"torch", b"triton", b"range(")
@@ -171,8 +172,7 @@ def read_tree(
     files: Iterable[Path], named: Sequence[Path], progress: Callable[[int], None]
 ) -> Tree:
     """Reads the files; those that cannot be read or decoded are left out."""
-    sources: list[Source] = []
-    roots = Roots(named)
+    contents: list[tuple[Path, str]] = []
     count = 0
     for count, path in enumerate(files, 1):
         progress(count)
@@ -184,15 +184,22 @@ def read_tree(
         except (OSError, SyntaxError, UnicodeDecodeError, LookupError):
             continue
         if text:
-            sources.append(Source(path, roots.module(path), text))
-    return Tree(sources, count)
+            contents.append((path, text))
+    imported = {name for _, text in contents for name in _IMPORTED.findall(text)}
+    roots = Roots(named, imported)
+    return Tree([Source(path, roots.module(path), text) for path, text in contents], count)
 
 
 class Roots:
-    """Where packages start: above the topmost folder with an `__init__.py`, else what was named."""
+    """Where packages start.
 
-    def __init__(self, named: Sequence[Path]) -> None:
+    Above the topmost folder, from what was named on, that the tree's own files import by its name;
+    else above the topmost folder with an `__init__.py`; else at what was named.
+    """
+
+    def __init__(self, named: Sequence[Path], imported: Collection[str]) -> None:
         self._named = [os.path.realpath(one) for one in named]
+        self._imported = imported
         self._tops: dict[str, str] = {}
 
     def module(self, path: Path) -> str:
@@ -207,6 +214,13 @@ class Roots:
         return ".".join(parts if stem == "__init__" and parts else [*parts, stem])
 
     def _root(self, folder: str) -> str:
+        for one in self._named:
+            if folder == one or folder.startswith(one + os.sep):
+                above = os.path.dirname(one)
+                for part in os.path.relpath(folder, above).split(os.sep):
+                    if part in self._imported and not _has_package_above(above):
+                        return above
+                    above = os.path.join(above, part)
         top, above = "", folder
         while not _starts_project(above):
             if os.path.exists(os.path.join(above, "__init__.py")):
@@ -220,6 +234,10 @@ class Roots:
             if folder == one or folder.startswith(one + os.sep):
                 return one
         return folder
+
+
+def _has_package_above(folder: str) -> bool:
+    return os.path.exists(os.path.join(folder, "__init__.py"))
 
 
 def _starts_project(folder: str) -> bool:
