@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fmcheck.runtime.core import paths
-from fmcheck.runtime.relay.owners import Owners, Pools
+from fmcheck.runtime.relay.owners import Owners
+from fmcheck.runtime.relay.pools import Pools
 from tests.test_hold import CONTRACT, ENGINE, Bench, bench, codes  # noqa: F401
 
 if TYPE_CHECKING:
