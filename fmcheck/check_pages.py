@@ -293,8 +293,7 @@ PAGES = {
     "FR405": CheckPage(
         means="A wait used an older record of its event than the one its producer made: it "
         "waited for the previous step, not for this one. Or it used a later record, made on "
-        "another "
-        "stream, and its producer's was lost.",
+        "another stream, and its producer's was lost.",
         how="Each record has a number. A wait for an event of `streams.consumed_once` must use one "
         "that no earlier step has waited for; and a record that was not waited for yet must not be "
         "replaced by one of another stream, which does not order it.",

@@ -11,7 +11,8 @@ import pytest
 import torch
 
 from fmcheck.runtime.core import paths
-from fmcheck.runtime.relay.owners import Owners, Pools
+from fmcheck.runtime.relay.owners import Owners
+from fmcheck.runtime.relay.pools import Pools
 from tests.test_hold import CONTRACT, ENGINE, Bench, bench, codes  # noqa: F401
 
 if TYPE_CHECKING:
@@ -478,6 +479,59 @@ def test_without_a_take_back_nobody_knows_who_still_holds_a_row(
     pool = engine.Pool()
     pool.alloc([request("a")])
     pool.alloc([request("b")])
+    assert codes(watch) == []
+
+
+def test_a_pool_that_is_emptied_takes_all_rows_back(bench: Bench) -> None:  # noqa: F811
+    more = """
+    [[owners]]
+    functions = ["MODULE:Pool.clear"]
+    does = "takes back"
+    rows = "*"
+"""
+    source = POOL.replace(
+        "    def loop",
+        "        def clear(self):\n            self.free_rows = [2, 1]\n\n    def loop",
+    )
+    engine, watch = bench.engine(OWNERS + more, source)
+    pool = engine.Pool()
+    pool.alloc([request("a")])
+    pool.clear()
+    pool.alloc([request("b")])
+    assert (codes(watch), watch.coverage().problems) == ([], ())
+
+
+IN_FLIGHT = {"": True, "drained = false": False}
+
+
+@pytest.mark.parametrize("said", IN_FLIGHT)
+@pytest.mark.parametrize("waits", [True, False])
+def test_a_contract_that_does_not_say_drained_hears_whether_it_matters(
+    bench: Bench,  # noqa: F811
+    said: str,
+    waits: bool,
+) -> None:
+    from fmcheck.runtime.session.watch import Watch
+
+    bench.write(POOL)
+    text = OWNERS.replace('does = "hands out"', f'does = "hands out"\n    {said}')
+    watch = Watch([bench.contract(text)], streams="tracked")
+    bench.watches.append(watch)
+    watch.start()
+    import importlib
+
+    engine = importlib.import_module(bench.name)
+    fm, pool, first = engine.FutureMap(), engine.Pool(), request("first")
+    forward = torch.cpu.Stream()
+    rows = torch.tensor(pool.alloc([first]))
+    with torch.cpu.stream(forward):
+        fm.stash(rows, torch.tensor([5]))
+    pool.free(first)
+    if waits:
+        forward.synchronize()
+    pool.alloc([request("second")])
+    notes = [one for one in watch.coverage().notes if "drained = true" in one]
+    assert len(notes) == (IN_FLIGHT[said] and not waits)
     assert codes(watch) == []
 
 

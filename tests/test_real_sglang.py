@@ -159,3 +159,20 @@ def lines_of(failure: str, label: str) -> list[int]:
 
 def source_line(release: str, number: int) -> str:
     return (release_folder(release) / ENGINE).read_text().splitlines()[number - 1]
+
+
+SLOT_FAULTS = {
+    "test_a_position_that_nobody_mapped": "FR101",
+    "test_positions_of_the_request_before": "FR104",
+    "test_a_row_that_is_freed_twice": "FR108",
+}
+
+
+@pytest.mark.parametrize("release", ["0.5.13", "0.5.23"])
+def test_the_table_of_slots_is_followed_element_by_element(release: str) -> None:
+    try:
+        told = drive(release, "slots", settings="slots_settings.toml")
+    except NoEnvironment as err:
+        pytest.fail(str(err), pytrace=False)
+    assert told.passed == {"test_healthy"}
+    assert {name: codes(told.failures[name])[0] for name in SLOT_FAULTS} == SLOT_FAULTS

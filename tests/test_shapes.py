@@ -190,7 +190,7 @@ def test_a_table_that_is_too_wide_is_named_and_not_half_watched(
     made = engine.Table()
     assert type(made.table) is torch.Tensor
     (problem,) = watch.coverage().problems
-    assert "buffer `table`: could not be taken hold of" in problem
+    assert "buffer `table`: could not be instrumented" in problem
     assert "24 units are too many" in problem
 
 
@@ -524,7 +524,7 @@ def test_an_array_that_cannot_be_followed_is_named(bench: Bench) -> None:  # noq
     )
     engine.Blocks()
     (problem,) = watch.coverage().problems
-    assert "buffer `names`: could not be taken hold of" in problem
+    assert "buffer `names`: could not be instrumented" in problem
 
 
 # --- what the sink holds ---

@@ -31,6 +31,8 @@ _PLAIN_RELEASES = re.compile(r"((>=|<=|<|>|==|!=)\d+(\.\d+)*(,(?!$)|$))*")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[(\w[\w.]*|\*)\])*")
 _KEYS = r"(\[(-?\d+|[A-Za-z_][\w.]*)?\])*"
 _PATHS = re.compile(rf"[A-Za-z_]\w*{_KEYS}(\.[A-Za-z_]\w*{_KEYS})*")
+#: The rows of a function that takes back all that are out.
+EVERY_ROW = "*"
 HANDS_OUT, TAKES_BACK = "hands out", "takes back"
 ONCE, MANY = "once", "many"
 UNITS = ("row", "element")
@@ -157,7 +159,8 @@ def _check_opaque(opaque: Opaque, where: str, key: str) -> None:
 def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: str) -> None:
     _check_functions(owners, where, key)
     _check_one_of(owners.does, (HANDS_OUT, TAKES_BACK), where, f"{key}.does")
-    _check_paths(owners.rows, where, f"{key}.rows")
+    if owners.rows != EVERY_ROW or owners.does != TAKES_BACK:
+        _check_paths(owners.rows, where, f"{key}.rows")
     if owners.owner:
         _check_paths(owners.owner, where, f"{key}.owner")
     if owners.pool:

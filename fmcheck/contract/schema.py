@@ -176,8 +176,8 @@ class OwnerFunctions(_Part, frozen=True, kw_only=True):
     all of the contract's if there are none. `renews` tells of a ring, whose rows nobody takes back:
     that a row goes to whoever is next even where its last owner still has it. `drained` tells that
     a row is handed out only once nothing that was launched for its last owner can still touch it.
-    `idempotent` tells of a take-back that does nothing where nobody holds the row any more.
-    `pool` is the path to the pool, where relays name theirs.
+    `rows` of `*` takes back all that are out. `idempotent` tells of a take-back that does nothing
+    where nobody holds the row any more. `pool` is the path to the pool, where relays name theirs.
     """
 
     functions: tuple[str, ...]

@@ -187,6 +187,10 @@ class Owners:
         """Returns how often a row was handed out."""
         return int(self._generation[row]) if row < len(self._generation) else 0
 
+    def out(self) -> list[int]:
+        """Returns all rows that somebody holds."""
+        return np.flatnonzero(self._out).tolist()
+
     def holds_all(self, rows: npt.NDArray[np.int64]) -> bool:
         """Tells whether all of some rows are known to be out: what a healthy write costs."""
         try:
@@ -223,26 +227,3 @@ class Owners:
             self._out = np.concatenate([self._out, np.zeros(missing, bool)])
             self._generation = np.concatenate([self._generation, np.zeros(missing, np.int64)])
             self._left_in = np.concatenate([self._left_in, np.zeros(missing, np.int64)])
-
-
-class Pools:
-    """The owners of each pool of an engine, by the pool itself; those without one share theirs."""
-
-    def __init__(self) -> None:
-        self._shared = Owners()
-        self._by_id: dict[int, Owners] = {}
-
-    def begin_test(self) -> None:
-        """A pool that is nobody's in particular may be that of an engine which is gone."""
-        self._shared.begin_test()
-
-    def of(self, pool: object) -> Owners:
-        """Returns the owners of a pool's rows, for as long as the pool lives."""
-        known = self._shared if pool is None else self._by_id.get(id(pool))
-        if known is None:
-            try:
-                weakref.finalize(pool, self._by_id.pop, id(pool), None)
-            except TypeError:  # what cannot be told to be gone would leave its number to another
-                return self._shared
-            known = self._by_id[id(pool)] = Owners()
-        return known

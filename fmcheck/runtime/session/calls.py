@@ -11,9 +11,9 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import StepFunctions, applies
-from fmcheck.contract.checks import HANDS_OUT, TAKES_BACK
+from fmcheck.contract.checks import EVERY_ROW, HANDS_OUT, TAKES_BACK
 from fmcheck.errors import nearest
-from fmcheck.runtime.core import paths, story, table
+from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
 from fmcheck.runtime.core.patches import CallHold, installed_version
 from fmcheck.runtime.relay.scope import Scope, scoped
@@ -22,9 +22,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fmcheck.contract import Contract, OwnerFunctions
+    from fmcheck.runtime.core.story import Misgiven
     from fmcheck.runtime.core.table import Standing
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.relay.owners import Owners, Pools
+    from fmcheck.runtime.relay.owners import Owners
+    from fmcheck.runtime.relay.pools import Pools
 
 #: What the closing section calls the checks of who owns a row.
 CHECK = "owners of rows (FR104, FR106 to FR109)"
@@ -82,7 +84,7 @@ class OwnerHold(CallHold):
         """Returns `function`, which tells the owners of its rows."""
         signature = inspect.signature(function)
         told = (self.part.rows, self.part.owner, self.part.pool)
-        roots = {paths.root(path) for path in told if path}
+        roots = {paths.root(path) for path in told if path not in ("", EVERY_ROW)}
         missing = sorted(roots - {paths.RETURN, *signature.parameters})
         for name in missing:
             known = nearest(name, signature.parameters)
@@ -138,6 +140,8 @@ class OwnerHold(CallHold):
         return self._owners(given), rows, who
 
     def _hand_out(self, whose: str, owners: Owners, rows: list[int], who: list[str]) -> None:
+        from fmcheck.runtime.core import story, table
+
         owners.drained = self.part.drained
         moment = self._moment()
         faults = owners.hand_out(rows, who, self.part.renews, moment)
@@ -148,7 +152,8 @@ class OwnerHold(CallHold):
     def _leaving(
         self, names: dict[str, Any]
     ) -> tuple[Owners, list[int], dict[int, tuple[Standing, int]]]:
-        owners, rows = self._owners(names), self._rows(names)
+        owners = self._owners(names)
+        rows = owners.out() if self.part.rows == EVERY_ROW else self._rows(names)
         return owners, rows, owners.standings(rows)
 
     def _take_back(
@@ -158,10 +163,10 @@ class OwnerHold(CallHold):
         rows: list[int],
         before: dict[int, tuple[Standing, int]],
     ) -> None:
+        from fmcheck.runtime.core import story
+
         moment = self._moment()
-        faults: list[story.Misgiven] = owners.take_back(
-            rows, before, moment, self.tally.moments.step
-        )
+        faults: list[Misgiven] = owners.take_back(rows, before, moment, self.tally.moments.step)
         if not self.part.idempotent:
             story.of_owners(self.tally, whose, "take-back", faults, moment)
 

@@ -29,7 +29,8 @@ if TYPE_CHECKING:
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.relay.adoption import Bind, Services
-    from fmcheck.runtime.relay.owners import Owners, Pools
+    from fmcheck.runtime.relay.owners import Owners
+    from fmcheck.runtime.relay.pools import Pools
 
 
 @dataclass(eq=False)

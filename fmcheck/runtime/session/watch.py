@@ -53,7 +53,7 @@ class Watch:
         from fmcheck.runtime.core.halting import HaltingLock
         from fmcheck.runtime.core.tally import Tally
         from fmcheck.runtime.order.lends import LendHold
-        from fmcheck.runtime.relay.owners import Pools
+        from fmcheck.runtime.relay.pools import Pools
         from fmcheck.runtime.session.calls import OwnerHold, StepHold, scope_holds
         from fmcheck.runtime.session.hold import OpaqueHold, RelayHold
         from fmcheck.runtime.session.services import Services
