@@ -131,7 +131,7 @@ class Lifetimes:
             self._copied(call, use)
 
     def _home(self, tensor: torch.Tensor) -> Home:
-        return self.homes.of(tensor, self.tally.sites.frame())
+        return self.homes.of(tensor, self.tally.sites)
 
     def _make(self, call: Call, tensor: torch.Tensor) -> None:
         """Notes whose memory an operator's new tensor is; a factory is heard when it is called."""

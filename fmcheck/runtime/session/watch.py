@@ -147,6 +147,8 @@ class Watch:
         if self.services.streams is not None:
             with contained(self.tally, "following streams (FR401 to FR405)"):
                 self.services.streams.begin_test()
+        for calls in self._calls:
+            calls.begin_test()
 
     def enter(self, test: str) -> None:
         """Says what is running now, and looks what became of the classes."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from fmcheck.contract import Contract
+    from fmcheck.runtime.core.site import Sites
     from fmcheck.runtime.core.tally import Tally
 
 #: Functions that make a tensor of nothing, or of numbers alone.
@@ -103,8 +104,8 @@ class Asked:
 class _Known:
     """What is known of one storage: by how it was made, and by a contract's name for it.
 
-    It is `sure` of the host where it was pinned or brought there. `asked_by` is who looked for its
-    names already, `pulled` tells that the host has copied it, which on a CPU copies nothing.
+    It is `sure` of the host where it was pinned or brought there. `asked` says when each `Homes`
+    last looked for its names, `pulled` that the host has copied it, which on a CPU copies nothing.
     """
 
     storage: weakref.ref[Any]
@@ -112,7 +113,7 @@ class _Known:
     sure: bool = False
     named: bool = False
     pulled: bool = False
-    asked_by: int = 0
+    asked: dict[int, int] | None = None
 
 
 _known: dict[int, _Known] = {}
@@ -208,7 +209,7 @@ def forget_names() -> None:
     forget_classes()
     for known in list(_known.values()):
         known.named = known.pulled = False
-        known.asked_by = 0
+        known.asked = None
 
 
 def from_operands(homes: Iterable[Home]) -> Home:
@@ -244,15 +245,23 @@ class Homes:
         #: Whether the engine has its device as a string, which on a CPU is the host's name too.
         self.device_is_string = any(one.launches.device_is_string for one in contracts)
         self._kinds = kinds
-        self._number = next(_numbers)
+        self._number = self._test = self._step = next(_numbers)
+        #: By the id of code, which is kept: whether it has a name that the contracts have.
+        self._gives_names: dict[int, tuple[CodeType, bool]] = {}
 
     @property
     def tensors_tell(self) -> bool:
         """Tells whether a tensor in host memory is the host's, whatever it is called."""
         return bool(self._kinds) and "cpu" not in self._kinds
 
-    def of(self, tensor: torch.Tensor, frame: FrameType | None = None) -> Home:
-        """Returns the home of a tensor; `frame` uses it, and may have it under a declared name."""
+    def of(
+        self, tensor: torch.Tensor, sites: Sites | None = None, is_waited_for: bool = False
+    ) -> Home:
+        """Returns the home of a tensor; the line that uses it may have it under a declared name.
+
+        Names are looked for once a test, and once a step where they matter: where the host is about
+        to wait for the tensor, and in code that has such a name, and may have just given it.
+        """
         if tensor.device.type != "cpu":
             return Home.DEVICE
         if self.tensors_tell:
@@ -260,22 +269,45 @@ class Homes:
         home = home_of(tensor)
         if home is Home.EITHER and self.device_is_string:
             home = Home.DEVICE
-        if home in (Home.HOST, Home.DEVICE) or self._host is None or frame is None:
+        if home in (Home.HOST, Home.DEVICE) or self._host is None or sites is None:
             return home
         known = _of(tensor)
-        if known is None or known.asked_by == self._number:
+        if known is None:
             return home
-        known.asked_by = self._number
-        # A local or an attribute that holds this memory, by a name that the contract has.
-        known.named = any(
+        asked = known.asked.get(self._number, 0) if known.asked else 0
+        if asked >= self._step:
+            return home
+        frame = sites.frame()
+        if asked < self._test or is_waited_for or self._may_name(frame):
+            known.asked = {**(known.asked or {}), self._number: self._step}
+            known.named = self._is_named(tensor, frame)
+        return Home.HOST if known.named else home
+
+    def _is_named(self, tensor: torch.Tensor, frame: FrameType | None) -> bool:
+        """Tells whether a local or an attribute, from a frame outwards, holds it by such a name."""
+        return self._host is not None and any(
             self._device is None or not self._device.match(name)
             for name in names_of(tensor, frame, self._host)
         )
-        return Home.HOST if known.named else home
+
+    def _may_name(self, frame: FrameType | None) -> bool:
+        """Tells whether a frame's code has a name that the contracts have."""
+        if frame is None or self._host is None:
+            return False
+        code = frame.f_code
+        known = self._gives_names.get(id(code))
+        if known is None:
+            names = (*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars)
+            known = self._gives_names[id(code)] = code, any(map(self._host.match, names))
+        return known[1]
+
+    def begin_step(self) -> None:
+        """Says that another step begins, in which names may be others."""
+        self._step = next(_numbers)
 
     def begin_test(self) -> None:
         """Asks for names again."""
-        self._number = next(_numbers)
+        self._test = self._step = next(_numbers)
 
 
 class FactoryMode(TorchFunctionMode):

@@ -100,6 +100,11 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     # Else torch refuses to run `torch.cond` and its like.
     supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keeps torch from wrapping the method below: `teach_dynamo` tells Dynamo once."""
+        return False
+
     def begin(self) -> None:
         """Begins to see the operations of this thread."""
         self._factories.begin()
@@ -149,7 +154,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             kind(self, func, args, kwargs or {}, result)
 
     def _home(self, tensor: torch.Tensor) -> Home:
-        return self._homes.of(tensor, self._sites.frame())
+        return self._homes.of(tensor, self._sites)
 
     def _derive(self, args: Any, result: Any) -> None:
         """Notes whose memory an operation made, by what it made it from."""
@@ -291,7 +296,8 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
     def _is_free(self, tensor: torch.Tensor) -> bool:
         """Tells whether the host need not wait for a tensor's values, or may not have to."""
-        return self._home(tensor) in (Home.HOST, Home.EITHER) or homes.was_pulled(tensor)
+        home = self._homes.of(tensor, self._sites, is_waited_for=True)
+        return home in (Home.HOST, Home.EITHER) or homes.was_pulled(tensor)
 
     def _told(self, verb: str, tensor: torch.Tensor | None = None) -> None:
         """Says that the host waits, unless fmcheck asked, or the tensor is the host's."""
