@@ -502,13 +502,13 @@ def test_an_operator_that_the_dispatcher_lacks_is_passed_on(watch: Watch) -> Non
 
 
 @pytest.mark.parametrize(
-    "broken", ["fmcheck.runtime.order.ops.decomposes", "fmcheck.runtime.order.ops._plan"]
+    "broken", ["fmcheck.runtime.order.ops.decomposes", "fmcheck.runtime.steps.operators._operator"]
 )
 def test_an_operator_that_cannot_be_read_is_made_as_it_is(
     watch: Watch, monkeypatch: pytest.MonkeyPatch, broken: str
 ) -> None:
     bare = program()
-    monkeypatch.setattr("fmcheck.runtime.order.ops._plans", {})
+    monkeypatch.setattr("fmcheck.runtime.steps.operators.known", {})
     monkeypatch.setattr(broken, _of_ours)
     assert program() == bare
     assert "following operators on streams" in watch.coverage().incomplete[0]

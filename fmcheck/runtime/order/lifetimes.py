@@ -140,7 +140,7 @@ class Lifetimes:
             return
         operands = call.reads or list(homes.tensors_in(call.args[:1]))
         if operands:
-            homes.made(tensor, homes.from_operands(map(self._home, operands)))
+            homes.derive(tensor, operands, self._home)
 
     def _send(self, call: Call, tensor: torch.Tensor) -> None:
         """A copy by `to`: from the host to the device, or the other way."""

@@ -100,23 +100,40 @@ class Asked:
         return self.name == "cpu" or (self.device == "cpu" and isinstance(self.device, str))
 
 
-@dataclass(eq=False, slots=True)
-class _Known:
+class _Known(weakref.ref[Any]):
     """What is known of one storage: by how it was made, and by a contract's name for it.
 
     It is `sure` of the host where it was pinned or brought there. `asked` says when each `Homes`
     last looked for its names, `pulled` that the host has copied it, which on a CPU copies nothing.
+    It refers to the storage itself, as one is made for each result of an operator.
     """
 
-    storage: weakref.ref[Any]
-    made: Home = Home.UNKNOWN
-    sure: bool = False
-    named: bool = False
-    pulled: bool = False
-    asked: dict[int, int] | None = None
+    __slots__ = ("asked", "key", "made", "named", "pulled", "sure")
+
+    asked: dict[int, int] | None
+    key: int
+    made: Home
+    named: bool
+    pulled: bool
+    sure: bool
+
+
+def _forget(known: Any) -> None:
+    """The storage is gone; another one may take its place."""
+    _known.pop(known.key, None)
+
+
+def _remember(storage: Any, key: int, home: Home) -> _Known:
+    """Returns what is known of a storage that nothing was known of."""
+    known = _known[key] = _Known(storage, _forget)
+    known.key, known.made, known.asked = key, home, None
+    known.named = known.pulled = known.sure = False
+    return known
 
 
 _known: dict[int, _Known] = {}
+# Members of an enum are looked up by a call in Python.
+_UNKNOWN, _DEVICE = Home.UNKNOWN, Home.DEVICE
 #: Tensors that went to the other side by a copy that a CPU does not make, by their id.
 _moved: dict[int, tuple[weakref.ref[Any], Home]] = {}
 _numbers = itertools.count(1)
@@ -124,6 +141,7 @@ _numbers = itertools.count(1)
 
 class _Here(threading.local):
     asked: Asked | None = None
+    factories: FactoryMode | None = None
 
 
 _here = _Here()
@@ -136,7 +154,7 @@ def asked() -> Asked | None:
 
 def home_of(tensor: torch.Tensor) -> Home:
     """Returns the home of a tensor, by how its memory came to be."""
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         return Home.DEVICE
     if _moved:
         moved = _moved.get(id(tensor))
@@ -162,7 +180,7 @@ def was_pulled(tensor: torch.Tensor) -> bool:
 
 def made(tensor: torch.Tensor, home: Home, sure: bool = False) -> None:
     """Notes whose memory a new tensor is; the first word holds."""
-    if tensor.device.type == "cpu":
+    if tensor.is_cpu:
         known = _of(tensor)
         if known is not None and known.made is Home.UNKNOWN:
             known.made, known.sure = home, sure
@@ -212,10 +230,39 @@ def forget_names() -> None:
         known.asked = None
 
 
+def derive(
+    result: torch.Tensor,
+    operands: Iterable[torch.Tensor],
+    home: Callable[[torch.Tensor], Home],
+) -> None:
+    """Notes whose memory a new tensor is by what it was computed from, if nobody said it.
+
+    `home` is asked only where no operand is known to be the device's: it may look for names.
+    """
+    try:
+        storage = result.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return
+    key: int = storage._cdata
+    known = _known.get(key)
+    if not result.is_cpu or (known is not None and (known.named or known.made is not _UNKNOWN)):
+        return
+    made = _DEVICE
+    for one in operands:
+        if home_of(one) is _DEVICE:
+            break
+    else:
+        made = from_operands(map(home, operands))
+    if known is None:
+        _remember(storage, key, made)
+    else:
+        known.made = made
+
+
 def from_operands(homes: Iterable[Home]) -> Home:
     """Returns the home of what an operator computes from operands of some homes."""
-    given = set(homes)
-    if given == {Home.HOST}:
+    given = list(homes)  # no set: the hash of an enum's member is a call in Python
+    if given and all(home is Home.HOST for home in given):
         return Home.HOST
     if Home.DEVICE in given or Home.EITHER not in given:
         return Home.DEVICE
@@ -262,7 +309,7 @@ class Homes:
         Names are looked for once a test, and once a step where they matter: where the host is about
         to wait for the tensor, and in code that has such a name, and may have just given it.
         """
-        if tensor.device.type != "cpu":
+        if not tensor.is_cpu:
             return Home.DEVICE
         if self.tensors_tell:
             return Home.HOST
@@ -317,22 +364,27 @@ class FactoryMode(TorchFunctionMode):
     torch keeps at the very bottom, is beneath it.
     """
 
-    is_on = False
-
     def __init__(self, tally: Tally) -> None:
         super().__init__()
         self.tally = tally
+        self._listeners = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Tells whether anybody listens."""
+        return self._listeners > 0
 
     def begin(self) -> None:
-        """Begins to listen in this thread."""
-        self.is_on = True
+        """Puts it on, in this thread."""
         with _lifted() as modes:
             # `with torch.device(...)` takes off the uppermost: ours must be beneath that one.
             modes.insert(len(modes) - (bool(modes) and _is_for_good(modes[-1])), self)
 
     def end(self) -> None:
-        """Ends that; called in another thread, it only stops to listen."""
-        self.is_on = False
+        """One listener less; without any it is taken off, if this is its thread."""
+        self._listeners -= 1
+        if self._listeners:
+            return
         with _lifted() as modes:
             if self in modes:
                 modes.remove(self)
@@ -340,12 +392,14 @@ class FactoryMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if torch.compiler.is_compiling() or not self.is_on:
-            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
+        if name not in _LISTENED:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling() or not self._listeners:
+            return func(*args, **kwargs)
         # What fmcheck makes beside the engine's memory says nothing of the engine's.
-        if name not in _LISTENED or _is_own(sys._getframe(1).f_code):
+        if _is_own(sys._getframe(1).f_code):
             return func(*args, **kwargs)
         outer, call = _here.asked, None
         with contained(self.tally, _CHECK):
@@ -358,6 +412,16 @@ class FactoryMode(TorchFunctionMode):
             with contained(self.tally, _CHECK):
                 _note_made(call, args, kwargs, result)
         return result
+
+
+def listen(tally: Tally) -> FactoryMode:
+    """Hears the factories of this thread from now on, by one mode for all who listen."""
+    mode = _here.factories
+    if mode is None or not mode.is_on:
+        mode = _here.factories = FactoryMode(tally)
+        mode.begin()
+    mode._listeners += 1
+    return mode
 
 
 def passes_on(method: Any) -> None:
@@ -456,10 +520,7 @@ def _of(tensor: torch.Tensor) -> _Known | None:
     except (RuntimeError, NotImplementedError):
         return None
     key: int = storage._cdata
-    known = _known.get(key)
-    if known is None:
-        known = _known[key] = _Known(weakref.ref(storage, lambda _: _known.pop(key, None)))
-    return known
+    return _known.get(key) or _remember(storage, key, Home.UNKNOWN)
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:
