@@ -9,11 +9,10 @@ import weakref
 from collections import defaultdict, deque
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
+    import numpy as np
     import numpy.typing as npt
 
 _REMEMBERED = 4
@@ -39,6 +38,8 @@ class Owners:
     drained = False
 
     def __init__(self) -> None:
+        import numpy as np  # loaded with the engine: a session that imports none needs it not
+
         self._generation: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         self._out: npt.NDArray[np.bool_] = np.zeros(0, bool)
         # A row is remembered by its last few owners: (generation, owner).
@@ -98,6 +99,8 @@ class Owners:
 
     def held(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
         """Tells which rows are out."""
+        import numpy as np
+
         self._reach(rows)
         return np.asarray(self._out[rows])
 
@@ -109,8 +112,10 @@ class Owners:
         past.append((generation, name))
 
     def _tell(self, verb: str, rows: list[int]) -> None:
-        if not rows:
+        if not rows or not self.followers:
             return
+        import numpy as np
+
         for follower in list(self.followers):
             getattr(follower, verb)(np.array(rows, np.int64))
 
@@ -118,6 +123,8 @@ class Owners:
         """Grows the map to hold the rows."""
         missing = max((int(row) for row in rows), default=-1) + 1 - len(self._out)
         if missing > 0:
+            import numpy as np
+
             self._out = np.concatenate([self._out, np.zeros(missing, bool)])
             self._generation = np.concatenate([self._generation, np.zeros(missing, np.int64)])
 
@@ -126,16 +133,18 @@ class Pools:
     """The owners of each pool of an engine, by the pool itself; those without one share theirs."""
 
     def __init__(self) -> None:
-        self._shared = Owners()
+        self._shared: Owners | None = None
         self._by_id: dict[int, Owners] = {}
 
     def of(self, pool: object) -> Owners:
         """Returns the owners of a pool's rows, for as long as the pool lives."""
-        known = self._shared if pool is None else self._by_id.get(id(pool))
-        if known is None:
+        known = None if pool is None else self._by_id.get(id(pool))
+        if known is None and pool is not None:
             try:
                 weakref.finalize(pool, self._by_id.pop, id(pool), None)
+                known = self._by_id[id(pool)] = Owners()
             except TypeError:  # what cannot be told to be gone would leave its number to another
-                return self._shared
-            known = self._by_id[id(pool)] = Owners()
+                pass
+        if known is None:
+            known = self._shared = self._shared or Owners()
         return known
