@@ -18,7 +18,6 @@ if TYPE_CHECKING:
     Undo = Callable[[], None]
 
 _DEPTH = 4
-_TORCH_FUNCTION = "__torch_function__"
 
 
 def teach_dynamo(dynamo: ModuleType) -> Undo:
@@ -32,15 +31,15 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
         syncs.StepMode.__torch_dispatch__,
         writes.WriteMode.__torch_dispatch__,
         homes.FactoryMode.__torch_function__,
+        homes._forget,  # called wherever memory is freed
+        vars(relay_tensor.RelayTensor)["__torch_function__"].__func__,
     ):
         _leave_alone(entry.__code__)
     kind = relay_tensor.RelayTensor
     untraced = getattr(dynamo.config, "nontraceable_tensor_subclasses", None)
     if untraced is not None:
         untraced.add(kind)
-    original = kind.__dict__[_TORCH_FUNCTION]
     entered = {name: getattr(relay_tensor, name) for name in ("before_call", "after_call")}
-    setattr(kind, _TORCH_FUNCTION, classmethod(dynamo.disable(original.__func__)))
     for name, function in entered.items():
         # An opaque function tells of its rows by these, from inside a compiled function too.
         setattr(relay_tensor, name, dynamo.disable(function))
@@ -58,7 +57,6 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
     def undo() -> None:
         context.__init__ = begin
         # The subclass stays untraced: tensors of it may outlive the session.
-        setattr(kind, _TORCH_FUNCTION, original)
         for name, function in entered.items():
             setattr(relay_tensor, name, function)
 
