@@ -6,9 +6,11 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.globs import fits
 from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.vocabulary import CLASS
+from fmcheck.lint.model.stream_kinds import attribute_values
+from fmcheck.lint.model.vocabulary import BEFORE_REPLAY, CLASS, looks_like_event
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -16,11 +18,15 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
+    from fmcheck.lint.model.function import Function
     from fmcheck.lint.model.streams import Record, Streams
     from fmcheck.lint.source.module import Part
 
 #: Methods that hand an object on to whoever takes it later.
 _QUEUES = re.compile(r"^(put|put_nowait|append|appendleft|submit|enqueue|send|push)$")
+
+#: Classes of which each step makes an object that is waited for later.
+_OBJECTS = re.compile(r"Async|Future|Handle|Job|Output|Pending|Request|Result|Task|Ticket|Transfer")
 
 
 class EventHandedOnAndReused(FunctionRule):
@@ -54,7 +60,7 @@ class EventHandedOnAndReused(FunctionRule):
     name = "event-handed-on-and-reused"
     severity = Severity.WARNING
     on_by_default = False
-    words = ((".record(", "record_event("),)
+    words = ((".record(", "record_event(", "=self.*event", "=self.*done"),)
     seen_in = ("https://github.com/vllm-project/vllm/issues/53960",)
     bad = (
         Example(
@@ -113,6 +119,30 @@ class Offload:
                 is_kept = record.event.startswith("self.") and "(" not in record.event
                 if is_kept and not _is_renewed(record, streams):
                     yield from self._handed_on(record, streams, part)
+            yield from self._shared(function, part)
+
+    def _shared(self, function: Function, part: Part) -> Iterator[Finding]:
+        """Yields a finding for each object of a step that is handed the one event of its maker."""
+        if fits(function.name, (*BEFORE_REPLAY, "*init*", "*setup*", "*build*")):
+            return
+        for call in function.calls:
+            if not _OBJECTS.search(last_name(call.func)) or not CLASS.match(last_name(call.func)):
+                continue
+            for arg in call.args:
+                name = dotted(arg.value) or ""
+                if not looks_like_event(name) or not _is_made_once(name, function):
+                    continue
+                if any(wait.on == name for wait in function.streams().waits):
+                    continue
+                if any(one.event == name for one in function.streams().records):
+                    continue
+                yield part.finding(
+                    self,
+                    arg.value,
+                    f"every `{last_name(call.func)}` shares the one event `{name}`: the next step "
+                    "records it again while this one may still be waited for",
+                    help="create one event for each object",
+                )
 
     def _handed_on(self, record: Record, streams: Streams, part: Part) -> Iterator[Finding]:
         for call in streams.nodes(record.order):
@@ -134,6 +164,20 @@ class Offload:
                             related=[(record.node, "recorded here, each time")],
                         )
                         return
+
+
+def _is_made_once(name: str, function: Function) -> bool:
+    """Tells whether a class makes an event in its constructor and nowhere else."""
+    if not name.startswith("self.") or name.count(".") != 1:
+        return False
+    values = list(attribute_values(name.removeprefix("self."), function))
+    return bool(values) and all(
+        isinstance(value, cst.Call)
+        and last_name(value.func) == "Event"
+        and "threading" not in owner.part.code(value.func)
+        and owner.name == "__init__"
+        for value, owner in values
+    )
 
 
 def _passed(value: CSTNode) -> Iterator[CSTNode]:

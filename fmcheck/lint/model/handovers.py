@@ -7,6 +7,7 @@ helper of the file that waits, and a call that is handed the stream or its event
 from __future__ import annotations
 
 import builtins
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -45,11 +46,13 @@ _LOOKS = frozenset(
     + ("record_stream", "repr", "reversed", "set", "setattr", "setdefault", "str", "submit")
     + ("tuple", "type", "update", "warning", "weakref", "zip", "cast", "deepcopy", "hash")
 )
-#: Attributes of a tensor that its values have no part in.
-_SHAPES = frozenset({"device", "dtype", "grad_fn", "is_cuda", "ndim", "requires_grad", "shape"})
+#: Names of functions that give something else than what has just been computed.
+_NO_RESULT = re.compile(r"_?(alloc|build|create|get|has|init|is|load|make|new|prepare|read)(_|$|ate)")
+#: Methods of a tensor that write it in place, by how they are named.
+_WRITES = re.compile(r"[a-z]\w*[a-z0-9]_$")
 #: Functions of `torch` that launch nothing.
 _NO_WORK = frozenset(
-    ("Event", "Generator", "Size", "Stream", "as_strided", "can_cast", "compile", "device")
+    ("new_empty", "new_empty_strided", "Event", "Generator", "Size", "Stream", "as_strided", "can_cast", "compile", "device")
     + ("empty", "empty_like", "empty_strided", "finfo", "from_numpy", "get_device_module", "iinfo")
     + ("is_tensor", "current_stream", "current_device", "no_grad", "numel", "stream", "manual_seed")
     + ("set_device", "get_device_properties", "is_available", "is_current_stream_capturing")
@@ -87,6 +90,216 @@ def results_used_early(streams: Streams) -> Iterator[Handover]:
                     seen.add(name)
                     yield Handover(name, producer, consumer, context.stream, context)
                     break
+
+
+def inputs_read_early(streams: Streams) -> Iterator[Handover]:
+    """Yields what the current stream produces and a side stream's body reads with no wait between."""
+    function = streams.function
+    if changes_stream(function):
+        return
+    for context in streams.contexts:
+        if not is_side(context.item, function):
+            continue
+        inside = streams.nodes(context.order, context.end)
+        read = {dotted(one): one for one in reversed(inside) if isinstance(one, cst.Name)}
+        for node, order in streams.order.items():
+            if order >= context.order or not isinstance(node, cst.Assign):
+                continue
+            for name in (one for target in node.targets for one in _names(target.target)):
+                consumer = read.get(name)
+                if consumer is not None and _reads_early(name, node, consumer, context, streams):
+                    yield Handover(name, node, consumer, context.stream, context)
+                    break
+
+
+def _reads_early(
+    name: str, producer: cst.Assign, consumer: CSTNode, context: Context, streams: Streams
+) -> bool:
+    first, last = streams.order[producer], streams.order[consumer]
+    flow, scope = streams.flow, _scope(context.node, streams)
+    if (
+        streams.stream_at(first) != CURRENT
+        or streams.stream_at(last) != context.stream
+        or _launches(producer.value, streams) is None
+        or not _use(consumer, streams)
+        or _is_written(consumer, streams)
+        or _scope(producer, streams) is not scope
+        or _scope(consumer, streams) is not scope
+        or not flow.contains(producer)
+        or not flow.may_follow(producer, consumer)
+        or flow.excludes(producer, consumer)
+    ):
+        return False
+    for node in streams.nodes(first + 1, last):
+        if isinstance(node, cst.Assign) and node is not producer:
+            if any(name in _names(one.target) for one in node.targets):
+                return False
+    if any(
+        first < wait.order < last and wait.waiter != CURRENT and wait.on != context.stream
+        for wait in streams.waits
+    ):
+        return False
+    stream = _leaf(context.stream)
+    for call in streams.function.calls:
+        order = streams.order[call]
+        if first < order < last and order not in range(first, streams.end(producer)):
+            if last_name(call.func) in _READS and streams.stream_at(order) == CURRENT:
+                return False
+            if _helper_waits(call, streams.function):
+                return False
+            if last_name(call.func) not in ("record_stream", "stream", "record") and any(
+                last_name(one) == stream for arg in call.args for one in walk(arg)
+            ):
+                return False
+    return True
+
+
+def joined_only(streams: Streams) -> Iterator[tuple[str, CSTNode, Context, Wait]]:
+    """Yields arguments that a side stream reads, which is awaited afterwards and waits for nothing."""
+    function = streams.function
+    if changes_stream(function):
+        return
+    for context in streams.contexts:
+        if not is_side(context.item, function):
+            continue
+        if any(
+            wait.order < context.end and wait.waiter != CURRENT and wait.on != context.stream
+            for wait in streams.waits
+        ) or any(
+            streams.order[call] < context.end and _helper_waits(call, function)
+            for call in function.calls
+        ):
+            continue
+        joins = [
+            wait
+            for wait in streams.waits
+            if wait.order > context.end
+            and wait.waiter in (CURRENT, HOST)
+            and may_be_for(wait, context.stream, streams)
+        ]
+        read = _argument_read(context, streams) if joins else None
+        if read is not None:
+            yield last_name(read), read, context, joins[0]
+
+
+def _argument_read(context: Context, streams: Streams) -> CSTNode | None:
+    """Returns a read of an argument's values in a body: what brings it to the host, or computes."""
+    tensors = {
+        node.name.value
+        for node in walk(streams.function.node.params)
+        if isinstance(node, cst.Param)
+        and node.annotation is not None
+        and "Tensor" in streams.part.code(node.annotation.annotation)
+        and "[" not in streams.part.code(node.annotation.annotation)
+        and not ON_HOST.search(node.name.value)
+    }
+    for node in streams.nodes(context.order, context.end):
+        if not isinstance(node, cst.Name) or not _argument(node.value, streams) <= tensors:
+            continue
+        parent = streams.parents.get(node)
+        if isinstance(parent, cst.Attribute):
+            is_read = parent.attr.value in _READS
+        else:
+            is_read = bool(_use(node, streams)) and not _is_written(node, streams)
+        if is_read and (not _is_copied(node, streams) or node.value in streams.kept):
+            return node
+    return None
+
+
+def _argument(name: str, streams: Streams) -> set[str]:
+    """Returns the argument that a name is, or is a view of; something else if it is none."""
+    values = streams.names.values(name)
+    if not values:
+        return {name}
+    base = values[0]
+    while isinstance(base, cst.Call) and isinstance(base.func, cst.Attribute):
+        if base.func.attr.value not in VIEWS:
+            return {""}
+        base = base.func.value
+    is_view = len(values) == 1 and isinstance(base, cst.Name) and base.value != name
+    return {base.value} if is_view and isinstance(base, cst.Name) else {""}
+
+
+def _is_copied(node: CSTNode, streams: Streams) -> bool:
+    """Tells whether a tensor is the source of a copy, which may as well be on the host."""
+    arg = streams.parents.get(node)
+    call = streams.parents.get(arg) if isinstance(arg, cst.Arg) else None
+    return isinstance(call, cst.Call) and last_name(call.func) in ("copy_", *_MOVES)
+
+
+def _is_written(node: CSTNode, streams: Streams) -> bool:
+    """Tells whether a tensor is only the target of a copy."""
+    parent = streams.parents.get(node)
+    while isinstance(parent, cst.Subscript):
+        parent = streams.parents.get(parent)
+    return isinstance(parent, cst.Attribute) and parent.attr.value in (*IN_PLACE, *_MOVES)
+
+
+def freed_to_side(streams: Streams) -> Iterator[Handover]:
+    """Yields memory of a side stream that the current one uses last, and that nobody keeps."""
+    function = streams.function
+    if changes_stream(function):
+        return
+    for context in streams.contexts:
+        if not is_side(context.item, function) or _is_made_here(context.item, streams):
+            continue
+        if any(
+            wait.waiter != CURRENT and wait.on != context.stream
+            for wait in streams.waits
+        ):
+            continue  # it waits for the current stream before it writes the memory again
+        for node in streams.nodes(context.order, context.end):
+            if (
+                not isinstance(node, cst.Assign)
+                or streams.stream_at(streams.order[node]) != context.stream
+                or not isinstance(node.targets[0].target, cst.Name)
+                or not _allocates(node.value, streams)
+            ):
+                continue
+            name = node.targets[0].target.value
+            if name in streams.kept or len(streams.names.values(name)) != 1:
+                continue
+            if _outlives(name, streams):
+                continue
+            for consumer, is_plain in _consumed(name, node, context, streams):
+                if is_plain:
+                    yield Handover(name, node, consumer, context.stream, context)
+                    break
+
+
+def _is_made_here(item: CSTNode, streams: Streams) -> bool:
+    values = streams.names.values(item.value) if isinstance(item, cst.Name) else [item]
+    return any(isinstance(one, cst.Call) and last_name(one.func) == "Stream" for one in values)
+
+
+def _allocates(value: CSTNode, streams: Streams) -> bool:
+    if not isinstance(value, cst.Call) or ON_HOST.search(streams.part.code(value)):
+        return False
+    words = ("empty", "empty_like", "new_empty", "new_zeros")
+    return last_name(value.func) in words or streams.launches(value)
+
+
+def _outlives(name: str, streams: Streams) -> bool:
+    """Tells whether a name is returned, stored, or handed to what may keep it."""
+    for node in streams.order:
+        if not is_name(node, name):
+            continue
+        held = streams.parents.get(node)
+        while isinstance(held, (cst.Element, cst.Tuple, cst.List, cst.Dict, cst.DictElement)):
+            held = streams.parents.get(held)
+        if isinstance(held, (cst.Return, cst.Yield)):
+            return True
+        if isinstance(held, cst.Assign) and held.value is not node and node is not held:
+            if not any(one.target is node for one in held.targets):
+                return True
+        if isinstance(held, cst.Assign) and held.value is node:
+            return True
+        if isinstance(held, cst.Arg):
+            call = streams.parents.get(held)
+            word = last_name(call.func) if isinstance(call, cst.Call) else ""
+            if CLASS.match(word) or word in ("append", "put", "submit", "setdefault", "update"):
+                return True
+    return False
 
 
 def changes_stream(function: Function) -> bool:
@@ -172,7 +385,7 @@ def _launches(value: CSTNode, streams: Streams) -> bool | None:
         return None
     if "." not in name and hasattr(builtins, word):
         return None
-    if ON_HOST.search(code) or word.startswith(("is_", "has_", "get_", "_get_", "load", "read")):
+    if ON_HOST.search(code) or _NO_RESULT.match(word):
         return None
     return None if "async" in word else False
 
@@ -221,7 +434,7 @@ def _use(node: CSTNode, streams: Streams) -> bool | None:
             if word in VIEWS:
                 node = call
                 continue
-            return True if word in _USES else None
+            return True if word in _USES or _WRITES.match(word) else None
         if isinstance(node, cst.BinaryOperation):
             return not isinstance(node.operator, cst.Modulo)
         if isinstance(node, cst.AugAssign):
@@ -236,7 +449,9 @@ def _use(node: CSTNode, streams: Streams) -> bool | None:
             resolved = streams.part.module.resolve(dotted(call.func) or "")
             if streams.launches(call) or resolved.startswith("torch.nn.functional."):
                 return True
-            if word in IN_PLACE | LAUNCHES:
+            if word in IN_PLACE | LAUNCHES or (
+                isinstance(call.func, cst.Attribute) and _WRITES.match(word)
+            ):
                 return True
             if resolved.startswith("torch.") or word.startswith(("is_", "has_", "_is", "assert")):
                 return None
