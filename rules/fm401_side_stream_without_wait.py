@@ -10,12 +10,13 @@ from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.handovers import (
-    another_waits,
     callers_order,
+    callers_wait,
     inputs_read_early,
     is_within_side_stream,
     joined_only,
 )
+from fmcheck.lint.model.misplaced_waits import another_waits
 from fmcheck.lint.model.streams import CURRENT, Streams
 from fmcheck.lint.model.vocabulary import ENTERED
 
@@ -273,9 +274,7 @@ def finish(self, loads, stores):
             yield from self._early(streams, part, reported)
             yield from self._untold(function)
 
-    def _early(
-        self, streams: Streams, part: Part, reported: set[CSTNode]
-    ) -> Iterator[Finding]:
+    def _early(self, streams: Streams, part: Part, reported: set[CSTNode]) -> Iterator[Finding]:
         """Yields a finding for each body of a known side stream that reads too early."""
         function = streams.function
         for context, wait in another_waits(streams):
@@ -303,7 +302,7 @@ def finish(self, loads, stores):
                     related=[(one.producer, f"`{one.name}` is launched here")],
                 )
         for name, read, context, join in joined_only(streams):
-            if context.node in reported or callers_order(function, context.stream):
+            if context.node in reported or callers_wait(function):
                 continue
             if not is_within_side_stream(function):
                 stream = part.code(context.item)

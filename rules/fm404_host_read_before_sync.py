@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Edit, Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.effects import returns_copy, waits_on_host
-from fmcheck.lint.model.expressions import dotted, is_name, last_name
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.streams import ANYTHING, HOST, Copy, Streams, goes_to_host
@@ -26,14 +26,52 @@ if TYPE_CHECKING:
 
 #: Methods of a host tensor or array that read its values at once. Views are none of them.
 READS = frozenset(
-    ("abs", "all", "any", "argmax", "argmin", "argsort", "astype", "bincount", "clone", "cumsum")
-    + ("double", "eq", "exp", "float", "half", "item", "log", "max", "mean", "min", "ne", "nonzero")
-    + ("norm", "prod", "round", "sort", "std", "sum", "tobytes", "tolist", "topk", "unique")
+    (
+        *(
+            "abs",
+            "all",
+            "any",
+            "argmax",
+            "argmin",
+            "argsort",
+            "astype",
+            "bincount",
+            "clone",
+            "cumsum",
+        ),
+        *(
+            "double",
+            "eq",
+            "exp",
+            "float",
+            "half",
+            "item",
+            "log",
+            "max",
+            "mean",
+            "min",
+            "ne",
+            "nonzero",
+        ),
+        *("norm", "prod", "round", "sort", "std", "sum", "tobytes", "tolist", "topk", "unique"),
+    )
 )
 #: Functions of `torch` and NumPy that compute on the host where their arguments are there.
 _COMPUTES = frozenset(
-    ("allclose", "argsort", "cat", "concat", "concatenate", "cumsum", "equal", "hstack", "isnan")
-    + ("mean", "save", "stack", "sum", "unique", "vstack", "where")
+    (
+        *(
+            "allclose",
+            "argsort",
+            "cat",
+            "concat",
+            "concatenate",
+            "cumsum",
+            "equal",
+            "hstack",
+            "isnan",
+        ),
+        *("mean", "save", "stack", "sum", "unique", "vstack", "where"),
+    )
 )
 _LIBRARIES = ("torch.", "numpy.", "np.", "pickle.")
 #: Built-in functions that do.
@@ -287,7 +325,9 @@ def _uses(copy: Copy, streams: Streams) -> Iterator[Use]:
             return
     else:
         names = streams.holders(copy.target)
-    lists = [(_grown(copy.node, streams), copy.node)] if copy.target is None else []
+    lists: list[tuple[str, CSTNode]] = []
+    if copy.target is None:
+        lists.append((_grown(copy.node, streams), copy.node))
     rebound = _rebound(names, copy, streams) if copy.target is None else None
     for node, order in streams.order.items():
         if (
@@ -309,7 +349,7 @@ def _uses(copy: Copy, streams: Streams) -> Iterator[Use]:
 
 def _rebound(names: set[str], copy: Copy, streams: Streams) -> int | None:
     """Returns from where on the names of a copy stand for something else."""
-    inside = {copy.node}
+    inside: set[CSTNode] = {copy.node}
     for node, order in streams.order.items():
         if isinstance(node, cst.Assign) and order < copy.order < streams.end(node):
             inside.add(node)
@@ -380,10 +420,9 @@ def _grown(node: CSTNode, streams: Streams) -> str:
     """Returns the list that an expression is appended to, "" for none."""
     arg = streams.parents.get(node)
     call = streams.parents.get(arg) if isinstance(arg, cst.Arg) else None
-    if isinstance(call, cst.Call) and isinstance(call.func, cst.Attribute):
-        if call.func.attr.value == "append" and isinstance(call.func.value, cst.Name):
-            return str(call.func.value.value)
-    return ""
+    held = receiver(call) if isinstance(call, cst.Call) else None
+    is_append = isinstance(call, cst.Call) and last_name(call.func) == "append"
+    return str(held.value) if is_append and isinstance(held, cst.Name) else ""
 
 
 def _joined(lists: Sequence[tuple[str, CSTNode]], streams: Streams) -> Iterator[Use]:
@@ -409,10 +448,8 @@ def _tests(node: CSTNode, inner: CSTNode) -> bool:
         return isinstance(node.operator, cst.Not)
     if isinstance(node, cst.BinaryOperation):
         # A list or a dict is joined with another one, a string is formatted.
-        kinds = (cst.Modulo, cst.BitOr)
-        return not isinstance(node.operator, kinds) and type(inner).__name__ not in _DISPLAYS - {
-            "Subscript"
-        }
+        is_joined = isinstance(node.operator, (cst.Modulo, cst.BitOr))
+        return not is_joined and type(inner).__name__ not in _DISPLAYS - {"Subscript"}
     if isinstance(node, cst.Comparison):
         kinds = (cst.Is, cst.IsNot)
         return not any(isinstance(one.operator, kinds) for one in node.comparisons)

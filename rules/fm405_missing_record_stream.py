@@ -67,7 +67,6 @@ class MissingRecordStream(FunctionRule):
     code = "FM405"
     name = "missing-record-stream"
     severity = Severity.WARNING
-    on_by_default = False
     words = (ENTERED,)
     seen_in = (
         "https://github.com/InternLM/lmdeploy/pull/4792",
@@ -230,8 +229,8 @@ def save(self, parts):
                 one.consumer,
                 f"`{one.name}` is memory of `{one.stream}`, which never waits for the stream that "
                 "uses it here, and may reuse the memory while this runs",
-                help=f"`{one.name}.record_stream(current_stream())`, or have `{one.stream}` wait for "
-                "the current stream before its body",
+                help=f"`{one.name}.record_stream(current_stream())`, or have `{one.stream}` wait "
+                "for the current stream before its body",
                 related=[(one.producer, "allocated here")],
             )
 

@@ -7,7 +7,6 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.vocabulary import CLASS
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,13 +16,6 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.lint.model.streams import Streams
     from fmcheck.lint.source.module import Part
-
-
-#: Functions that take a stream and launch nothing on it.
-_NO_LAUNCHES = frozenset(
-    ("StreamContext", "current_stream", "record", "record_event", "record_stream", "set_stream")
-    + ("stream", "synchronize", "wait", "wait_event", "wait_stream", "compile", "isinstance")
-)
 
 
 class WaitOnDefaultStream(FunctionRule):
@@ -59,7 +51,7 @@ class WaitOnDefaultStream(FunctionRule):
     name = "wait-on-default-stream"
     severity = Severity.WARNING
     on_by_default = False
-    words = (("default_stream",),)
+    words = (("default_stream",), ("wait",))
     seen_in = (
         "https://github.com/sgl-project/sglang/blob/v0.5.22/python/sglang/srt/disaggregation/"
         "common/staging_buffer.py",
@@ -142,29 +134,6 @@ def is_default():
                         help="wait for the stream that the producer runs on, such as "
                         "`current_stream()` where it was launched",
                     )
-            yield from self._launched(streams, part)
-
-    def _launched(self, streams: Streams, part: Part) -> Iterator[Finding]:
-        """Yields a finding for each kernel that is launched on the default stream by name."""
-        for call in streams.function.calls:
-            for arg in call.args:
-                if _is_launched_on(arg, call, streams):
-                    yield part.finding(
-                        self,
-                        arg.value,
-                        "this is launched on the default stream: it is not ordered with work on "
-                        "the current stream",
-                        help="pass `current_stream()`",
-                    )
-
-
-def _is_launched_on(arg: cst.Arg, call: cst.Call, streams: Streams) -> bool:
-    """Tells whether a call of a kernel is told to run on the default stream."""
-    word = last_name(call.func)
-    if word in _NO_LAUNCHES or CLASS.match(word) or not _is_default(arg.value, streams):
-        return False
-    name = arg.keyword.value if arg.keyword is not None else last_name(arg.value)
-    return name in ("stream", "current_stream", "cuda_stream")
 
 
 def _is_default(node: CSTNode, streams: Streams, seen: frozenset[str] = frozenset()) -> bool:

@@ -59,7 +59,6 @@ class EventHandedOnAndReused(FunctionRule):
     code = "FM407"
     name = "event-handed-on-and-reused"
     severity = Severity.WARNING
-    on_by_default = False
     words = ((".record(", "record_event(", "=self.*event", "=self.*done"),)
     seen_in = ("https://github.com/vllm-project/vllm/issues/53960",)
     bad = (
@@ -150,7 +149,7 @@ class Offload:
                 continue
             word = last_name(call.func)
             is_queue = isinstance(call.func, cst.Attribute) and _QUEUES.match(word)
-            if not is_queue and not CLASS.match(word):
+            if not is_queue and not (CLASS.match(word) and _OBJECTS.search(word)):
                 continue
             for arg in call.args:
                 for node in _passed(arg.value):

@@ -142,7 +142,7 @@ def attribute_values(name: str, function: Function) -> Iterator[tuple[CSTNode | 
     from fmcheck.lint.model.function import functions
 
     family = function.part.stretch.family
-    for part in family.naming(name) if family is not None and family.is_class else ():
+    for part in family.naming(name) if family is not None else ():
         for node in part.nodes():
             value = getattr(node, "value", None)
             if value is None:
