@@ -204,7 +204,7 @@ class Trainer:
         ),
     )
     judged = (
-        Judged("sglang 0.5.23", 0, 1),
+        Judged("sglang 0.5.23", 0, 0),
         Judged("vllm 0.20.2", 0, 0),
         Judged("vllm 0.33.0", 0, 0),
     )

@@ -128,7 +128,7 @@ if __name__ == "__main__":
 """
         ),
     )
-    judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.33.0", 0, 0))
+    judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
 
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each launch that names another stream than the current one."""

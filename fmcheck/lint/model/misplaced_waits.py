@@ -108,6 +108,8 @@ def _neighbour(node: CSTNode, step: int, streams: Streams) -> CSTNode | None:
 def lost_streams(streams: Streams) -> Iterator[Context]:
     """Yields bodies on a stream that nobody can wait for, and that nothing waits for in them."""
     function = streams.function
+    if function.name.startswith("test"):
+        return  # which leaves the order to what it tests
     for context in streams.contexts:
         item = context.item
         if not _is_lost(item, streams):
