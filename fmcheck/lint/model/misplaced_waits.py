@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.lazy import cst
-from fmcheck.lint.model.expressions import is_name, last_name
+from fmcheck.lint.model.expressions import is_name, last_name, receiver
 from fmcheck.lint.model.handovers import changes_stream, helper_waits, may_be_for
 from fmcheck.lint.model.stream_kinds import is_side
 from fmcheck.lint.model.streams import CURRENT, HOST
@@ -59,9 +59,9 @@ def _awaited_stream(wait: Wait, streams: Streams) -> str | None:
         on = wait.node.args[0].value
     elif isinstance(func, cst.Attribute):
         on = func.value
-    if isinstance(on, cst.Call) and last_name(on.func) == "record_event":
-        on = on.func.value if isinstance(on.func, cst.Attribute) else None
     is_stream = word == "wait_stream" or (on is not None and last_name(on).endswith("stream"))
+    if isinstance(on, cst.Call) and last_name(on.func) == "record_event":
+        on, is_stream = receiver(on), True
     if on is not None and is_stream and is_side(on, streams.function):
         return streams.text(on)
     return None
@@ -89,7 +89,6 @@ def another_waits(streams: Streams) -> Iterator[tuple[Context, Wait]]:
                 is_near
                 and wait.waiter != context.stream
                 and wait.on == CURRENT
-                and last_name(waiter).endswith("stream")
                 and is_side(waiter, function)
                 and not any(one.stream == wait.waiter for one in streams.contexts)
             ):
