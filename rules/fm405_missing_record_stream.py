@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.handovers import callers_order, freed_to_side, is_within_side_stream
 from fmcheck.lint.model.pinned import makes_pinned
 from fmcheck.lint.model.streams import ANYTHING, CURRENT, Streams, streams_of
 from fmcheck.lint.model.vocabulary import CLASS, COPIES, ENTERED, LAUNCHES
@@ -66,7 +67,6 @@ class MissingRecordStream(FunctionRule):
     code = "FM405"
     name = "missing-record-stream"
     severity = Severity.WARNING
-    on_by_default = False
     words = (ENTERED,)
     seen_in = (
         "https://github.com/InternLM/lmdeploy/pull/4792",
@@ -215,6 +215,24 @@ def save(self, parts):
                 leaf = context.stream.rpartition(".")[2]
                 if leaf not in self._joined and not streams.may_be_current(context.stream):
                     yield from self._freed(context, streams, part)
+            yield from self._freed_to_side(streams, part)
+
+    def _freed_to_side(self, streams: Streams, part: Part) -> Iterator[Finding]:
+        function = streams.function
+        for one in freed_to_side(streams):
+            if one.stream.rpartition(".")[2] in self._joined:
+                continue
+            if is_within_side_stream(function) or callers_order(function, one.stream):
+                continue
+            yield part.finding(
+                self,
+                one.consumer,
+                f"`{one.name}` is memory of `{one.stream}`, which never waits for the stream that "
+                "uses it here, and may reuse the memory while this runs",
+                help=f"`{one.name}.record_stream(current_stream())`, or have `{one.stream}` wait "
+                "for the current stream before its body",
+                related=[(one.producer, "allocated here")],
+            )
 
     def _freed(self, context: Context, streams: Streams, part: Part) -> Iterator[Finding]:
         if _is_joined(context, streams):

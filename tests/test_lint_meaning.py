@@ -104,6 +104,186 @@ WRONG = {
             return torch.cuda.Event()
         """,
     ),
+    "an argument is read on a stream that is only waited for": (
+        "FM401",
+        """
+        import torch
+        from engine.device import side_stream
+
+        def noise(weights: torch.Tensor, rows: int):
+            with torch.xpu.stream(side_stream()):
+                drawn = weights.cpu()
+                drawn.exponential_()
+            torch.xpu.current_stream().wait_stream(side_stream())
+            return drawn
+        """,
+    ),
+    "another stream waits than the one that works": (
+        "FM401",
+        """
+        import torch
+
+        class Saver:
+            def __init__(self):
+                self.saves = torch.Stream()
+                self.loads = torch.Stream()
+
+            def save(self, page):
+                main = torch.accelerator.current_stream()
+                self.loads.wait_stream(main)
+                with torch.cuda.stream(self.saves):
+                    self.store(page)
+        """,
+    ),
+    "what a module has just computed is read on a stream of the class": (
+        "FM401",
+        """
+        import torch
+
+        class Mixture:
+            def __init__(self):
+                self.second = torch.cuda.Stream()
+
+            def forward(self, hidden):
+                scaled = self.norm(hidden)
+                with torch.cuda.stream(self.second):
+                    shared = torch.nn.functional.linear(scaled, self.weight)
+                return shared
+        """,
+    ),
+    "copies that a list gathers": (
+        "FM404",
+        """
+        import torch
+
+        def predict(model, loader):
+            parts = []
+            for batch in loader:
+                out = model(batch)
+                host = out[: len(batch)].to(device="cpu", non_blocking=True)
+                parts.append(host)
+            return torch.cat(parts, dim=0)
+        """,
+    ),
+    "arithmetic with a copy": (
+        "FM404",
+        """
+        def mean(sums, count):
+            host = sums.to("cpu", non_blocking=True)
+            return host / count
+        """,
+    ),
+    "memory of a side stream that the current one uses last": (
+        "FM405",
+        """
+        import torch
+
+        NOISE = torch.cuda.Stream()
+
+        def sample(probs):
+            with torch.cuda.stream(NOISE):
+                noise = torch.empty_like(probs)
+                noise.exponential_()
+            torch.cuda.current_stream().wait_stream(NOISE)
+            return probs.div_(noise).argmax(dim=-1)
+        """,
+    ),
+    "one event for the outputs of all steps": (
+        "FM407",
+        """
+        import torch
+
+        class Runner:
+            def __init__(self):
+                self.sent_event = torch.Event()
+
+            def step(self, tokens):
+                return PendingOutput(tokens, ready=self.sent_event)
+        """,
+    ),
+    "a result of a stream that a helper makes": (
+        "FM409",
+        """
+        import torch
+
+        _uploads = None
+
+        def uploads():
+            global _uploads
+            if _uploads is None:
+                _uploads = torch.cuda.Stream()
+            return _uploads
+
+        def step(model, rows):
+            with torch.cuda.stream(uploads()):
+                rows = rows.to("cuda", non_blocking=True)
+            return torch.nn.functional.relu(rows)
+        """,
+    ),
+    "a result of a stream that a context manager of the class enters": (
+        "FM409",
+        """
+        import contextlib
+        import torch
+
+        class Loader:
+            def __init__(self):
+                self.copies = torch.npu.Stream()
+
+            @contextlib.contextmanager
+            def on_copy_stream(self):
+                with torch.npu.stream(self.copies):
+                    yield
+
+            def step(self, rows):
+                with self.on_copy_stream():
+                    self.rows.copy_(rows, non_blocking=True)
+                return torch.cumsum(self.rows, 0)
+        """,
+    ),
+    "a result of a stream out of a list": (
+        "FM409",
+        """
+        import torch
+
+        class Ring:
+            def __init__(self):
+                self.turns = [torch.cuda.Stream() for _ in range(2)]
+
+            def step(self, i, q, k):
+                with torch.cuda.stream(self.turns[i]):
+                    scores = torch.matmul(q, k)
+                return scores * self.scale
+        """,
+    ),
+    "a wait for the other of two streams": (
+        "FM409",
+        """
+        import torch
+
+        class Optimizer:
+            def __init__(self, overlap):
+                self.down = self.up = torch.cuda.current_stream()
+                if overlap:
+                    self.down = torch.cuda.Stream()
+                    self.up = torch.cuda.Stream()
+
+            def hook(self):
+                with torch.cuda.stream(self.up):
+                    for one in self.params:
+                        one.data.copy_(one.host, non_blocking=True)
+                torch.cuda.current_stream().wait_event(self.down.record_event())
+        """,
+    ),
+    "a stream as the default of a parameter": (
+        "FM410",
+        """
+        import torch
+
+        def launch(kernel, out, stream=torch.cuda.current_stream()):
+            kernel[(8,)](out, stream)
+        """,
+    ),
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
@@ -282,6 +462,193 @@ RIGHT = {
         class GraphRunner:
             def capture_one(self):
                 self.slots.fill_(0)
+        """,
+    ),
+    "an argument whose shape alone is asked for": (
+        "FM401",
+        """
+        import torch
+        from engine.device import side_stream
+
+        def noise(weights: torch.Tensor):
+            with torch.xpu.stream(side_stream()):
+                drawn = torch.empty_like(weights)
+                drawn.exponential_()
+            torch.xpu.current_stream().wait_stream(side_stream())
+            return drawn
+        """,
+    ),
+    "an argument that the caller has waited for": (
+        "FM401",
+        """
+        import torch
+
+        class Saver:
+            def __init__(self):
+                self.saves = torch.Stream()
+
+            def save(self, rows: torch.Tensor):
+                with torch.cuda.stream(self.saves):
+                    host = rows.cpu()
+                torch.cuda.current_stream().wait_stream(self.saves)
+                return host
+
+            def run(self, rows):
+                self.ready.synchronize()
+                return self.save(rows)
+        """,
+    ),
+    "memory that is written on another stream than it is allocated": (
+        "FM401",
+        """
+        import torch
+
+        class Mixture:
+            def __init__(self):
+                self.second = torch.cuda.Stream()
+
+            def forward(self, hidden):
+                main = torch.cuda.current_stream()
+                scaled = self.norm(hidden)
+                self.second.wait_stream(main)
+                out = hidden.new_empty(8)
+                with torch.cuda.stream(self.second):
+                    torch.mm(scaled, self.weight, out=out)
+                main.wait_stream(self.second)
+                return out
+        """,
+    ),
+    "copies that a list gathers, after a wait": (
+        "FM404",
+        """
+        import torch
+
+        def predict(model, loader):
+            parts = []
+            for batch in loader:
+                host = model(batch).to(device="cpu", non_blocking=True)
+                parts.append(host)
+            torch.cuda.synchronize()
+            return torch.cat(parts, dim=0)
+        """,
+    ),
+    "a tuple that holds a copy": (
+        "FM404",
+        """
+        import torch
+
+        def stage(host_tokens, sampled, rest):
+            host_tokens.copy_(sampled, non_blocking=True)
+            given = (host_tokens[:1],) + rest
+            torch.cuda.synchronize()
+            return given
+        """,
+    ),
+    "memory of a side stream that waits before it writes again": (
+        "FM405",
+        """
+        import torch
+
+        NOISE = torch.cuda.Stream()
+
+        def sample(probs):
+            NOISE.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(NOISE):
+                noise = torch.empty_like(probs)
+                noise.exponential_()
+            torch.cuda.current_stream().wait_stream(NOISE)
+            return probs.div_(noise).argmax(dim=-1)
+        """,
+    ),
+    "an event for the output of each step": (
+        "FM407",
+        """
+        import torch
+
+        class Runner:
+            def __init__(self):
+                self.sent_event = torch.Event()
+
+            def step(self, tokens):
+                self.sent_event = torch.Event()
+                return PendingOutput(tokens, ready=self.sent_event)
+        """,
+    ),
+    "a result whose helper waits": (
+        "FM409",
+        """
+        import torch
+
+        class Loader:
+            def __init__(self):
+                self.copies = torch.npu.Stream()
+
+            def step(self, rows):
+                with torch.npu.stream(self.copies):
+                    self.rows.copy_(rows, non_blocking=True)
+                self.join()
+                return torch.cumsum(self.rows, 0)
+
+            def join(self):
+                torch.npu.current_stream().wait_stream(self.copies)
+        """,
+    ),
+    "a result of a stream that the caller chooses": (
+        "FM409",
+        """
+        import torch
+
+        class Ring:
+            def __init__(self, stream):
+                self.stream = stream or torch.cuda.current_stream()
+
+            def step(self, q, k):
+                with torch.cuda.stream(self.stream):
+                    scores = torch.matmul(q, k)
+                return scores * self.scale
+        """,
+    ),
+    "the handles of what a side stream sends": (
+        "FM409",
+        """
+        import torch
+
+        class Ring:
+            def __init__(self):
+                self.comm_stream = torch.cuda.Stream()
+
+            def step(self, k, v):
+                with torch.cuda.stream(self.comm_stream):
+                    first = send_async(k)
+                    second = send_async(v)
+                for one in first + second:
+                    one.wait()
+        """,
+    ),
+    "a wait for an event of the stream that worked": (
+        "FM409",
+        """
+        import torch
+
+        class Optimizer:
+            def __init__(self):
+                self.down = torch.cuda.Stream()
+                self.up = torch.cuda.Stream()
+
+            def hook(self):
+                with torch.cuda.stream(self.up):
+                    for one in self.params:
+                        one.data.copy_(one.host, non_blocking=True)
+                torch.cuda.current_stream().wait_event(self.up.record_event())
+        """,
+    ),
+    "a stream that the function asks for": (
+        "FM410",
+        """
+        import torch
+
+        def launch(kernel, out, stream=None):
+            kernel[(8,)](out, stream or torch.cuda.current_stream())
         """,
     ),
 }

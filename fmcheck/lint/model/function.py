@@ -27,6 +27,10 @@ class Function:
         self.memo: dict[object, object] = {}
         #: Whether each call of it waits on the host, as `effects.py` finds it.
         self.waits: bool | None = None
+        #: Whether a call of it may order streams, or wait.
+        self.orders: bool | None = None
+        #: Whether its streams are being worked out for one that enters it.
+        self.entering = False
 
     @property
     def module(self) -> Module:
