@@ -241,6 +241,23 @@ WRONG = {
                 return torch.cumsum(self.rows, 0)
         """,
     ),
+    "a result of a stream whose context has a name": (
+        "FM409",
+        """
+        import contextlib
+        import torch
+
+        class Group:
+            def __init__(self, overlap):
+                self.side = torch.Stream() if overlap else None
+
+            def load(self, rows):
+                context = torch.cuda.stream(self.side) if self.side else contextlib.nullcontext()
+                with context:
+                    rows = rows.to("cuda", non_blocking=True)
+                return rows + 1
+        """,
+    ),
     "a result of a stream out of a list": (
         "FM409",
         """
