@@ -34,7 +34,9 @@ class EventHandedOnAndReused(FunctionRule):
 
     ## What it does
     Looks for a function that records an event which an object keeps, `self.ready.record()`, and
-    hands that event on: into a queue, or into an object that it makes. It is silent where the
+    hands that event on: into a queue, or into an object that it makes. Also for an event that a
+    class makes once, in its constructor, and hands to an object of each step, whose class is named
+    as one that is waited for later (`AsyncOutput`, `Request`, `Handle`). It is silent where the
     function makes a new event first, or waits for the last one.
 
     ## Why is this bad
@@ -60,7 +62,10 @@ class EventHandedOnAndReused(FunctionRule):
     name = "event-handed-on-and-reused"
     severity = Severity.WARNING
     words = ((".record(", "record_event(", "=self.*event", "=self.*done"),)
-    seen_in = ("https://github.com/vllm-project/vllm/issues/53960",)
+    seen_in = (
+        "https://github.com/vllm-project/vllm/issues/53960",
+        "https://github.com/vllm-project/vllm/pull/39115",
+    )
     bad = (
         Example(
             """\
