@@ -25,6 +25,8 @@ if TYPE_CHECKING:
 #: Methods that hand an object on to whoever takes it later.
 _QUEUES = re.compile(r"^(put|put_nowait|append|appendleft|submit|enqueue|send|push)$")
 
+#: What an event of a device is reached through: threads and processes have events too.
+_DEVICE = re.compile(r"torch|cuda|npu|xpu|gcu|musa|hpu|device|accelerator|platform|backend")
 #: Classes of which each step makes an object that is waited for later.
 _OBJECTS = re.compile(r"Async|Future|Handle|Job|Output|Pending|Request|Result|Task|Ticket|Transfer")
 
@@ -178,7 +180,7 @@ def _is_made_once(name: str, function: Function) -> bool:
     return bool(values) and all(
         isinstance(value, cst.Call)
         and last_name(value.func) == "Event"
-        and "threading" not in owner.part.code(value.func)
+        and _DEVICE.search(owner.module.resolve(dotted(value.func) or owner.part.code(value.func)))
         and owner.name == "__init__"
         for value, owner in values
     )

@@ -659,6 +659,48 @@ RIGHT = {
                 torch.cuda.current_stream().wait_event(self.up.record_event())
         """,
     ),
+    "a partial call that is called at once": (
+        "FM410",
+        """
+        import functools
+        import torch
+
+        def launch(kernel, out):
+            run = functools.partial(kernel, stream=torch.cuda.current_stream())
+            return run(out)
+        """,
+    ),
+    "an event of threads": (
+        "FM407",
+        """
+        from multiprocessing import Event
+
+        class Runner:
+            def __init__(self):
+                self.stop_event = Event()
+
+            def step(self, tokens):
+                return TaskHandle(tokens, stop=self.stop_event)
+        """,
+    ),
+    "a batch that may be on the host is copied": (
+        "FM401",
+        """
+        import torch
+
+        class Prefetch:
+            def __init__(self):
+                self.uploads = torch.cuda.Stream()
+
+            def load(self, samples):
+                batch = self.collate(samples)
+                count = self.count(samples)
+                with torch.cuda.stream(self.uploads):
+                    self.device_batch.copy_(batch, non_blocking=True)
+                    mask = torch.ones(count, device="cuda")
+                return mask
+        """,
+    ),
     "a stream that the function asks for": (
         "FM410",
         """
