@@ -34,19 +34,27 @@ if TYPE_CHECKING:
 
 _WAIT_ARGUMENT = re.compile(r"^wait_events?$")
 
+#: What orders streams, and is seen where the wrong one waits.
+WAITED = ("wait_event", "wait_stream", "synchronize(")
+
 
 class SideStreamWithoutWait(FunctionRule):
     """Work on a side stream reads what another stream has not yet written.
 
     ## What it does
-    Looks at `with stream(side):` bodies, whatever module `stream` is reached through, in three
+    Looks at `with stream(side):` bodies, whatever module `stream` is reached through, in these
     forms. A tensor that this very function launches on the current stream is read in the body, and
-    `side` waits for nothing in between (`current_stream()` in the body is `side` itself). Or `side`
-    waits only for an event that its own previous job recorded. Or, of two calls of one launch
-    function, one gets the event to wait for and the other does not. A stream that a caller hands
-    in may be the current one, and is left alone; so is what a caller has launched, for the caller
-    may have ordered it. The contract's `streams.ordered_by` names functions that order streams for
-    their caller.
+    `side` waits for nothing in between (`current_stream()` in the body is `side` itself). `side`
+    waits only for an event that its own previous job recorded. Another stream waits where `side`
+    should. A tensor that is an argument is computed with or brought to the host in the body, `side`
+    waits for nothing, and the function waits for `side` afterwards. Of two calls of one launch
+    function, one gets the event to wait for and the other does not.
+
+    A stream that a caller hands in may be the current one, and is left alone; so is what a caller
+    has launched where no wait follows the body, and where a caller in the file waits for anything.
+    Calls that lead to other files are taken not to order streams, unless their names say so
+    (`wait`, `sync`, `fence`, `barrier`, `join_`). The contract's `streams.ordered_by` names
+    functions that order streams for their caller.
 
     ## Why is this bad
     Streams run side by side. Without a fence the copy or kernel on the side stream starts while
@@ -75,7 +83,7 @@ class SideStreamWithoutWait(FunctionRule):
     words = (
         (*ENTERED, "wait_event*="),
         ("with ", "with(", "wait_event"),
-        (*(f"{one}(" for one in sorted(LAUNCHES)), ".to(", "wait_event"),
+        (*(f"{one}(" for one in sorted(LAUNCHES)), ".to(", *WAITED),
     )
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31341",

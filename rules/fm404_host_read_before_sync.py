@@ -103,8 +103,9 @@ class HostReadBeforeSync(FunctionRule):
     ## What it does
     Looks for copies to the host with `non_blocking=True`: `x.to("cpu", non_blocking=True)`, and
     `host.copy_(x, non_blocking=True)` where `host` is pinned or named as a host tensor. It flags a
-    read of the values (`tolist`, `item`, `int(...)`, a truth test, a comparison) that no
-    `synchronize`, `query` or other wait precedes, and an object that is created from such a copy
+    read of the values (`tolist`, `item`, `int(...)`, `float()` and other computing on the host,
+    arithmetic, a truth test, a comparison, `torch.cat` of a list that copies were appended to) that
+    no `synchronize`, `query` or other wait precedes, and an object that is created from such a copy
     in a function that neither records an event nor waits. Views (`[...]`, `unbind`, `numpy`) are no
     reads. `int(...)` or `bool(...)` of a buffer that an object keeps is a poll, whose answer may be
     old, and is left alone; so is what calls itself asynchronous.

@@ -33,7 +33,9 @@ class MissingRecordStream(FunctionRule):
     ## What it does
     Looks at `with stream(side):` bodies that use a tensor which this function made on its own
     stream, or a pinned tensor that is handed to anything but a copy, and that nothing keeps: it is
-    not returned, stored, captured by an inner function or put into anything. It is silent where the
+    not returned, stored, captured by an inner function or put into anything. It also looks at the
+    other direction: a tensor that the body allocates, on a side stream that never waits for the
+    current one, and that the current stream uses after the body. It is silent where the
     function calls `record_stream` on it, or where any stream or the host waits for `side`
     afterwards, for then the memory cannot be handed out again too early. The contract's
     `streams.joins` names pairs of streams that wait for each other elsewhere.
@@ -69,6 +71,7 @@ class MissingRecordStream(FunctionRule):
     severity = Severity.WARNING
     words = (ENTERED,)
     seen_in = (
+        "https://github.com/vllm-project/vllm-ascend/pull/13394",
         "https://github.com/InternLM/lmdeploy/pull/4792",
         "https://github.com/ModelTC/LightLLM/pull/1180",
         "https://github.com/sgl-project/sglang/pull/34076",

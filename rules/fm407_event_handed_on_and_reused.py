@@ -26,6 +26,8 @@ if TYPE_CHECKING:
 #: Methods that hand an object on to whoever takes it later.
 _QUEUES = re.compile(r"^(put|put_nowait|append|appendleft|submit|enqueue|send|push)$")
 
+#: What an event of a device is reached through: threads and processes have events too.
+_DEVICE = re.compile(r"torch|cuda|npu|xpu|gcu|musa|hpu|device|accelerator|platform|backend")
 #: Classes of which each step makes an object that is waited for later.
 _OBJECTS = re.compile(r"Async|Future|Handle|Job|Output|Pending|Request|Result|Task|Ticket|Transfer")
 
@@ -35,7 +37,9 @@ class EventHandedOnAndReused(FunctionRule):
 
     ## What it does
     Looks for a function that records an event which an object keeps, `self.ready.record()`, and
-    hands that event on: into a queue, or into an object that it makes. It is silent where the
+    hands that event on: into a queue, or into an object that it makes. Also for an event that a
+    class makes once, in its constructor, and hands to an object of each step, whose class is named
+    as one that is waited for later (`AsyncOutput`, `Request`, `Handle`). It is silent where the
     function makes a new event first, or waits for the last one.
 
     ## Why is this bad
@@ -61,7 +65,10 @@ class EventHandedOnAndReused(FunctionRule):
     name = "event-handed-on-and-reused"
     severity = Severity.WARNING
     words = ((".record(", "record_event(", "=self.*event", "=self.*done"),)
-    seen_in = ("https://github.com/vllm-project/vllm/issues/53960",)
+    seen_in = (
+        "https://github.com/vllm-project/vllm/issues/53960",
+        "https://github.com/vllm-project/vllm/pull/39115",
+    )
     bad = (
         Example(
             """\
@@ -174,7 +181,7 @@ def _is_made_once(name: str, function: Function) -> bool:
     return bool(values) and all(
         isinstance(value, cst.Call)
         and last_name(value.func) == "Event"
-        and "threading" not in owner.part.code(value.func)
+        and _DEVICE.search(owner.module.resolve(dotted(value.func) or owner.part.code(value.func)))
         and owner.name == "__init__"
         for value, owner in values
     )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
@@ -28,6 +29,12 @@ _NO_LAUNCHES = frozenset(
         *("wait_event", "wait_stream"),
     )
 )
+#: How functions are named that do something else with a stream than to launch on it.
+_SETS = re.compile(r"^_?(set|is|get|register)_|graph|capture|sync|wait|barrier")
+#: How functions are named that keep what they are handed for later.
+_KEEPS = re.compile(
+    r"^(put|append|appendleft|submit|push|enqueue|defer|schedule|register|add)(_|$)"
+)
 
 
 class LaunchedOffCurrentStream(FunctionRule):
@@ -36,9 +43,10 @@ class LaunchedOffCurrentStream(FunctionRule):
     ## What it does
     Looks for `default_stream()`, of whatever module, that is passed to a call as its `stream`, by
     itself, by a local name or by an attribute that a method binds to it; for `current_stream()`
-    that is bound into a `partial(...)`, which runs later; and for `current_stream()` as the default
-    of a parameter, which is evaluated when the function is defined. Waits and records on the
-    default stream are FM406's. Scripts (with `__main__`) are left alone.
+    that is bound into a `partial(...)` which is put off (stored, returned, put into a queue); and
+    for `current_stream()` as the default of a parameter, which is evaluated when the function is
+    defined. Waits and records on the default stream are FM406's. Scripts (with `__main__`) are
+    left alone.
 
     ## Why is this bad
     The inputs are produced on the stream that is current, and the results are read there. A kernel
@@ -138,7 +146,7 @@ if __name__ == "__main__":
             for call in function.calls:
                 for arg in call.args:
                     if last_name(call.func) == "partial":
-                        if _holds_current(arg):
+                        if _is_current(arg.value) and _is_put_off(call, function):
                             yield self._finding(part, arg, "bound here and used when it is called")
                     elif not isinstance(arg.value, cst.Attribute) and _is_launched_on_default(
                         arg, call, function
@@ -196,12 +204,29 @@ if __name__ == "__main__":
         )
 
 
-def _holds_current(arg: cst.Arg) -> bool:
-    """Tells whether an argument is the current stream, or its raw handle."""
-    return _is_current(arg.value)
+def _is_put_off(call: cst.Call, function: Function) -> bool:
+    """Tells whether a call's result is kept for later: returned, stored, or put into something."""
+    parents = function.parents
+    held = parents.get(call)
+    names = [one.value for one in targets(held) if isinstance(one, cst.Name)] if held else []
+    uses = [one for one in function.nodes if isinstance(one, cst.Name) and one.value in names]
+    for node in (call, *uses):
+        above = parents.get(node)
+        while isinstance(above, (cst.Element, cst.Tuple, cst.List, cst.DictElement, cst.Dict)):
+            above = parents.get(above)
+        if isinstance(above, (cst.Return, cst.Yield)):
+            return True
+        if isinstance(above, cst.Assign) and not isinstance(above.targets[0].target, cst.Name):
+            return True
+        if isinstance(above, cst.Arg):
+            taker = parents.get(above)
+            if isinstance(taker, cst.Call) and _KEEPS.search(last_name(taker.func)):
+                return True
+    return False
 
 
 def _is_current(value: cst.CSTNode | None) -> bool:
+    """Tells whether this is the current stream, or its raw handle."""
     while isinstance(value, cst.Attribute):
         value = value.value
     return isinstance(value, cst.Call) and last_name(value.func) == "current_stream"
@@ -209,7 +234,7 @@ def _is_current(value: cst.CSTNode | None) -> bool:
 
 def _is_launched_on_default(arg: cst.Arg, call: cst.Call, function: Function) -> bool:
     word = last_name(call.func)
-    if word in _NO_LAUNCHES or CLASS.match(word):
+    if word in _NO_LAUNCHES or CLASS.match(word) or _SETS.search(word):
         return False
     name = arg.keyword.value if arg.keyword is not None else last_name(arg.value)
     is_named = name in _STREAMS or last_name(getattr(arg.value, "func", arg)) == "default_stream"

@@ -241,6 +241,23 @@ WRONG = {
                 return torch.cumsum(self.rows, 0)
         """,
     ),
+    "a result of a stream whose context has a name": (
+        "FM409",
+        """
+        import contextlib
+        import torch
+
+        class Group:
+            def __init__(self, overlap):
+                self.side = torch.Stream() if overlap else None
+
+            def load(self, rows):
+                context = torch.cuda.stream(self.side) if self.side else contextlib.nullcontext()
+                with context:
+                    rows = rows.to("cuda", non_blocking=True)
+                return rows + 1
+        """,
+    ),
     "a result of a stream out of a list": (
         "FM409",
         """
@@ -640,6 +657,48 @@ RIGHT = {
                     for one in self.params:
                         one.data.copy_(one.host, non_blocking=True)
                 torch.cuda.current_stream().wait_event(self.up.record_event())
+        """,
+    ),
+    "a partial call that is called at once": (
+        "FM410",
+        """
+        import functools
+        import torch
+
+        def launch(kernel, out):
+            run = functools.partial(kernel, stream=torch.cuda.current_stream())
+            return run(out)
+        """,
+    ),
+    "an event of threads": (
+        "FM407",
+        """
+        from multiprocessing import Event
+
+        class Runner:
+            def __init__(self):
+                self.stop_event = Event()
+
+            def step(self, tokens):
+                return TaskHandle(tokens, stop=self.stop_event)
+        """,
+    ),
+    "a batch that may be on the host is copied": (
+        "FM401",
+        """
+        import torch
+
+        class Prefetch:
+            def __init__(self):
+                self.uploads = torch.cuda.Stream()
+
+            def load(self, samples):
+                batch = self.collate(samples)
+                count = self.count(samples)
+                with torch.cuda.stream(self.uploads):
+                    self.device_batch.copy_(batch, non_blocking=True)
+                    mask = torch.ones(count, device="cuda")
+                return mask
         """,
     ),
     "a stream that the function asks for": (

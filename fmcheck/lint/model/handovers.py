@@ -99,6 +99,7 @@ def _reads_early(
         or launches(producer.value, streams) is None
         or not values_used(consumer, streams)
         or is_written(consumer, streams)
+        or not (launches(producer.value, streams) or _is_computed_with(consumer, streams))
         or scope_of(producer, streams) is not scope
         or scope_of(consumer, streams) is not scope
         or not flow.contains(producer)
@@ -196,6 +197,11 @@ def _argument(name: str, streams: Streams) -> set[str]:
         base = base.func.value
     is_view = len(values) == 1 and isinstance(base, cst.Name) and base.value != name
     return {base.value} if is_view and isinstance(base, cst.Name) else {""}
+
+
+def _is_computed_with(node: CSTNode, streams: Streams) -> bool:
+    """Tells whether a function is handed a tensor to compute with: no copy, and no arithmetic."""
+    return isinstance(streams.parents.get(node), cst.Arg) and not _is_copied(node, streams)
 
 
 def _is_copied(node: CSTNode, streams: Streams) -> bool:

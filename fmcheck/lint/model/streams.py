@@ -284,11 +284,27 @@ class Streams:
             if isinstance(item.item, cst.Call) and last_name(item.item.func) == "graph":
                 # Whoever enters a capture waits for the whole device.
                 self.waits.append(Wait(item.item, ANYTHING, ANYTHING, self.order[item]))
-            named = entered_stream(item.item) or self._entered_by_helper(item.item)
+            named = (
+                entered_stream(item.item)
+                or self._entered_by_name(item.item)
+                or self._entered_by_helper(item.item)
+            )
             if named is not None:
                 text = self.text(named).removesuffix("_ctx").removesuffix("_context")
                 start = self.order[node.body]
                 self.contexts.append(Context(node, named, text, start, self.end(node.body)))
+
+    def _entered_by_name(self, item: CSTNode) -> CSTNode | None:
+        """Returns the stream of a context that a local name stands for.
+
+        Of a choice, as between a stream's context and `nullcontext()`, it is the stream.
+        """
+        values = self.names.values(item.value) if isinstance(item, cst.Name) else ()
+        for one in (either for value in values for either in _either(value)):
+            named = entered_stream(one)
+            if named is not None:
+                return named
+        return None
 
     def _entered_by_helper(self, item: CSTNode) -> CSTNode | None:
         """Returns the stream that a context manager of the same file makes current around `yield`.

@@ -53,6 +53,8 @@ _NO_WORK = frozenset(
         *("numel", "save", "set_device", "stream"),
     )
 )
+#: Functions that take shapes and numbers, and no tensor.
+_FACTORIES = frozenset({"arange", "full", "linspace", "ones", "rand", "randint", "randn", "zeros"})
 #: Names of functions that give something else than what has just been computed.
 _NO_RESULT = re.compile(
     r"_?(alloc|build|create|get|has|init|is|load|make|new|prepare|read)(_|$|ate)"
@@ -124,7 +126,9 @@ def values_used(node: CSTNode, streams: Streams) -> bool | None:
                 continue
             return True if word in _USES or _WRITES.match(word) else None
         if isinstance(node, cst.BinaryOperation):
-            return not isinstance(node.operator, cst.Modulo)
+            other = node.right if inner is node.left else node.left
+            is_number = isinstance(other, (cst.Float, cst.Integer, cst.SimpleString))
+            return not is_number and not isinstance(node.operator, cst.Modulo)
         if isinstance(node, cst.AugAssign):
             return inner is node.value
         if isinstance(node, cst.Arg):
@@ -132,7 +136,7 @@ def values_used(node: CSTNode, streams: Streams) -> bool | None:
             if not isinstance(call, cst.Call):
                 return None
             word = last_name(call.func)
-            if word in _LOOKS | _NO_WORK or CLASS.match(word):
+            if word in _LOOKS | _NO_WORK | _FACTORIES or CLASS.match(word):
                 return None
             resolved = streams.part.module.resolve(dotted(call.func) or "")
             if streams.launches(call) or resolved.startswith("torch.nn.functional."):
