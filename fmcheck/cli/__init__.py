@@ -49,6 +49,7 @@ _MODULES = {
     "ci": "fmcheck.cli.ci",
     "prove": "fmcheck.cli.prove",
     "completion": "fmcheck.cli.completion",
+    "schema": "fmcheck.cli.schema",
 }
 _EVERY = ", ".join((*_MODULES, "explain", "rules"))
 
