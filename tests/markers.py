@@ -81,6 +81,7 @@ FILES = {
     ),
     "process": (
         *(
+            "server",
             "ci",
             "ci_command",
             "doctor",

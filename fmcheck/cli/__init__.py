@@ -50,6 +50,7 @@ _MODULES = {
     "prove": "fmcheck.cli.prove",
     "completion": "fmcheck.cli.completion",
     "schema": "fmcheck.cli.schema",
+    "server": "fmcheck.cli.server",
 }
 _EVERY = ", ".join((*_MODULES, "explain", "rules"))
 
