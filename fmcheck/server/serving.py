@@ -10,6 +10,7 @@ from pygls.lsp.server import LanguageServer
 
 from fmcheck import __version__
 from fmcheck.errors import UsageError
+from fmcheck.lint.source.tree import KEPT, Kept
 from fmcheck.server import checking, translated
 
 if TYPE_CHECKING:
@@ -29,12 +30,14 @@ class Server(LanguageServer):
     def __init__(self) -> None:
         super().__init__("fmcheck", __version__)
         self.found: dict[str, Sequence[Finding]] = {}
+        self._kept = Kept()
         self._waiting: dict[str, asyncio.Task[None]] = {}
 
     def check(self, uri: str) -> None:
         """Checks a document and publishes what is found."""
         document = self.workspace.get_text_document(uri)
         self.found[uri] = ()
+        KEPT.set(self._kept)
         try:
             self.found[uri] = checking.findings(document.path, document.source)
             told = [translated.diagnostic(one, document) for one in self.found[uri]]

@@ -6,6 +6,7 @@ Places are worked out for a tree when somebody first asks for one: most trees ha
 from __future__ import annotations
 
 import re
+from contextvars import ContextVar
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,6 +17,7 @@ from fmcheck.lint.source.module import TooDeepError
 from fmcheck.lint.source.walking import children, walk
 
 if TYPE_CHECKING:
+    from collections import Counter
     from types import TracebackType
 
 #: Deeper than this an expression may end libcst, and its process with it.
@@ -81,6 +83,31 @@ class Tree:
         for number in self._fed:
             at += number <= at
         return at
+
+
+class Kept:
+    """Trees of slices that were parsed before, for whoever checks a file again and again.
+
+    Two slices of one text in one module are two trees; `used` counts those that it has.
+    """
+
+    def __init__(self, most: int = 4000) -> None:
+        self._most = most
+        self._trees: dict[tuple[str, str, int], Tree] = {}
+
+    def tree(self, text: str, before: str, used: Counter[tuple[str, str]]) -> Tree:
+        """Returns the tree of a slice, parsed now if it must be."""
+        key = text, before, used[text, before]
+        found = self._trees.pop(key, None) or Tree(text, before)
+        self._trees[key] = found
+        used[text, before] += 1
+        while len(self._trees) > self._most:
+            del self._trees[next(iter(self._trees))]
+        return found
+
+
+#: Where trees are kept, if anybody wants them again: a language server does.
+KEPT: ContextVar[Kept | None] = ContextVar("KEPT", default=None)
 
 
 class _Recording:
