@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -13,6 +14,7 @@ from fmcheck.lint.engine import lint_text
 from fmcheck.lint.source.cuts import Cuts
 from fmcheck.lint.source.file import File
 from fmcheck.lint.source.module import CutError, Module
+from fmcheck.lint.source.tree import KEPT, Kept
 from fmcheck.registry import contracts_for, rules
 from tests.corpus import wheel_source
 from tests.parts import module_of
@@ -241,3 +243,31 @@ def test_api_is_found_however_it_is_reached(source: str) -> None:
 
     assert {one.code for one in found} == {"FM301"}
     assert found == lint_text(source.encode(), "a.py", [rule], whole=True)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_trees_that_are_kept_change_no_finding(name):
+    raw = (wheel_source("sglang", "0.5.23") / name).read_bytes()
+    checked = [rule(contracts_for(Located(Settings(), None))) for rule in rules().values()]
+    fresh = lint_text(raw, name, checked)
+    token = KEPT.set(Kept())
+    try:
+        again = [lint_text(raw, name, checked) for _ in range(2)]
+    finally:
+        KEPT.reset(token)
+    assert again == [fresh, fresh]
+
+
+def test_two_slices_of_one_text_are_two_trees():
+    kept, used = Kept(), Counter()
+    first, second = (kept.tree("x = 1\n", "", used) for _ in range(2))
+    assert first is not second
+    used = Counter()
+    assert [kept.tree("x = 1\n", "", used) for _ in range(2)] == [first, second]
+
+
+def test_no_more_trees_are_kept_than_were_asked_for():
+    kept = Kept(most=1)
+    first = kept.tree("x = 1\n", "", Counter())
+    kept.tree("y = 1\n", "", Counter())
+    assert kept.tree("x = 1\n", "", Counter()) is not first

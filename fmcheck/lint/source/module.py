@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -339,10 +340,15 @@ class Stretch:
             CutError: if it does not parse by itself.
             TooDeepError: if it nests too deeply to be parsed.
         """
-        from fmcheck.lint.source.tree import Tree
+        from fmcheck.lint.source.tree import KEPT, Tree
 
+        text, kept = self.text + self._after, KEPT.get()
         try:
-            return Tree(self.text + self._after, self._before)
+            if kept is not None:
+                return kept.tree(
+                    text, self._before, self.module.memo.setdefault("trees", Counter())
+                )
+            return Tree(text, self._before)
         except cst.ParserSyntaxError as err:
             raise CutError from err
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import re
 from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -17,6 +18,7 @@ from fmcheck.lint.source.cuts import TooDeepError
 from fmcheck.lint.source.walking import children, walk
 
 if TYPE_CHECKING:
+    from collections import Counter
     from collections.abc import Iterator
     from types import TracebackType
 
@@ -87,18 +89,46 @@ class Tree:
         return at
 
 
+#: What asks a node whether it is valid; kept here, for two threads may parse at once.
+_ASKS = cst.CSTNode.__post_init__
+
+
 @contextmanager
 def _unvalidated() -> Iterator[None]:
     """Has libcst's parser not ask each node that it makes whether it is valid: a fifth of its time.
 
     What parses is valid. Nodes that a fix makes are asked as ever.
     """
-    asks = cst.CSTNode.__post_init__
     setattr(cst.CSTNode, "__post_init__", lambda node: None)  # noqa: B010, mypy knows better
     try:
         yield
     finally:
-        setattr(cst.CSTNode, "__post_init__", asks)  # noqa: B010
+        setattr(cst.CSTNode, "__post_init__", _ASKS)  # noqa: B010
+
+
+class Kept:
+    """Trees of slices that were parsed before, for whoever checks a file again and again.
+
+    Two slices of one text in one module are two trees; `used` counts those that it has.
+    """
+
+    def __init__(self, most: int = 4000) -> None:
+        self._most = most
+        self._trees: dict[tuple[str, str, int], Tree] = {}
+
+    def tree(self, text: str, before: str, used: Counter[tuple[str, str]]) -> Tree:
+        """Returns the tree of a slice, parsed now if it must be."""
+        key = text, before, used[text, before]
+        found = self._trees.pop(key, None) or Tree(text, before)
+        self._trees[key] = found
+        used[text, before] += 1
+        while len(self._trees) > self._most:
+            del self._trees[next(iter(self._trees))]
+        return found
+
+
+#: Where trees are kept, if anybody wants them again: a language server does.
+KEPT: ContextVar[Kept | None] = ContextVar("KEPT", default=None)
 
 
 class _Recording:
