@@ -14,7 +14,8 @@ from fmcheck.lint.engine import lint_text
 from fmcheck.lint.source.cuts import Cuts
 from fmcheck.lint.source.file import File
 from fmcheck.lint.source.module import CutError, Module
-from fmcheck.lint.source.tree import KEPT, Kept
+from fmcheck.lint.source.tree import KEPT, Kept, Tree
+from fmcheck.lint.source.words import may_stand, stand
 from fmcheck.registry import contracts_for, rules
 from tests.corpus import wheel_source
 from tests.parts import module_of
@@ -212,6 +213,44 @@ def test_a_long_class_without_methods_before_a_nested_function_is_parsed_whole()
     whole = Module(File("x.py", source.encode()), source, whole=True)
     found = [type(part.node).__name__ for part in whole.parts_with(())]
     assert found == ["SimpleStatementLine"] * 100 + ["If"]
+
+
+@pytest.mark.parametrize(
+    ("word", "line", "is_there"),
+    [
+        ("[:?*] = ", "rows[:n] = 1", True),
+        ("[:?*] = ", "rows[:n, 0] = 1", True),
+        ("[:?*] = ", "rows[:, 0] = 1", False),
+        ("[:?*] = ", "rows[:n] == 1", False),
+        ("cuda*Event", "torch.cuda.Event()", True),
+        ("cuda*Event", "torch.cuda\nEvent()", False),
+    ],
+)
+def test_a_word_may_hold_signs_that_stand_for_others(word, line, is_there):
+    assert stand(((word,),), line, 0, len(line)) is is_there
+    assert may_stand(word, line.encode()) or not is_there
+
+
+@pytest.mark.parametrize(
+    ("source", "own"),
+    [
+        ("import torch.cuda as tc\n", "tc*Event"),
+        ("from torch import cuda as tc\n", "tc*Event"),
+        ("from torch.cuda import Event as Made\n", "Made"),
+    ],
+)
+def test_a_word_goes_by_the_names_that_imports_give_to_it(source, own):
+    assert module_of(source).renamed((("cuda*Event",),)) == (("cuda*Event", own),)
+
+
+def test_nodes_are_asked_whether_they_are_valid_but_for_those_of_the_parser(monkeypatch):
+    asked = []
+    monkeypatch.setattr(cst.Name, "_validate", lambda node: asked.append(node.value))
+
+    Tree("x = 1\n")
+    assert asked == []
+    cst.Name("y")
+    assert asked == ["y"]
 
 
 #: Odd ways to reach CUDA's API beside a device module, or where the module has one at its top.

@@ -111,11 +111,10 @@ class Streams:
         self._held: dict[str, set[str]] = {}
         self.order: dict[CSTNode, int] = {node: order for order, node in enumerate(function.nodes)}
         for node in self.order:
-            if isinstance(node, cst.With):
+            if type(node) is cst.With:
                 self._note_context(node)
-        for node, order in self.order.items():
-            if isinstance(node, cst.Call):
-                self._note_call(node, order)
+        for call in function.calls:
+            self._note_call(call, self.order[call])
 
     @property
     def flow(self) -> Flow:

@@ -163,7 +163,7 @@ class Module:
 
     def families_with(self, words: Words) -> Iterator[Family]:
         """Yields the top-level slices in whose text the words stand."""
-        wanted = self._renamed(words)
+        wanted = self.renamed(words)
         if self.is_whole and not stand(wanted, self.text, 0, len(self.text)):
             return
         for family in self.families:
@@ -173,9 +173,9 @@ class Module:
     def parts_with(self, words: Words) -> Iterator[Part]:
         """Yields the functions, methods and other statements in whose slices the words stand."""
         for family in self.families_with(words):
-            yield from family.near(self._renamed(words))
+            yield from family.near(self.renamed(words))
 
-    def _renamed(self, words: Words) -> Words:
+    def renamed(self, words: Words) -> Words:
         """Returns the words with the names that imports give to what they are about."""
         known = self.memo.setdefault("renamed", {})
         if words not in known:

@@ -70,7 +70,8 @@ class Tree:
         return {child: node for node in walk(self.root) for child in children(node)}
 
     @cached_property
-    def _places(self) -> dict[cst.CSTNode, tuple[int, int]]:
+    def _places(self) -> dict[int, tuple[int, int]]:
+        """Where each node starts and ends, by its `id`: to hash a node takes a call."""
         state = _Placing(
             default_indent=self.root.default_indent, default_newline=self.root.default_newline
         )
@@ -79,7 +80,7 @@ class Tree:
 
     def place(self, node: cst.CSTNode) -> tuple[int, int]:
         """Returns where a node starts and ends, as offsets in the slice."""
-        start, end = self._places[node]
+        start, end = self._places[id(node)]
         return self._offset(start), self._offset(end)
 
     def _offset(self, at: int) -> int:
@@ -155,9 +156,9 @@ class _Recording:
         trace: TracebackType | None,
     ) -> None:
         places = self._state.places
-        start = self._start if self._first is None else places[self._first][0]
-        end = self._state.at if self._last is None else places[self._last][1]
-        places[self._node] = start, end
+        start = self._start if self._first is None else places[id(self._first)][0]
+        end = self._state.at if self._last is None else places[id(self._last)][1]
+        places[id(self._node)] = start, end
 
 
 class _Placing(CodegenState):
@@ -166,7 +167,7 @@ class _Placing(CodegenState):
     def __init__(self, default_indent: str, default_newline: str) -> None:
         super().__init__(default_indent=default_indent, default_newline=default_newline)
         self.at = 0
-        self.places: dict[cst.CSTNode, tuple[int, int]] = {}
+        self.places: dict[int, tuple[int, int]] = {}
         self._started: list[int] = []
 
     def add_indent_tokens(self) -> None:
@@ -180,8 +181,7 @@ class _Placing(CodegenState):
 
     def after_codegen(self, node: cst.CSTNode) -> None:
         start = self._started.pop()
-        if node not in self.places:
-            self.places[node] = start, self.at
+        self.places.setdefault(id(node), (start, self.at))
 
     def pop_trailing_newline(self) -> None:
         pass
