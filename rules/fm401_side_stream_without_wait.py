@@ -7,9 +7,9 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.streams import CURRENT, Streams
+from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, Streams
 from fmcheck.lint.model.vocabulary import ENTERED
 
 if TYPE_CHECKING:
@@ -23,6 +23,10 @@ if TYPE_CHECKING:
     from fmcheck.lint.model.streams import Context, Wait
     from fmcheck.lint.source.module import Part
 
+#: Methods that read all of a tensor.
+_COPIED = frozenset(
+    {"clone", "contiguous", "cpu", "copy_", "float", "half", "item", "mul", "tolist"}
+)
 _WAIT_ARGUMENT = re.compile(r"^wait_events?$")
 
 
@@ -30,14 +34,17 @@ class SideStreamWithoutWait(FunctionRule):
     """Work on a side stream reads what another stream has not yet written.
 
     ## What it does
-    Looks at `with stream(side):` bodies, whatever module `stream` is reached through, in three
+    Looks at `with stream(side):` bodies, whatever module `stream` is reached through, in six
     forms. A tensor that this very function launches on the current stream is read in the body, and
     `side` waits for nothing in between (`current_stream()` in the body is `side` itself). Or `side`
     waits only for an event that its own previous job recorded. Or, of two calls of one launch
-    function, one is told which event to wait for and the other is not. A stream that a caller hands
-    in may be the current one, and is left alone; so is what a caller has launched, for the caller
-    may have ordered it. The contract's `streams.ordered_by` names functions that order streams for
-    their caller.
+    function, one is told which event to wait for and the other is not. Or what the body makes is
+    computed with after it, and nothing has waited for `side`, or for another stream only. Or the
+    current stream waits for `side` after a body that reads what the caller handed in, and `side`
+    never waited for it. Or `side` is created where it is entered, and nothing waits at all. A
+    stream that a caller hands in may be the current one, and is left alone; so is what a caller has
+    launched, for the caller may have ordered it. The contract's `streams.ordered_by` names
+    functions that order streams for their caller.
 
     ## Why is this bad
     Streams run side by side. Without a fence the copy or kernel on the side stream starts while
@@ -132,8 +139,71 @@ def finish(self, loads, stores):
 """,
             at=((3, 9),),
         ),
+        Example(
+            """\
+import torch
+
+def sums(self, rows, out):
+    side = self.side
+    side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(side):
+        total = torch.cumsum(rows, 0)
+    out.add_(torch.sqrt(total))
+    with torch.cuda.stream(torch.cuda.Stream()):
+        self.prepare()
+""",
+            at=((8, 25),),
+        ),
+        Example(
+            """\
+import torch
+
+def upload(self, params):
+    with torch.cuda.stream(self.up):
+        for param in params:
+            param.device_copy.copy_(param.data, non_blocking=True)
+    self.down.record_event().wait(torch.cuda.current_stream())
+
+def fill(self, noise):
+    with torch.cuda.stream(self.side):
+        host = noise.cpu()
+    torch.cuda.current_stream().wait_stream(self.side)
+    return host
+
+def wrap(self):
+    with torch.cuda.stream(torch.cuda.Stream()):
+        self.prepare()
+""",
+            at=((7, 5), (10, 10), (16, 10)),
+        ),
     )
     good = (
+        Example(
+            """\
+import torch
+
+def sums(self, rows, out):
+    self.side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(self.side):
+        total = torch.cumsum(rows, 0)
+        self.made.record()
+    torch.cuda.current_stream().wait_event(self.made)
+    out.add_(torch.sqrt(total))
+
+def upload(self, params):
+    with torch.cuda.stream(self.up):
+        for param in params:
+            param.device_copy.copy_(param.data, non_blocking=True)
+    self.up.record_event().wait(torch.cuda.current_stream())
+
+def fill(self, noise):
+    self.side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(self.side):
+        host = noise.cpu()
+    torch.cuda.current_stream().wait_stream(self.side)
+    return host
+"""
+        ),
         Example(
             """\
 import torch
@@ -259,6 +329,7 @@ def finish(self, loads, stores):
             for context in streams.contexts:
                 if not streams.may_be_current(context.stream):
                     yield from self._unordered(streams, context, part)
+                    yield from self._unjoined(streams, context, part)
             yield from self._untold(function)
 
     def _unordered(self, streams: Streams, context: Context, part: Part) -> Iterator[Finding]:
@@ -276,6 +347,22 @@ def finish(self, loads, stores):
                 help=help,
                 related=[(launched[1], f"`{launched[0]}` is launched here")],
             )
+        elif not streams.waits and _is_created(context):
+            yield part.finding(
+                self,
+                context.node.items[0],
+                "this stream is created here and nobody keeps it: nothing orders what runs on it",
+                help="keep the stream, and let each wait for the other: `wait_stream`",
+            )
+        elif not ordering and (read := _read_too_early(streams, context)) is not None:
+            yield part.finding(
+                self,
+                context.node.items[0],
+                f"`{part.code(read[0])}` is read on `{stream}`, which does not wait for the stream "
+                "that it was called on: only the other way round",
+                help=help,
+                related=[(read[1].node, "the current stream waits here, for what was done")],
+            )
         elif waits and all(_is_of_own_job(wait, streams, context) for wait in waits):
             yield part.finding(
                 self,
@@ -284,6 +371,32 @@ def finish(self, loads, stores):
                 help=help,
                 related=[(waits[0].node, "all that it waits for")],
             )
+
+    def _unjoined(self, streams: Streams, context: Context, part: Part) -> Iterator[Finding]:
+        """Yields a finding for what the current stream reads before the side stream has made it."""
+        stream = part.code(context.item)
+        wrong = _wait_for_another(streams, context)
+        if wrong is not None:
+            yield part.finding(
+                self,
+                wrong.node,
+                f"this waits for another stream than `{stream}`, on which the work is done",
+                help=f"record the event on `{stream}`",
+                related=[(context.node.items[0], "the work is done here")],
+            )
+            return
+        for name, made in _made(streams, context):
+            use = _first_use(name, streams, context)
+            if use is not None:
+                yield part.finding(
+                    self,
+                    use,
+                    f"`{name}` is made on `{stream}` and read here, where nothing has waited for "
+                    "it",
+                    help=f"`current_stream().wait_stream({stream})` before it is read",
+                    related=[(made, f"`{name}` is made here")],
+                )
+                return
 
     def _untold(self, function: Function) -> Iterator[Finding]:
         calls, part = function.calls, function.part
@@ -319,6 +432,102 @@ def _launched(
     for node, order in sorted(read, key=itemgetter(1)):
         if last_wait <= order < context.order and streams.flow.may_follow(node, context.node):
             return last_name(node.targets[0].target), node
+    return None
+
+
+def _is_created(context: Context) -> bool:
+    """Tells whether a stream is created where it is entered: nobody else can wait for it."""
+    item = context.item
+    return isinstance(item, cst.Call) and last_name(item.func) == "Stream"
+
+
+def _read_too_early(streams: Streams, context: Context) -> tuple[CSTNode, Wait] | None:
+    """Returns a tensor of the caller's that the body reads, and the wait that joins the streams.
+
+    A function that joins the side stream and never forked it takes its inputs as they come.
+    """
+    joins = [
+        wait
+        for wait in streams.waits_of(CURRENT, context.stream)
+        if wait.order >= context.end and wait.waiter == CURRENT
+    ]
+    if not joins:
+        return None
+    parameters = set(streams.function.parameters) - {"self", "cls"}
+    for node in streams.nodes(context.order, context.end):
+        if not isinstance(node, cst.Call):
+            continue
+        held = node.func.value if isinstance(node.func, cst.Attribute) else None
+        if (
+            isinstance(held, cst.Name)
+            and held.value in parameters
+            and last_name(node.func) in _COPIED
+            and not streams.names.values(held.value)
+        ):
+            return held, joins[0]
+    return None
+
+
+def _made(streams: Streams, context: Context) -> Iterator[tuple[str, CSTNode]]:
+    """Yields the local tensors that the body launches, and makes nowhere else."""
+    for node in streams.nodes(context.order, context.end):
+        if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Name):
+            name = node.targets[0].target.value
+            is_made = len(streams.names.values(name)) == 1 and streams.launches(node.value)
+            if is_made and streams.stream_at(streams.order[node]) == context.stream:
+                yield name, node
+
+
+def _first_use(name: str, streams: Streams, context: Context) -> CSTNode | None:
+    """Returns what reads a tensor on the current stream first, if nothing was waited for."""
+    for order in range(context.end, len(streams.function.nodes)):
+        node = streams.function.nodes[order]
+        if not isinstance(node, cst.Name) or node.value != name:
+            continue
+        if streams.stream_at(order) != CURRENT or not streams.flow.may_follow(context.node, node):
+            return None
+        waits = [
+            wait
+            for wait in (*streams.waits_of(CURRENT, context.stream), *_of_host(streams))
+            if context.order <= wait.order < order
+        ]
+        return node if not waits and _is_computed_with(node, streams) else None
+    return None
+
+
+def _of_host(streams: Streams) -> list[Wait]:
+    return [wait for wait in streams.waits if wait.waiter in (HOST, ANYTHING)]
+
+
+def _is_computed_with(node: CSTNode, streams: Streams) -> bool:
+    """Tells whether an expression computes with a tensor, and does not hand it on."""
+    parent = streams.parents.get(node)
+    if isinstance(parent, cst.BinaryOperation):
+        return True
+    if isinstance(parent, cst.Arg):
+        call = streams.parents.get(parent)
+        name = dotted(call.func) if isinstance(call, cst.Call) else None
+        return streams.part.module.resolve(name or "").startswith("torch.")
+    if isinstance(parent, cst.Attribute):
+        call = streams.parents.get(parent)
+        return isinstance(call, cst.Call) and call.func is parent and streams.launches(call)
+    return False
+
+
+def _wait_for_another(streams: Streams, context: Context) -> Wait | None:
+    """Returns a wait of the current stream after a body that meets another stream than its own."""
+    used = {one.stream for one in streams.contexts}
+    if any(
+        wait.order >= context.order and wait.waiter != context.stream
+        for wait in (*streams.waits_of(CURRENT, context.stream), *_of_host(streams))
+    ):
+        return None
+    for wait in streams.waits:
+        met = {one.stream for one in streams.records if one.event == wait.on}
+        if wait.order >= context.end and wait.waiter == CURRENT and len(met) == 1:
+            other = met.pop()
+            if other not in (CURRENT, context.stream) and other not in used:
+                return wait
     return None
 
 

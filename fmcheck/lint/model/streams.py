@@ -6,6 +6,7 @@ whatever module they are reached through: `torch.cuda`, `torch.npu`, a device mo
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
@@ -39,6 +40,8 @@ CURRENT = "<current>"
 HOST = "<host>"
 #: How names end that stand for a device as a whole.
 _DEVICES = ("accelerator", "device_interface", "device_module", "platform")
+#: The names of functions that enter the stream that they are given.
+_ENTERS = re.compile(r"^stream$|^StreamContext$|_stream_switch$")
 #: Any stream, or whatever ran before.
 ANYTHING = "<anything>"
 
@@ -343,7 +346,7 @@ def entered_stream(item: CSTNode) -> CSTNode | None:
     if isinstance(item, cst.Call) and item.args:
         first = item.args[0].value
         is_path = isinstance(first, (cst.SimpleString, cst.FormattedString))
-        return None if is_path or last_name(item.func) not in ("stream", "StreamContext") else first
+        return None if is_path or not _ENTERS.search(last_name(item.func)) else first
     return item if looks_like_context(last_name(item)) else None
 
 

@@ -24,7 +24,10 @@ RESET_WORDS = ("zero", "reset", "clear", "scrub")
 #: Functions that run before the first replay: what they set, a replay has overwritten since.
 BEFORE_REPLAY = ("__init__", "__post_init__", "*capture*", "*warmup*", "*warm_up*")
 #: Words of which one stands where a stream is entered.
-ENTERED = (".stream(", " stream(", "StreamContext", "stream_ctx", "stream_context")
+ENTERED = (
+    *(".stream(", " stream(", "StreamContext", "stream_ctx", "stream_context"),
+    "stream_switch(",
+)
 #: Names of functions that order work for their caller, or wait for it.
 ORDERING = re.compile(
     r"(^|_)(sync|synchronize|wait|fence|barrier)(_|$)|(^|_)join_|_join(_|$)", re.IGNORECASE

@@ -1,0 +1,172 @@
+"""FM304: a device named "cuda" in a function that takes its device from elsewhere."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmcheck.lint import Example, FunctionRule, Severity, cst
+from fmcheck.lint.model.expressions import dotted, is_name, last_name
+from fmcheck.lint.model.function import functions
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.source.module import Part
+
+#: Names whose mention says that the function knows that it is on CUDA, or asks.
+_ASKS = frozenset(
+    {"device_count", "get_device_capability", "is_available", "is_cuda", "is_cuda_alike"}
+)
+
+
+class LiteralBesideDevice(FunctionRule):
+    """A tensor is put on `"cuda"` by name, beside others that take the device of their input.
+
+    ## What it does
+    Looks for `.cuda()`, `.to("cuda")`, `device="cuda"` and `autocast("cuda")` in a function that
+    elsewhere takes the device from a tensor or an object (`device=x.device`, `.to(self.device)`).
+    A function that asks for CUDA (`is_available`, `is_cuda`, a comparison with `"cuda"`) or names
+    it as a default is left alone.
+
+    ## Why is this bad
+    The function was written for the device of its input. On another accelerator this line fails;
+    with several GPUs it means the current one, which need not be that of the tensors beside it.
+
+    ## Example
+    ```python
+    rows = torch.arange(n, device=hidden.device)
+    mask = torch.zeros(n, device="cuda")
+    ```
+
+    ## Use instead
+    ```python
+    rows = torch.arange(n, device=hidden.device)
+    mask = torch.zeros(n, device=hidden.device)
+    ```
+    """
+
+    code = "FM304"
+    name = "literal-beside-device"
+    severity = Severity.WARNING
+    words = (('"cuda"', "'cuda'", ".cuda()"), (".device",))
+    seen_in = (
+        "https://github.com/huggingface/diffusers/pull/13336",
+        "https://github.com/huggingface/diffusers/pull/12814",
+    )
+    bad = (
+        Example(
+            """\
+import torch
+
+def mask(hidden, n):
+    rows = torch.arange(n, device=hidden.device)
+    kept = torch.zeros(n).cuda()
+    with torch.autocast("cuda", enabled=False):
+        return torch.zeros(n, device="cuda"), rows, kept
+""",
+            at=((5, 12), (6, 25), (7, 38)),
+        ),
+        Example(
+            """\
+import torch
+
+class Embedding:
+    @torch.autocast(device_type="cuda", dtype=torch.float32)
+    def forward(self, time):
+        return torch.outer(time, self.freqs.to(device=time.device))
+""",
+            at=((4, 33),),
+        ),
+    )
+    good = (
+        Example(
+            """\
+import torch
+
+def mask(hidden, n):
+    if hidden.device.type == "cuda":
+        return torch.zeros(n, device="cuda")
+    return torch.zeros(n, device=hidden.device)
+
+def kept(hidden, n):
+    device = "cuda" if torch.cuda.is_available() else "cpu"
+    return torch.zeros(n).to("cuda"), hidden.to(hidden.device)
+
+def made(n):
+    device = torch.device("cuda", 0)
+    return torch.zeros(n, device=device), torch.zeros(n, device="cuda")
+"""
+        ),
+    )
+
+    def check(self, part: Part) -> Iterator[Finding]:
+        """Yields a finding for each literal beside a device that was taken from elsewhere."""
+        for function in functions(part):
+            places = [place for node in _all(function) for place in _literals(node)]
+            taken = _taken(function) if places else None
+            if taken is None or _knows_cuda(function, places):
+                continue
+            for place in places:
+                yield part.finding(
+                    self,
+                    place,
+                    f'the device is "cuda" by name, beside `{part.code(taken)}`',
+                    help=f"use `{part.code(taken)}` here too",
+                    related=[(taken, "taken from elsewhere here")],
+                )
+
+
+def _all(function: Function) -> Iterator[cst.CSTNode]:
+    for decorator in function.node.decorators:
+        yield from function.part.nodes(decorator)
+    yield from function.nodes
+
+
+def _literals(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+    """Yields where a call puts something on CUDA by its name."""
+    if not isinstance(node, cst.Call):
+        return
+    word = last_name(node.func)
+    if word == "cuda" and not node.args and isinstance(node.func, cst.Attribute):
+        yield node
+    for position, arg in enumerate(node.args):
+        keyword = arg.keyword.value if arg.keyword else ""
+        is_device = keyword in ("device", "device_type") or (
+            not keyword and not position and word in ("to", "autocast")
+        )
+        text = arg.value.evaluated_value if isinstance(arg.value, cst.SimpleString) else None
+        if is_device and text == "cuda":
+            yield arg.value
+
+
+def _taken(function: Function) -> cst.CSTNode | None:
+    """Returns the first device that the function takes from a value and puts a tensor on."""
+    for call in function.calls:
+        for position, arg in enumerate(call.args):
+            keyword = arg.keyword.value if arg.keyword else ""
+            is_device = keyword == "device" or (
+                not keyword and not position and last_name(call.func) == "to"
+            )
+            value = arg.value
+            if (
+                is_device
+                and isinstance(value, cst.Attribute)
+                and value.attr.value == "device"
+                and dotted(value)
+                and not is_name(value.value, "torch")
+            ):
+                return value
+    return None
+
+
+def _knows_cuda(function: Function, places: list[cst.CSTNode]) -> bool:
+    """Tells whether the function asks for CUDA, or names it in any other way than these."""
+    for node in function.nodes:
+        if isinstance(node, cst.SimpleString) and node not in places:
+            if "cuda" in str(node.evaluated_value):
+                return True
+        elif isinstance(node, (cst.Attribute, cst.Name)) and last_name(node) in _ASKS:
+            return True
+    return False
