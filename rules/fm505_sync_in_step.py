@@ -33,8 +33,8 @@ class SyncInStep(FunctionRule):
     host values that `.to(x.device)` then moves from pageable memory; and a wait for all that the
     current stream was given, by `current_stream().synchronize()` or an event that is recorded and
     waited for at once. What only runs where a value is `None`, or is kept in an attribute, is left
-    alone, and so are events that measure time. What lives on the device is told as by FM504. Where nothing tells of it, the
-    rule is silent.
+    alone, and so are events that measure time. What lives on the device is told as by FM504. Where
+    nothing tells of it, the rule is silent.
 
     ## Why is this bad
     The host waits until the device has done all that was enqueued, and only then prepares what
@@ -178,11 +178,18 @@ def _is_fallback(call: cst.Call, function: Function) -> bool:
     node: cst.CSTNode = call
     while node in function.parents and node is not function.node:
         node = function.parents[node]
-        if isinstance(node, (cst.If, cst.IfExp)) and "None" in function.part.code(node.test):
+        if isinstance(node, (cst.If, cst.IfExp)) and _asks_for_none(node.test):
             return True
         if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Attribute):
             return True
     return False
+
+
+def _asks_for_none(test: cst.CSTNode) -> bool:
+    """Tells whether a test is `x is None` or `x is not None`, and nothing else."""
+    return isinstance(test, cst.Comparison) and any(
+        is_name(one.comparator, "None") for one in test.comparisons
+    )
 
 
 def _read_back(call: cst.Call, function: Function) -> cst.CSTNode | None:
