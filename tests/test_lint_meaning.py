@@ -104,6 +104,72 @@ WRONG = {
             return torch.cuda.Event()
         """,
     ),
+    "elements of what a class keeps on the device": (
+        "FM504",
+        """
+        import torch
+
+        class Cache:
+            def __init__(self, device):
+                self.lens = torch.zeros(8, device=device)
+
+            def rows(self):
+                return [int(one) for one in self.lens]
+        """,
+    ),
+    "elements of what an object's tensors are beside": (
+        "FM504",
+        """
+        import torch
+
+        def rows(batch):
+            first = torch.zeros(1, device=batch.slots.device)
+            for i in range(batch.slots.numel()):
+                use(batch.lens.int()[i], first) if batch.slots[i].item() else None
+        """,
+    ),
+    "elements of an attribute, in a step": (
+        "FM504",
+        """
+        class Drafter:
+            def seed_windows(self, count):
+                for row in range(count):
+                    self.seed(self.buffers.lengths[row].item())
+        """,
+    ),
+    "a parameter of a class that has a device": (
+        "FM505",
+        """
+        import torch
+
+        class Backend:
+            def fill_prefill_metadata(self, lens: torch.Tensor, more: torch.Tensor | None):
+                rows = torch.zeros(8, device=self.device)
+                if more is not None and rows.numel():
+                    return int((lens - more).max().item())
+        """,
+    ),
+    "a number by a name": (
+        "FM505",
+        """
+        import torch
+
+        def dispatch(sizes: torch.Tensor):
+            rows = torch.zeros(8, device=sizes.device)
+            total = torch.sum(sizes)
+            return rows, int(total)
+        """,
+    ),
+    "a stream that a function switches to": (
+        "FM401",
+        """
+        def fill(noise):
+            with npu_stream_switch(global_stream()):
+                host = noise.cpu()
+            torch.npu.current_stream().wait_stream(global_stream())
+            return host
+        """,
+    ),
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
@@ -274,6 +340,61 @@ RIGHT = {
             graph = torch.cuda.CUDAGraph()
             side = torch.cuda.Stream()
             return graph, side, module
+        """,
+    ),
+    "elements of what is on the host, or may be": (
+        "FM504",
+        """
+        import torch
+
+        def rows(lens: torch.Tensor, fields, device):
+            host = lens.to("cpu")
+            rows = torch.zeros(8, device=lens.device)
+            found = [int(one) for one in host] + [int(fields[i]) for i in range(8)]
+            return found + [int(rows.shape[i]) for i in range(2)]
+        """,
+    ),
+    "a function that prepares data": (
+        "FM505",
+        """
+        import torch
+
+        def collate_metadata(lens: torch.Tensor):
+            rows = torch.zeros(8, device=lens.device)
+            return rows, int(lens.max())
+        """,
+    ),
+    "an event that measures time": (
+        "FM505",
+        """
+        def forward(self, start, end, hidden):
+            start.record()
+            launch(hidden)
+            end.record()
+            end.synchronize()
+            return start.elapsed_time(end)
+        """,
+    ),
+    "a device that a function chooses itself": (
+        "FM304",
+        """
+        import torch
+
+        def choose(hidden):
+            is_on = torch.cuda.is_available()
+            return hidden.to(hidden.device), torch.zeros(8, device="cuda" if is_on else "cpu")
+        """,
+    ),
+    "a result that the host has waited for": (
+        "FM401",
+        """
+        import torch
+
+        def sums(self, rows, out):
+            with torch.cuda.stream(self.side):
+                total = torch.cumsum(rows, 0)
+            self.side.synchronize()
+            out.add_(torch.sqrt(total))
         """,
     ),
     "what a capture fills is no replay": (
