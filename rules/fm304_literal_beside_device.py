@@ -7,9 +7,11 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Severity, cst
 from fmcheck.lint.model.expressions import dotted, is_name, last_name
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.steps import is_beside
+from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
@@ -19,6 +21,8 @@ if TYPE_CHECKING:
 _ASKS = frozenset(
     {"device_count", "get_device_capability", "is_available", "is_cuda", "is_cuda_alike"}
 )
+#: Functions that talk to other ranks, which NCCL does for CUDA alone.
+_TALKS = frozenset({"all_gather", "all_reduce", "allGather", "allReduce", "broadcast", "send"})
 
 
 class LiteralBesideDevice(FunctionRule):
@@ -27,8 +31,9 @@ class LiteralBesideDevice(FunctionRule):
     ## What it does
     Looks for `.cuda()`, `.to("cuda")`, `device="cuda"` and `autocast("cuda")` in a function that
     elsewhere takes the device from a tensor or an object (`device=x.device`, `.to(self.device)`).
-    A function that asks for CUDA (`is_available`, `is_cuda`, a comparison with `"cuda"`) or names
-    it as a default is left alone.
+    A function that asks for CUDA (`is_available`, `is_cuda`, a comparison with `"cuda"`), names it
+    as a default or talks to other ranks is left alone, and so is one whose device comes of the
+    literal itself, and code that trains, prepares data or is an example, by its path.
 
     ## Why is this bad
     The function was written for the device of its input. On another accelerator this line fails;
@@ -105,8 +110,8 @@ def made(n):
         """Yields a finding for each literal beside a device that was taken from elsewhere."""
         for function in functions(part):
             places = [place for node in _all(function) for place in _literals(node)]
-            taken = _taken(function) if places else None
-            if taken is None or _knows_cuda(function, places):
+            taken = _taken(function, places) if places else None
+            if taken is None or is_beside(function) or _knows_cuda(function, places):
                 continue
             for place in places:
                 yield part.finding(
@@ -141,8 +146,11 @@ def _literals(node: cst.CSTNode) -> Iterator[cst.CSTNode]:
             yield arg.value
 
 
-def _taken(function: Function) -> cst.CSTNode | None:
-    """Returns the first device that the function takes from a value and puts a tensor on."""
+def _taken(function: Function, places: Sequence[cst.CSTNode]) -> cst.CSTNode | None:
+    """Returns the first device that the function takes from a value and puts a tensor on.
+
+    Not that of a tensor which one of the literals has put there.
+    """
     for call in function.calls:
         for position, arg in enumerate(call.args):
             keyword = arg.keyword.value if arg.keyword else ""
@@ -156,9 +164,25 @@ def _taken(function: Function) -> cst.CSTNode | None:
                 and value.attr.value == "device"
                 and dotted(value)
                 and not is_name(value.value, "torch")
+                and not _comes_of(value.value, places, function, set())
             ):
                 return value
     return None
+
+
+def _comes_of(
+    node: cst.CSTNode, places: Sequence[cst.CSTNode], function: Function, seen: set[str]
+) -> bool:
+    """Tells whether a value is made with one of the literals, by way of names."""
+    for inner in walk(node):
+        if inner in places:
+            return True
+        if isinstance(inner, cst.Name) and inner.value not in seen:
+            seen.add(inner.value)
+            bound = function.names.values(inner.value)
+            if any(_comes_of(one, places, function, seen) for one in bound):
+                return True
+    return False
 
 
 def _knows_cuda(function: Function, places: list[cst.CSTNode]) -> bool:
@@ -167,6 +191,6 @@ def _knows_cuda(function: Function, places: list[cst.CSTNode]) -> bool:
         if isinstance(node, cst.SimpleString) and node not in places:
             if "cuda" in str(node.evaluated_value):
                 return True
-        elif isinstance(node, (cst.Attribute, cst.Name)) and last_name(node) in _ASKS:
+        elif isinstance(node, (cst.Attribute, cst.Name)) and last_name(node) in _ASKS | _TALKS:
             return True
     return False

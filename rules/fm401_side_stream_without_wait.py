@@ -526,7 +526,13 @@ def _wait_for_another(streams: Streams, context: Context) -> Wait | None:
         met = {one.stream for one in streams.records if one.event == wait.on}
         if wait.order >= context.end and wait.waiter == CURRENT and len(met) == 1:
             other = met.pop()
-            if other not in (CURRENT, context.stream) and other not in used:
+            if (
+                other not in (CURRENT, context.stream)
+                and other not in used
+                # One of several streams may be the other one, by its index or in a loop.
+                and "[" not in context.stream
+                and "." in other
+            ):
                 return wait
     return None
 

@@ -277,6 +277,7 @@ def _uses(copy: Copy, streams: Streams) -> Iterator[Use]:
             return
     else:
         names = streams.holders(copy.target)
+    is_held = copy.target is None and _is_held(copy.node, streams)
     for node, order in streams.order.items():
         if (
             order > copy.order
@@ -284,9 +285,22 @@ def _uses(copy: Copy, streams: Streams) -> Iterator[Use]:
             and names & streams.holders(node)
             and streams.flow.may_follow(copy.node, node)
         ):
+            if is_held and not isinstance(streams.parents.get(node), cst.Subscript):
+                continue  # of a container of copies only an element is one
             use, _ = _outwards(node, streams)
             if use is not None and not _is_poll(copy, use):
                 yield use
+
+
+def _is_held(node: CSTNode, streams: Streams) -> bool:
+    """Tells whether a copy is put into a container before a name is bound to that."""
+    while not isinstance(node, (cst.BaseSmallStatement, cst.BaseSuite)):
+        if isinstance(node, (cst.DictComp, cst.GeneratorExp, cst.ListComp, cst.Element)):
+            return True
+        if node not in streams.parents:
+            return False
+        node = streams.parents[node]
+    return False
 
 
 def _outwards(node: CSTNode, streams: Streams) -> tuple[Use | None, set[str]]:

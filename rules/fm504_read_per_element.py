@@ -8,7 +8,7 @@ from fmcheck.lint import Example, FunctionRule, Severity, cst
 from fmcheck.lint.model.expressions import is_name, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.places import Places
-from fmcheck.lint.model.steps import is_step, runs_once
+from fmcheck.lint.model.steps import is_for_debugging, is_step, runs_once
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
@@ -26,8 +26,8 @@ class ReadPerElement(FunctionRule):
     """A loop reads the elements of a device tensor one by one, and waits for each.
 
     ## What it does
-    Looks for loops that read `x[i].item()`, `int(x[i])` or `x[i].tolist()` with `i` of the loop, or
-    that run over the tensor itself, where `x` lives on the device: it was made with a `device`, or
+    Looks for loops that read `x[i].item()` or `int(x[i])` with `i` of the loop, or that run over
+    the tensor itself, where `x` lives on the device: it was made with a `device`, or
     moved there, or made of what was; others are made on its device; or it is a parameter annotated
     as a tensor in a function that asks for devices. Names that say that the host holds the value
     (`_cpu`, `host`) are left alone, and so are functions that run once by their name (`load`,
@@ -53,7 +53,7 @@ class ReadPerElement(FunctionRule):
     code = "FM504"
     name = "read-per-element"
     severity = Severity.WARNING
-    words = (("for ",), (".item()", "int(", "float(", "bool(", ".tolist()", ".cpu()"))
+    words = (("for ",), (".item()", "int(", "float(", "bool("))
     seen_in = (
         "https://github.com/lightseekorg/tokenspeed/pull/1116",
         "https://github.com/pytorch/torchtitan/pull/4261",
@@ -126,7 +126,11 @@ def load_lengths(lens: torch.Tensor):
                 ):
                     continue
                 code = function.part.code(tensor)
-                if (id(node), "") in seen or (id(loop), code) in seen:
+                if (
+                    is_for_debugging(node, function)
+                    or (id(node), "") in seen
+                    or (id(loop), code) in seen
+                ):
                     continue
                 seen |= {(id(node), ""), (id(loop), code)}
                 yield function.part.finding(
@@ -139,8 +143,9 @@ def load_lengths(lens: torch.Tensor):
 
 
 def _may_be(tensor: cst.CSTNode, places: Places) -> bool:
-    """Tells whether a tensor that an object holds may be the device's: nothing says otherwise."""
-    return isinstance(tensor, cst.Attribute) and not places.on_host(tensor)
+    """Tells whether a buffer that an object holds may be the device's: nothing says otherwise."""
+    is_buffer = isinstance(tensor, cst.Attribute) and "buf" in tensor.attr.value
+    return is_buffer and not places.on_host(tensor)
 
 
 def _is_item(node: cst.CSTNode) -> bool:
@@ -181,7 +186,7 @@ def _drawn(loop: cst.CSTNode) -> dict[str, cst.CSTNode | None]:
 def _value(call: cst.Call) -> cst.CSTNode | None:
     """Returns what a call reads a number of."""
     if isinstance(call.func, cst.Attribute):
-        is_read = call.func.attr.value in ("cpu", "item", "tolist") and not call.args
+        is_read = call.func.attr.value == "item" and not call.args
         return call.func.value if is_read else None
     if any(is_name(call.func, one) for one in _NUMBERS) and len(call.args) == 1:
         return call.args[0].value

@@ -8,7 +8,7 @@ from fmcheck.lint import Example, FunctionRule, Severity, cst
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.places import Places
-from fmcheck.lint.model.steps import is_step
+from fmcheck.lint.model.steps import is_for_debugging, is_step
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -33,7 +33,8 @@ class SyncInStep(FunctionRule):
     host values that `.to(x.device)` then moves from pageable memory; and a wait for all that the
     current stream was given, by `current_stream().synchronize()` or an event that is recorded and
     waited for at once. What only runs where a value is `None`, or is kept in an attribute, is left
-    alone, and so are events that measure time. What lives on the device is told as by FM504. Where
+    alone, and so are events that measure time, waits in a `finally`, and what a switch for logs
+    asks for. What lives on the device is told as by FM504. Where
     nothing tells of it, the rule is silent.
 
     ## Why is this bad
@@ -135,7 +136,7 @@ def dispatch(sizes, hidden):
     def _waits(self, function: Function) -> Iterator[Finding]:
         places = Places(function)
         for call in function.calls:
-            if _is_fallback(call, function):
+            if _is_fallback(call, function) or is_for_debugging(call, function):
                 continue
             reduced = _read_back(call, function)
             if reduced is not None and places.on_device(reduced):
@@ -182,6 +183,8 @@ def _is_fallback(call: cst.Call, function: Function) -> bool:
             return True
         if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Attribute):
             return True
+        if isinstance(node, cst.Finally):
+            return True
     return False
 
 
@@ -221,6 +224,8 @@ def _moves(call: cst.Call, function: Function) -> bool:
     ):
         return False
     held = call.func.value
+    if isinstance(held, cst.Name) and held.value in function.parameters:
+        return False
     made = function.names.values(held.value) if isinstance(held, cst.Name) else [held]
     return bool(made) and all(_is_of_host(one, function) for one in made)
 

@@ -134,7 +134,7 @@ WRONG = {
         class Drafter:
             def seed_windows(self, count):
                 for row in range(count):
-                    self.seed(self.buffers.lengths[row].item())
+                    self.seed(self.buffers.lengths_buf[row].item())
         """,
     ),
     "a parameter of a class that has a device": (
@@ -340,6 +340,98 @@ RIGHT = {
             graph = torch.cuda.CUDAGraph()
             side = torch.cuda.Stream()
             return graph, side, module
+        """,
+    ),
+    "a loop over a tuple of copies": (
+        "FM404",
+        """
+        def offload(tensors, more):
+            hosts = tuple(one.to("cpu", non_blocking=True) for one in tensors)
+            return any(one.requires_grad for one in hosts), [one for one in hosts]
+        """,
+    ),
+    "a list that a function makes, which it is told a device for": (
+        "FM504",
+        """
+        import torch
+
+        def steps(self, count, latents):
+            noise = torch.zeros(8, device=latents.device)
+            exits = self.sample_exits(count, device=latents.device)
+            return noise, [int(exits[i]) for i in range(count)]
+        """,
+    ),
+    "a name that is made of itself": (
+        "FM504",
+        """
+        import torch
+
+        def rows(table, more):
+            kept = torch.zeros(8, device=more.device)
+            table = table[1:] + more
+            more = more[1:] + table
+            return [int(table[i]) for i in range(8)], kept
+        """,
+    ),
+    "a parameter that is bound anew to a list": (
+        "FM504",
+        """
+        import torch
+
+        def rows(table: torch.Tensor):
+            kept = torch.zeros(8, device=table.device)
+            lists = table.tolist()
+            for i in range(8):
+                table = lists[i]
+                kept[int(table[i])] = 1
+        """,
+    ),
+    "what is read for a debug log alone": (
+        "FM505",
+        """
+        import os
+
+        def forward(self, lens: torch.Tensor):
+            if os.getenv("DEBUG"):
+                print(lens.sum().item())
+        """,
+    ),
+    "a wait in a finally": (
+        "FM505",
+        """
+        import torch
+
+        def decode(self, latents):
+            try:
+                self.copy(latents)
+            finally:
+                torch.cuda.current_stream().synchronize()
+        """,
+    ),
+    "a device that comes of the literal": (
+        "FM304",
+        """
+        import torch
+
+        def mask(tokens):
+            tokens = tokens.to("cuda")
+            kept = tokens + 1
+            return torch.zeros(8, device=kept.device)
+        """,
+    ),
+    "streams of which each is joined in a loop": (
+        "FM401",
+        """
+        import torch
+
+        def run(self, streams, main):
+            for i, part in enumerate(self.parts):
+                with torch.cuda.stream(self.streams[i]):
+                    part.run()
+            for stream in self.streams:
+                done = torch.cuda.Event()
+                done.record(stream)
+                torch.cuda.current_stream().wait_event(done)
         """,
     ),
     "elements of what is on the host, or may be": (

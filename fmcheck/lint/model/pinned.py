@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.module import Part
 
 #: Methods of a tensor or array that set its values.
-WRITES = frozenset({"copy_", "fill_", "zero_", "fill", "add_", "sub_", "mul_"})
+WRITES = frozenset(
+    {
+        *("copy_", "fill_", "zero_", "fill", "add_", "sub_", "mul_"),
+        *("exponential_", "normal_", "random_", "uniform_"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,7 @@ class Places:
         self._part = function.part
         self._names = function.names
         self._known: dict[str, bool] = {}
+        self._hosts: dict[str, bool] = {}
 
     def on_device(self, node: CSTNode, depth: int = 0) -> bool:
         """Tells whether a value is a tensor that lives where the model runs."""
@@ -70,22 +71,27 @@ class Places:
             return self.on_device(node.expression, depth + 1)
         return False
 
-    def on_host(self, node: CSTNode) -> bool:
+    def on_host(self, node: CSTNode, depth: int = 0) -> bool:
         """Tells whether a value's name, or the way it is made, says that the host holds it."""
+        if depth > _DEEPEST:
+            return False
         if isinstance(node, cst.Name):
             if is_named_host(node.value):
                 return True
-            values = self._names.values(node.value)
-            return bool(values) and all(
-                not isinstance(one, cst.Name) and self.on_host(one) for one in values
-            )
+            if node.value not in self._hosts:
+                self._hosts[node.value] = False  # a name that is made of itself
+                values = self._names.values(node.value)
+                found = bool(values) and all(self.on_host(one, depth + 1) for one in values)
+                self._hosts[node.value] = found
+            return self._hosts[node.value]
         if isinstance(node, cst.Attribute):
-            return is_named_host(node.attr.value) or self.on_host(node.value)
+            return is_named_host(node.attr.value) or self.on_host(node.value, depth + 1)
         if isinstance(node, cst.Subscript):
-            return self.on_host(node.value)
+            return self.on_host(node.value, depth + 1)
         if isinstance(node, cst.Call):
             if isinstance(node.func, cst.Attribute):
-                return node.func.attr.value in _TO_HOST or self.on_host(node.func.value)
+                word = node.func.attr.value
+                return word in _TO_HOST or self.on_host(node.func.value, depth + 1)
             return is_name(node.func, "len") or is_name(node.func, "list")
         return isinstance(node, (cst.List, cst.ListComp, cst.Tuple, cst.Integer, cst.Float))
 
@@ -104,7 +110,7 @@ class Places:
         if "." in name:
             return name in self._shown or (name.startswith("self.") and self._is_kept(name))
         values = [one for one in self._names.values(name) if not is_name(one, "None")]
-        if any(self._goes_to_host(one) for one in values):
+        if any(self._goes_to_host(one) or self.on_host(one) for one in values):
             return False
         if name in self._shown or (name in self._tensors and self._knows_devices):
             return True
@@ -117,7 +123,8 @@ class Places:
 
     def _called(self, call: cst.Call, depth: int) -> bool:
         given = keywords(call)
-        if "device" in given:
+        name = self._part.module.resolve(dotted(call.func) or "")
+        if "device" in given and (name.startswith("torch.") or _makes(call)):
             return not _is_cpu(self._part.code(given["device"]))
         args = [one.value for one in call.args]
         if not isinstance(call.func, cst.Attribute):
@@ -207,6 +214,12 @@ class Places:
                 name = dotted(node.value)
                 if name is not None:
                     yield name, node.attr.value
+
+
+def _makes(call: cst.Call) -> bool:
+    """Tells whether a method makes a tensor of another one: `x.new_zeros`, `x.to`."""
+    word = last_name(call.func)
+    return word == "to" or word.startswith("new_")
 
 
 def _puts_on_device(value: CSTNode, function: Function) -> bool:

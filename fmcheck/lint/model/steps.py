@@ -8,6 +8,8 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from fmcheck.lint.lazy import cst
+
 if TYPE_CHECKING:
     from fmcheck.lint.model.function import Function
 
@@ -33,6 +35,11 @@ _BESIDE = re.compile(
     r"weight_sync\w*)(?=[/_.])"
 )
 
+#: What stands in a test that asks whether somebody looks on.
+_SWITCH = re.compile(
+    r"debug|log_|_log|logger|verbose|environ|getenv|profil|__debug__", re.IGNORECASE
+)
+
 
 def is_step(function: Function) -> bool:
     """Tells whether a function runs again and again while a model runs."""
@@ -42,5 +49,18 @@ def is_step(function: Function) -> bool:
 def runs_once(function: Function) -> bool:
     """Tells whether a function is for the start, the end or a look at a model."""
     name = function.name.lower()
-    is_told = name.startswith("__") or _ONCE.search(name) is not None
-    return is_told or _BESIDE.search(function.part.identity.lower()) is not None
+    return name.startswith("__") or _ONCE.search(name) is not None or is_beside(function)
+
+
+def is_beside(function: Function) -> bool:
+    """Tells whether a file prepares data, trains or looks at a model, by its path."""
+    return _BESIDE.search(function.part.identity.lower()) is not None
+
+
+def is_for_debugging(node: cst.CSTNode, function: Function) -> bool:
+    """Tells whether a node runs only under a switch for logs or debugging."""
+    while node in function.parents and node is not function.node:
+        node = function.parents[node]
+        if isinstance(node, cst.If) and _SWITCH.search(function.part.code(node.test)):
+            return True
+    return False
