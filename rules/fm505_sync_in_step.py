@@ -35,7 +35,7 @@ class SyncInStep(FunctionRule):
     waited for at once. What only runs where a value is `None`, or is kept in an attribute, is left
     alone, and so are events that measure time, waits in a `finally`, and what a switch for logs
     asks for. What lives on the device is told as by FM504. Where
-    nothing tells of it, the rule is silent.
+    nothing tells of it, the rule is silent. The waits for the stream are notes: one may be needed.
 
     ## Why is this bad
     The host waits until the device has done all that was enqueued, and only then prepares what
@@ -171,6 +171,7 @@ def dispatch(sizes, hidden):
                     "the host waits for all that the current stream was given so far, in "
                     f"`{function.name}`",
                     help="record an event, and wait for it where the values are read",
+                    severity=Severity.NOTE,  # the wait may be needed just here
                 )
 
 

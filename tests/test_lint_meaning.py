@@ -373,6 +373,44 @@ RIGHT = {
             return [int(table[i]) for i in range(8)], kept
         """,
     ),
+    "a tensor that is asserted to be on the host": (
+        "FM504",
+        """
+        import torch
+
+        def grow(counts: torch.Tensor, sizes: torch.Tensor):
+            assert counts.device.type == "cpu"
+            rows = torch.zeros(8, device=sizes.device)
+            return rows, [counts[i].item() for i in range(8)]
+        """,
+    ),
+    "a tensor on a device that a constant names": (
+        "FM504",
+        """
+        import torch
+
+        def drops(self):
+            chances = torch.rand(8, device=CPU)
+            return [float(chances[i]) for i in range(8)]
+        """,
+    ),
+    "entries of a dict under keys that are made": (
+        "FM403",
+        """
+        import torch
+
+        class Metadata:
+            def __init__(self, n):
+                self.host = {}
+                for i in range(2):
+                    self.host[f"{i}_lens"] = torch.empty(n, pin_memory=True)
+
+            def fill(self, lens):
+                for i in range(2):
+                    self.host[f"{i}_lens"].copy_(lens[i])
+                    self.device[i].copy_(self.host[f"{i}_lens"], non_blocking=True)
+        """,
+    ),
     "a parameter that is bound anew to a list": (
         "FM504",
         """

@@ -128,6 +128,8 @@ class Pinned:
     ) -> Iterator[Touch]:
         if any(isinstance(one, cst.Attribute) and one.attr.value == "gpu" for one in walk(touched)):
             return  # the device's half of a pair
+        if any(isinstance(one, cst.FormattedString) for one in walk(touched)):
+            return  # which entry of a dict that is, nobody knows
         code = streams.part.code
         parts = {
             (

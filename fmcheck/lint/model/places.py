@@ -112,6 +112,8 @@ class Places:
         values = [one for one in self._names.values(name) if not is_name(one, "None")]
         if any(self._goes_to_host(one) or self.on_host(one) for one in values):
             return False
+        if self._is_asked_for_cpu:
+            return False
         if name in self._shown or (name in self._tensors and self._knows_devices):
             return True
         return bool(values) and all(self.on_device(one, depth + 1) for one in values)
@@ -186,6 +188,14 @@ class Places:
             return True
         return self._part.is_nested and "self.device" in self._class_text
 
+    @cached_property
+    def _is_asked_for_cpu(self) -> bool:
+        """Tells whether the function compares a device with the CPU: it may be there."""
+        return any(
+            isinstance(one, cst.Assert) and "cpu" in self._part.code(one.test)
+            for one in self._function.nodes
+        )
+
     @property
     def _class_text(self) -> str:
         family = self._part.stretch.family
@@ -239,4 +249,4 @@ def _puts_on_device(value: CSTNode, function: Function) -> bool:
 
 
 def _is_cpu(code: str) -> bool:
-    return "cpu" in code or "None" in code or "meta" in code
+    return any(word in code.lower() for word in ("cpu", "none", "meta"))
