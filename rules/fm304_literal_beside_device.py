@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Severity, cst
-from fmcheck.lint.model.expressions import dotted, is_name, last_name
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.steps import is_beside
 from fmcheck.lint.source.walking import walk
@@ -151,6 +151,7 @@ def _taken(function: Function, places: Sequence[cst.CSTNode]) -> cst.CSTNode | N
 
     Not that of a tensor which one of the literals has put there.
     """
+    moved = _moved(function, places)
     for call in function.calls:
         for position, arg in enumerate(call.args):
             keyword = arg.keyword.value if arg.keyword else ""
@@ -164,25 +165,40 @@ def _taken(function: Function, places: Sequence[cst.CSTNode]) -> cst.CSTNode | N
                 and value.attr.value == "device"
                 and dotted(value)
                 and not is_name(value.value, "torch")
-                and not _comes_of(value.value, places, function, set())
+                and _names(value.value).isdisjoint(moved)
             ):
                 return value
     return None
 
 
-def _comes_of(
-    node: cst.CSTNode, places: Sequence[cst.CSTNode], function: Function, seen: set[str]
-) -> bool:
-    """Tells whether a value is made with one of the literals, by way of names."""
-    for inner in walk(node):
-        if inner in places:
-            return True
-        if isinstance(inner, cst.Name) and inner.value not in seen:
-            seen.add(inner.value)
-            bound = function.names.values(inner.value)
-            if any(_comes_of(one, places, function, seen) for one in bound):
-                return True
-    return False
+def _moved(function: Function, places: Sequence[cst.CSTNode]) -> set[str]:
+    """Returns the names of what is made with one of the literals, or of what was."""
+    bindings = [
+        (_names(target), walk(value)) for node in function.nodes for target, value in _bound(node)
+    ]
+    found: set[str] = set()
+    before = -1
+    while len(found) != before:
+        before = len(found)
+        for names, value in bindings:
+            if any(
+                one in places or (isinstance(one, cst.Name) and one.value in found) for one in value
+            ):
+                found |= names
+    return found
+
+
+def _bound(node: cst.CSTNode) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
+    """Yields what a statement, a loop or a comprehension binds, and to what."""
+    if isinstance(node, (cst.For, cst.CompFor)):
+        yield node.target, node.iter
+    elif isinstance(node, (cst.Assign, cst.AnnAssign, cst.NamedExpr)) and node.value is not None:
+        for target in targets(node):
+            yield target, node.value
+
+
+def _names(target: cst.CSTNode) -> set[str]:
+    return {one.value for one in walk(target) if isinstance(one, cst.Name)} - {"self"}
 
 
 def _knows_cuda(function: Function, places: list[cst.CSTNode]) -> bool:

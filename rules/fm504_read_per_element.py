@@ -53,6 +53,7 @@ class ReadPerElement(FunctionRule):
     code = "FM504"
     name = "read-per-element"
     severity = Severity.WARNING
+    on_by_default = False
     words = (("for ",), (".item()", "int(", "float(", "bool("))
     seen_in = (
         "https://github.com/lightseekorg/tokenspeed/pull/1116",

@@ -457,6 +457,17 @@ RIGHT = {
             return torch.zeros(8, device=kept.device)
         """,
     ),
+    "a device that comes of the literal by a loop and a tuple": (
+        "FM304",
+        """
+        import torch
+
+        def mask(parts):
+            parts = [part.cuda() for part in parts]
+            kept, _ = torch.topk(torch.cat(parts), 4)
+            return [torch.zeros(8, device=part.device) for part in parts], kept.to(kept.device)
+        """,
+    ),
     "streams of which each is joined in a loop": (
         "FM401",
         """
