@@ -334,6 +334,7 @@ def _uses(copy: Copy, streams: Streams) -> Iterator[Use]:
     if copy.target is None:
         lists.append((_grown(copy.node, streams), copy.node))
     rebound = _rebound(names, copy, streams) if copy.target is None else None
+    is_held = copy.target is None and _is_held(copy.node, streams)
     for node, order in streams.order.items():
         if (
             order > copy.order
@@ -344,6 +345,8 @@ def _uses(copy: Copy, streams: Streams) -> Iterator[Use]:
         ):
             if rebound is not None and order > rebound:
                 break
+            if is_held and not isinstance(streams.parents.get(node), cst.Subscript):
+                continue  # of a container of copies only an element is one
             use, _ = _outwards(node, streams)
             if use is not None and not _is_poll(copy, use):
                 yield use
@@ -375,6 +378,17 @@ def _bound(node: cst.Assign) -> Iterator[CSTNode]:
             yield from (element.value for element in one.target.elements)
         else:
             yield one.target
+
+
+def _is_held(node: CSTNode, streams: Streams) -> bool:
+    """Tells whether a copy is put into a container before a name is bound to that."""
+    while not isinstance(node, (cst.BaseSmallStatement, cst.BaseSuite)):
+        if isinstance(node, (cst.DictComp, cst.GeneratorExp, cst.ListComp, cst.Element)):
+            return True
+        if node not in streams.parents:
+            return False
+        node = streams.parents[node]
+    return False
 
 
 def _outwards(node: CSTNode, streams: Streams) -> tuple[Use | None, set[str]]:

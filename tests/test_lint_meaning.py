@@ -301,6 +301,62 @@ WRONG = {
             kernel[(8,)](out, stream)
         """,
     ),
+    "elements of what a class keeps on the device": (
+        "FM504",
+        """
+        import torch
+
+        class Cache:
+            def __init__(self, device):
+                self.lens = torch.zeros(8, device=device)
+
+            def rows(self):
+                return [int(one) for one in self.lens]
+        """,
+    ),
+    "elements of what an object's tensors are beside": (
+        "FM504",
+        """
+        import torch
+
+        def rows(batch):
+            first = torch.zeros(1, device=batch.slots.device)
+            for i in range(batch.slots.numel()):
+                use(batch.lens.int()[i], first) if batch.slots[i].item() else None
+        """,
+    ),
+    "elements of an attribute, in a step": (
+        "FM504",
+        """
+        class Drafter:
+            def seed_windows(self, count):
+                for row in range(count):
+                    self.seed(self.buffers.lengths_buf[row].item())
+        """,
+    ),
+    "a parameter of a class that has a device": (
+        "FM505",
+        """
+        import torch
+
+        class Backend:
+            def fill_prefill_metadata(self, lens: torch.Tensor, more: torch.Tensor | None):
+                rows = torch.zeros(8, device=self.device)
+                if more is not None and rows.numel():
+                    return int((lens - more).max().item())
+        """,
+    ),
+    "a number by a name": (
+        "FM505",
+        """
+        import torch
+
+        def dispatch(sizes: torch.Tensor):
+            rows = torch.zeros(8, device=sizes.device)
+            total = torch.sum(sizes)
+            return rows, int(total)
+        """,
+    ),
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
@@ -471,6 +527,202 @@ RIGHT = {
             graph = torch.cuda.CUDAGraph()
             side = torch.cuda.Stream()
             return graph, side, module
+        """,
+    ),
+    "a loop over a tuple of copies": (
+        "FM404",
+        """
+        def offload(tensors, more):
+            hosts = tuple(one.to("cpu", non_blocking=True) for one in tensors)
+            return any(one.requires_grad for one in hosts), [one for one in hosts]
+        """,
+    ),
+    "a list that a function makes, which it is told a device for": (
+        "FM504",
+        """
+        import torch
+
+        def steps(self, count, latents):
+            noise = torch.zeros(8, device=latents.device)
+            exits = self.sample_exits(count, device=latents.device)
+            return noise, [int(exits[i]) for i in range(count)]
+        """,
+    ),
+    "a name that is made of itself": (
+        "FM504",
+        """
+        import torch
+
+        def rows(table, more):
+            kept = torch.zeros(8, device=more.device)
+            table = table[1:] + more
+            more = more[1:] + table
+            return [int(table[i]) for i in range(8)], kept
+        """,
+    ),
+    "a tensor that is asserted to be on the host": (
+        "FM504",
+        """
+        import torch
+
+        def grow(counts: torch.Tensor, sizes: torch.Tensor):
+            assert counts.device.type == "cpu"
+            rows = torch.zeros(8, device=sizes.device)
+            return rows, [counts[i].item() for i in range(8)]
+        """,
+    ),
+    "a tensor on a device that a constant names": (
+        "FM504",
+        """
+        import torch
+
+        def drops(self):
+            chances = torch.rand(8, device=CPU)
+            return [float(chances[i]) for i in range(8)]
+        """,
+    ),
+    "entries of a dict under keys that are made": (
+        "FM403",
+        """
+        import torch
+
+        class Metadata:
+            def __init__(self, n):
+                self.host = {}
+                for i in range(2):
+                    self.host[f"{i}_lens"] = torch.empty(n, pin_memory=True)
+
+            def fill(self, lens):
+                for i in range(2):
+                    self.host[f"{i}_lens"].copy_(lens[i])
+                    self.device[i].copy_(self.host[f"{i}_lens"], non_blocking=True)
+        """,
+    ),
+    "a parameter that is bound anew to a list": (
+        "FM504",
+        """
+        import torch
+
+        def rows(table: torch.Tensor):
+            kept = torch.zeros(8, device=table.device)
+            lists = table.tolist()
+            for i in range(8):
+                table = lists[i]
+                kept[int(table[i])] = 1
+        """,
+    ),
+    "what is read for a debug log alone": (
+        "FM505",
+        """
+        import os
+
+        def forward(self, lens: torch.Tensor):
+            if os.getenv("DEBUG"):
+                print(lens.sum().item())
+        """,
+    ),
+    "a wait in a finally": (
+        "FM505",
+        """
+        import torch
+
+        def decode(self, latents):
+            try:
+                self.copy(latents)
+            finally:
+                torch.cuda.current_stream().synchronize()
+        """,
+    ),
+    "a device that comes of the literal": (
+        "FM304",
+        """
+        import torch
+
+        def mask(tokens):
+            tokens = tokens.to("cuda")
+            kept = tokens + 1
+            return torch.zeros(8, device=kept.device)
+        """,
+    ),
+    "a device that comes of the literal by a loop and a tuple": (
+        "FM304",
+        """
+        import torch
+
+        def mask(parts):
+            parts = [part.cuda() for part in parts]
+            kept, _ = torch.topk(torch.cat(parts), 4)
+            return [torch.zeros(8, device=part.device) for part in parts], kept.to(kept.device)
+        """,
+    ),
+    "streams of which each is joined in a loop": (
+        "FM401",
+        """
+        import torch
+
+        def run(self, streams, main):
+            for i, part in enumerate(self.parts):
+                with torch.cuda.stream(self.streams[i]):
+                    part.run()
+            for stream in self.streams:
+                done = torch.cuda.Event()
+                done.record(stream)
+                torch.cuda.current_stream().wait_event(done)
+        """,
+    ),
+    "elements of what is on the host, or may be": (
+        "FM504",
+        """
+        import torch
+
+        def rows(lens: torch.Tensor, fields, device):
+            host = lens.to("cpu")
+            rows = torch.zeros(8, device=lens.device)
+            found = [int(one) for one in host] + [int(fields[i]) for i in range(8)]
+            return found + [int(rows.shape[i]) for i in range(2)]
+        """,
+    ),
+    "a function that prepares data": (
+        "FM505",
+        """
+        import torch
+
+        def collate_metadata(lens: torch.Tensor):
+            rows = torch.zeros(8, device=lens.device)
+            return rows, int(lens.max())
+        """,
+    ),
+    "an event that measures time": (
+        "FM505",
+        """
+        def forward(self, start, end, hidden):
+            start.record()
+            launch(hidden)
+            end.record()
+            end.synchronize()
+            return start.elapsed_time(end)
+        """,
+    ),
+    "a device that a function chooses itself": (
+        "FM304",
+        """
+        import torch
+
+        def choose(hidden):
+            is_on = torch.cuda.is_available()
+            return hidden.to(hidden.device), torch.zeros(8, device="cuda" if is_on else "cpu")
+        """,
+    ),
+    "a result that the host has waited for": (
+        "FM401",
+        """
+        import torch
+
+        def sums(self, rows, out):
+            with torch.cuda.stream(self.side):
+                total = torch.cumsum(rows, 0)
+            self.side.synchronize()
+            out.add_(torch.sqrt(total))
         """,
     ),
     "what a capture fills is no replay": (
