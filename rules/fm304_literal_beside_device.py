@@ -26,7 +26,7 @@ _TALKS = frozenset({"all_gather", "all_reduce", "allGather", "allReduce", "broad
 
 
 class LiteralBesideDevice(FunctionRule):
-    """A tensor is put on `"cuda"` by name, beside others that take the device of their input.
+    """A tensor is put on `"cuda"` hard-coded, beside others that take the device of their input.
 
     ## What it does
     Looks for `.cuda()`, `.to("cuda")`, `device="cuda"` and `autocast("cuda")` in a function that
@@ -117,7 +117,7 @@ def made(n):
                 yield part.finding(
                     self,
                     place,
-                    f'the device is "cuda" by name, beside `{part.code(taken)}`',
+                    f'the device is "cuda" hard-coded, beside `{part.code(taken)}`',
                     help=f"use `{part.code(taken)}` here too",
                     related=[(taken, "taken from elsewhere here")],
                 )

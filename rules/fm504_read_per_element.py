@@ -31,7 +31,7 @@ class ReadPerElement(FunctionRule):
     moved there, or made of what was; others are made on its device; or it is a parameter annotated
     as a tensor in a function that asks for devices. Names that say that the host holds the value
     (`_cpu`, `host`) are left alone, and so are functions that run once by their name (`load`,
-    `test`). Where nothing tells of the place, the rule is silent.
+    `test`). Where the place is unknown, the rule is silent.
 
     ## Why is this bad
     Each read waits until the device has done all that was enqueued, and copies one number: as many
@@ -137,9 +137,8 @@ def load_lengths(lens: torch.Tensor):
                 yield function.part.finding(
                     self,
                     node,
-                    f"`{code}` is read element by element, and the host waits for the device at "
-                    "each",
-                    help=f"`{code}.tolist()` once, before the loop, or a copy that the host has",
+                    f"`{code}` is read element by element: the host waits for the device at each",
+                    help=f"`{code}.tolist()` once, before the loop, or use a copy on the host",
                 )
 
 

@@ -153,7 +153,7 @@ def dispatch(sizes, hidden):
                     self,
                     call,
                     "the host waits for the device to learn the length of the result of "
-                    f"`repeat_interleave` is, in `{function.name}`",
+                    f"`repeat_interleave`, in `{function.name}`",
                     help="pass `output_size=`",
                 )
             elif _moves(call, function):
