@@ -55,6 +55,7 @@ class LiteralBesideDevice(FunctionRule):
     code = "FM304"
     name = "literal-beside-device"
     severity = Severity.WARNING
+    on_by_default = False
     words = (('"cuda"', "'cuda'", ".cuda()"), (".device",))
     seen_in = (
         "https://github.com/huggingface/diffusers/pull/13336",
@@ -117,7 +118,7 @@ def made(n):
                 yield part.finding(
                     self,
                     place,
-                    f'the device is "cuda" hard-coded, beside `{part.code(taken)}`',
+                    f'the device is hard-coded as "cuda" beside `{part.code(taken)}`',
                     help=f"use `{part.code(taken)}` here too",
                     related=[(taken, "taken from elsewhere here")],
                 )

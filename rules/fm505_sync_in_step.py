@@ -55,6 +55,7 @@ class SyncInStep(FunctionRule):
     code = "FM505"
     name = "sync-in-step"
     severity = Severity.WARNING
+    on_by_default = False
     words = ((".item()", "int(", "float(", "repeat_interleave(", ".to(", "synchronize()"),)
     seen_in = (
         "https://github.com/lightseekorg/tokenspeed/pull/1115",
