@@ -160,6 +160,14 @@ WRONG = {
             return rows, int(total)
         """,
     ),
+    "an object that is made of a list of copies": (
+        "FM404",
+        """
+        def pool(self, hidden):
+            pooled = [one.to("cpu", non_blocking=True) for one in hidden]
+            return RunnerOutput(pooled=pooled)
+        """,
+    ),
     "a stream that a function switches to": (
         "FM401",
         """
