@@ -345,9 +345,10 @@ def _uses(copy: Copy, streams: Streams) -> Iterator[Use]:
         ):
             if rebound is not None and order > rebound:
                 break
-            if is_held and not isinstance(streams.parents.get(node), cst.Subscript):
-                continue  # of a container of copies only an element is one
             use, _ = _outwards(node, streams)
+            is_element = isinstance(streams.parents.get(node), cst.Subscript)
+            if use is not None and is_held and not (is_element or use.is_made):
+                continue  # of a container of copies only an element has values to read
             if use is not None and not _is_poll(copy, use):
                 yield use
             elif use is None and copy.target is None:

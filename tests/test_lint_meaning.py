@@ -357,6 +357,14 @@ WRONG = {
             return rows, int(total)
         """,
     ),
+    "an object that is made of a list of copies": (
+        "FM404",
+        """
+        def pool(self, hidden):
+            pooled = [one.to("cpu", non_blocking=True) for one in hidden]
+            return RunnerOutput(pooled=pooled)
+        """,
+    ),
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
