@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fmcheck.errors import UsageError, nearest
+from fmcheck.errors import SLIP, UsageError, closest, nearest
 from fmcheck.finding import ADVISORY, CHECKS, SOMETIMES_ADVISORY
 from fmcheck.strict import convert, read_toml
 
@@ -138,6 +138,9 @@ def unpack(text: str) -> Located:
 def _read(path: Path) -> Located | None:
     tool = read_toml(path).get("tool", {})
     if not isinstance(tool, dict) or "fmcheck" not in tool:
+        if near := closest("fmcheck", tool if isinstance(tool, dict) else (), SLIP):
+            text = f"unknown table `tool.{near}`; did you mean `tool.fmcheck`?"
+            raise UsageError(str(path), text)
         return None
     table = tool["fmcheck"]
     if not isinstance(table, dict):

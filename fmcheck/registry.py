@@ -14,7 +14,7 @@ import pluggy
 
 from fmcheck import hookspecs
 from fmcheck.contract import Contract, load_contract
-from fmcheck.errors import UsageError, nearest
+from fmcheck.errors import SLIP, UsageError, nearest
 from fmcheck.lint.rule import Rule, problems
 from fmcheck.lint.run.stored import entry_points
 
@@ -129,6 +129,11 @@ def _path_in_settings(name: str, files: Mapping[str, Path], located: Located) ->
             str(located.origin or "settings"),
             f"key `contracts`: expected {contract_choice(files)}, got `{name}`"
             f"{nearest(name, files)}",
+        )
+    if name not in files and not path.exists():
+        near = nearest(path.name, [one.name for one in path.parent.glob("*.toml")], SLIP)
+        raise UsageError(
+            str(located.origin or "settings"), f"key `contracts`: {path}: no such file{near}"
         )
     return path
 

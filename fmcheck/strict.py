@@ -34,6 +34,7 @@ _TOKEN = re.compile(
 )
 _LACKS = re.compile(r"Object missing required field `(.+)`")
 _MISTYPED = re.compile(r"Expected `(?P<wanted>[a-z |]+)`, got `(?P<got>[a-z]+)`")
+_NO_DATE = "Invalid RFC3339 encoded date"
 _STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<key>\d+|\.\.\.)\]")
 #: msgspec's words for values, in the words of whoever writes the file.
 _WORDS = {
@@ -124,6 +125,8 @@ def _misfit(what: str, path: str, into: object, where: str, at: str) -> str:
             kinds = [one for one in mistyped["wanted"].split(" | ") if one != "null"]
             wanted = " or ".join(map(_in_words, kinds))
         return f"key `{key}`: expected {wanted}, got {_in_words(mistyped['got'])}"
+    if what == _NO_DATE:
+        return f"key `{key}`: expected a date like 2027-01-31, got a string that is none"
     # A length or a bound: msgspec says it well, but for what it calls the value.
     plain = re.sub(r"`([a-z]+)`", lambda word: _in_words(word[1]), what)
     return f"key `{key}`: {plain[0].lower()}{plain[1:]}"

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import ClassRule, Edit, Example, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted
 from fmcheck.lint.model.names import ANY
-from fmcheck.lint.model.resets import FRONT, GRAPHS, RESETTING, Resets, groups
+from fmcheck.lint.model.resets import FRONT, GRAPHS, RESETTING, Resets, groups, writes_in_place
 from fmcheck.lint.source.changes import added_below
-from fmcheck.lint.source.globs import fits
+from fmcheck.lint.source.globs import fits, literal
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.lint.model.fills import Filling, Write
     from fmcheck.lint.model.resets import Sibling
+    from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Family, Part
 
 #: How many of the buffers that are reset a finding shows.
@@ -274,6 +275,10 @@ def with_unconditional(buffers, b, mu, t):
         self._row_indices = [glob for one in inputs for glob in one.row_indices]
         self._discarded = [glob for one in inputs for glob in one.tail_is_discarded]
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
+
+    def applies(self, file: File) -> bool:
+        """Leaves out files that write to no tensor in place, and name no index of rows."""
+        return writes_in_place(file) or file.holds(map(literal, self._row_indices))
 
     def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each buffer whose padded tail nothing resets."""

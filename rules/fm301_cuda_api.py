@@ -85,7 +85,19 @@ class CudaApi(FunctionRule):
     code = "FM301"
     name = "cuda-api"
     severity = Severity.WARNING
-    words = (("cuda",), ("tream", "Event", "synchronize"))
+    words = (
+        # On one line, or where a name goes on in the next.
+        (
+            "cuda*tream",
+            "cuda*Event",
+            "cuda*synchronize",
+            "cuda import",
+            "cuda\n",
+            "cuda*#",
+            "cuda*\\",
+        ),
+        ("tream", "Event", "synchronize"),
+    )
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/25962",
         "https://github.com/vllm-project/vllm/pull/58082",

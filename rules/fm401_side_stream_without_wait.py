@@ -9,8 +9,16 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.handovers import (
+    callers_order,
+    callers_wait,
+    inputs_read_early,
+    is_within_side_stream,
+    joined_only,
+)
+from fmcheck.lint.model.misplaced_waits import another_waits
 from fmcheck.lint.model.streams import CURRENT, Streams, streams_of
-from fmcheck.lint.model.vocabulary import ENTERED
+from fmcheck.lint.model.vocabulary import ENTERED, LAUNCHES
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -20,24 +28,33 @@ if TYPE_CHECKING:
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
+    from fmcheck.lint.model.handovers import Handover
     from fmcheck.lint.model.streams import Context, Wait
     from fmcheck.lint.source.module import Part
 
 _WAIT_ARGUMENT = re.compile(r"^wait_events?$")
+
+#: What orders streams, and is seen where the wrong one waits.
+WAITED = ("wait_event", "wait_stream", "synchronize(")
 
 
 class SideStreamWithoutWait(FunctionRule):
     """Work on a side stream reads what another stream has not yet written.
 
     ## What it does
-    Looks at `with stream(side):` bodies, whatever module `stream` is reached through, in three
+    Looks at `with stream(side):` bodies, whatever module `stream` is reached through, in these
     forms. A tensor that this very function launches on the current stream is read in the body, and
-    `side` waits for nothing in between (`current_stream()` in the body is `side` itself). Or `side`
-    waits only for an event that its own previous job recorded. Or, of two calls of one launch
-    function, one gets the event to wait for and the other does not. A stream that a caller hands
-    in may be the current one, and is left alone; so is what a caller has launched, for the caller
-    may have ordered it. The contract's `streams.ordered_by` names functions that order streams for
-    their caller.
+    `side` waits for nothing in between (`current_stream()` in the body is `side` itself). `side`
+    waits only for an event that its own previous job recorded. Another stream waits where `side`
+    should. A tensor that is an argument is computed with or brought to the host in the body, `side`
+    waits for nothing, and the function waits for `side` afterwards. Of two calls of one launch
+    function, one gets the event to wait for and the other does not.
+
+    A stream that a caller hands in may be the current one, and is left alone; so is what a caller
+    has launched where no wait follows the body, and where a caller in the file waits for anything.
+    Calls that lead to other files are taken not to order streams, unless their names say so
+    (`wait`, `sync`, `fence`, `barrier`, `join_`). The contract's `streams.ordered_by` names
+    functions that order streams for their caller.
 
     ## Why is this bad
     Streams run side by side. Without a fence the copy or kernel on the side stream starts while
@@ -63,7 +80,11 @@ class SideStreamWithoutWait(FunctionRule):
     code = "FM401"
     name = "side-stream-without-wait"
     severity = Severity.WARNING
-    words = ((*ENTERED, "wait_event"),)
+    words = (
+        (*ENTERED, "wait_event*="),
+        ("with ", "with(", "wait_event"),
+        (*(f"{one}(" for one in sorted(LAUNCHES)), ".to(", *WAITED),
+    )
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31341",
         "https://github.com/vllm-project/vllm/issues/47282",
@@ -256,10 +277,60 @@ def finish(self, loads, stores):
         """Yields a finding for each body that starts too early, and each launch without a wait."""
         for function in functions(part):
             streams = streams_of(function, self._ordered_by)
+            reported: set[CSTNode] = set()
             for context in streams.contexts:
                 if not streams.may_be_current(context.stream):
-                    yield from self._unordered(streams, context, part)
+                    for finding in self._unordered(streams, context, part):
+                        reported.add(context.node)
+                        yield finding
+            yield from self._early(streams, part, reported)
             yield from self._untold(function)
+
+    def _early(self, streams: Streams, part: Part, reported: set[CSTNode]) -> Iterator[Finding]:
+        """Yields a finding for each body of a known side stream that reads too early."""
+        function = streams.function
+        for context, wait in another_waits(streams):
+            if context.node not in reported:
+                reported.add(context.node)
+                yield part.finding(
+                    self,
+                    wait.node,
+                    f"`{wait.waiter}` waits here, but the work is put on `{context.stream}`, which "
+                    "waits for nothing",
+                    help=f"`{context.stream}.wait_stream(...)`",
+                    related=[(context.node.items[0], "the work is put on this stream")],
+                )
+        for one in inputs_read_early(streams):
+            if one.context.node not in reported and not self._is_known_to_caller(function, one):
+                reported.add(one.context.node)
+                stream = part.code(one.context.item)
+                yield part.finding(
+                    self,
+                    one.context.node.items[0],
+                    f"`{one.name}` is launched on the current stream and read on `{stream}` "
+                    "with no wait in between",
+                    help=(
+                        f"`{stream}.wait_stream(...)` for the stream that produces it, before "
+                        "the body"
+                    ),
+                    related=[(one.producer, f"`{one.name}` is launched here")],
+                )
+        for name, read, context, join in joined_only(streams):
+            if context.node in reported or callers_wait(function):
+                continue
+            if not is_within_side_stream(function):
+                stream = part.code(context.item)
+                yield part.finding(
+                    self,
+                    read,
+                    f"`{name}` is read on `{stream}`, which is waited for afterwards and does not "
+                    "itself wait for the stream that produced `" + name + "`",
+                    help=f"`{stream}.wait_stream(current_stream())` ahead of the body",
+                    related=[(join.node, "the wait the other way round")],
+                )
+
+    def _is_known_to_caller(self, function: Function, one: Handover) -> bool:
+        return is_within_side_stream(function) or callers_order(function, one.stream)
 
     def _unordered(self, streams: Streams, context: Context, part: Part) -> Iterator[Finding]:
         ordering = streams.waits_of(context.stream, CURRENT)

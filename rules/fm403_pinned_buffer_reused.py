@@ -8,6 +8,7 @@ from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
 from fmcheck.lint.model.expressions import is_name, last_name, targets
 from fmcheck.lint.model.function import functions, functions_near
 from fmcheck.lint.model.pinned import Pinned
+from fmcheck.lint.model.steps import is_step as is_step_named
 from fmcheck.lint.model.streams import ANYTHING, HOST, Streams, streams_of
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.walking import walk
@@ -24,6 +25,10 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.module import Family
 
 
+#: Words of which one stands wherever the host may wait for the device.
+_WAITING = ("synchronize", "sync(", "query(", ".item()", ".tolist()", ".cpu()", "wait", "fence")
+
+
 class PinnedBufferReused(ClassRule):
     """A pinned host buffer is written while an asynchronous copy may still read it.
 
@@ -32,7 +37,8 @@ class PinnedBufferReused(ClassRule):
     name, and views of them) to copies with `non_blocking=True` and to the contract's
     `streams.uploads`. It flags a host write that may follow such a copy in the same function, by
     another round of a loop too, with no wait between. Where the contract names the methods that
-    fill reused buffers in every step (`streams.fills_pinned`), it flags writes there that no wait
+    fill reused buffers in every step (`streams.fills_pinned`), or where a function's name says that
+    it runs in every step and nothing in its class ever waits, it flags writes there that no wait
     precedes: the previous step's copy may be pending. Where it names a guard
     (`[[streams.guard]]`), it flags calls of the methods that the guard covers outside of it, in a
     function that enters it.
@@ -262,7 +268,9 @@ class Runner:
         copies: Sequence[Touch],
     ) -> Iterator[Finding]:
         waits = [wait.node for wait in streams.waits if wait.waiter in (HOST, ANYTHING)]
-        is_step = fits(function.name, self._fillers)
+        is_step = fits(function.name, self._fillers) or (
+            is_step_named(function) and _never_waits(function)
+        )
         reported: set[str] = set()
         for write in pinned.writes(streams):
             if write.buffer in reported or self._is_guarded(write.node, streams):
@@ -328,6 +336,15 @@ class Runner:
                         f"`{guard.name}`, which waits until their copies are done",
                         help=f"move the call into the `with` part of `{guard.name}`",
                     )
+
+
+def _never_waits(function: Function) -> bool:
+    """Tells whether nothing in a function's class makes the host wait for the device."""
+    family = function.part.stretch.family
+    if family is None:
+        return False
+    text = function.module.text[family.place.start : family.place.end]
+    return not any(word in text for word in _WAITING)
 
 
 def _follows(copy: Touch, write: Touch, streams: Streams) -> bool:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Edit, Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.effects import returns_copy, waits_on_host
-from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.streams import ANYTHING, HOST, Copy, Streams, goes_to_host, streams_of
@@ -25,7 +25,55 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.module import Part
 
 #: Methods of a host tensor or array that read its values at once. Views are none of them.
-READS = frozenset({"tolist", "item", "sum", "max", "min", "any", "all", "nonzero", "argmax"})
+READS = frozenset(
+    (
+        *(
+            "abs",
+            "all",
+            "any",
+            "argmax",
+            "argmin",
+            "argsort",
+            "astype",
+            "bincount",
+            "clone",
+            "cumsum",
+        ),
+        *(
+            "double",
+            "eq",
+            "exp",
+            "float",
+            "half",
+            "item",
+            "log",
+            "max",
+            "mean",
+            "min",
+            "ne",
+            "nonzero",
+        ),
+        *("norm", "prod", "round", "sort", "std", "sum", "tobytes", "tolist", "topk", "unique"),
+    )
+)
+#: Functions of `torch` and NumPy that compute on the host where their arguments are there.
+_COMPUTES = frozenset(
+    (
+        *(
+            "allclose",
+            "argsort",
+            "cat",
+            "concat",
+            "concatenate",
+            "cumsum",
+            "equal",
+            "hstack",
+            "isnan",
+        ),
+        *("mean", "save", "stack", "sum", "unique", "vstack", "where"),
+    )
+)
+_LIBRARIES = ("torch.", "numpy.", "np.", "pickle.")
 #: Built-in functions that do.
 READERS = frozenset({"int", "float", "bool", "sum", "max", "min", "any", "all", "sorted"})
 #: Calls that read a device tensor, and wait for the device first.
@@ -55,8 +103,9 @@ class HostReadBeforeSync(FunctionRule):
     ## What it does
     Looks for copies to the host with `non_blocking=True`: `x.to("cpu", non_blocking=True)`, and
     `host.copy_(x, non_blocking=True)` where `host` is pinned or named as a host tensor. It flags a
-    read of the values (`tolist`, `item`, `int(...)`, a truth test, a comparison) that no
-    `synchronize`, `query` or other wait precedes, and an object that is created from such a copy
+    read of the values (`tolist`, `item`, `int(...)`, `float()` and other computing on the host,
+    arithmetic, a truth test, a comparison, `torch.cat` of a list that copies were appended to) that
+    no `synchronize`, `query` or other wait precedes, and an object that is created from such a copy
     in a function that neither records an event nor waits. Views (`[...]`, `unbind`, `numpy`) are no
     reads. `int(...)` or `bool(...)` of a buffer that an object keeps is a poll, whose answer may be
     old, and is left alone; so is what calls itself asynchronous.
@@ -281,16 +330,65 @@ def _uses(copy: Copy, streams: Streams) -> Iterator[Use]:
             return
     else:
         names = streams.holders(copy.target)
+    lists: list[tuple[str, CSTNode]] = []
+    if copy.target is None:
+        lists.append((_grown(copy.node, streams), copy.node))
+    rebound = _rebound(names, copy, streams) if copy.target is None else None
+    is_held = copy.target is None and _is_held(copy.node, streams)
     for node, order in streams.order.items():
         if (
             order > copy.order
             and isinstance(node, (cst.Name, cst.Attribute))
             and names & streams.holders(node)
             and streams.flow.may_follow(copy.node, node)
+            and not streams.flow.excludes(copy.node, node)
         ):
+            if rebound is not None and order > rebound:
+                break
+            if is_held and not isinstance(streams.parents.get(node), cst.Subscript):
+                continue  # of a container of copies only an element is one
             use, _ = _outwards(node, streams)
             if use is not None and not _is_poll(copy, use):
                 yield use
+            elif use is None and copy.target is None:
+                lists.append((_grown(node, streams), node))
+    yield from _joined([one for one in lists if one[0]], streams)
+
+
+def _rebound(names: set[str], copy: Copy, streams: Streams) -> int | None:
+    """Returns from where on the names of a copy stand for something else."""
+    inside: set[CSTNode] = {copy.node}
+    for node, order in streams.order.items():
+        if isinstance(node, cst.Assign) and order < copy.order < streams.end(node):
+            inside.add(node)
+    found = [
+        streams.end(node)
+        for node, order in streams.order.items()
+        if isinstance(node, cst.Assign)
+        and order > copy.order
+        and node not in inside
+        and any(squeezed(streams.part.code(one)) in names for one in _bound(node))
+    ]
+    return min(found, default=None)
+
+
+def _bound(node: cst.Assign) -> Iterator[CSTNode]:
+    for one in node.targets:
+        if isinstance(one.target, cst.Tuple):
+            yield from (element.value for element in one.target.elements)
+        else:
+            yield one.target
+
+
+def _is_held(node: CSTNode, streams: Streams) -> bool:
+    """Tells whether a copy is put into a container before a name is bound to that."""
+    while not isinstance(node, (cst.BaseSmallStatement, cst.BaseSuite)):
+        if isinstance(node, (cst.DictComp, cst.GeneratorExp, cst.ListComp, cst.Element)):
+            return True
+        if node not in streams.parents:
+            return False
+        node = streams.parents[node]
+    return False
 
 
 def _outwards(node: CSTNode, streams: Streams) -> tuple[Use | None, set[str]]:
@@ -310,7 +408,7 @@ def _outwards(node: CSTNode, streams: Streams) -> tuple[Use | None, set[str]]:
         elif isinstance(node, cst.Arg):
             call = streams.parents[node]
             word = last_name(call.func) if isinstance(call, cst.Call) else ""
-            if word in READERS:
+            if word in READERS or (isinstance(call, cst.Call) and _computes(call, streams)):
                 return Use(call, f"`{word}()`"), set()
             if CLASS.match(word):
                 return Use(call, word, is_made=True), set()
@@ -320,7 +418,8 @@ def _outwards(node: CSTNode, streams: Streams) -> tuple[Use | None, set[str]]:
         elif isinstance(node, (cst.For, cst.CompFor)) and inner is node.iter:
             return Use(inner, "this loop"), set()
         elif _tests(node, inner):
-            return Use(inner, "this test"), set()
+            is_sum = isinstance(node, cst.BinaryOperation)
+            return Use(inner, "this expression" if is_sum else "this test"), set()
         elif isinstance(node, (cst.Assign, cst.AnnAssign)) and inner is node.value:
             targets = node.targets if isinstance(node, cst.Assign) else [node]
             return None, {squeezed(streams.part.code(one.target)) for one in targets}
@@ -328,12 +427,48 @@ def _outwards(node: CSTNode, streams: Streams) -> tuple[Use | None, set[str]]:
             return None, set()
 
 
+def _computes(call: cst.Call, streams: Streams) -> bool:
+    """Tells whether a call computes on the host what it is handed, or writes it away."""
+    name = streams.part.module.resolve(dotted(call.func) or "")
+    if name in ("pickle.dump", "pickle.dumps", "PIL.Image.fromarray", "Image.fromarray"):
+        return True
+    return name.startswith(_LIBRARIES) and last_name(call.func) in _COMPUTES
+
+
+def _grown(node: CSTNode, streams: Streams) -> str:
+    """Returns the list that an expression is appended to, "" for none."""
+    arg = streams.parents.get(node)
+    call = streams.parents.get(arg) if isinstance(arg, cst.Arg) else None
+    held = receiver(call) if isinstance(call, cst.Call) else None
+    is_append = isinstance(call, cst.Call) and last_name(call.func) == "append"
+    return str(held.value) if is_append and isinstance(held, cst.Name) else ""
+
+
+def _joined(lists: Sequence[tuple[str, CSTNode]], streams: Streams) -> Iterator[Use]:
+    """Yields what makes one tensor of a list that holds copies."""
+    for name, grown in lists:
+        for call in streams.function.calls:
+            if (
+                call.args
+                and is_name(call.args[0].value, name)
+                and _computes(call, streams)
+                and streams.order[call] > streams.order[grown]
+                and streams.flow.may_follow(grown, call)
+                and not streams.flow.excludes(grown, call)
+            ):
+                yield Use(call, f"`{last_name(call.func)}()`")
+
+
 def _tests(node: CSTNode, inner: CSTNode) -> bool:
-    """Tells whether `node` asks for the truth of `inner`, or compares it."""
+    """Tells whether `node` asks for the truth of `inner`, compares it or computes with it."""
     if isinstance(node, (cst.If, cst.While, cst.Assert, cst.IfExp)):
         return inner is node.test
     if isinstance(node, cst.UnaryOperation):
         return isinstance(node.operator, cst.Not)
+    if isinstance(node, cst.BinaryOperation):
+        # A list or a dict is joined with another one, a string is formatted.
+        is_joined = isinstance(node.operator, (cst.Modulo, cst.BitOr))
+        return not is_joined and type(inner).__name__ not in _DISPLAYS - {"Subscript"}
     if isinstance(node, cst.Comparison):
         kinds = (cst.Is, cst.IsNot)
         return not any(isinstance(one.operator, kinds) for one in node.comparisons)

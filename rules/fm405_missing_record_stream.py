@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.handovers import callers_order, freed_to_side, is_within_side_stream
 from fmcheck.lint.model.pinned import makes_pinned
 from fmcheck.lint.model.streams import ANYTHING, CURRENT, Streams, streams_of
 from fmcheck.lint.model.vocabulary import CLASS, COPIES, ENTERED, LAUNCHES
@@ -32,7 +33,9 @@ class MissingRecordStream(FunctionRule):
     ## What it does
     Looks at `with stream(side):` bodies that use a tensor which this function made on its own
     stream, or a pinned tensor that is handed to anything but a copy, and that nothing keeps: it is
-    not returned, stored, captured by an inner function or put into anything. It is silent where the
+    not returned, stored, captured by an inner function or put into anything. It also looks at the
+    other direction: a tensor that the body allocates, on a side stream that never waits for the
+    current one, and that the current stream uses after the body. It is silent where the
     function calls `record_stream` on it, or where any stream or the host waits for `side`
     afterwards, for then the memory cannot be handed out again too early. The contract's
     `streams.joins` names pairs of streams that wait for each other elsewhere.
@@ -66,9 +69,9 @@ class MissingRecordStream(FunctionRule):
     code = "FM405"
     name = "missing-record-stream"
     severity = Severity.WARNING
-    on_by_default = False
     words = (ENTERED,)
     seen_in = (
+        "https://github.com/vllm-project/vllm-ascend/pull/13394",
         "https://github.com/InternLM/lmdeploy/pull/4792",
         "https://github.com/ModelTC/LightLLM/pull/1180",
         "https://github.com/sgl-project/sglang/pull/34076",
@@ -215,6 +218,24 @@ def save(self, parts):
                 leaf = context.stream.rpartition(".")[2]
                 if leaf not in self._joined and not streams.may_be_current(context.stream):
                     yield from self._freed(context, streams, part)
+            yield from self._freed_to_side(streams, part)
+
+    def _freed_to_side(self, streams: Streams, part: Part) -> Iterator[Finding]:
+        function = streams.function
+        for one in freed_to_side(streams):
+            if one.stream.rpartition(".")[2] in self._joined:
+                continue
+            if is_within_side_stream(function) or callers_order(function, one.stream):
+                continue
+            yield part.finding(
+                self,
+                one.consumer,
+                f"`{one.name}` is memory of `{one.stream}`, which never waits for the stream that "
+                "uses it here, and may reuse the memory while this runs",
+                help=f"`{one.name}.record_stream(current_stream())`, or have `{one.stream}` wait "
+                "for the current stream before its body",
+                related=[(one.producer, "allocated here")],
+            )
 
     def _freed(self, context: Context, streams: Streams, part: Part) -> Iterator[Finding]:
         if _is_joined(context, streams):

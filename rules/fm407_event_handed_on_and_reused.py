@@ -8,8 +8,10 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.stream_kinds import attribute_values
 from fmcheck.lint.model.streams import streams_of
-from fmcheck.lint.model.vocabulary import CLASS
+from fmcheck.lint.model.vocabulary import BEFORE_REPLAY, CLASS, looks_like_event
+from fmcheck.lint.source.globs import fits
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,11 +19,17 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
+    from fmcheck.lint.model.function import Function
     from fmcheck.lint.model.streams import Record, Streams
     from fmcheck.lint.source.module import Part
 
 #: Methods that hand an object on to whoever takes it later.
 _QUEUES = re.compile(r"^(put|put_nowait|append|appendleft|submit|enqueue|send|push)$")
+
+#: What an event of a device is reached through: threads and processes have events too.
+_DEVICE = re.compile(r"torch|cuda|npu|xpu|gcu|musa|hpu|device|accelerator|platform|backend")
+#: Classes of which each step makes an object that is waited for later.
+_OBJECTS = re.compile(r"Async|Future|Handle|Job|Output|Pending|Request|Result|Task|Ticket|Transfer")
 
 
 class EventHandedOnAndReused(FunctionRule):
@@ -29,7 +37,9 @@ class EventHandedOnAndReused(FunctionRule):
 
     ## What it does
     Looks for a function that records an event which an object keeps, `self.ready.record()`, and
-    hands that event on: into a queue, or into an object that it makes. It is silent where the
+    hands that event on: into a queue, or into an object that it makes. Also for an event that a
+    class makes once, in its constructor, and hands to an object of each step, whose class is named
+    as one that is waited for later (`AsyncOutput`, `Request`, `Handle`). It is silent where the
     function makes a new event first, or waits for the last one.
 
     ## Why is this bad
@@ -54,9 +64,11 @@ class EventHandedOnAndReused(FunctionRule):
     code = "FM407"
     name = "event-handed-on-and-reused"
     severity = Severity.WARNING
-    on_by_default = False
-    words = ((".record(", "record_event("),)
-    seen_in = ("https://github.com/vllm-project/vllm/issues/53960",)
+    words = ((".record(", "record_event(", "=self.*event", "=self.*done"),)
+    seen_in = (
+        "https://github.com/vllm-project/vllm/issues/53960",
+        "https://github.com/vllm-project/vllm/pull/39115",
+    )
     bad = (
         Example(
             """\
@@ -114,6 +126,30 @@ class Offload:
                 is_kept = record.event.startswith("self.") and "(" not in record.event
                 if is_kept and not _is_renewed(record, streams):
                     yield from self._handed_on(record, streams, part)
+            yield from self._shared(function, part)
+
+    def _shared(self, function: Function, part: Part) -> Iterator[Finding]:
+        """Yields a finding for each object of a step that is handed the one event of its maker."""
+        if fits(function.name, (*BEFORE_REPLAY, "*init*", "*setup*", "*build*")):
+            return
+        for call in function.calls:
+            if not _OBJECTS.search(last_name(call.func)) or not CLASS.match(last_name(call.func)):
+                continue
+            for arg in call.args:
+                name = dotted(arg.value) or ""
+                if not looks_like_event(name) or not _is_made_once(name, function):
+                    continue
+                if any(wait.on == name for wait in streams_of(function).waits):
+                    continue
+                if any(one.event == name for one in streams_of(function).records):
+                    continue
+                yield part.finding(
+                    self,
+                    arg.value,
+                    f"every `{last_name(call.func)}` shares the one event `{name}`: the next step "
+                    "records it again while this one may still be waited for",
+                    help="create one event for each object",
+                )
 
     def _handed_on(self, record: Record, streams: Streams, part: Part) -> Iterator[Finding]:
         for call in streams.nodes(record.order):
@@ -121,7 +157,7 @@ class Offload:
                 continue
             word = last_name(call.func)
             is_queue = isinstance(call.func, cst.Attribute) and _QUEUES.match(word)
-            if not is_queue and not CLASS.match(word):
+            if not is_queue and not (CLASS.match(word) and _OBJECTS.search(word)):
                 continue
             for arg in call.args:
                 for node in _passed(arg.value):
@@ -135,6 +171,20 @@ class Offload:
                             related=[(record.node, "recorded here in every call")],
                         )
                         return
+
+
+def _is_made_once(name: str, function: Function) -> bool:
+    """Tells whether a class makes an event in its constructor and nowhere else."""
+    if not name.startswith("self.") or name.count(".") != 1:
+        return False
+    values = list(attribute_values(name.removeprefix("self."), function))
+    return bool(values) and all(
+        isinstance(value, cst.Call)
+        and last_name(value.func) == "Event"
+        and _DEVICE.search(owner.module.resolve(dotted(value.func) or owner.part.code(value.func)))
+        and owner.name == "__init__"
+        for value, owner in values
+    )
 
 
 def _passed(value: CSTNode) -> Iterator[CSTNode]:

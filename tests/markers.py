@@ -32,7 +32,7 @@ BESIDE = {
 
 FILES = {
     "pure": (
-        *("binding", "init", "words"),
+        *("binding", "command_line", "init", "schemas", "words"),
         *("baseline", "benchmarks", "config", "contract", "contract_clashes", "contract_command"),
         *("corpus", "corpus_diff", "docs", "drives", "fix", "flow", "formats", "fuzz", "html"),
         *("identity", "judged", "ledger", "lint_cli", "lint_files", "lint_meaning", "lint_output"),
@@ -82,6 +82,7 @@ FILES = {
     ),
     "process": (
         *(
+            "server",
             "ci",
             "ci_command",
             "doctor",

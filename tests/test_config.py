@@ -95,7 +95,22 @@ BAD = {
         "key `contracts`: expected a path ending in .toml or one of `sglang`, `vllm`, got `sglan`; "
         "did you mean `sglang`?",
     ),
-    "missing contract": ('[tool.fmcheck]\ncontracts = ["my.toml"]\n', "my.toml: no such file"),
+    "missing contract": (
+        '[tool.fmcheck]\ncontracts = ["my.toml"]\n',
+        "pyproject.toml: key `contracts`: ",
+    ),
+    "missing contract's file": (
+        '[tool.fmcheck]\ncontracts = ["my.toml"]\n',
+        "my.toml: no such file",
+    ),
+    "misspelt table": (
+        '[tool.fmchek]\nselect = ["FM3"]\n',
+        "unknown table `tool.fmchek`; did you mean `tool.fmcheck`?",
+    ),
+    "no date": (
+        '[[tool.fmcheck.suppress]]\ncheck = "FR101"\nreason = "known"\nexpires = "soon"\n',
+        "key `tool.fmcheck.suppress[0].expires`: expected a date like 2027-01-31, got a string",
+    ),
 }
 
 

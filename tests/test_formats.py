@@ -244,5 +244,5 @@ def test_an_unknown_format_is_named_with_the_nearest(lint):
     status, out, err = lint("--format", "sarfi", ".")
 
     assert (status, out) == (2, "")
-    assert "argument --format: invalid choice: 'sarfi'" in err
+    assert "got `sarfi`; did you mean `sarif`?" in err
     assert err.endswith("did you mean `sarif`?\n")

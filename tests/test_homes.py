@@ -15,6 +15,7 @@ from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
 
 from fmcheck.contract import parse_contract
 from fmcheck.runtime.core.naming import names_of
+from fmcheck.runtime.core.site import Sites
 from fmcheck.runtime.session.probes import EAGER, PROBES, Place, Probe, tried
 from fmcheck.runtime.session.watch import Watch
 from fmcheck.runtime.steps import homes
@@ -283,10 +284,7 @@ class Batch:
 
 
 def home_by_name(tensor: torch.Tensor) -> Home:
-    import sys
-
-    known = Homes([parse_contract(NAMED, "toy.toml")])
-    return known.of(tensor, sys._getframe(1))
+    return Homes([parse_contract(NAMED, "toy.toml")]).of(tensor, Sites())
 
 
 def test_a_declared_name_is_that_of_a_local_an_attribute_or_an_item() -> None:

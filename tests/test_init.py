@@ -246,6 +246,18 @@ def test_pinned_memory_and_what_is_cut_to_a_batch_are_no_relay_buffers(said: Sai
     assert '"scratch"' not in text
 
 
+def test_a_buffer_that_one_kernel_reads_and_writes_back_is_state_and_no_relay(
+    said: Said, engine: Path
+) -> None:
+    path = engine / "kernels.py"
+    stores = "    tl.store(out_ptr + at * WIDTH + lanes, got)\n"
+    back = "    tl.store(scores_ptr + row * WIDTH + lanes, got + 1)\n"
+    path.write_text(path.read_text().replace(stores, stores + back))
+    text = said("src", "-o", "-")[1]
+    assert [one["name"] for one in _proposed(text)["relay"][0]["buffer"]] == ["chosen_ids"]
+    assert "# one function reads it and writes it back: is it state that steps add to?\n" in text
+
+
 def test_a_kernel_that_gathers_relay_rows_is_opaque(said: Said) -> None:
     (kernel,) = _proposed(said("src", "-o", "-")[1])["opaque"]
     assert kernel == {"functions": ["swift.kernels:take"], "rows": "rows", "reads": ["scores"]}
@@ -320,7 +332,7 @@ def test_steps_and_streams_are_proposed_as_comments(said: Said) -> None:
     sure, all_ = _proposed(text), _commented(text)
     assert "steps" not in sure
     assert all_["steps"] == [{"functions": ["swift.loop:Loop.run_batch"]}]
-    assert all_["launches"]["per_step"] == ["swift.loop:Loop.run_batch"]
+    assert all_["launches"]["per_step"] == ["swift.loop:Loop.run_batch", "swift.loop:Loop.staging"]
     assert all_["launches"]["host_values"] == ["*_pinned"]
     assert all_["late_results"]["functions"] == ["swift.loop:Loop.process_batch_result"]
     assert all_["streams"]["consumed_once"] == ["done"]

@@ -104,6 +104,259 @@ WRONG = {
             return torch.cuda.Event()
         """,
     ),
+    "an argument is read on a stream that is only waited for": (
+        "FM401",
+        """
+        import torch
+        from engine.device import side_stream
+
+        def noise(weights: torch.Tensor, rows: int):
+            with torch.xpu.stream(side_stream()):
+                drawn = weights.cpu()
+                drawn.exponential_()
+            torch.xpu.current_stream().wait_stream(side_stream())
+            return drawn
+        """,
+    ),
+    "another stream waits than the one that works": (
+        "FM401",
+        """
+        import torch
+
+        class Saver:
+            def __init__(self):
+                self.saves = torch.Stream()
+                self.loads = torch.Stream()
+
+            def save(self, page):
+                main = torch.accelerator.current_stream()
+                self.loads.wait_stream(main)
+                with torch.cuda.stream(self.saves):
+                    self.store(page)
+        """,
+    ),
+    "what a module has just computed is read on a stream of the class": (
+        "FM401",
+        """
+        import torch
+
+        class Mixture:
+            def __init__(self):
+                self.second = torch.cuda.Stream()
+
+            def forward(self, hidden):
+                scaled = self.norm(hidden)
+                with torch.cuda.stream(self.second):
+                    shared = torch.nn.functional.linear(scaled, self.weight)
+                return shared
+        """,
+    ),
+    "copies that a list gathers": (
+        "FM404",
+        """
+        import torch
+
+        def predict(model, loader):
+            parts = []
+            for batch in loader:
+                out = model(batch)
+                host = out[: len(batch)].to(device="cpu", non_blocking=True)
+                parts.append(host)
+            return torch.cat(parts, dim=0)
+        """,
+    ),
+    "arithmetic with a copy": (
+        "FM404",
+        """
+        def mean(sums, count):
+            host = sums.to("cpu", non_blocking=True)
+            return host / count
+        """,
+    ),
+    "memory of a side stream that the current one uses last": (
+        "FM405",
+        """
+        import torch
+
+        NOISE = torch.cuda.Stream()
+
+        def sample(probs):
+            with torch.cuda.stream(NOISE):
+                noise = torch.empty_like(probs)
+                noise.exponential_()
+            torch.cuda.current_stream().wait_stream(NOISE)
+            return probs.div_(noise).argmax(dim=-1)
+        """,
+    ),
+    "one event for the outputs of all steps": (
+        "FM407",
+        """
+        import torch
+
+        class Runner:
+            def __init__(self):
+                self.sent_event = torch.Event()
+
+            def step(self, tokens):
+                return PendingOutput(tokens, ready=self.sent_event)
+        """,
+    ),
+    "a result of a stream that a helper makes": (
+        "FM409",
+        """
+        import torch
+
+        _uploads = None
+
+        def uploads():
+            global _uploads
+            if _uploads is None:
+                _uploads = torch.cuda.Stream()
+            return _uploads
+
+        def step(model, rows):
+            with torch.cuda.stream(uploads()):
+                rows = rows.to("cuda", non_blocking=True)
+            return torch.nn.functional.relu(rows)
+        """,
+    ),
+    "a result of a stream that a context manager of the class enters": (
+        "FM409",
+        """
+        import contextlib
+        import torch
+
+        class Loader:
+            def __init__(self):
+                self.copies = torch.npu.Stream()
+
+            @contextlib.contextmanager
+            def on_copy_stream(self):
+                with torch.npu.stream(self.copies):
+                    yield
+
+            def step(self, rows):
+                with self.on_copy_stream():
+                    self.rows.copy_(rows, non_blocking=True)
+                return torch.cumsum(self.rows, 0)
+        """,
+    ),
+    "a result of a stream whose context has a name": (
+        "FM409",
+        """
+        import contextlib
+        import torch
+
+        class Group:
+            def __init__(self, overlap):
+                self.side = torch.Stream() if overlap else None
+
+            def load(self, rows):
+                context = torch.cuda.stream(self.side) if self.side else contextlib.nullcontext()
+                with context:
+                    rows = rows.to("cuda", non_blocking=True)
+                return rows + 1
+        """,
+    ),
+    "a result of a stream out of a list": (
+        "FM409",
+        """
+        import torch
+
+        class Ring:
+            def __init__(self):
+                self.turns = [torch.cuda.Stream() for _ in range(2)]
+
+            def step(self, i, q, k):
+                with torch.cuda.stream(self.turns[i]):
+                    scores = torch.matmul(q, k)
+                return scores * self.scale
+        """,
+    ),
+    "a wait for the other of two streams": (
+        "FM409",
+        """
+        import torch
+
+        class Optimizer:
+            def __init__(self, overlap):
+                self.down = self.up = torch.cuda.current_stream()
+                if overlap:
+                    self.down = torch.cuda.Stream()
+                    self.up = torch.cuda.Stream()
+
+            def hook(self):
+                with torch.cuda.stream(self.up):
+                    for one in self.params:
+                        one.data.copy_(one.host, non_blocking=True)
+                torch.cuda.current_stream().wait_event(self.down.record_event())
+        """,
+    ),
+    "a stream as the default of a parameter": (
+        "FM410",
+        """
+        import torch
+
+        def launch(kernel, out, stream=torch.cuda.current_stream()):
+            kernel[(8,)](out, stream)
+        """,
+    ),
+    "elements of what a class keeps on the device": (
+        "FM504",
+        """
+        import torch
+
+        class Cache:
+            def __init__(self, device):
+                self.lens = torch.zeros(8, device=device)
+
+            def rows(self):
+                return [int(one) for one in self.lens]
+        """,
+    ),
+    "elements of what an object's tensors are beside": (
+        "FM504",
+        """
+        import torch
+
+        def rows(batch):
+            first = torch.zeros(1, device=batch.slots.device)
+            for i in range(batch.slots.numel()):
+                use(batch.lens.int()[i], first) if batch.slots[i].item() else None
+        """,
+    ),
+    "elements of an attribute, in a step": (
+        "FM504",
+        """
+        class Drafter:
+            def seed_windows(self, count):
+                for row in range(count):
+                    self.seed(self.buffers.lengths_buf[row].item())
+        """,
+    ),
+    "a parameter of a class that has a device": (
+        "FM505",
+        """
+        import torch
+
+        class Backend:
+            def fill_prefill_metadata(self, lens: torch.Tensor, more: torch.Tensor | None):
+                rows = torch.zeros(8, device=self.device)
+                if more is not None and rows.numel():
+                    return int((lens - more).max().item())
+        """,
+    ),
+    "a number by a name": (
+        "FM505",
+        """
+        import torch
+
+        def dispatch(sizes: torch.Tensor):
+            rows = torch.zeros(8, device=sizes.device)
+            total = torch.sum(sizes)
+            return rows, int(total)
+        """,
+    ),
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
@@ -276,12 +529,437 @@ RIGHT = {
             return graph, side, module
         """,
     ),
+    "a loop over a tuple of copies": (
+        "FM404",
+        """
+        def offload(tensors, more):
+            hosts = tuple(one.to("cpu", non_blocking=True) for one in tensors)
+            return any(one.requires_grad for one in hosts), [one for one in hosts]
+        """,
+    ),
+    "a list that a function makes, which it is told a device for": (
+        "FM504",
+        """
+        import torch
+
+        def steps(self, count, latents):
+            noise = torch.zeros(8, device=latents.device)
+            exits = self.sample_exits(count, device=latents.device)
+            return noise, [int(exits[i]) for i in range(count)]
+        """,
+    ),
+    "a name that is made of itself": (
+        "FM504",
+        """
+        import torch
+
+        def rows(table, more):
+            kept = torch.zeros(8, device=more.device)
+            table = table[1:] + more
+            more = more[1:] + table
+            return [int(table[i]) for i in range(8)], kept
+        """,
+    ),
+    "a tensor that is asserted to be on the host": (
+        "FM504",
+        """
+        import torch
+
+        def grow(counts: torch.Tensor, sizes: torch.Tensor):
+            assert counts.device.type == "cpu"
+            rows = torch.zeros(8, device=sizes.device)
+            return rows, [counts[i].item() for i in range(8)]
+        """,
+    ),
+    "a tensor on a device that a constant names": (
+        "FM504",
+        """
+        import torch
+
+        def drops(self):
+            chances = torch.rand(8, device=CPU)
+            return [float(chances[i]) for i in range(8)]
+        """,
+    ),
+    "entries of a dict under keys that are made": (
+        "FM403",
+        """
+        import torch
+
+        class Metadata:
+            def __init__(self, n):
+                self.host = {}
+                for i in range(2):
+                    self.host[f"{i}_lens"] = torch.empty(n, pin_memory=True)
+
+            def fill(self, lens):
+                for i in range(2):
+                    self.host[f"{i}_lens"].copy_(lens[i])
+                    self.device[i].copy_(self.host[f"{i}_lens"], non_blocking=True)
+        """,
+    ),
+    "a parameter that is bound anew to a list": (
+        "FM504",
+        """
+        import torch
+
+        def rows(table: torch.Tensor):
+            kept = torch.zeros(8, device=table.device)
+            lists = table.tolist()
+            for i in range(8):
+                table = lists[i]
+                kept[int(table[i])] = 1
+        """,
+    ),
+    "what is read for a debug log alone": (
+        "FM505",
+        """
+        import os
+
+        def forward(self, lens: torch.Tensor):
+            if os.getenv("DEBUG"):
+                print(lens.sum().item())
+        """,
+    ),
+    "a wait in a finally": (
+        "FM505",
+        """
+        import torch
+
+        def decode(self, latents):
+            try:
+                self.copy(latents)
+            finally:
+                torch.cuda.current_stream().synchronize()
+        """,
+    ),
+    "a device that comes of the literal": (
+        "FM304",
+        """
+        import torch
+
+        def mask(tokens):
+            tokens = tokens.to("cuda")
+            kept = tokens + 1
+            return torch.zeros(8, device=kept.device)
+        """,
+    ),
+    "a device that comes of the literal by a loop and a tuple": (
+        "FM304",
+        """
+        import torch
+
+        def mask(parts):
+            parts = [part.cuda() for part in parts]
+            kept, _ = torch.topk(torch.cat(parts), 4)
+            return [torch.zeros(8, device=part.device) for part in parts], kept.to(kept.device)
+        """,
+    ),
+    "streams of which each is joined in a loop": (
+        "FM401",
+        """
+        import torch
+
+        def run(self, streams, main):
+            for i, part in enumerate(self.parts):
+                with torch.cuda.stream(self.streams[i]):
+                    part.run()
+            for stream in self.streams:
+                done = torch.cuda.Event()
+                done.record(stream)
+                torch.cuda.current_stream().wait_event(done)
+        """,
+    ),
+    "elements of what is on the host, or may be": (
+        "FM504",
+        """
+        import torch
+
+        def rows(lens: torch.Tensor, fields, device):
+            host = lens.to("cpu")
+            rows = torch.zeros(8, device=lens.device)
+            found = [int(one) for one in host] + [int(fields[i]) for i in range(8)]
+            return found + [int(rows.shape[i]) for i in range(2)]
+        """,
+    ),
+    "a function that prepares data": (
+        "FM505",
+        """
+        import torch
+
+        def collate_metadata(lens: torch.Tensor):
+            rows = torch.zeros(8, device=lens.device)
+            return rows, int(lens.max())
+        """,
+    ),
+    "an event that measures time": (
+        "FM505",
+        """
+        def forward(self, start, end, hidden):
+            start.record()
+            launch(hidden)
+            end.record()
+            end.synchronize()
+            return start.elapsed_time(end)
+        """,
+    ),
+    "a device that a function chooses itself": (
+        "FM304",
+        """
+        import torch
+
+        def choose(hidden):
+            is_on = torch.cuda.is_available()
+            return hidden.to(hidden.device), torch.zeros(8, device="cuda" if is_on else "cpu")
+        """,
+    ),
+    "a result that the host has waited for": (
+        "FM401",
+        """
+        import torch
+
+        def sums(self, rows, out):
+            with torch.cuda.stream(self.side):
+                total = torch.cumsum(rows, 0)
+            self.side.synchronize()
+            out.add_(torch.sqrt(total))
+        """,
+    ),
     "what a capture fills is no replay": (
         "FM202",
         """
         class GraphRunner:
             def capture_one(self):
                 self.slots.fill_(0)
+        """,
+    ),
+    "an argument whose shape alone is asked for": (
+        "FM401",
+        """
+        import torch
+        from engine.device import side_stream
+
+        def noise(weights: torch.Tensor):
+            with torch.xpu.stream(side_stream()):
+                drawn = torch.empty_like(weights)
+                drawn.exponential_()
+            torch.xpu.current_stream().wait_stream(side_stream())
+            return drawn
+        """,
+    ),
+    "an argument that the caller has waited for": (
+        "FM401",
+        """
+        import torch
+
+        class Saver:
+            def __init__(self):
+                self.saves = torch.Stream()
+
+            def save(self, rows: torch.Tensor):
+                with torch.cuda.stream(self.saves):
+                    host = rows.cpu()
+                torch.cuda.current_stream().wait_stream(self.saves)
+                return host
+
+            def run(self, rows):
+                self.ready.synchronize()
+                return self.save(rows)
+        """,
+    ),
+    "memory that is written on another stream than it is allocated": (
+        "FM401",
+        """
+        import torch
+
+        class Mixture:
+            def __init__(self):
+                self.second = torch.cuda.Stream()
+
+            def forward(self, hidden):
+                main = torch.cuda.current_stream()
+                scaled = self.norm(hidden)
+                self.second.wait_stream(main)
+                out = hidden.new_empty(8)
+                with torch.cuda.stream(self.second):
+                    torch.mm(scaled, self.weight, out=out)
+                main.wait_stream(self.second)
+                return out
+        """,
+    ),
+    "copies that a list gathers, after a wait": (
+        "FM404",
+        """
+        import torch
+
+        def predict(model, loader):
+            parts = []
+            for batch in loader:
+                host = model(batch).to(device="cpu", non_blocking=True)
+                parts.append(host)
+            torch.cuda.synchronize()
+            return torch.cat(parts, dim=0)
+        """,
+    ),
+    "a tuple that holds a copy": (
+        "FM404",
+        """
+        import torch
+
+        def stage(host_tokens, sampled, rest):
+            host_tokens.copy_(sampled, non_blocking=True)
+            given = (host_tokens[:1],) + rest
+            torch.cuda.synchronize()
+            return given
+        """,
+    ),
+    "memory of a side stream that waits before it writes again": (
+        "FM405",
+        """
+        import torch
+
+        NOISE = torch.cuda.Stream()
+
+        def sample(probs):
+            NOISE.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(NOISE):
+                noise = torch.empty_like(probs)
+                noise.exponential_()
+            torch.cuda.current_stream().wait_stream(NOISE)
+            return probs.div_(noise).argmax(dim=-1)
+        """,
+    ),
+    "an event for the output of each step": (
+        "FM407",
+        """
+        import torch
+
+        class Runner:
+            def __init__(self):
+                self.sent_event = torch.Event()
+
+            def step(self, tokens):
+                self.sent_event = torch.Event()
+                return PendingOutput(tokens, ready=self.sent_event)
+        """,
+    ),
+    "a result whose helper waits": (
+        "FM409",
+        """
+        import torch
+
+        class Loader:
+            def __init__(self):
+                self.copies = torch.npu.Stream()
+
+            def step(self, rows):
+                with torch.npu.stream(self.copies):
+                    self.rows.copy_(rows, non_blocking=True)
+                self.join()
+                return torch.cumsum(self.rows, 0)
+
+            def join(self):
+                torch.npu.current_stream().wait_stream(self.copies)
+        """,
+    ),
+    "a result of a stream that the caller chooses": (
+        "FM409",
+        """
+        import torch
+
+        class Ring:
+            def __init__(self, stream):
+                self.stream = stream or torch.cuda.current_stream()
+
+            def step(self, q, k):
+                with torch.cuda.stream(self.stream):
+                    scores = torch.matmul(q, k)
+                return scores * self.scale
+        """,
+    ),
+    "the handles of what a side stream sends": (
+        "FM409",
+        """
+        import torch
+
+        class Ring:
+            def __init__(self):
+                self.comm_stream = torch.cuda.Stream()
+
+            def step(self, k, v):
+                with torch.cuda.stream(self.comm_stream):
+                    first = send_async(k)
+                    second = send_async(v)
+                for one in first + second:
+                    one.wait()
+        """,
+    ),
+    "a wait for an event of the stream that worked": (
+        "FM409",
+        """
+        import torch
+
+        class Optimizer:
+            def __init__(self):
+                self.down = torch.cuda.Stream()
+                self.up = torch.cuda.Stream()
+
+            def hook(self):
+                with torch.cuda.stream(self.up):
+                    for one in self.params:
+                        one.data.copy_(one.host, non_blocking=True)
+                torch.cuda.current_stream().wait_event(self.up.record_event())
+        """,
+    ),
+    "a partial call that is called at once": (
+        "FM410",
+        """
+        import functools
+        import torch
+
+        def launch(kernel, out):
+            run = functools.partial(kernel, stream=torch.cuda.current_stream())
+            return run(out)
+        """,
+    ),
+    "an event of threads": (
+        "FM407",
+        """
+        from multiprocessing import Event
+
+        class Runner:
+            def __init__(self):
+                self.stop_event = Event()
+
+            def step(self, tokens):
+                return TaskHandle(tokens, stop=self.stop_event)
+        """,
+    ),
+    "a batch that may be on the host is copied": (
+        "FM401",
+        """
+        import torch
+
+        class Prefetch:
+            def __init__(self):
+                self.uploads = torch.cuda.Stream()
+
+            def load(self, samples):
+                batch = self.collate(samples)
+                count = self.count(samples)
+                with torch.cuda.stream(self.uploads):
+                    self.device_batch.copy_(batch, non_blocking=True)
+                    mask = torch.ones(count, device="cuda")
+                return mask
+        """,
+    ),
+    "a stream that the function asks for": (
+        "FM410",
+        """
+        import torch
+
+        def launch(kernel, out, stream=None):
+            kernel[(8,)](out, stream or torch.cuda.current_stream())
         """,
     ),
 }

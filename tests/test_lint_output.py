@@ -6,6 +6,7 @@ import io
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 
@@ -60,12 +61,32 @@ def test_a_file_gets_no_colour_unless_it_is_asked_for(lint, tmp_path, monkeypatc
     assert "\x1b" not in (tmp_path / "report").read_text()
 
 
-def test_statistics_close_the_report(lint, tmp_path):
+def test_statistics_stand_alone(lint, tmp_path):
     (tmp_path / "a.py").write_text(DEAD_ASSERT + STRAY_EVENT + STRAY_EVENT)
 
     _, out, _ = lint("--statistics", ".")
 
-    assert "\n2  FM301  cuda-api\n1  FM601  messageless-async-assert\n" in out
+    assert out.startswith("2  FM301  cuda-api\n1  FM601  messageless-async-assert\n1 file checked")
+
+
+def test_concise_is_one_line_a_finding(lint, tmp_path):
+    (tmp_path / "a.py").write_text(DEAD_ASSERT + STRAY_EVENT)
+
+    status, out, _ = lint("--format", "concise", "-q", ".")
+
+    assert status == 1
+    first, second = out.splitlines()
+    assert re.fullmatch(r"a\.py:\d+:\d+: FM601 async assert .* \[fixable\]", first)
+    assert re.fullmatch(r"a\.py:\d+:\d+: FM301 .*", second)
+
+
+def test_concise_says_what_a_comment_suppresses(lint, tmp_path):
+    ignored = "# fmcheck: ignore-file[FM301] a profiler of CUDA alone\n"
+    (tmp_path / "a.py").write_text(ignored + STRAY_EVENT)
+
+    _, out, _ = lint("--format", "concise", "--show-suppressed", "-q", ".")
+
+    assert out.endswith("(suppressed: a profiler of CUDA alone)\n")
 
 
 def test_statistics_are_text(lint, tmp_path):
@@ -176,8 +197,8 @@ def test_the_standard_input_stands_alone(lint, arguments, message):
     [
         (("--sinc", "HEAD", "."), "--sinc: no such option or argument; did you mean `--since`?"),
         (("--sel", "FM3", "."), "--sel: no such option or argument; did you mean `--select`?"),
-        ((), "lint: the following arguments are required: PATH"),
-        (("--fix", "--diff", "."), "lint: argument --diff: not allowed with argument --fix"),
+        ((), "lint: expected PATH; `fmcheck lint --help` shows the usage"),
+        (("--fix", "--diff", "."), "--diff: cannot be combined with `--fix`"),
     ],
 )
 def test_options_that_do_not_fit_are_one_error(lint, arguments, message):
@@ -189,7 +210,7 @@ def test_an_unknown_command_is_named_with_the_nearest(capsys):
 
     assert main(["lnit"]) == 2
     err = capsys.readouterr().err
-    assert "invalid choice: 'lnit'" in err
+    assert "got `lnit`; did you mean `lint`?" in err
     assert err.endswith("did you mean `lint`?\n")
 
 

@@ -17,7 +17,7 @@ import pytest
 import yaml
 
 import fmcheck
-from fmcheck.cli import _parser, _split
+from fmcheck.cli import _split, parser
 from fmcheck.config import load_settings
 from fmcheck.contract import Contract, parse_contract
 from fmcheck.finding import CHECKS
@@ -220,7 +220,7 @@ def test_every_command_is_one_that_fmcheck_reads(page):
 
     for command in commands:
         own, _ = _split(shlex.split(command)[1:])
-        _, unknown = _parser().parse_known_args(own)
+        _, unknown = parser().parse_known_args(own)
         assert not unknown, command
 
 
@@ -228,7 +228,17 @@ def test_every_command_is_one_that_fmcheck_reads(page):
 def options() -> set[str]:
     """All options of fmcheck, of its plugin, and of the measure that a page explains."""
     known: set[str] = set()
-    commands = ("lint", "doctor", "report show", "report merge", "ci", "prove", "contract", "")
+    commands = (
+        "lint",
+        "doctor",
+        "report show",
+        "report merge",
+        "ci",
+        "prove",
+        "contract",
+        "init",
+        "",
+    )
     for command in commands:
         known |= _options_of(["-m", "fmcheck", *command.split()])
     known |= _options_of(["-m", "tests.corpus_first_sight", "verdict"])

@@ -353,7 +353,10 @@ def test_merge_of_healthy_runs_is_clean(command, tmp_path):
         (("empty", "-o", "a.json"), "empty: holds neither a journal nor a record (*.json)"),
         (("run.json", "-o", "a.hmtl"), "--output: expected a file that ends in .json, .sarif, "),
         (("run.json", "-o", "a.hmtl"), "got `a.hmtl`; did you mean `.html`?"),
-        (("run.json",), "report merge: the following arguments are required: -o/--output"),
+        (
+            ("run.json",),
+            "report merge: expected -o/--output; `fmcheck report merge --help` shows the usage",
+        ),
         (("run.json", "-o", "run.json/a.json"), "run.json` is no folder"),
         (("run.json", "-o", "a.json", "--ouput", "b"), "did you mean `--output`?"),
     ],

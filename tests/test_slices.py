@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+from collections import Counter
 from typing import TYPE_CHECKING
 
 import libcst as cst
@@ -13,6 +14,8 @@ from fmcheck.lint.engine import lint_text
 from fmcheck.lint.source.cuts import Cuts
 from fmcheck.lint.source.file import File
 from fmcheck.lint.source.module import CutError, Module
+from fmcheck.lint.source.tree import KEPT, Kept, Tree
+from fmcheck.lint.source.words import may_stand, stand
 from fmcheck.registry import contracts_for, rules
 from tests.corpus import wheel_source
 from tests.parts import module_of
@@ -212,6 +215,44 @@ def test_a_long_class_without_methods_before_a_nested_function_is_parsed_whole()
     assert found == ["SimpleStatementLine"] * 100 + ["If"]
 
 
+@pytest.mark.parametrize(
+    ("word", "line", "is_there"),
+    [
+        ("[:?*] = ", "rows[:n] = 1", True),
+        ("[:?*] = ", "rows[:n, 0] = 1", True),
+        ("[:?*] = ", "rows[:, 0] = 1", False),
+        ("[:?*] = ", "rows[:n] == 1", False),
+        ("cuda*Event", "torch.cuda.Event()", True),
+        ("cuda*Event", "torch.cuda\nEvent()", False),
+    ],
+)
+def test_a_word_may_hold_signs_that_stand_for_others(word, line, is_there):
+    assert stand(((word,),), line, 0, len(line)) is is_there
+    assert may_stand(word, line.encode()) or not is_there
+
+
+@pytest.mark.parametrize(
+    ("source", "own"),
+    [
+        ("import torch.cuda as tc\n", "tc*Event"),
+        ("from torch import cuda as tc\n", "tc*Event"),
+        ("from torch.cuda import Event as Made\n", "Made"),
+    ],
+)
+def test_a_word_goes_by_the_names_that_imports_give_to_it(source, own):
+    assert module_of(source).renamed((("cuda*Event",),)) == (("cuda*Event", own),)
+
+
+def test_nodes_are_asked_whether_they_are_valid_but_for_those_of_the_parser(monkeypatch):
+    asked = []
+    monkeypatch.setattr(cst.Name, "_validate", lambda node: asked.append(node.value))
+
+    Tree("x = 1\n")
+    assert asked == []
+    cst.Name("y")
+    assert asked == ["y"]
+
+
 #: Odd ways to reach CUDA's API beside a device module, or where the module has one at its top.
 REACHED = (
     "from torch.cuda import Event as Made\n\ndef f(d):\n    torch.get_device_module(d)\n"
@@ -241,3 +282,31 @@ def test_api_is_found_however_it_is_reached(source: str) -> None:
 
     assert {one.code for one in found} == {"FM301"}
     assert found == lint_text(source.encode(), "a.py", [rule], whole=True)
+
+
+@pytest.mark.parametrize("name", SAMPLE)
+def test_trees_that_are_kept_change_no_finding(name):
+    raw = (wheel_source("sglang", "0.5.23") / name).read_bytes()
+    checked = [rule(contracts_for(Located(Settings(), None))) for rule in rules().values()]
+    fresh = lint_text(raw, name, checked)
+    token = KEPT.set(Kept())
+    try:
+        again = [lint_text(raw, name, checked) for _ in range(2)]
+    finally:
+        KEPT.reset(token)
+    assert again == [fresh, fresh]
+
+
+def test_two_slices_of_one_text_are_two_trees():
+    kept, used = Kept(), Counter()
+    first, second = (kept.tree("x = 1\n", "", used) for _ in range(2))
+    assert first is not second
+    used = Counter()
+    assert [kept.tree("x = 1\n", "", used) for _ in range(2)] == [first, second]
+
+
+def test_no_more_trees_are_kept_than_were_asked_for():
+    kept = Kept(most=1)
+    first = kept.tree("x = 1\n", "", Counter())
+    kept.tree("y = 1\n", "", Counter())
+    assert kept.tree("x = 1\n", "", Counter()) is not first

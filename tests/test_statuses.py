@@ -201,11 +201,11 @@ def test_a_baseline_holds_names_that_are_not_utf_8(tmp_path):
         (["lint", "--fxi", "."], "--fxi: no such option or argument; did you mean `--fix`?"),
         (
             ["lint", "-j", "0", "."],
-            "lint: argument -j/--jobs: must be a whole number of at least 1 (got `0`)",
+            "--jobs: must be a whole number of at least 1 (got `0`)",
         ),
         (
             ["lint", "-j", "many", "."],
-            "lint: argument -j/--jobs: must be a whole number of at least 1 (got `many`)",
+            "--jobs: must be a whole number of at least 1 (got `many`)",
         ),
         (["rule", "FM9"], "rule: there is no `FM9`; there are the families FM0, FM1, FM2"),
         (["rule", "FM2O1"], "rule: there is no `FM2O1`; did you mean `FM201`?"),

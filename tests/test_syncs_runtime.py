@@ -14,11 +14,14 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pytest
 import torch
+from torch._C import _len_torch_dispatch_stack as dispatch_modes_on
+from torch._C import _len_torch_function_stack as function_modes_on
 
 from fmcheck.contract import parse_contract
 from fmcheck.errors import UsageError
 from fmcheck.runtime.session.probes import PROBES, Place, tried
 from fmcheck.runtime.session.watch import Watch
+from fmcheck.runtime.steps import homes
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -283,6 +286,85 @@ def test_a_synchronize_in_a_step_is_a_sync_where_streams_are_followed() -> None:
         assert found(watch) == []
     finally:
         watch.stop()
+
+
+def test_memory_that_gets_a_host_s_name_in_a_later_step_is_the_host_s(watch: Watch) -> None:
+    loop, staged = Loop(), torch.tensor([1, 2])
+
+    def takes(loop: Loop) -> None:
+        loop.seq_lens_cpu = staged
+        loop.seq_lens_cpu.sum().item()
+        loop.seq_lens_cpu.tolist()
+
+    for work in (lambda _: staged + 1, takes):
+        loop.step(work)
+    assert found(watch) == []
+
+
+def test_names_are_not_looked_for_at_each_operator(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looked, names_of = [], homes.names_of
+    monkeypatch.setattr(
+        homes, "names_of", lambda tensor, *rest: looked.append(1) or names_of(tensor, *rest)
+    )
+    loop, weight = Loop(), torch.ones(2)
+    for _ in range(5):
+        loop.step(lambda _: [weight + 1 for _ in range(5)])
+    assert len(looked) == 1
+
+
+@pytest.fixture
+def followed() -> Iterator[Watch]:
+    watch = Watch([parse_contract(CONTRACT, "toy.toml")], streams="tracked")
+    watch.start()
+    with torch.cpu.stream(torch.cpu.Stream()):
+        pass
+    yield watch
+    watch.stop()
+
+
+@pytest.mark.parametrize("name", SYNCS)
+def test_what_makes_the_host_wait_is_reported_where_streams_are_followed_too(
+    followed: Watch, name: str
+) -> None:
+    verb, work = SYNCS[name]
+    Loop().step(work)
+    (violation,) = [one for one in found(followed) if one.code == "FR501"]
+    assert violation.access.verb == verb
+
+
+def test_a_step_and_the_streams_share_their_modes(followed: Watch) -> None:
+    on: list[int] = []
+    Loop().step(lambda _: on.extend((dispatch_modes_on(), function_modes_on())))
+    assert on == [1, 1]
+    assert function_modes_on() == 1
+
+
+def test_a_step_in_which_the_streams_are_let_go_goes_on(followed: Watch) -> None:
+    def work(loop: Loop) -> None:
+        assert followed.services.streams is not None
+        followed.services.streams.ops.stop()
+        loop.seq_lens.max().item()
+
+    Loop().step(work)
+    assert [one.code for one in found(followed)] == ["FR501"]
+    assert (dispatch_modes_on(), function_modes_on()) == (0, 0)
+
+
+def test_dynamo_leaves_the_code_that_sees_operators_alone(watch: Watch) -> None:
+    def broken(x: torch.Tensor) -> torch.Tensor:
+        return x + x.sum().item()  # made between two graphs, with Dynamo listening
+
+    def frames() -> int:
+        torch._dynamo.reset()
+        torch._dynamo.utils.counters.clear()
+        Loop().step(lambda loop: torch.compile(broken, backend="eager")(loop.seq_lens))
+        return int(torch._dynamo.utils.counters["frames"]["total"])
+
+    watched = frames()
+    watch.stop()
+    assert watched == frames()
 
 
 # --- launches ---

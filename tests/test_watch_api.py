@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import subprocess
 import sys
+import textwrap
 from typing import TYPE_CHECKING
 
 import pytest
@@ -168,3 +170,22 @@ def test_the_session_is_over_after_an_error_in_the_block(contract: str) -> None:
     with pytest.raises(KeyError), fmcheck.watch([contract]):
         raise KeyError
     assert session._active is None
+
+
+def test_a_watch_whose_engine_is_never_imported_loads_no_library(contract: str) -> None:
+    script = f"""
+        import sys
+        from pathlib import Path
+        from fmcheck.contract import load_contract
+        from fmcheck.runtime.session.watch import Watch
+
+        watch = Watch([load_contract(Path({contract!r}))])
+        watch.start()
+        watch.coverage()
+        watch.stop()
+        print(*{{"numpy", "torch"}}.intersection(sys.modules))
+    """
+    done = subprocess.run(
+        [sys.executable, "-c", textwrap.dedent(script)], capture_output=True, text=True, check=False
+    )
+    assert (done.stdout, done.stderr) == ("\n", "")

@@ -34,6 +34,11 @@ _REPORT = (
 )
 #: Commands that run another, whose words stand after `--`.
 _TAKING_MORE = ("ci", "prove")
+#: How near an option has to be to be offered.
+_NEAR = 0.65
+_REQUIRED = "the following arguments are required: "
+#: Names of commands that still work, and are not offered.
+_OLD = ("rule",)
 #: Commands with a module of their own, which adds them to the parser.
 _MODULES = {
     "lint": "fmcheck.cli.lint",
@@ -43,7 +48,11 @@ _MODULES = {
     "report": "fmcheck.cli.report",
     "ci": "fmcheck.cli.ci",
     "prove": "fmcheck.cli.prove",
+    "completion": "fmcheck.cli.completion",
+    "schema": "fmcheck.cli.schema",
+    "server": "fmcheck.cli.server",
 }
+_EVERY = ", ".join((*_MODULES, "explain", "rules"))
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -71,9 +80,10 @@ def _arguments(own: Sequence[str]) -> argparse.Namespace:
     """Returns the arguments of a command line; argparse itself ends what asks for help."""
     if own and own[0].startswith("-") and own[0] not in _ALONE:
         raise UsageError(own[0], f"no such option{_nearest_option(own[0], ())}")
-    arguments, unknown = _parser(own[0] if own else "").parse_known_args(own)
+    arguments, unknown = parser(own[0] if own else "").parse_known_args(own)
     if unknown:
         near = _nearest_option(unknown[0], arguments.options)
+        near = near or f"; `fmcheck {own[0]} --help` lists them"
         raise UsageError(unknown[0], f"no such option or argument{near}")
     return arguments
 
@@ -88,7 +98,7 @@ def _nearest_option(given: str, options: Iterable[str]) -> str:
     for one, said in known.items():
         if one == name:
             return f"; did you mean `{said}`?"
-    near = nearest(name, known)
+    near = nearest(name, known, _NEAR)
     return next((near.replace(f"`{one}`", f"`{known[one]}`") for one in known if one in near), near)
 
 
@@ -193,35 +203,61 @@ class _Parser(argparse.ArgumentParser):
         """Raises UsageError."""
         where = self.prog.removeprefix("fmcheck ")
         _, wrong, choices = message.partition("invalid choice: ")
+        option = re.match(r"argument ([^:]+): ", message)
         if wrong:
             given, *known = re.findall(r"'([^']*)'|([\w-]+)(?=[,)])", choices)
             names = ["".join(one) for one in known]
-            message += nearest("".join(given), names)
-        elif self.prog == "fmcheck" and message.endswith(": COMMAND"):
-            where, message = "COMMAND", f"expected one of {', '.join(_MODULES)}, explain or rules"
+            listed = ", ".join(f"`{one}`" for one in names if one not in _OLD)
+            where = self._named(option[1]) if option else where
+            message = f"expected one of {listed}, got `{''.join(given)}`"
+            message += nearest("".join(given), names, _NEAR)
+        elif option:
+            where, message = self._named(option[1]), _plain(message[option.end() :])
+        elif message.startswith(_REQUIRED):
+            missing = message.removeprefix(_REQUIRED)
+            message = f"expected {missing}; `{self.prog} --help` shows the usage"
+            if self.prog == "fmcheck":
+                where, message = "COMMAND", f"expected one of {_EVERY}; see `fmcheck --help`"
         raise UsageError(where, message)
 
+    def _named(self, option: str) -> str:
+        """Returns an option by its long name, an argument with the command that it is of."""
+        name = option.rpartition("/")[2]
+        return name if name.startswith("-") or self.prog == "fmcheck" else f"{self.prog} {name}"
 
-def _parser(asked: str = "") -> argparse.ArgumentParser:
+
+def _plain(message: str) -> str:
+    """Returns argparse's own words for an error as the rest of fmcheck would put it."""
+    if message == "expected one argument":
+        return "expected a value after it"
+    number = re.fullmatch(r"invalid (\w+) value: '(.*)'", message)
+    if number:
+        kinds = {"int": "a whole number", "float": "a number"}
+        return f"expected {kinds.get(number[1], number[1])}, got `{number[2]}`"
+    both = re.fullmatch(r"not allowed with argument (.+)", message)
+    return f"cannot be combined with `{both[1].rpartition('/')[2]}`" if both else message
+
+
+def parser(asked: str = "") -> argparse.ArgumentParser:
     """Returns the parser of the command that is asked for, of all commands if it is none."""
-    parser = _Parser(
+    whole = _Parser(
         prog="fmcheck",
         allow_abbrev=False,
         description="Finds stale-data bugs in overlap-scheduled LLM inference engines. "
         "`fmcheck lint` reads the source; `pytest -p fmcheck` and `fmcheck.watch` watch it run.",
         epilog="`fmcheck COMMAND --help` has more on each.",
     )
-    parser.add_argument("--version", action="version", version=f"fmcheck {__version__}")
-    parser.add_argument(
+    whole.add_argument("--version", action="version", version=f"fmcheck {__version__}")
+    whole.add_argument(
         TRACEBACK, action="store_true", help="with any command: show the traceback of an error"
     )
-    parser.set_defaults(options=())
+    whole.set_defaults(options=())
     # Named here, `prog` spares a formatter, and with it the import of shutil.
-    commands = parser.add_subparsers(required=True, metavar="COMMAND", prog="fmcheck")
+    commands = whole.add_subparsers(required=True, metavar="COMMAND", prog="fmcheck")
     for name in (asked,) if asked in _MODULES else _MODULES:
         importlib.import_module(_MODULES[name]).add_to(commands)
     if asked in _MODULES:
-        return parser
+        return whole
     for name in ("explain", "rule"):
         explain = commands.add_parser(
             name, help="explain a rule, a run-time check, or a code of the linter's own"
@@ -232,7 +268,7 @@ def _parser(asked: str = "") -> argparse.ArgumentParser:
         "rules", help="list the rules, with those that are off by default"
     )
     listing.set_defaults(run=_list_rules)
-    return parser
+    return whole
 
 
 def at_least_one(text: str) -> int:

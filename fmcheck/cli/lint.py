@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 CLEAN, FOUND, FAILED = 0, 1, 2
 
-FORMATS = ("text", "json", "sarif", "github", "gitlab", "junit")
+FORMATS = ("text", "concise", "json", "sarif", "github", "gitlab", "junit")
 
 #: Said where the standard input has no name.
 NAMELESS = (
@@ -183,11 +183,15 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--output-file", type=Path, metavar="FILE", help="write findings to FILE (atomically)"
     )
-    group.add_argument("--statistics", action="store_true", help="print a per-rule count")
+    group.add_argument(
+        "--statistics",
+        action="store_true",
+        help="print a per-rule count instead of the findings",
+    )
     group.add_argument(
         "--show-suppressed",
         action="store_true",
-        help="show what comments suppress, with their reasons (text, json, sarif)",
+        help="show what comments suppress, with their reasons (text, concise, json, sarif)",
     )
     group.add_argument(
         "--color",
@@ -200,6 +204,11 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "--quiet",
         action="store_true",
         help="print findings only: no summary line, no progress",
+    )
+    group.add_argument(
+        "--watch",
+        action="store_true",
+        help="lint again whenever a file changes, until Ctrl-C",
     )
     group.add_argument(
         "--exit-zero",
@@ -227,7 +236,24 @@ def add_speed(group: argparse._ArgumentGroup) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Lints as the options say, and returns the exit status."""
+    """Lints as the options say, once or after each change, and returns the exit status."""
+    if not arguments.watch:
+        return _lint(arguments)
+    from fmcheck.cli.watch import watch
+
+    for option, given in (
+        ("-", Path("-") in arguments.paths),
+        ("--fix", arguments.fix),
+        ("--output-file", arguments.output_file),
+        ("--update-baseline", arguments.update_baseline),
+        ("--add-to-baseline", arguments.add_to_baseline),
+    ):
+        if given:
+            raise UsageError("--watch", f"cannot be combined with `{option}`")
+    return watch(arguments.paths, lambda: _lint(arguments))
+
+
+def _lint(arguments: argparse.Namespace) -> int:
     from fmcheck.lint.run.outcome import lint_paths
 
     request = request_of(arguments)
@@ -341,7 +367,7 @@ def _show(outcome: Outcome, arguments: argparse.Namespace, *, to_stderr: bool) -
     if outcome.stdin is not None and to_stderr:
         sys.stdout.buffer.write(outcome.stdin)
         sys.stdout.flush()
-    if not arguments.quiet and (arguments.format == "text" or file):
+    if not arguments.quiet and (arguments.format in ("text", "concise") or file):
         for line in _closing(outcome, arguments):
             print(line, file=stream)
 
@@ -361,10 +387,10 @@ def _rendered(outcome: Outcome, arguments: argparse.Namespace, paint: Paint) -> 
 def _text(contents: Contents, arguments: argparse.Namespace, paint: Paint) -> str:
     from fmcheck.report import text
 
+    if arguments.statistics:
+        return text.statistics(contents)
     parts = [text.render(one, contents.lines_of, paint) for one in contents.findings]
     parts += [text.render(one, contents.lines_of, paint) for one in contents.suppressed]
-    if arguments.statistics and contents.findings:
-        parts.append(text.statistics(contents) + "\n")
     return "\n".join(parts)
 
 

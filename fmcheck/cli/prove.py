@@ -6,6 +6,7 @@ import argparse
 import os
 import signal
 import sys
+import time
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -15,6 +16,8 @@ from fmcheck.errors import UsageError
 from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from fmcheck.prove.mutant import Mutant
     from fmcheck.prove.run import Asked
     from fmcheck.prove.trial import Result
@@ -58,7 +61,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     prove.add_argument(
         "paths", nargs="+", type=Path, metavar="PATH", help="a file or folder of the engine"
     )
-    which = prove.add_argument_group("which faults")
+    which = prove.add_argument_group("which mutants")
     which.add_argument(
         "--only",
         action="append",
@@ -170,9 +173,11 @@ def run(arguments: argparse.Namespace) -> int:
 class _Progress:
     """Progress on standard error: one line that is written over on a terminal, else plain lines."""
 
-    def __init__(self) -> None:
+    def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._shows = sys.stderr.isatty()
         self._survived = 0
+        self._clock = clock
+        self._started = clock()
 
     def tell(self, sentence: str) -> None:
         print(f"fmcheck prove: {printable(sentence)}", flush=True)
@@ -181,11 +186,20 @@ class _Progress:
         self._survived += not result.caught
         if self._shows:
             verdict = "caught" if result.caught else "survived"
-            line = printable(f"[{done}/{total}] {verdict} {mutant.id}")
+            line = printable(f"[{done}/{total}{self._left(done, total)}] {verdict} {mutant.id}")
             print(f"\r\x1b[K{line[:100]}", end="", file=sys.stderr, flush=True)
         elif done % max(total // MOST_LINES, 1) == 0:
-            told = f"{done:,} of {total:,} tried, {self._survived:,} survived"
+            left = self._left(done, total)
+            told = f"{done:,} of {total:,} tried, {self._survived:,} survived{left}"
             print(f"fmcheck prove: {told}", file=sys.stderr, flush=True)
+
+    def _left(self, done: int, total: int) -> str:
+        """Returns an estimate of the time left, by what the trials so far took."""
+        seconds = (self._clock() - self._started) / done * (total - done)
+        if done == total or seconds < 1:
+            return ""
+        minutes = round(seconds / 60)
+        return f", about {minutes} min left" if minutes > 1 else f", about {seconds:.0f} s left"
 
     def clear(self) -> None:
         if self._shows:

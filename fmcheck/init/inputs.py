@@ -6,6 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.init.proposal import Confidence, Key
+from fmcheck.init.relays import confidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -29,6 +30,7 @@ def input_keys(runners: Sequence[Runner], relays: Sequence[Relay]) -> Iterator[K
     by_relay = {
         re.split(r"[.\[(]", one.index)[-1].rstrip(")]")
         for relay in relays
+        if confidence(relay) is Confidence.HIGH
         for each in relay.accesses.values()
         for one in each
     }
@@ -52,6 +54,11 @@ def input_keys(runners: Sequence[Runner], relays: Sequence[Relay]) -> Iterator[K
             Confidence.MEDIUM,
             ["Are they used as indices (positions, cache slots)? Their tails must be reset then."],
         )
+
+
+def says_anything(runner: Runner) -> bool:
+    """Tells whether a fill has an input whose padded tail matters: an index, or a length."""
+    return bool(runner.holds) or any(map(_is_index, runner.names))
 
 
 def _is_index(name: str) -> bool:

@@ -106,14 +106,14 @@ def propose(tree: Tree, name: str, unmet: Callable[[Contract], Sequence[str]]) -
     found = relays.relays(tree)
     sure = [one for one in found if relays.confidence(one) is not Confidence.LOW]
     fills = graphs.runners(tree)
-    begun = running.steps(tree)
+    begun = running.steps(tree, sure)
     entries = [
         *(relays.entry(one) for one in sure[:_MOST]),
         *opaque.opaque(tree, sure[:_MOST]),
         *_owners(tree, sure),
         *owners.rings(sure[:_MOST]),
         *running.step_entries(begun),
-        *_likely(graphs.entry(one) for one in fills),
+        *_likely(graphs.entry(one) for one in fills if inputs.says_anything(one)),
         *running.lends(tree),
         *running.guards(tree),
     ]

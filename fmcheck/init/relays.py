@@ -63,10 +63,18 @@ class Relay:
             for read in self.gathered(name)
         )
 
+    def accumulates(self, name: str) -> bool:
+        """Tells whether one function that it is handed to reads rows and writes them back."""
+        by = {False: set[str](), True: set[str]()}
+        for one in self.accesses[name]:
+            if one.by is not None:
+                by[one.is_write].add(one.by.name)
+        return bool(by[False] & by[True])
+
     @property
     def carrying(self) -> Sequence[str]:
         """The buffers that carry rows from one function to another."""
-        return [name for name in self.buffers if self.carries(name)]
+        return [name for name in self.buffers if self.carries(name) and not self.accumulates(name)]
 
     @property
     def pool_parameters(self) -> Sequence[str]:
@@ -204,7 +212,10 @@ def _buffer(relay: Relay, name: str) -> Entry:
     if wrote and not read:
         why.append("no gather was found: if some modes never read it, set overwrite")
         guessed["overwrite"] = "until gathered"
-    if _STORED.search(name) or not (wrote and read):
+    if relay.accumulates(name):
+        why.append("one function reads it and writes it back: is it state that steps add to?")
+        sure = Confidence.LOW
+    elif _STORED.search(name) or not (wrote and read):
         sure = Confidence.MEDIUM if not _STORED.search(name) else Confidence.LOW
     else:
         sure = Confidence.HIGH

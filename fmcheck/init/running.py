@@ -12,6 +12,7 @@ from fmcheck.lint.source.lazy import cst
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+    from fmcheck.init.relays import Relay
     from fmcheck.init.tree import Place, Tree
 
 #: Names of functions that run one step, and of those that process the results of one.
@@ -24,10 +25,17 @@ _RESULTS = re.compile(
 _HOST = re.compile(r"\bself\.(\w+(_cpu|_host|_pinned|_np|_cpu_tensor))\s*(?::[^=\n]+)?=")
 _DEFINED = re.compile(r"\bdef (\w+)\(")
 _MOST = 6
+_MOST_CALLED = 24
 
 
-def steps(tree: Tree) -> Sequence[Place]:
-    """Returns the functions that an endless loop calls, and that run a step by their names."""
+def steps(tree: Tree, relays: Sequence[Relay]) -> Sequence[Place]:
+    """Returns the functions that run a step, by their names.
+
+    A `while` loop calls them, or their class writes or gathers rows of a relay.
+    """
+    users = {
+        one.place.class_ for relay in relays for each in relay.accesses.values() for one in each
+    }
     called: dict[str, set[str]] = {}
     for place in tree.places((("while ",), ("run_", "execute_", "launch_", "step(", "forward_"))):
         for node in place.function.nodes:
@@ -45,7 +53,12 @@ def steps(tree: Tree) -> Sequence[Place]:
             is_called = place.owner in owners or ("" in owners and _works(place))
             if place.function.name == name and place.owner and is_called:
                 found.append(place)
-    return found
+    for source in tree.sources:
+        names = {name for name in _DEFINED.findall(source.text) if _STEP.match(name)} - {"step"}
+        for place in source.places((tuple(f"def {name}(" for name in names),)) if names else ():
+            if place.class_ in users and place.function.name in names and _works(place):
+                found.append(place)
+    return list(dict.fromkeys(found))
 
 
 def _works(place: Place) -> bool:
@@ -57,7 +70,7 @@ def step_entries(begun: Sequence[Place]) -> Iterator[Entry]:
     """Yields an entry for the functions that begin a step."""
     for place in begun[:_MOST]:
         node = place.function.node.name
-        why = ("It is called in a `while` loop: does each call begin a step?",)
+        why = ("Does each call begin a step?",)
         keys = {"functions": [place.name]}
         yield Entry("steps", dict(keys), place.at(node), Confidence.MEDIUM, why)
 
@@ -65,6 +78,12 @@ def step_entries(begun: Sequence[Place]) -> Iterator[Entry]:
 def launch_keys(tree: Tree, begun: Sequence[Place]) -> Iterator[Key]:
     """Yields what the host does between two steps."""
     per_step = [place.name for place in begun]
+    for place in begun[:_MOST]:
+        called = (place.function.called(call) for call in place.function.calls)
+        per_step += [
+            f"{place.class_}.{one.name}" for one in called if one is not None and one.calls
+        ]
+    per_step = list(dict.fromkeys(per_step))[:_MOST_CALLED]
     if per_step:
         yield Key(
             "launches",
@@ -72,7 +91,7 @@ def launch_keys(tree: Tree, begun: Sequence[Place]) -> Iterator[Key]:
             per_step,
             begun[0].at(begun[0].function.node.name),
             Confidence.MEDIUM,
-            ["They run each step and must not wait for the device. Add what they call."],
+            ["The steps and what they call: which of them must not wait for the device?"],
         )
     endings: dict[str, str] = {}
     for source in tree.sources:

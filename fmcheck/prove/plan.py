@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     from fmcheck.prove.names import Names
     from fmcheck.prove.tree import Tree
 
+#: A longer message than this is no sentence.
+MOST_WORDS = 300
 #: Files that test an engine, and are none of it.
 TESTS = ("test_*.py", "*_test.py", "conftest.py")
 
@@ -163,7 +165,13 @@ def _tree(path: Path, name: str) -> Tree:
     try:
         return Tree(decode(read(path)).source, name)
     except (OSError, SyntaxError, UnicodeDecodeError, LookupError, ParserSyntaxError) as err:
-        raise UsageError(str(path), f"cannot be read as Python: {err}") from err
+        raise UsageError(str(path), f"cannot be read as Python: {_first_line(err)}") from err
+
+
+def _first_line(err: Exception) -> str:
+    """Returns an error's own words; of a lookup in a tree they are a whole file."""
+    first = str(err).partition("\n")[0]
+    return first if len(first) < MOST_WORDS else type(err).__name__
 
 
 def _mutants(roots: dict[Path, Path], names: Names, selection: Selection) -> Iterator[Mutant]:

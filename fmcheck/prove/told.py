@@ -22,6 +22,15 @@ COLUMNS = (
 )
 
 
+#: Why a mutant may survive although nothing is wrong with the tests or with the contract.
+_HARMLESS = (
+    "A survivor may be harmless: a later write or another fence does the same, no test reaches the",
+    "mode in which it matters, or the changed line makes no difference (an equivalent mutant).",
+    "Where that is so, list it with a reason in the file of --known; else a test or an entry of",
+    "the contract is missing.",
+)
+
+
 def caught_by(result: Result) -> str:
     """Returns in one line what noticed a mutant: rules, checks with a test, tests by themselves."""
     parts = [", ".join(dict.fromkeys(result.lint))] if result.lint else []
@@ -53,6 +62,8 @@ def text(proof: Proof, *, verbose: bool) -> str:
         if chosen:
             lines += ["", f"{title}:"]
             lines += [line for one in chosen for line in _told(one)]
+    if any(one.survived for one in proof.verdicts):
+        lines += ["", *_HARMLESS]
     if proof.unimported:
         lines += ["", f"no test imports: {', '.join(map(_short, proof.unimported))}"]
     for one in proof.stale:

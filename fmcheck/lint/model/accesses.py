@@ -20,6 +20,10 @@ if TYPE_CHECKING:
 
 #: In-place methods that read nothing of what they write.
 OVERWRITING = frozenset(("copy_", "fill_", "zero_"))
+#: The nodes that touch a buffer, or bind what does.
+_NOTED = frozenset(
+    ("AnnAssign", "Assign", "Attribute", "AugAssign", "Call", "Del", "Slice", "Subscript")
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,17 +73,20 @@ class Accesses:
         self._bounds: set[str] = set()
         subscripts: list[cst.Subscript] = []
         self._is_told = False
-        for node in walk(function.node):
-            if isinstance(node, cst.Attribute) and relays.declares(node.attr.value):
-                self._is_told = True
-            if isinstance(node, cst.Subscript):
+        nodes = walk(function.node)
+        for node in nodes:
+            if node.__class__.__name__ not in _NOTED:
+                continue
+            if isinstance(node, cst.Attribute):
+                self._is_told = self._is_told or relays.declares(node.attr.value)
+            elif isinstance(node, cst.Subscript):
                 subscripts.append(node)
             elif isinstance(node, cst.Call):
                 self._calls.append(node)
             self._note(node)
         found = [access for node in subscripts for access in self._subscript(node)]
         found += [access for node in self._calls for access in self._call(node)]
-        order = {id(node): number for number, node in enumerate(walk(function.node))}
+        order = {id(node): number for number, node in enumerate(nodes)}
         self.all: Sequence[Access] = sorted(found, key=lambda one: order[id(one.node)])
 
     @property

@@ -60,3 +60,15 @@ def _values(value: cst.CSTNode | None, function: Function) -> Iterator[cst.CSTNo
         yield from function.names.values(value.value)
     elif value is not None:
         yield value
+
+
+def orders_streams(function: Function, followed: int = 0) -> bool:
+    """Tells whether a function may wait for anything, or have a stream wait."""
+    if function.orders is None:
+        function.orders = False  # of one that calls itself
+        streams = streams_of(function)
+        function.orders = bool(streams.waits) or any(
+            callee is not None and followed < MOST_CALLS and orders_streams(callee, followed + 1)
+            for callee in map(function.called, function.calls)
+        )
+    return function.orders

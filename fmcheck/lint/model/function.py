@@ -27,6 +27,10 @@ class Function:
         self.memo: dict[object, object] = {}
         #: Whether each call of it waits on the host, as `effects.py` finds it.
         self.waits: bool | None = None
+        #: Whether a call of it may order streams, or wait.
+        self.orders: bool | None = None
+        #: Whether its streams are being worked out for one that enters it.
+        self.entering = False
 
     @property
     def module(self) -> Module:
@@ -46,7 +50,7 @@ class Function:
     @cached_property
     def calls(self) -> Sequence[cst.Call]:
         """Every call of its body."""
-        return [node for node in self.nodes if isinstance(node, cst.Call)]
+        return [node for node in self.nodes if type(node) is cst.Call]
 
     def calls_of(self, *names: str) -> Iterator[cst.Call]:
         """Yields its calls of functions with these dotted names, imports looked through."""

@@ -25,7 +25,12 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.module import Part
 
 #: Methods of a tensor or array that set its values.
-WRITES = frozenset({"copy_", "fill_", "zero_", "fill", "add_", "sub_", "mul_"})
+WRITES = frozenset(
+    {
+        *("copy_", "fill_", "zero_", "fill", "add_", "sub_", "mul_"),
+        *("exponential_", "normal_", "random_", "uniform_"),
+    }
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -123,6 +128,8 @@ class Pinned:
     ) -> Iterator[Touch]:
         if any(isinstance(one, cst.Attribute) and one.attr.value == "gpu" for one in walk(touched)):
             return  # the device's half of a pair
+        if any(isinstance(one, cst.FormattedString) for one in walk(touched)):
+            return  # which entry of a dict that is, nobody knows
         code = streams.part.code
         parts = {
             (

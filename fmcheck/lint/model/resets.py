@@ -23,24 +23,34 @@ if TYPE_CHECKING:
     from fmcheck.lint.model.fills import Filling, Write
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.model.names import Region
+    from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Family, Module
     from fmcheck.lint.source.words import Words
 
 #: What stands in a class, or in a function beside one, that resets a buffer.
 RESETTING = (
-    *("zero", "fill_", "fill(", "foreach_", "reset(", "reset_", "clear(", "scrub"),
+    *("zero_", "_zero", ".zero(", " zero(", "fill_", "fill(", "foreach_"),
+    *("reset(", "reset_", "clear(", "scrub"),
     *(":] =", ":*] = 0", ":*] = 1", ":*] = -", ":*] = False", ":*] = True", ":*] = self."),
 )
 #: What stands in every function that copies to the front of a buffer: an AND of ORs.
 FRONT = (
-    ("[:", "[0:", "[ :", ", :", "narrow("),
-    ("copy_", "_copy(", "[:*] =", "[0:*] =", ", :*] =", "out=*[:"),
+    ("[:?", "[: ?", "[0:?", "[0: ?", "[ :", ", :?", ", : ?", "narrow("),
+    (
+        *("copy_", "_copy(", "out=*[:"),
+        *("[:?*] = ", "[: ?*] = ", "[0:?*] = ", "[0: ?*] = ", ", :?*] = ", ", : ?*] = "),
+    ),
 )
 #: What stands in every class that has to do with graphs, or with batches that are padded.
 GRAPHS = ("graph", "Graph", "replay", "Replay", "capture", "raw_", "padded_", "_padded")
 #: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
 #: unless it fills a buffer that the contract names.
-_IN_PLACE = re.compile(r"\b(?:copy_|zero_|fill_)[\s\\)]*\(")
+_IN_PLACE = re.compile(rb"\b(?:copy_|zero_|fill_)[\s\\)]*\(")
+
+
+def writes_in_place(file: File) -> bool:
+    """Tells whether a file has any of a tensor's own ways to write."""
+    return file.holds(("copy_", "zero_", "fill_")) and _IN_PLACE.search(file.raw) is not None
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +79,7 @@ class Group:
     @cached_property
     def has_tensors(self) -> bool:
         """Tells whether the module has any of a tensor's own ways to write."""
-        return _IN_PLACE.search(self._family.module.text) is not None
+        return writes_in_place(self._family.module.file)
 
     def candidates(self) -> Iterator[Filling]:
         """Yields the functions that may leave a tail stale."""

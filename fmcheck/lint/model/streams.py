@@ -14,6 +14,7 @@ from fmcheck.lint.model.expressions import dotted, last_name, literal_elements
 from fmcheck.lint.model.names import ANY, squeezed
 from fmcheck.lint.model.vocabulary import (
     COPIES,
+    ENTERS,
     LAUNCHES,
     ON_HOST,
     ORDERING,
@@ -110,11 +111,10 @@ class Streams:
         self._held: dict[str, set[str]] = {}
         self.order: dict[CSTNode, int] = {node: order for order, node in enumerate(function.nodes)}
         for node in self.order:
-            if isinstance(node, cst.With):
+            if type(node) is cst.With:
                 self._note_context(node)
-        for node, order in self.order.items():
-            if isinstance(node, cst.Call):
-                self._note_call(node, order)
+        for call in function.calls:
+            self._note_call(call, self.order[call])
 
     @property
     def flow(self) -> Flow:
@@ -283,11 +283,46 @@ class Streams:
             if isinstance(item.item, cst.Call) and last_name(item.item.func) == "graph":
                 # Whoever enters a capture waits for the whole device.
                 self.waits.append(Wait(item.item, ANYTHING, ANYTHING, self.order[item]))
-            named = entered_stream(item.item)
+            named = (
+                entered_stream(item.item)
+                or self._entered_by_name(item.item)
+                or self._entered_by_helper(item.item)
+            )
             if named is not None:
                 text = self.text(named).removesuffix("_ctx").removesuffix("_context")
                 start = self.order[node.body]
                 self.contexts.append(Context(node, named, text, start, self.end(node.body)))
+
+    def _entered_by_name(self, item: CSTNode) -> CSTNode | None:
+        """Returns the stream of a context that a local name stands for.
+
+        Of a choice, as between a stream's context and `nullcontext()`, it is the stream.
+        """
+        values = self.names.values(item.value) if isinstance(item, cst.Name) else ()
+        for one in (either for value in values for either in _either(value)):
+            named = entered_stream(one)
+            if named is not None:
+                return named
+        return None
+
+    def _entered_by_helper(self, item: CSTNode) -> CSTNode | None:
+        """Returns the stream that a context manager of the same file makes current around `yield`.
+
+        Only one of the object's own attributes: another name is none of the caller's.
+        """
+        if not isinstance(item, cst.Call) or "stream" not in last_name(item.func):
+            return None
+        callee = self.function.called(item)
+        if callee is None or callee.entering:
+            return None
+        callee.entering = True  # of one that enters itself
+        inner = streams_of(callee)
+        callee.entering = False
+        yields = [order for node, order in inner.order.items() if isinstance(node, cst.Yield)]
+        for one in inner.contexts:
+            if any(map(one.holds, yields)) and (dotted(one.item) or "").startswith("self."):
+                return one.item
+        return None
 
     def _note_call(self, call: cst.Call, order: int) -> None:
         word = last_name(call.func)
@@ -343,7 +378,7 @@ def entered_stream(item: CSTNode) -> CSTNode | None:
     if isinstance(item, cst.Call) and item.args:
         first = item.args[0].value
         is_path = isinstance(first, (cst.SimpleString, cst.FormattedString))
-        return None if is_path or last_name(item.func) not in ("stream", "StreamContext") else first
+        return None if is_path or not ENTERS.search(last_name(item.func)) else first
     return item if looks_like_context(last_name(item)) else None
 
 

@@ -24,10 +24,17 @@ RESET_WORDS = ("zero", "reset", "clear", "scrub")
 #: Functions that run before the first replay: what they set, a replay has overwritten since.
 BEFORE_REPLAY = ("__init__", "__post_init__", "*capture*", "*warmup*", "*warm_up*")
 #: Words of which one stands where a stream is entered.
-ENTERED = (".stream(", " stream(", "StreamContext", "stream_ctx", "stream_context")
+ENTERED = (
+    *(".stream(", " stream(", "StreamContext", "stream_ctx", "stream_context", "stream_switch("),
+    *("stream_guard(", "with self*_stream():"),
+)
+#: Names of functions that make the stream current which they are handed.
+ENTERS = re.compile(r"^(StreamContext|(\w+_)?stream(_(switch|context|ctx|guard))|stream)$")
 #: Names of functions that order work for their caller, or wait for it.
 ORDERING = re.compile(
-    r"(^|_)(sync|synchronize|wait|fence|barrier)(_|$)|(^|_)join_|_join(_|$)", re.IGNORECASE
+    r"^(?!_?(is|has|should|needs|use|can)_)"
+    r"(.*_)?((sync|synchronize|wait|fence|barrier)(_|$)|join_|(?<=_)join$)",
+    re.IGNORECASE,
 )
 #: Methods that wait for the stream or event that they name.
 WAITS = frozenset({"query", "synchronize", "wait", "wait_event", "wait_stream"})

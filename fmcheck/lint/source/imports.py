@@ -45,7 +45,7 @@ def imports(text: str, cuts: Cuts) -> Iterator[Import]:
     """Yields every name that an import of a module makes, wherever it stands."""
     if "\\\n" in text:
         text = _CONTINUED.sub(lambda found: " " * len(found[0]), text)  # offsets stay
-    for match in _STATEMENT.finditer(text):
+    for match in _statements(text):
         if cuts.is_in_string(match.start("indent")):
             continue
         before = text[text.rfind("\n", 0, match.start()) + 1 : match.start()]
@@ -64,3 +64,20 @@ def imports(text: str, cuts: Cuts) -> Iterator[Import]:
             else:
                 top = name.partition(".")[0]
                 yield Import(top, top, "", indent)
+
+
+def _statements(text: str) -> Iterator[re.Match[str]]:
+    """Yields the imports of a text, of which only the lines that hold the word are looked at."""
+    done, at = 0, text.find("import")
+    while at >= 0:
+        start = max(done, text.rfind("\n", 0, at) + 1)
+        done = text.find("\n", at)
+        done = done if done >= 0 else len(text)
+        for match in _STATEMENT.finditer(text, start, done):
+            if (match["names"] or "").startswith("("):
+                # The bracket may be closed on another line.
+                whole = _STATEMENT.match(text, match.start())
+                match = whole if whole is not None else match
+                done = max(done, match.end())
+            yield match
+        at = text.find("import", done)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
+from collections import Counter
 from functools import cached_property
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,7 +14,7 @@ from fmcheck.lint.source.imports import imports
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.text import line_starts, split_lines
 from fmcheck.lint.source.walking import walk
-from fmcheck.lint.source.words import stand
+from fmcheck.lint.source.words import renamed, stand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -162,7 +163,7 @@ class Module:
 
     def families_with(self, words: Words) -> Iterator[Family]:
         """Yields the top-level slices in whose text the words stand."""
-        wanted = self._renamed(words)
+        wanted = self.renamed(words)
         if self.is_whole and not stand(wanted, self.text, 0, len(self.text)):
             return
         for family in self.families:
@@ -172,9 +173,9 @@ class Module:
     def parts_with(self, words: Words) -> Iterator[Part]:
         """Yields the functions, methods and other statements in whose slices the words stand."""
         for family in self.families_with(words):
-            yield from family.near(self._renamed(words))
+            yield from family.near(self.renamed(words))
 
-    def _renamed(self, words: Words) -> Words:
+    def renamed(self, words: Words) -> Words:
         """Returns the words with the names that imports give to what they are about."""
         known = self.memo.setdefault("renamed", {})
         if words not in known:
@@ -184,11 +185,17 @@ class Module:
 
     def _other_names(self, group: Iterable[str]) -> tuple[str, ...]:
         found = dict.fromkeys(group)
-        for one in self.imports:
-            is_named = any(word in one.name for word in group)
-            if not is_named and any(word in one.target for word in group):
-                found[one.name] = None
+        for word in group:
+            for one in self.imports if word.partition("*")[0] in self._targets else ():
+                other = renamed(word, one.name, one.target)
+                if other is not None and not any(known in one.name for known in group):
+                    found[other] = None
         return tuple(found)
+
+    @cached_property
+    def _targets(self) -> str:
+        """All that the imports stand for, in one text."""
+        return "\n".join(one.target for one in self.imports)
 
     # Functions by name.
 
@@ -333,10 +340,15 @@ class Stretch:
             CutError: if it does not parse by itself.
             TooDeepError: if it nests too deeply to be parsed.
         """
-        from fmcheck.lint.source.tree import Tree
+        from fmcheck.lint.source.tree import KEPT, Tree
 
+        text, kept = self.text + self._after, KEPT.get()
         try:
-            return Tree(self.text + self._after, self._before)
+            if kept is not None:
+                return kept.tree(
+                    text, self._before, self.module.memo.setdefault("trees", Counter())
+                )
+            return Tree(text, self._before)
         except cst.ParserSyntaxError as err:
             raise CutError from err
 

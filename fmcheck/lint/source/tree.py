@@ -6,6 +6,8 @@ Places are worked out for a tree when somebody first asks for one: most trees ha
 from __future__ import annotations
 
 import re
+from contextlib import contextmanager
+from contextvars import ContextVar
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -16,6 +18,8 @@ from fmcheck.lint.source.cuts import TooDeepError
 from fmcheck.lint.source.walking import children, walk
 
 if TYPE_CHECKING:
+    from collections import Counter
+    from collections.abc import Iterator
     from types import TracebackType
 
 #: Deeper than this an expression may end libcst, and its process with it.
@@ -56,7 +60,9 @@ class Tree:
         self._before = len(before)
         # libcst drops a form feed that is followed by code.
         self._fed = [match.start() for match in _FORM_FEED.finditer(text)] if "\f" in text else []
-        self.root = cst.parse_module(before + (_FORM_FEED.sub("", text) if self._fed else text))
+        source = before + (_FORM_FEED.sub("", text) if self._fed else text)
+        with _unvalidated():
+            self.root = cst.parse_module(source)
 
     @cached_property
     def parents(self) -> dict[cst.CSTNode, cst.CSTNode]:
@@ -64,7 +70,8 @@ class Tree:
         return {child: node for node in walk(self.root) for child in children(node)}
 
     @cached_property
-    def _places(self) -> dict[cst.CSTNode, tuple[int, int]]:
+    def _places(self) -> dict[int, tuple[int, int]]:
+        """Where each node starts and ends, by its `id`: to hash a node takes a call."""
         state = _Placing(
             default_indent=self.root.default_indent, default_newline=self.root.default_newline
         )
@@ -73,7 +80,7 @@ class Tree:
 
     def place(self, node: cst.CSTNode) -> tuple[int, int]:
         """Returns where a node starts and ends, as offsets in the slice."""
-        start, end = self._places[node]
+        start, end = self._places[id(node)]
         return self._offset(start), self._offset(end)
 
     def _offset(self, at: int) -> int:
@@ -81,6 +88,48 @@ class Tree:
         for number in self._fed:
             at += number <= at
         return at
+
+
+#: What asks a node whether it is valid; kept here, for two threads may parse at once.
+_ASKS = cst.CSTNode.__post_init__
+
+
+@contextmanager
+def _unvalidated() -> Iterator[None]:
+    """Has libcst's parser not ask each node that it makes whether it is valid: a fifth of its time.
+
+    What parses is valid. Nodes that a fix makes are asked as ever.
+    """
+    setattr(cst.CSTNode, "__post_init__", lambda node: None)  # noqa: B010, mypy knows better
+    try:
+        yield
+    finally:
+        setattr(cst.CSTNode, "__post_init__", _ASKS)  # noqa: B010
+
+
+class Kept:
+    """Trees of slices that were parsed before, for whoever checks a file again and again.
+
+    Two slices of one text in one module are two trees; `used` counts those that it has.
+    """
+
+    def __init__(self, most: int = 4000) -> None:
+        self._most = most
+        self._trees: dict[tuple[str, str, int], Tree] = {}
+
+    def tree(self, text: str, before: str, used: Counter[tuple[str, str]]) -> Tree:
+        """Returns the tree of a slice, parsed now if it must be."""
+        key = text, before, used[text, before]
+        found = self._trees.pop(key, None) or Tree(text, before)
+        self._trees[key] = found
+        used[text, before] += 1
+        while len(self._trees) > self._most:
+            del self._trees[next(iter(self._trees))]
+        return found
+
+
+#: Where trees are kept, if anybody wants them again: a language server does.
+KEPT: ContextVar[Kept | None] = ContextVar("KEPT", default=None)
 
 
 class _Recording:
@@ -107,9 +156,9 @@ class _Recording:
         trace: TracebackType | None,
     ) -> None:
         places = self._state.places
-        start = self._start if self._first is None else places[self._first][0]
-        end = self._state.at if self._last is None else places[self._last][1]
-        places[self._node] = start, end
+        start = self._start if self._first is None else places[id(self._first)][0]
+        end = self._state.at if self._last is None else places[id(self._last)][1]
+        places[id(self._node)] = start, end
 
 
 class _Placing(CodegenState):
@@ -118,7 +167,7 @@ class _Placing(CodegenState):
     def __init__(self, default_indent: str, default_newline: str) -> None:
         super().__init__(default_indent=default_indent, default_newline=default_newline)
         self.at = 0
-        self.places: dict[cst.CSTNode, tuple[int, int]] = {}
+        self.places: dict[int, tuple[int, int]] = {}
         self._started: list[int] = []
 
     def add_indent_tokens(self) -> None:
@@ -132,8 +181,7 @@ class _Placing(CodegenState):
 
     def after_codegen(self, node: cst.CSTNode) -> None:
         start = self._started.pop()
-        if node not in self.places:
-            self.places[node] = start, self.at
+        self.places.setdefault(id(node), (start, self.at))
 
     def pop_trailing_newline(self) -> None:
         pass

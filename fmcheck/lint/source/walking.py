@@ -81,7 +81,7 @@ def walk(root: cst.CSTNode) -> list[cst.CSTNode]:
                     below.append(value)
                 elif value.__class__ is list or value.__class__ is tuple:
                     below += value
-                elif isinstance(value, cst.CSTNode):
+                elif value is not None and isinstance(value, cst.CSTNode):
                     _fields(value.__class__)
                     below.append(value)
             below.reverse()
@@ -99,7 +99,7 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
             found.append(value)
         elif value.__class__ is tuple or value.__class__ is list:
             found += value
-        elif isinstance(value, cst.CSTNode):
+        elif value is not None and isinstance(value, cst.CSTNode):
             found.append(value)
     return found
 

@@ -1,7 +1,7 @@
 """Words in source text: what a rule declares, and the engine looks for before it parses.
 
-What a rule declares is an AND of ORs. A word may hold a `*`, which is anything on the same line:
-`[:*] =`.
+What a rule declares is an AND of ORs. A word may hold a `*`, which is anything on the same line,
+and a `?`, which is a letter, a digit, `_` or an opening bracket: `[:?*] =` is not `x[:, 0] =`.
 """
 
 from __future__ import annotations
@@ -24,21 +24,40 @@ def stand(words: Words, text: str, start: int, end: int) -> bool:
 
 
 def _stands(word: str, text: str, start: int, end: int) -> bool:
-    if "*" not in word:
+    pattern = _pattern(word)
+    if pattern is None:
         return text.find(word, start, end) >= 0
-    return _pattern(word).search(text, start, end) is not None
+    return pattern.search(text, start, end) is not None
 
 
 def may_stand(word: str, raw: bytes) -> bool:
-    """Tells whether a word may stand in bytes: of one with a `*`, whether its pieces do."""
-    if "*" not in word:
-        return word.encode() in raw
-    return all(piece.encode() in raw for piece in word.split("*"))
+    """Tells whether a word may stand in bytes: of one with a `*` or `?`, whether its pieces do."""
+    return all(piece in raw for piece in _pieces(word))
 
 
-@lru_cache(maxsize=512)
-def _pattern(word: str) -> re.Pattern[str]:
-    return re.compile("[^\\n]*?".join(map(re.escape, word.split("*"))))
+def renamed(word: str, name: str, target: str) -> str | None:
+    """Returns the word as a module has it that imports `target` as `name`; None if it is the same.
+
+    `cuda*Event` is `tc*Event` after `import torch.cuda as tc`, and `Event` where that is imported.
+    """
+    head, sign, rest = word.partition("*")
+    if head not in target or head in name:
+        return None
+    return name + sign + rest if sign and not _stands(word, target, 0, len(target)) else name
+
+
+@lru_cache(maxsize=1024)
+def _pieces(word: str) -> tuple[bytes, ...]:
+    return tuple(piece.encode() for piece in re.split(r"[*?]", word) if piece)
+
+
+@lru_cache(maxsize=1024)
+def _pattern(word: str) -> re.Pattern[str] | None:
+    """Returns what finds a word with signs of its own, None for a plain one."""
+    if "*" not in word and "?" not in word:
+        return None
+    signs = {"*": "[^\\n]*?", "?": r"[\w(\[{]"}
+    return re.compile("".join(signs.get(one) or re.escape(one) for one in word))
 
 
 def whole_words(word: str, text: str) -> Iterator[int]:

@@ -140,6 +140,9 @@ class CallHold:
         if self._missing and not self._found:
             self._problem(f"found none of its functions: no {', no '.join(self._missing)}")
 
+    def begin_test(self) -> None:
+        """Another test begins."""
+
     def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
         """Returns `function` with its calls told of, None if the contract does not fit it."""
         raise NotImplementedError

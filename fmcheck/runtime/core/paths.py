@@ -17,11 +17,10 @@ from collections.abc import Mapping
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
-import numpy as np
-
 from fmcheck.errors import nearest
 
 if TYPE_CHECKING:
+    import numpy as np
     import numpy.typing as npt
 
 Bindings: TypeAlias = Mapping[str, Any]
@@ -160,6 +159,8 @@ def as_rows(found: list[Any]) -> npt.NDArray[np.int64]:
 
     Integers, sequences of them, slices with both ends, arrays and tensors.
     """
+    import numpy as np  # loaded with the engine: a session that imports none needs it not
+
     parts = [np.asarray(_on_host(value), np.int64).reshape(-1) for value in found]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 

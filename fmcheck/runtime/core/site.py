@@ -52,6 +52,7 @@ class Sites:
     def __init__(self) -> None:
         self._outside: dict[str, bool] = {}
         self._numbers: dict[tuple[int, int, int, int], int] = {}
+        self._places: dict[tuple[int, int, int, int], int] = {}
         self._sites: list[Site] = [_UNKNOWN]
         # Keeps what is known by its id alive, so that no other code gets that id.
         self._codes: list[CodeType] = []
@@ -69,7 +70,19 @@ class Sites:
         if frame is None:
             return 0
         caller = self._outward(frame.f_back)
-        # By id: code that Dynamo rewrote may hold a slice, and then it has no hash.
+        # By id: code that Dynamo rewrote may hold a slice, and then it has no hash. By instruction:
+        # a frame's line is looked for from its function's first one on.
+        if caller is None:
+            place = id(frame.f_code), frame.f_lasti, 0, 0
+        else:
+            place = id(frame.f_code), frame.f_lasti, id(caller.f_code), caller.f_lasti
+        number = self._places.get(place)
+        if number is None:
+            number = self._places[place] = self._number_of(frame, caller)
+        return number
+
+    def _number_of(self, frame: FrameType, caller: FrameType | None) -> int:
+        """Returns the number of a line and of the one that called it, which is theirs from then."""
         key = (id(frame.f_code), frame.f_lineno, id(caller and caller.f_code), _line(caller))
         number = self._numbers.get(key)
         return self._remember(key, frame, caller) if number is None else number

@@ -187,7 +187,7 @@ class FillHold:
         def fill(*args: Any, **kwargs: Any) -> Any:
             opened = None
             if self.tally.active:
-                with contained(self.tally, _CODE):
+                with contained(self.tally, _CODE), _unheard():
                     opened = self._opened(signature, args, kwargs, site)
             if opened is None:
                 return method(*args, **kwargs)
@@ -196,9 +196,9 @@ class FillHold:
                 result = method(*args, **kwargs)
             finally:
                 _open.stack.remove(opened)
-                with contained(self.tally, _CODE):
+                with contained(self.tally, _CODE), _unheard():
                     opened.leave()
-            with contained(self.tally, _CODE):
+            with contained(self.tally, _CODE), _unheard():
                 self._end(opened, result)
             return result
 
@@ -245,7 +245,7 @@ class FillHold:
         @functools.wraps(method)
         def settle(*args: Any, **kwargs: Any) -> Any:
             if self.tally.active:
-                with contained(self.tally, _CODE):
+                with contained(self.tally, _CODE), _unheard():
                     self._settle()
             return method(*args, **kwargs)
 
@@ -321,6 +321,13 @@ class FillHold:
                     notes=what.notes(found),
                 )
             )
+
+
+def _unheard() -> Any:
+    """Keeps what is looked up here from function modes: each would cost a call in Python."""
+    import torch
+
+    return torch._C.DisableTorchFunction()
 
 
 def _definition(method: Callable[..., Any]) -> Site:

@@ -126,7 +126,7 @@ class HostTail:
 
     def seal(self, trace: Trace) -> None:
         """Takes over which elements were written, now that the fill is over."""
-        written, perhaps = (one.numpy() for one in trace.marks())
+        written, perhaps = trace.marks_on_host()
         changed = self._array != self._before
         if (changed & ~written & ~perhaps).any():
             self._unseen[self._tensor] = True

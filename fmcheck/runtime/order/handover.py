@@ -139,27 +139,29 @@ class Handover:
 
     def after(self, call: Call) -> None:
         """Judges the accesses of a call."""
-        lane = self.fences.host if call.host else call.lane
-        site = call.site(self.fences.tally.sites)
+        fences = self.fences
+        lane = fences.host if call.host else call.lane
+        moment = fences.tally.moments.on(lane.name, call.site(fences.tally.sites))
+        now = lane, fences.time(lane), moment
         for tensor in call.reads:
             memory = self.memory_of(tensor)
             if not memory.left_out:
-                late = self._touch(memory, tensor, lane, site, call)
-                if call.name in READS and tensor is call.args[0]:
+                late = self._touch(memory, tensor, now, call)
+                if call.plan.name in READS and tensor is call.args[0]:
                     late.extent = picked(READS, call.name, call.args)
-                late.is_loose = not call.plan.of_torch or call.name in PARTLY
+                late.is_loose = not call.plan.of_torch or call.plan.name in PARTLY
                 self._read(memory, late)
         for tensor in call.writes:
             memory = self.memory_of(tensor)
             if not memory.left_out:
-                late = self._touch(memory, tensor, lane, site, call)
-                if call.name not in WRITES or self._picks(memory, late, call):
+                late = self._touch(memory, tensor, now, call)
+                if call.plan.name not in WRITES or self._picks(memory, late, call):
                     self._write(memory, late)
-        if call.fills:
+        if call.plan.fills:
             for tensor in call.made:
                 memory = self.memory_of(tensor)
                 if not memory.left_out:
-                    self._write(memory, self._touch(memory, tensor, lane, site, call))
+                    self._write(memory, self._touch(memory, tensor, now, call))
 
     def _picks(self, memory: Memory, late: Touch, call: Call) -> bool:
         """Lets a touch be what an index picks; tells whether that is anything for certain."""
@@ -173,14 +175,14 @@ class Handover:
         return True
 
     def _touch(
-        self, memory: Memory, tensor: torch.Tensor, lane: Lane, site: int, call: Call
+        self, memory: Memory, tensor: torch.Tensor, now: tuple[Lane, int, int], call: Call
     ) -> Touch:
-        fences = self.fences
-        is_copy = call.is_async_copy
-        if memory.on_host and not is_copy:
-            lane = fences.host
-        moment = fences.tally.moments.on(lane.name, site)
-        return _touch(tensor, lane, fences.time(lane), moment, is_copy)
+        lane, count, moment = now
+        if memory.on_host and not call.is_async_copy and lane is not self.fences.host:
+            lane = self.fences.host
+            count = self.fences.time(lane)
+            moment = self.fences.tally.moments.on(lane.name, call.site(self.fences.tally.sites))
+        return _touch(tensor, lane, count, moment, call.is_async_copy)
 
     def memory_of(self, tensor: torch.Tensor) -> Memory:
         """Returns what is known of a tensor's storage, for as long as that lives."""
@@ -196,21 +198,23 @@ class Handover:
 
     def _read(self, memory: Memory, late: Touch) -> None:
         for early in memory.writes:
-            if self._clash(early, late):
+            if early.lane is not late.lane and self._clash(early, late):
                 self._report("write-read", memory, early, late)
                 break
         self._remember(memory.reads, late)
 
     def _write(self, memory: Memory, late: Touch) -> None:
         for early in memory.writes:
-            if self._clash(early, late):
+            if early.lane is not late.lane and self._clash(early, late):
                 self._report("write-write", memory, early, late)
                 break
         for early in memory.reads:
+            if early.lane is late.lane:
+                continue
             if self._clash(early, late) and not self._may_be_masked(early, late):
                 self._report("read-write", memory, early, late)
                 break
-        if late.extent is None:
+        if late.extent is None and memory.writes:
             memory.writes = [one for one in memory.writes if not late.covers(one)]
         self._remember(memory.writes, late)
         memory.out = False
@@ -227,6 +231,9 @@ class Handover:
 
     def _remember(self, kept: list[Touch], late: Touch) -> None:
         """Keeps an access; it stands for earlier ones of its lane that it covers."""
+        if len(kept) == 1 and kept[0].lane is late.lane and late.covers(kept[0]):
+            kept[0] = late
+            return
         if kept:
             kept[:] = [one for one in kept if one.lane is not late.lane or not late.covers(one)]
             if len(kept) == _REMEMBERED:

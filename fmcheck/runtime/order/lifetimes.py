@@ -131,7 +131,7 @@ class Lifetimes:
             self._copied(call, use)
 
     def _home(self, tensor: torch.Tensor) -> Home:
-        return self.homes.of(tensor, self.tally.sites.frame())
+        return self.homes.of(tensor, self.tally.sites)
 
     def _make(self, call: Call, tensor: torch.Tensor) -> None:
         """Notes whose memory an operator's new tensor is; a factory is heard when it is called."""
@@ -140,7 +140,7 @@ class Lifetimes:
             return
         operands = call.reads or list(homes.tensors_in(call.args[:1]))
         if operands:
-            homes.made(tensor, homes.from_operands(map(self._home, operands)))
+            homes.derive(tensor, operands, self._home)
 
     def _send(self, call: Call, tensor: torch.Tensor) -> None:
         """A copy by `to`: from the host to the device, or the other way."""

@@ -26,13 +26,16 @@ from fmcheck.runtime.core.containment import broke, contained, made_once
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.core.unfollowed import is_here
 from fmcheck.runtime.order import virtual
-from fmcheck.runtime.steps.homes import FactoryMode, passes_on
+from fmcheck.runtime.steps import operators, syncs
+from fmcheck.runtime.steps.homes import FactoryMode, listen, passes_on
+from fmcheck.runtime.steps.operators import Operator
 from fmcheck.runtime.steps.torch_modes import (
     called,
     decomposes,
     has_memory,
     is_traced,
     put_beneath,
+    silences,
     take_out,
     taken_apart,
     unheard,
@@ -45,6 +48,10 @@ if TYPE_CHECKING:
     from fmcheck.runtime.core.site import Sites
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.order.fences import Fences, Lane
+    from fmcheck.runtime.steps.syncs import StepMode
+
+    #: What makes a call of an operator.
+    Make = Callable[[Operator, Any, Any], Any]
 
 _OWN = str(Path(__file__).parent.parent)
 #: Methods by which the host reads values; torch runs no operator for most of them on a CPU.
@@ -57,26 +64,6 @@ CHECK = "following operators on streams (FR401 to FR404)"
 _COPIES = frozenset({"copy_", "_to_copy"})
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """What an operator does with its arguments, by its schema.
-
-    `reads` and `writes` are places of tensor arguments, (position, name). A view touches nothing;
-    what does not `fill` leaves its result's memory as it was found. On a device, the host `waits`
-    for what its result hangs on. `unknown` says why a call cannot be told of, "" if it can.
-    One that is not `of_torch` may leave out any of what it is given.
-    """
-
-    name: str
-    reads: tuple[tuple[int, str], ...]
-    writes: tuple[tuple[int, str], ...]
-    is_view: bool
-    fills: bool = True
-    waits: bool = False
-    unknown: str = ""
-    of_torch: bool = True
-
-
 @dataclass(eq=False, slots=True)
 class Call:
     """One operator that ran, or one read by the host.
@@ -86,7 +73,7 @@ class Call:
     which has waited for `lane`. `device` is the one that it runs on, None for the CPU.
     """
 
-    plan: Plan
+    plan: Operator
     args: Any
     kwargs: Any
     lane: Lane
@@ -95,7 +82,15 @@ class Call:
     made: list[torch.Tensor] = field(default_factory=list)
     host: bool = False
     device: torch.device | None = None
+    #: Whether this copies without the host waiting for it.
+    is_async_copy: bool = False
     _site: int = -1
+
+    def __post_init__(self) -> None:
+        if self.plan.name == "copy_":
+            self.is_async_copy = bool(_argument(self, 2, "non_blocking"))
+        elif self.plan.name == "_to_copy":
+            self.is_async_copy = bool(self.kwargs.get("non_blocking"))
 
     def site(self, sites: Sites) -> int:
         """Returns the number of the line of engine code that made it, looked for once."""
@@ -112,13 +107,6 @@ class Call:
     def fills(self) -> bool:
         """Tells whether the new tensors hold values of this call."""
         return self.plan.fills
-
-    @property
-    def is_async_copy(self) -> bool:
-        """Tells whether this copies without the host waiting for it."""
-        if self.plan.name == "copy_":
-            return bool(_argument(self, 2, "non_blocking"))
-        return self.plan.name == "_to_copy" and bool(self.kwargs.get("non_blocking"))
 
 
 class Listener(Protocol):
@@ -188,9 +176,9 @@ class Ops:
         self._is_watching, here.of_device = True, not virtual
         here.mode = Mode(self)
         put_beneath(here.mode)
+        syncs.carry(here.mode)
         if virtual:
-            here.factories = FactoryMode(self.tally)
-            here.factories.begin()
+            here.factories = listen(self.tally)
 
     def _entering(self, enter: Callable[..., Any], virtual: bool) -> Callable[..., Any]:
         @functools.wraps(enter)
@@ -215,6 +203,9 @@ class Ops:
         factories, self._here.factories = self._here.factories, None
         if mode is not None:
             take_out(mode)
+            syncs.carry(None)
+            if mode.step is not None:
+                mode.step.alone()
         if factories is not None:
             factories.end()
 
@@ -226,11 +217,8 @@ class Ops:
 
     # --- calls ---
 
-    def run(self, func: Any, args: Any, kwargs: Any) -> Any:
-        """Runs an operator between what the listeners want before and after it."""
-        plan = _plans.get(func)
-        if plan is None:
-            plan = _plans[func] = _planned(func, self.tally)
+    def run(self, plan: Operator, args: Any, kwargs: Any, make: Make) -> Any:
+        """Runs an operator, by `make`, between what the listeners want before and after it."""
         here = self._here
         if (
             (plan.is_view and not plan.waits and not plan.unknown)
@@ -240,17 +228,17 @@ class Ops:
             or is_here()
             or not self.tally.active
         ):
-            return called(func, args, kwargs)
+            return make(plan, args, kwargs)
         call = None
         try:
             call = self._call(plan, args, kwargs)
         except Exception as err:
             broke(self.tally, CHECK, err)
         if call is None:
-            return called(func, args, kwargs)
-        return self._made(call, func, args, kwargs)
+            return make(plan, args, kwargs)
+        return self._made(call, lambda: make(plan, args, kwargs))
 
-    def _call(self, plan: Plan, args: Any, kwargs: Any) -> Call | None:
+    def _call(self, plan: Operator, args: Any, kwargs: Any) -> Call | None:
         """Returns an operator's call as listeners are told of it, None if they are not."""
         if plan.unknown:
             self.tally.untrack("operators", plan.unknown)
@@ -277,13 +265,13 @@ class Ops:
             return None
         return Call(plan, args, kwargs, lane, reads, writes, host=by_host)
 
-    def _made(self, call: Call, func: Any, args: Any, kwargs: Any) -> Any:
+    def _made(self, call: Call, make: Callable[[], Any]) -> Any:
         """Makes a call between what the listeners want before and after it."""
         if call.device is not None:
-            return self._made_on_device(call, lambda: called(func, args, kwargs))
+            return self._made_on_device(call, make)
         undo = self.before(call)
         try:
-            result = called(func, args, kwargs)
+            result = make()
         finally:
             if undo:
                 self._undo(undo)
@@ -349,7 +337,7 @@ class Ops:
             here.quiet = False
 
     def _host_read(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        plan = Plan(name, (), (), is_view=False)
+        plan = Operator(method, name, is_view=False, of_torch=True)
 
         @functools.wraps(method)
         def read(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -369,14 +357,14 @@ class Ops:
                     call = self._read_by_host(plan, tensor, args, kwargs)
                 if call is None:
                     return method(tensor, *args, **kwargs)
-                return self._made(call, method, (tensor, *args), kwargs)
+                return self._made(call, lambda: method(tensor, *args, **kwargs))
             finally:
                 here.reading = False
 
         passes_on(read)
         return read
 
-    def _read_by_host(self, plan: Plan, tensor: torch.Tensor, args: Any, kwargs: Any) -> Call:
+    def _read_by_host(self, plan: Operator, tensor: torch.Tensor, args: Any, kwargs: Any) -> Call:
         on_device = self.on_device
         if on_device is not None and on_device.devices:
             with unheard():  # a function mode of the program hears who asks for a device
@@ -410,6 +398,8 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __init__(self, ops: Ops) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops = ops
+        #: The step that this thread is in, told of each operator that ran.
+        self.step: StepMode | None = None
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -422,67 +412,31 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return True
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        is_composite = False
-        try:
-            is_composite = decomposes(func, types, args)
-        except Exception as err:
-            broke(self.ops.tally, CHECK, err)
-        if is_composite:
-            return taken_apart(self, func, args, kwargs)
-        return self.ops.run(func, args, kwargs or {})
+        operator = operators.known.get(id(func))
+        if operator is None:
+            operator = operators.read(func, functools.partial(broke, self.ops.tally, CHECK))
+        if operator.composite:
+            is_composite = False
+            try:
+                is_composite = decomposes(operator, types, args)
+            except Exception as err:
+                broke(self.ops.tally, CHECK, err)
+            if is_composite:
+                return taken_apart(self, func, args, kwargs)
+        make = _make if self.step is None else self.step.call
+        if silences(operator):
+            with torch._C.DisableTorchFunction():
+                return self.ops.run(operator, args, kwargs or {}, make)
+        return self.ops.run(operator, args, kwargs or {}, make)
+
+
+def _make(operator: Operator, args: Any, kwargs: Any) -> Any:
+    return called(operator.func, args, kwargs)
 
 
 _NO_MEMORY = (
     "a sparse, nested or wrapped tensor has no plain memory by which accesses could be recognized"
 )
-
-
-# By torch's own word, what these bring or how much of it hangs on values: of a device the host has
-# to wait for it. Of an index that holds for masks alone; of some others torch says nothing, as of
-# the last step of `torch.tensor`, which has uploaded its values.
-_WAITING = frozenset({"is_nonzero", "multinomial", "_linalg_check_errors", "lift_fresh"})
-_BY_MASK = frozenset({"index"})
-_BY_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
-# They change what a tensor object shows, and no element.
-_MOVES = frozenset({"set_", "resize_", "lift_fresh", "detach", "detach_", "alias"})
-_plans: dict[Any, Plan] = {}
-
-
-def _planned(func: Any, tally: Tally) -> Plan:
-    """Returns an operator's plan; one that has none is passed on and counted."""
-    if getattr(func, "_schema", None) is None:
-        return Plan(str(func), (), (), is_view=True, unknown="they run other operators inside")
-    try:
-        return _plan(func)
-    except Exception as err:
-        broke(tally, CHECK, err)
-        return Plan(str(func), (), (), is_view=True, unknown="fmcheck could not read their schema")
-
-
-def _plan(func: Any) -> Plan:
-    schema = func._schema
-    reads: list[tuple[int, str]] = []
-    writes: list[tuple[int, str]] = []
-    for position, argument in enumerate(schema.arguments):
-        if "Tensor" not in str(argument.type):
-            continue
-        is_written = argument.alias_info is not None and argument.alias_info.is_write
-        (writes if is_written else reads).append((position, argument.name))
-    name = schema.name.partition("::")[2]
-    # Factories look at the shape of what they are given.
-    makes_alike = name.endswith("_like") or name.startswith("new_")
-    return Plan(
-        name,
-        () if makes_alike else tuple(reads),
-        tuple(writes),
-        is_view=bool(getattr(func, "is_view", False))
-        or name in _MOVES
-        or torch.Tag.inplace_view in getattr(func, "tags", ()),
-        fills=not name.removeprefix("new_").startswith("empty"),
-        of_torch=schema.name.startswith("aten::"),
-        waits=name in _WAITING
-        or (name not in _BY_MASK and not _BY_VALUES.isdisjoint(getattr(func, "tags", ()))),
-    )
 
 
 def _tensors(places: tuple[tuple[int, str], ...], args: Any, kwargs: Any) -> list[torch.Tensor]:

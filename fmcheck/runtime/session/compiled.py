@@ -13,12 +13,11 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import CodeType
 
     Undo = Callable[[], None]
 
 _DEPTH = 4
-_TORCH_FUNCTION = "__torch_function__"
-_TORCH_DISPATCH = "__torch_dispatch__"
 
 
 def teach_dynamo(dynamo: ModuleType) -> Undo:
@@ -27,17 +26,20 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
     from fmcheck.runtime.relay import relay_tensor
     from fmcheck.runtime.steps import homes, syncs, writes
 
+    for entry in (
+        ops.Mode.__torch_dispatch__,
+        syncs.StepMode.__torch_dispatch__,
+        writes.WriteMode.__torch_dispatch__,
+        homes.FactoryMode.__torch_function__,
+        homes._forget,  # called wherever memory is freed
+        vars(relay_tensor.RelayTensor)["__torch_function__"].__func__,
+    ):
+        _leave_alone(entry.__code__)
     kind = relay_tensor.RelayTensor
     untraced = getattr(dynamo.config, "nontraceable_tensor_subclasses", None)
     if untraced is not None:
         untraced.add(kind)
-    original = kind.__dict__[_TORCH_FUNCTION]
     entered = {name: getattr(relay_tensor, name) for name in ("before_call", "after_call")}
-    setattr(kind, _TORCH_FUNCTION, classmethod(dynamo.disable(original.__func__)))
-    modes: tuple[Any, ...] = (ops.Mode, syncs.StepMode, writes.WriteMode)
-    seen = [mode.__dict__[_TORCH_DISPATCH] for mode in modes]
-    for mode, method in zip(modes, seen, strict=True):
-        mode.__torch_dispatch__ = dynamo.disable(method)
     for name, function in entered.items():
         # An opaque function tells of its rows by these, from inside a compiled function too.
         setattr(relay_tensor, name, dynamo.disable(function))
@@ -55,13 +57,21 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
     def undo() -> None:
         context.__init__ = begin
         # The subclass stays untraced: tensors of it may outlive the session.
-        setattr(kind, _TORCH_FUNCTION, original)
-        for mode, method in zip(modes, seen, strict=True):
-            mode.__torch_dispatch__ = method
         for name, function in entered.items():
             setattr(relay_tensor, name, function)
 
     return undo
+
+
+def _leave_alone(code: CodeType) -> None:
+    """Keeps Dynamo from compiling some code, and all that it calls.
+
+    `torch._dynamo.disable` would do, by a call in Python around each call.
+    """
+    from torch._C._dynamo import eval_frame
+
+    skip = eval_frame._FrameAction.SKIP
+    eval_frame.set_code_exec_strategy(code, eval_frame._FrameExecStrategy(skip, skip))
 
 
 def watch_compile(torch: ModuleType) -> Undo:

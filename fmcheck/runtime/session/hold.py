@@ -162,9 +162,7 @@ class RelayHold:
 
     def look_for_twins(self) -> None:
         """Looks for the class in modules that are the declared one by another name."""
-        for name, module in list(sys.modules.items()):
-            if not self._is_twin(name, module):
-                continue
+        for name, module in self._twins():
             found = attribute(module, self.relay.qualname)
             if not isinstance(found, type) or any(found is one for one in self._taken):
                 continue
@@ -179,18 +177,26 @@ class RelayHold:
             self.class_ = self.class_ or found
             self._take_class(found)
 
-    def _is_twin(self, name: str, module: ModuleType) -> bool:
+    def _twins(self) -> Iterator[tuple[str, ModuleType]]:
+        """Yields the modules that are the declared one by another name."""
         declared = self.relay.module
-        if name == declared:
-            return False
-        original, file = _module_file(sys.modules.get(declared)), _module_file(module)
-        if original and file:
-            # Names first: a path of each module that is loaded would be resolved without end.
-            is_like = os.path.basename(original) == os.path.basename(file)
-            is_like = is_like or name.rpartition(".")[2] == declared.rpartition(".")[2]
-            return is_like and os.path.realpath(original) == os.path.realpath(file)
+        original = _module_file(sys.modules.get(declared)) or ""
+        base, last = os.path.basename(original), declared.rpartition(".")[2]
         # Not imported by its own name: one that ends alike is taken to be it.
-        return declared.endswith(f".{name}") or name.endswith(f".{declared}")
+        parts = declared.split(".")
+        tails = {".".join(parts[first:]) for first in range(1, len(parts))}
+        for name, module in list(sys.modules.items()):
+            if name == declared:
+                continue
+            # Names first: a path of each module that is loaded would be resolved without end.
+            file = _module_file(module) if original else ""
+            if not file:
+                if name in tails or name.endswith(f".{declared}"):
+                    yield name, module
+            elif file.endswith(base) or name.endswith(last):
+                is_like = base == os.path.basename(file) or last == name.rpartition(".")[2]
+                if is_like and os.path.realpath(original) == os.path.realpath(file):
+                    yield name, module
 
     def look_for_strays(self) -> None:
         """Looks for instances with a buffer that came past all that is instrumented."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fmcheck.runtime.session import probes
-
 if TYPE_CHECKING:
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.session.streams import Streams
@@ -22,6 +20,8 @@ class Services:
 
     def before_buffers_on(self, kind: str) -> None:
         """Tries the detectors, before the first buffer of a kind of device is adopted."""
+        from fmcheck.runtime.session import probes
+
         probes.load_device(kind)
         if kind not in self.probed:
             self.probed.add(kind)

@@ -11,11 +11,12 @@ from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.order import virtual
 from fmcheck.runtime.order.lifetimes import Lifetimes
-from fmcheck.runtime.order.ops import Call, Mode, Plan
+from fmcheck.runtime.order.ops import Call, Mode
 from fmcheck.runtime.order.stale_events import StaleEvents
 from fmcheck.runtime.relay.relay_tensor import relay_tensor
 from fmcheck.runtime.session.streams import Streams
 from fmcheck.runtime.steps import homes
+from fmcheck.runtime.steps.operators import Operator
 
 _ROWS = [1, 2]
 
@@ -57,7 +58,7 @@ class _Host:
 
     def read(self, tensor: torch.Tensor) -> None:
         """Reads as the host does: the methods that do so are wrapped by a session's own streams."""
-        plan = Plan("tolist", (), (), is_view=False)
+        plan = Operator(torch.Tensor.tolist, "tolist", is_view=False)
         call = Call(plan, (), {}, virtual.current_lane(), [tensor], [], host=True)
         self._ops.before(call)
         self._ops.after(call)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-import importlib
+import importlib.util
 import sys
 from dataclasses import replace
 from typing import TYPE_CHECKING
@@ -153,6 +153,8 @@ class Watch:
         if self.services.streams is not None:
             with contained(self.tally, "following streams (FR401 to FR405)"):
                 self.services.streams.begin_test()
+        for calls in self._calls:
+            calls.begin_test()
 
     def enter(self, test: str) -> None:
         """Says what is running now, and looks what became of the classes."""
@@ -421,12 +423,7 @@ def _teach_dynamo(dynamo: ModuleType) -> Iterator[Undo]:
 
 
 def _require(packages: Iterable[str]) -> None:
+    """Looks for what the watch needs, and imports nothing: an empty session needs none of it."""
     for package in packages:
-        if package in sys.modules:
-            continue
-        try:
-            importlib.import_module(package)
-        except ImportError as err:
-            raise UsageError(
-                "pytest -p fmcheck", f"needs {package}: pip install 'fmcheck[pytest]' ({err})"
-            ) from None
+        if package not in sys.modules and importlib.util.find_spec(package) is None:
+            raise UsageError("pytest -p fmcheck", f"needs {package}: pip install 'fmcheck[pytest]'")

@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Site
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.steps.homes import Homes
     from fmcheck.runtime.steps.syncs import StepMode
 
 #: What the closing section calls these checks.
@@ -72,6 +73,12 @@ class Ledger:
     def __init__(self, tally: Tally, contract: Contract) -> None:
         self.tally = tally
         self._contract = contract
+        self._homes: Homes | None = None
+
+    def begin_test(self) -> None:
+        """Another test has its own names for its tensors."""
+        if self._homes is not None:
+            self._homes.begin_test()
 
     def open(self, window: Window) -> None:
         """A call begins."""
@@ -79,8 +86,10 @@ class Ledger:
             from fmcheck.runtime.steps.homes import Homes
             from fmcheck.runtime.steps.syncs import StepMode
 
-            homes = Homes([self._contract], self.tally.kinds)
-            _thread.mode = StepMode(self, homes, self.tally.sites)
+            if self._homes is None:
+                self._homes = Homes([self._contract], self.tally.kinds)
+            self._homes.begin_step()
+            _thread.mode = StepMode(self, self._homes, self.tally.sites)
             _thread.mode.begin()
             _thread.ledger = self
         _thread.windows.append(window)
@@ -200,6 +209,10 @@ class BudgetHold(CallHold):
         """Looks at the end for functions that no release has; `per_step` may name such."""
         if self.declared:
             super().close()
+
+    def begin_test(self) -> None:
+        """Asks for names again."""
+        self.ledger.begin_test()
 
     def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
         """Returns `function`, run in a window."""

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
     from fmcheck.contract import Contract
+    from fmcheck.runtime.core.site import Sites
     from fmcheck.runtime.core.tally import Tally
 
 #: Functions that make a tensor of nothing, or of numbers alone.
@@ -99,23 +100,40 @@ class Asked:
         return self.name == "cpu" or (self.device == "cpu" and isinstance(self.device, str))
 
 
-@dataclass(eq=False, slots=True)
-class _Known:
+class _Known(weakref.ref[Any]):
     """What is known of one storage: by how it was made, and by a contract's name for it.
 
-    It is `sure` of the host where it was pinned or brought there. `asked_by` is who looked for its
-    names already, `pulled` tells that the host has copied it, which on a CPU copies nothing.
+    It is `sure` of the host where it was pinned or brought there. `asked` says when each `Homes`
+    last looked for its names, `pulled` that the host has copied it, which on a CPU copies nothing.
+    It refers to the storage itself, as one is made for each result of an operator.
     """
 
-    storage: weakref.ref[Any]
-    made: Home = Home.UNKNOWN
-    sure: bool = False
-    named: bool = False
-    pulled: bool = False
-    asked_by: int = 0
+    __slots__ = ("asked", "key", "made", "named", "pulled", "sure")
+
+    asked: dict[int, int] | None
+    key: int
+    made: Home
+    named: bool
+    pulled: bool
+    sure: bool
+
+
+def _forget(known: Any) -> None:
+    """The storage is gone; another one may take its place."""
+    _known.pop(known.key, None)
+
+
+def _remember(storage: Any, key: int, home: Home) -> _Known:
+    """Returns what is known of a storage that nothing was known of."""
+    known = _known[key] = _Known(storage, _forget)
+    known.key, known.made, known.asked = key, home, None
+    known.named = known.pulled = known.sure = False
+    return known
 
 
 _known: dict[int, _Known] = {}
+# Members of an enum are looked up by a call in Python.
+_UNKNOWN, _DEVICE = Home.UNKNOWN, Home.DEVICE
 #: Tensors that went to the other side by a copy that a CPU does not make, by their id.
 _moved: dict[int, tuple[weakref.ref[Any], Home]] = {}
 _numbers = itertools.count(1)
@@ -123,6 +141,7 @@ _numbers = itertools.count(1)
 
 class _Here(threading.local):
     asked: Asked | None = None
+    factories: FactoryMode | None = None
 
 
 _here = _Here()
@@ -135,7 +154,7 @@ def asked() -> Asked | None:
 
 def home_of(tensor: torch.Tensor) -> Home:
     """Returns the home of a tensor, by how its memory came to be."""
-    if tensor.device.type != "cpu":
+    if not tensor.is_cpu:
         return Home.DEVICE
     if _moved:
         moved = _moved.get(id(tensor))
@@ -161,7 +180,7 @@ def was_pulled(tensor: torch.Tensor) -> bool:
 
 def made(tensor: torch.Tensor, home: Home, sure: bool = False) -> None:
     """Notes whose memory a new tensor is; the first word holds."""
-    if tensor.device.type == "cpu":
+    if tensor.is_cpu:
         known = _of(tensor)
         if known is not None and known.made is Home.UNKNOWN:
             known.made, known.sure = home, sure
@@ -208,13 +227,42 @@ def forget_names() -> None:
     forget_classes()
     for known in list(_known.values()):
         known.named = known.pulled = False
-        known.asked_by = 0
+        known.asked = None
+
+
+def derive(
+    result: torch.Tensor,
+    operands: Iterable[torch.Tensor],
+    home: Callable[[torch.Tensor], Home],
+) -> None:
+    """Notes whose memory a new tensor is by what it was computed from, if nobody said it.
+
+    `home` is asked only where no operand is known to be the device's: it may look for names.
+    """
+    try:
+        storage = result.untyped_storage()
+    except (RuntimeError, NotImplementedError):
+        return
+    key: int = storage._cdata
+    known = _known.get(key)
+    if not result.is_cpu or (known is not None and (known.named or known.made is not _UNKNOWN)):
+        return
+    made = _DEVICE
+    for one in operands:
+        if home_of(one) is _DEVICE:
+            break
+    else:
+        made = from_operands(map(home, operands))
+    if known is None:
+        _remember(storage, key, made)
+    else:
+        known.made = made
 
 
 def from_operands(homes: Iterable[Home]) -> Home:
     """Returns the home of what an operator computes from operands of some homes."""
-    given = set(homes)
-    if given == {Home.HOST}:
+    given = list(homes)  # no set: the hash of an enum's member is a call in Python
+    if given and all(home is Home.HOST for home in given):
         return Home.HOST
     if Home.DEVICE in given or Home.EITHER not in given:
         return Home.DEVICE
@@ -244,38 +292,69 @@ class Homes:
         #: Whether the engine has its device as a string, which on a CPU is the host's name too.
         self.device_is_string = any(one.launches.device_is_string for one in contracts)
         self._kinds = kinds
-        self._number = next(_numbers)
+        self._number = self._test = self._step = next(_numbers)
+        #: By the id of code, which is kept: whether it has a name that the contracts have.
+        self._gives_names: dict[int, tuple[CodeType, bool]] = {}
 
     @property
     def tensors_tell(self) -> bool:
         """Tells whether a tensor in host memory is the host's, whatever it is called."""
         return bool(self._kinds) and "cpu" not in self._kinds
 
-    def of(self, tensor: torch.Tensor, frame: FrameType | None = None) -> Home:
-        """Returns the home of a tensor; `frame` uses it, and may have it under a declared name."""
-        if tensor.device.type != "cpu":
+    def of(
+        self, tensor: torch.Tensor, sites: Sites | None = None, is_waited_for: bool = False
+    ) -> Home:
+        """Returns the home of a tensor; the line that uses it may have it under a declared name.
+
+        Names are looked for once a test, and once a step where they matter: where the host is about
+        to wait for the tensor, and in code that has such a name, and may have just given it.
+        """
+        if not tensor.is_cpu:
             return Home.DEVICE
         if self.tensors_tell:
             return Home.HOST
         home = home_of(tensor)
         if home is Home.EITHER and self.device_is_string:
             home = Home.DEVICE
-        if home in (Home.HOST, Home.DEVICE) or self._host is None or frame is None:
+        if home in (Home.HOST, Home.DEVICE) or self._host is None or sites is None:
             return home
         known = _of(tensor)
-        if known is None or known.asked_by == self._number:
+        if known is None:
             return home
-        known.asked_by = self._number
-        # A local or an attribute that holds this memory, by a name that the contract has.
-        known.named = any(
+        asked = known.asked.get(self._number, 0) if known.asked else 0
+        if asked >= self._step:
+            return home
+        frame = sites.frame()
+        if asked < self._test or is_waited_for or self._may_name(frame):
+            known.asked = {**(known.asked or {}), self._number: self._step}
+            known.named = self._is_named(tensor, frame)
+        return Home.HOST if known.named else home
+
+    def _is_named(self, tensor: torch.Tensor, frame: FrameType | None) -> bool:
+        """Tells whether a local or an attribute, from a frame outwards, holds it by such a name."""
+        return self._host is not None and any(
             self._device is None or not self._device.match(name)
             for name in names_of(tensor, frame, self._host)
         )
-        return Home.HOST if known.named else home
+
+    def _may_name(self, frame: FrameType | None) -> bool:
+        """Tells whether a frame's code has a name that the contracts have."""
+        if frame is None or self._host is None:
+            return False
+        code = frame.f_code
+        known = self._gives_names.get(id(code))
+        if known is None:
+            names = (*code.co_names, *code.co_varnames, *code.co_cellvars, *code.co_freevars)
+            known = self._gives_names[id(code)] = code, any(map(self._host.match, names))
+        return known[1]
+
+    def begin_step(self) -> None:
+        """Says that another step begins, in which names may be others."""
+        self._step = next(_numbers)
 
     def begin_test(self) -> None:
         """Asks for names again."""
-        self._number = next(_numbers)
+        self._test = self._step = next(_numbers)
 
 
 class FactoryMode(TorchFunctionMode):
@@ -285,22 +364,27 @@ class FactoryMode(TorchFunctionMode):
     torch keeps at the very bottom, is beneath it.
     """
 
-    is_on = False
-
     def __init__(self, tally: Tally) -> None:
         super().__init__()
         self.tally = tally
+        self._listeners = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Tells whether anybody listens."""
+        return self._listeners > 0
 
     def begin(self) -> None:
-        """Begins to listen in this thread."""
-        self.is_on = True
+        """Puts it on, in this thread."""
         with _lifted() as modes:
             # `with torch.device(...)` takes off the uppermost: ours must be beneath that one.
             modes.insert(len(modes) - (bool(modes) and _is_for_good(modes[-1])), self)
 
     def end(self) -> None:
-        """Ends that; called in another thread, it only stops to listen."""
-        self.is_on = False
+        """One listener less; without any it is taken off, if this is its thread."""
+        self._listeners -= 1
+        if self._listeners:
+            return
         with _lifted() as modes:
             if self in modes:
                 modes.remove(self)
@@ -308,12 +392,14 @@ class FactoryMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs = kwargs or {}
-        if torch.compiler.is_compiling() or not self.is_on:
-            return func(*args, **kwargs)
         name = getattr(func, "__name__", "")
+        if name not in _LISTENED:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling() or not self._listeners:
+            return func(*args, **kwargs)
         # What fmcheck makes beside the engine's memory says nothing of the engine's.
-        if name not in _LISTENED or _is_own(sys._getframe(1).f_code):
+        if _is_own(sys._getframe(1).f_code):
             return func(*args, **kwargs)
         outer, call = _here.asked, None
         with contained(self.tally, _CHECK):
@@ -326,6 +412,16 @@ class FactoryMode(TorchFunctionMode):
             with contained(self.tally, _CHECK):
                 _note_made(call, args, kwargs, result)
         return result
+
+
+def listen(tally: Tally) -> FactoryMode:
+    """Hears the factories of this thread from now on, by one mode for all who listen."""
+    mode = _here.factories
+    if mode is None or not mode.is_on:
+        mode = _here.factories = FactoryMode(tally)
+        mode.begin()
+    mode._listeners += 1
+    return mode
 
 
 def passes_on(method: Any) -> None:
@@ -424,10 +520,7 @@ def _of(tensor: torch.Tensor) -> _Known | None:
     except (RuntimeError, NotImplementedError):
         return None
     key: int = storage._cdata
-    known = _known.get(key)
-    if known is None:
-        known = _known[key] = _Known(weakref.ref(storage, lambda _: _known.pop(key, None)))
-    return known
+    return _known.get(key) or _remember(storage, key, Home.UNKNOWN)
 
 
 def tensors_in(values: Any) -> Iterator[torch.Tensor]:

@@ -18,13 +18,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.patches import patch
-from fmcheck.runtime.steps import homes
-from fmcheck.runtime.steps.homes import FROM_VALUES, FactoryMode, Home, tensors_in
+from fmcheck.runtime.steps import homes, operators
+from fmcheck.runtime.steps.homes import FROM_VALUES, Home, tensors_in
 from fmcheck.runtime.steps.torch_modes import (
     called,
     decomposes,
     is_traced,
     put_beneath,
+    silences,
     take_out,
     taken_apart,
     unheard,
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.site import Sites
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.steps.homes import Homes
+    from fmcheck.runtime.steps.homes import FactoryMode, Homes
+    from fmcheck.runtime.steps.operators import Operator
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _NUMBERS = (bool, int, float, complex)
@@ -83,6 +85,29 @@ class Listener(Protocol):
         """The device is given work."""
 
 
+class Carrier(Protocol):
+    """A mode that is on already, and makes its calls by a step's where there is one."""
+
+    step: StepMode | None
+
+
+class _Carried(threading.local):
+    carrier: Carrier | None = None
+
+
+_carried = _Carried()
+
+
+def carrier() -> Carrier | None:
+    """Returns the mode of this thread that carries a step, None if there is none."""
+    return _carried.carrier
+
+
+def carry(mode: Carrier | None) -> None:
+    """Lets a mode of this thread carry the steps that begin from now on."""
+    _carried.carrier = mode
+
+
 class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Sees the operations of one thread while it is in a step.
 
@@ -94,21 +119,40 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._listener = listener
         self._homes = known
         self._sites = sites
-        self._factories = FactoryMode(listener.tally)
+        self._factories: FactoryMode | None = None
+        self._carrier: Carrier | None = None
         self.counting = 0
 
     # Else torch refuses to run `torch.cond` and its like.
     supports_higher_order_operators = True
 
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keeps torch from wrapping the method below: `teach_dynamo` tells Dynamo once."""
+        return False
+
     def begin(self) -> None:
         """Begins to see the operations of this thread."""
-        self._factories.begin()
-        put_beneath(self)
+        self._factories = homes.listen(self._listener.tally)
+        self._carrier = carrier()
+        if self._carrier is None:
+            put_beneath(self)
+        else:
+            self._carrier.step = self
 
     def end(self) -> None:
         """Ends that."""
-        take_out(self)
-        self._factories.end()
+        if self._carrier is None:
+            take_out(self)
+        else:
+            self._carrier.step = None
+        if self._factories is not None:
+            self._factories.end()
+
+    def alone(self) -> None:
+        """The mode that carried it is taken off."""
+        self._carrier = None
+        put_beneath(self)
 
     @classmethod
     def ignore_compile_internals(cls) -> bool:
@@ -119,73 +163,91 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Makes the call and says what it did."""
-        is_composite = False
-        try:
-            is_composite = decomposes(func, types, args)
-        except Exception as err:
-            broke(self.tally, self.check, err)
-        if is_composite:
-            return taken_apart(self, func, args, kwargs)
-        result = called(func, args, kwargs or {})
+        operator = operators.known.get(id(func))
+        if operator is None:
+            operator = operators.read(func, functools.partial(broke, self.tally, self.check))
+        if operator.composite:
+            is_composite = False
+            try:
+                is_composite = decomposes(operator, types, args)
+            except Exception as err:
+                broke(self.tally, self.check, err)
+            if is_composite:
+                return taken_apart(self, func, args, kwargs)
+        if silences(operator):
+            with torch._C.DisableTorchFunction():
+                return self.call(operator, args, kwargs)
+        return self.call(operator, args, kwargs)
+
+    def call(self, operator: Operator, args: Any, kwargs: Any) -> Any:
+        """Makes a call of an operator and says what it did."""
+        result = called(operator.func, args, kwargs or {})
         if not (modes_on() and is_traced()):
             try:
-                self._tell(func, args, kwargs, result)
+                self._tell(operator, args, kwargs, result)
             except Exception as err:
                 broke(self.tally, self.check, err)
         return result
 
-    def _tell(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        kind = _kinds.get(func)
+    def _tell(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
+        kind = operator.step
         if kind is None:
-            kind = _kinds[func] = _kind_of(func)
-        if kind is _PLAIN:
+            kind = operator.step = _kind_of(operator)
+        if kind is _plain:
             self._derive(args, result)
-            self._launched(func)
-        elif kind is _VIEW:
+            if self.counting:
+                self._listener.launch(operator.func)
+        elif kind is _view:
             if homes.is_moved(args[0] if args else None):
                 for one in tensors_in([result]):
                     homes.move_view(one, homes.home_of(args[0]))
         elif kind not in _OF_TENSORS or not any(type(one) in _NUMBERS for one in args[:2]):
-            kind(self, func, args, kwargs or {}, result)
+            kind(self, operator, args, kwargs or {}, result)
 
     def _home(self, tensor: torch.Tensor) -> Home:
-        return self._homes.of(tensor, self._sites.frame())
+        return self._homes.of(tensor, self._sites)
 
     def _derive(self, args: Any, result: Any) -> None:
         """Notes whose memory an operation made, by what it made it from."""
         given = list(tensors_in(args))
+        if not given:
+            return
+        if type(result) is torch.Tensor:
+            if result is not given[0]:
+                homes.derive(result, given, self._home)
+            return
         for one in tensors_in([result]):
-            if given and one is not given[0] and homes.home_of(one) is Home.UNKNOWN:
-                homes.made(one, homes.from_operands(map(self._home, given)))
+            if one is not given[0]:
+                homes.derive(one, given, self._home)
 
-    def waits(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def waits(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         """The host has to know values to go on."""
-        self._told(_WAITS[_base(func)], args[0])
-        if _base(func) not in _NO_LAUNCH:
-            self._launched(func)
+        self._told(_WAITS[operator.name], args[0])
+        if operator.name not in _NO_LAUNCH:
+            self._launched(operator)
 
-    def indexes(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def indexes(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         """An index, by a mask perhaps: how much it picks is known to the device alone.
 
         A mask to which one value is assigned picks nothing.
         """
         masks = [one for one in args[1] if one is not None and one.dtype in _MASKS]
-        fills = _base(func) != "index" and args[2].numel() == 1
+        fills = operator.name != "index" and args[2].numel() == 1
         if masks and not fills:
             self._told("mask", args[0] if self._is_free(args[0]) else masks[0])
         self._derive(args[:1], result)
-        self._launched(func)
+        self._launched(operator)
 
-    def repeats(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def repeats(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         """A repetition by a tensor: as long as its sum, unless the caller says how long."""
         if kwargs.get("output_size") is None:
             self._told("repeat_interleave", args[0])
-        self._launched(func)
+        self._launched(operator)
 
-    def copies(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def copies(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         """A copy: between device and host the host waits for it, unless it says otherwise."""
-        self._launched(func)
-        if _base(func) == "copy_":
+        self._launched(operator)
+        if operator.name == "copy_":
             is_async = bool(kwargs.get("non_blocking", len(args) > 2 and args[2]))
             self._copied(args[0], args[1], is_async)
         else:
@@ -224,12 +286,12 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             return Home.HOST if is_sure else Home.EITHER
         return Home.DEVICE
 
-    def makes(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def makes(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         """A new tensor that was made of nothing, or of numbers of the host's."""
-        if _base(func) not in _NO_LAUNCH:
-            self._launched(func)
+        if operator.name not in _NO_LAUNCH:
+            self._launched(operator)
 
-    def lifts(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
+    def lifts(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         """Numbers of the host's that became a tensor: `torch.tensor` and its like."""
         asked = homes.asked()
         if asked is None:
@@ -285,13 +347,14 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         """What the closing section calls the checks that are told of a step."""
         return self._listener.check
 
-    def _launched(self, func: Any) -> None:
+    def _launched(self, operator: Operator) -> None:
         if self.counting:
-            self._listener.launch(func)
+            self._listener.launch(operator.func)
 
     def _is_free(self, tensor: torch.Tensor) -> bool:
         """Tells whether the host need not wait for a tensor's values, or may not have to."""
-        return self._home(tensor) in (Home.HOST, Home.EITHER) or homes.was_pulled(tensor)
+        home = self._homes.of(tensor, self._sites, is_waited_for=True)
+        return home in (Home.HOST, Home.EITHER) or homes.was_pulled(tensor)
 
     def _told(self, verb: str, tensor: torch.Tensor | None = None) -> None:
         """Says that the host waits, unless fmcheck asked, or the tensor is the host's."""
@@ -316,38 +379,37 @@ def _device_of(name: str, args: Any, kwargs: Any) -> Any:
 
 # Handed a number for a tensor, as for the constants of a traced graph, they are nobody's.
 _OF_TENSORS = (StepMode.waits, StepMode.copies)
-_VIEW, _PLAIN = object(), object()
-_kinds: dict[Any, Any] = {}
 
 
-def _kind_of(func: Any) -> Any:
+def _view(*_: Any) -> None:
+    """What an operation is that shows memory, or that makes no launch."""
+
+
+def _plain(*_: Any) -> None:
+    """What an operation is that launches, and makes memory from its operands."""
+
+
+def _kind_of(operator: Operator) -> Callable[..., Any]:
     """Returns what an operation is to a step: a view, a plain launch, or a method of the mode."""
-    name = _base(func)
+    name = operator.name
     if name in _WAITS:
         return StepMode.waits
     if name in _BY_MASK:
         return StepMode.indexes
     if name in _COPIES:
         return StepMode.copies
-    if str(func) == "aten.repeat_interleave.Tensor":
+    if str(operator.func) == "aten.repeat_interleave.Tensor":
         return StepMode.repeats
     if name == "lift_fresh":
         return StepMode.lifts
-    schema = getattr(func, "_schema", None)
+    schema = getattr(operator.func, "_schema", None)
     if schema is None:  # of a higher order: it runs others out of sight
-        return _PLAIN
+        return _plain
     takes_tensors = any("Tensor" in str(one.type) for one in schema.arguments)
     if not takes_tensors:
         return StepMode.makes
     is_view = any(one.alias_info is not None for one in schema.returns) and not schema.is_mutable
-    return _VIEW if is_view or name in _NO_LAUNCH else _PLAIN
-
-
-@functools.cache
-def _base(func: Any) -> str:
-    """Returns `index` of `aten.index.Tensor`."""
-    parts = str(func).split(".")
-    return parts[1] if len(parts) > 1 else parts[0]
+    return _view if is_view or name in _NO_LAUNCH else _plain
 
 
 class _Here(threading.local):

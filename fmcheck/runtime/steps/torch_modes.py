@@ -5,15 +5,19 @@ from __future__ import annotations
 import functools
 import operator
 from contextlib import nullcontext
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import _dispatch_keys as keys_of
+from torch._C import _is_torch_function_all_disabled as functions_are_off
 from torch._C import _len_torch_dispatch_stack as modes_on
 from torch._C import _len_torch_function_stack as function_modes_on
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from fmcheck.runtime.steps.homes import tensors_in
+
+if TYPE_CHECKING:
+    from fmcheck.runtime.steps.operators import Operator
 
 _PACKAGE = __name__.partition(".")[0] + "."
 
@@ -68,7 +72,7 @@ def is_ours(mode: Any) -> bool:
 def called(func: Any, args: Any, kwargs: Any) -> Any:
     """Makes a call that torch handed to a mode."""
     try:
-        return func(*args, **kwargs)
+        return func(*args, **kwargs) if kwargs else func(*args)
     except RuntimeError:
         tensors = _numbers_made_tensors(func, args)
         if tensors is None:
@@ -131,7 +135,9 @@ def unheard() -> Any:
 
     Of operators ours is told last; a read by the host comes to us before any of them.
     """
-    return _Unheard() if function_modes_on() or modes_on() else _HEARD_BY_NOBODY
+    if modes_on() or (function_modes_on() and not functions_are_off()):
+        return _Unheard()
+    return _HEARD_BY_NOBODY
 
 
 class _Unheard:
@@ -148,16 +154,23 @@ class _Unheard:
 _HEARD_BY_NOBODY = nullcontext()
 
 
-def decomposes(func: Any, types: Any, args: Any) -> bool:
+def silences(operator: Operator) -> bool:
+    """Tells whether a call may be made with function modes off, which cost a call in Python each.
+
+    They heard what the program called. Below it torch runs no Python that they could hear, unless
+    an operator is not torch's own, or a mode of torch's does its work.
+    """
+    return operator.of_torch and function_modes_on() > 0 and not modes_on()
+
+
+def decomposes(operator: Operator, types: Any, args: Any) -> bool:
     """Tells whether an operator is to be seen by what it consists of.
 
     Outside of inference mode torch takes such an operator apart before any mode sees it.
     """
-    known = _composite.get(func)
-    if known is None:
-        known = _composite[func] = _is_composite(func)
     # Who else looks on, a mode beneath or a class of tensors, sees what it would see without us.
-    return known and not types and not modes_on() and all(map(has_memory, tensors_in(args)))
+    is_alone = operator.composite and not types and not modes_on()
+    return is_alone and all(map(has_memory, tensors_in(args)))
 
 
 def taken_apart(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
@@ -169,18 +182,3 @@ def taken_apart(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> A
             return func.decompose(*args, **(kwargs or {}))
         finally:
             TorchDispatchMode.__exit__(mode, None, None, None)  # type: ignore[no-untyped-call]
-
-
-def _is_composite(func: Any) -> bool:
-    def has(key: str) -> bool:
-        try:
-            return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
-        except RuntimeError:  # `aten::sym_size` and its like are no operators of the dispatcher
-            return False
-
-    if getattr(func, "_schema", None) is None:
-        return False
-    return has("CompositeImplicitAutograd") and not has("CPU")
-
-
-_composite: dict[Any, bool] = {}

@@ -15,15 +15,21 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+import numpy as np
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fmcheck.runtime.core.patches import patch
-from fmcheck.runtime.steps.torch_modes import called, has_memory, put_beneath, take_out
+from fmcheck.runtime.steps import operators
+from fmcheck.runtime.steps.torch_modes import called, has_memory, put_beneath, silences, take_out
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
+
+    import numpy.typing as npt
+
+    from fmcheck.runtime.steps.operators import Operator
 
 #: As it was before anybody wrapped it.
 address_of = torch.Tensor.data_ptr
@@ -187,18 +193,35 @@ class Trace:
     def marks(self) -> tuple[torch.Tensor, torch.Tensor]:
         """Returns which elements were written, and which perhaps, in the tensor's own shape."""
         with unheard():
-            size = (self._extent.end - self._extent.start) // self._extent.item
             device = self.tensor.device
-            sure, unsure = (torch.zeros(size, dtype=torch.bool, device=device) for _ in range(2))
-            for region in self._written:
-                if not self._mark(sure, region, whole=True):
-                    self._mark(unsure, region._replace(hit=None), whole=False)
-            for region in self._perhaps:
-                self._mark(unsure, region, whole=False)
+            size = (self._extent.end - self._extent.start) // self._extent.item
+            both = [torch.zeros(size, dtype=torch.bool, device=device) for _ in range(2)]
+            self._mark_all(*both)
             shape, strides = self.tensor.shape, self.tensor.stride()
-            return sure.as_strided(shape, strides), unsure.as_strided(shape, strides)
+            sure, unsure = (one.as_strided(shape, strides) for one in both)
+            return sure, unsure
 
-    def _mark(self, flat: torch.Tensor, region: Region, whole: bool) -> bool:
+    def marks_on_host(self) -> tuple[npt.NDArray[np.bool_], npt.NDArray[np.bool_]]:
+        """Returns the same for a tensor of the host's, through NumPy: it costs a tenth."""
+        size = (self._extent.end - self._extent.start) // self._extent.item
+        sure, unsure = np.zeros(size, bool), np.zeros(size, bool)
+        self._mark_all(sure, unsure)
+        item = self._extent.item
+        strides = tuple(stride // item for stride in self._extent.strides)
+        shape = self._extent.shape
+        return np.ndarray(shape, bool, sure, 0, strides), np.ndarray(
+            shape, bool, unsure, 0, strides
+        )
+
+    def _mark_all(self, sure: Any, unsure: Any) -> None:
+        """Marks what was written, and what perhaps, in two flat arrays of the tensor's elements."""
+        for region in self._written:
+            if not self._mark(sure, region, whole=True):
+                self._mark(unsure, region._replace(hit=None), whole=False)
+        for region in self._perhaps:
+            self._mark(unsure, region, whole=False)
+
+    def _mark(self, flat: Any, region: Region, whole: bool) -> bool:
         """Marks a region among the tensor's elements; False where its form cannot be told there.
 
         With `whole`, an element is marked of which every byte was written.
@@ -209,20 +232,20 @@ class Trace:
             first, last = offset, region.end - self._extent.start
             first = -(-first // item) if whole else first // item
             last = last // item if whole else -(-last // item)
-            # Through NumPy it costs a tenth.
-            places: Any = flat.numpy() if flat.device.type == "cpu" else flat
-            places[max(first, 0) : max(last, 0)] = True
+            flat[max(first, 0) : max(last, 0)] = True
             return True
         steps = (offset, region.item, *region.strides)
         if not inside or any(step % item for step in steps):
             return False
         shape = (*region.shape, region.item // item)
         strides = (*(stride // item for stride in region.strides), 1)
-        view = flat.as_strided(shape, strides, offset // item)
-        if region.hit is None:
-            view.fill_(True)
-        else:
-            view.logical_or_(region.hit.unsqueeze(-1))
+        with unheard():
+            one = flat if isinstance(flat, torch.Tensor) else torch.from_numpy(flat)
+            view = one.as_strided(shape, strides, offset // item)
+            if region.hit is None:
+                view.fill_(True)
+            else:
+                view.logical_or_(region.hit.unsqueeze(-1))
         return True
 
 
@@ -297,25 +320,33 @@ class WriteMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         # A subclass takes itself apart first, and calls with what is inside.
         if any(one.__torch_dispatch__ != _UNTAUGHT for one in types):
             return NotImplemented
-        kwargs = kwargs or {}
-        plan = noted = None
-        try:
-            plan = _plans.get(func) or _plans.setdefault(func, _plan(func))
-            # Before the call: it may write the very indices that say where it writes.
-            noted = _noted(plan, args, kwargs) if plan.writes else None
-        except Exception as err:
-            _failed(err)
-        try:
-            return called(func, args, kwargs)
-        except BaseException:
-            plan = plan and plan._replace(sure=False)
-            raise
-        finally:
-            if plan is not None and noted:
-                try:
-                    _tell(plan, args, kwargs, noted)
-                except Exception as err:
-                    _failed(err)
+        operator = operators.known.get(id(func)) or operators.read(func, _failed)
+        if silences(operator):
+            with torch._C.DisableTorchFunction():
+                return _run(operator, args, kwargs or {})
+        return _run(operator, args, kwargs or {})
+
+
+def _run(operator: Operator, args: Any, kwargs: Any) -> Any:
+    """Makes the call of an operator, and notes what it wrote."""
+    plan = noted = None
+    try:
+        plan = _plans.get(id(operator)) or _plans.setdefault(id(operator), _plan(operator))
+        # Before the call: it may write the very indices that say where it writes.
+        noted = _noted(plan, args, kwargs) if plan.writes else None
+    except Exception as err:
+        _failed(err)
+    try:
+        return called(operator.func, args, kwargs)
+    except BaseException:
+        plan = plan and plan._replace(sure=False)
+        raise
+    finally:
+        if plan is not None and noted:
+            try:
+                _tell(plan, args, kwargs, noted)
+            except Exception as err:
+                _failed(err)
 
 
 def _failed(err: Exception) -> None:
@@ -340,25 +371,19 @@ class _Plan(NamedTuple):
     marks: Callable[..., None] | None = None
 
 
-_plans: dict[Any, _Plan] = {}
+_plans: dict[int, _Plan] = {}  # by the id of an operator, which is kept
 
 
-def _plan(func: Any) -> _Plan:
-    schema = getattr(func, "_schema", None)
-    if schema is None:  # of higher order: whatever it calls
+def _plan(operator: Operator) -> _Plan:
+    if operator.unknown:  # of a higher order: whatever it calls
         return _Plan(((-1, ""),), sure=False)
-    space, _, name = schema.name.partition("::")
-    tensors = [
-        (position, one.name, one.alias_info is not None and one.alias_info.is_write)
-        for position, one in enumerate(schema.arguments)
-        if "Tensor" in str(one.type)
-    ]
-    if space not in ("aten", "prims"):
-        return _Plan(tuple((position, name) for position, name, _ in tensors), sure=False)
-    if torch.Tag.inplace_view in func.tags or name in ("set_", "resize_", "resize_as_"):
+    if operator.space not in ("aten", "prims"):
+        return _Plan(operator.tensors, sure=False)
+    name = operator.name
+    if operator.moves or name == "resize_as_":
         return _Plan(())  # what a tensor shows is changed, and no element
     return _Plan(
-        tuple((position, name) for position, name, is_written in tensors if is_written),
+        operator.writes,
         counts=not name.startswith(("_foreach", "_fused")),
         marks=_PARTIAL.get(name),
     )

@@ -1,0 +1,404 @@
+"""Handovers: what one stream produces and another one uses, in one function.
+
+Each question is answered with yes only where it is plain. A wait of any kind between the two, a
+helper of the file that waits, and a call that is handed the stream or its event are unknown.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.model.effects import orders_streams
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver
+from fmcheck.lint.model.stream_kinds import is_side
+from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, is_non_blocking, streams_of
+from fmcheck.lint.model.tensor_use import (
+    MOVES,
+    READS,
+    bound_names,
+    is_blocking,
+    is_written,
+    launches,
+    scope_of,
+    values_used,
+)
+from fmcheck.lint.model.vocabulary import CLASS, IN_PLACE, ON_HOST, VIEWS
+from fmcheck.lint.source.lazy import cst
+from fmcheck.lint.source.walking import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from libcst import CSTNode
+
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.model.streams import Context, Streams, Wait
+
+
+@dataclass(frozen=True, slots=True)
+class Handover:
+    """A tensor that is produced on one stream, and used on another that has not waited."""
+
+    name: str
+    producer: CSTNode
+    consumer: CSTNode
+    stream: str
+    context: Context
+
+
+def results_used_early(streams: Streams) -> Iterator[Handover]:
+    """Yields results of a side stream's body that another stream uses with no wait between."""
+    function = streams.function
+    if changes_stream(function):
+        return
+    for context in streams.contexts:
+        if not is_side(context.item, function):
+            continue
+        seen: set[str] = set()
+        for name, producer, is_sure in _produced(context, streams):
+            if name in seen:
+                continue
+            for consumer, is_plain in _consumed(name, producer, context, streams):
+                if (is_sure or is_plain) and not _may_be_ordered(
+                    streams, context, producer, consumer
+                ):
+                    seen.add(name)
+                    yield Handover(name, producer, consumer, context.stream, context)
+                    break
+
+
+def inputs_read_early(streams: Streams) -> Iterator[Handover]:
+    """Yields what the current stream produces and a side stream reads with no wait between."""
+    function = streams.function
+    if changes_stream(function):
+        return
+    for context in streams.contexts:
+        if not is_side(context.item, function):
+            continue
+        inside = streams.nodes(context.order, context.end)
+        read = {dotted(one): one for one in reversed(inside) if isinstance(one, cst.Name)}
+        for node, order in streams.order.items():
+            if order >= context.order or not isinstance(node, cst.Assign):
+                continue
+            for name in (one for target in node.targets for one in bound_names(target.target)):
+                consumer = read.get(name)
+                if consumer is not None and _reads_early(name, node, consumer, context, streams):
+                    yield Handover(name, node, consumer, context.stream, context)
+                    break
+
+
+def _reads_early(
+    name: str, producer: cst.Assign, consumer: CSTNode, context: Context, streams: Streams
+) -> bool:
+    first, last = streams.order[producer], streams.order[consumer]
+    flow, scope = streams.flow, scope_of(context.node, streams)
+    if (
+        streams.stream_at(first) != CURRENT
+        or streams.stream_at(last) != context.stream
+        or launches(producer.value, streams) is None
+        or not values_used(consumer, streams)
+        or is_written(consumer, streams)
+        or not (launches(producer.value, streams) or _is_computed_with(consumer, streams))
+        or scope_of(producer, streams) is not scope
+        or scope_of(consumer, streams) is not scope
+        or not flow.contains(producer)
+        or not flow.may_follow(producer, consumer)
+        or flow.excludes(producer, consumer)
+    ):
+        return False
+    if any(
+        isinstance(node, cst.Assign) and name in bound_names(one.target)
+        for node in streams.nodes(first + 1, last)
+        for one in getattr(node, "targets", ())
+    ):
+        return False
+    if any(
+        first < wait.order < last and wait.waiter != CURRENT and wait.on != context.stream
+        for wait in streams.waits
+    ):
+        return False
+    stream = _leaf(context.stream)
+    for call in streams.function.calls:
+        order = streams.order[call]
+        if first < order < last and order not in range(first, streams.end(producer)):
+            if last_name(call.func) in READS and streams.stream_at(order) == CURRENT:
+                return False
+            if helper_waits(call, streams.function):
+                return False
+            if last_name(call.func) not in ("record_stream", "stream", "record") and any(
+                last_name(one) == stream for arg in call.args for one in walk(arg)
+            ):
+                return False
+    return True
+
+
+def joined_only(streams: Streams) -> Iterator[tuple[str, CSTNode, Context, Wait]]:
+    """Yields arguments that a side stream reads which waits for nothing, and is awaited later."""
+    function = streams.function
+    if changes_stream(function):
+        return
+    for context in streams.contexts:
+        if not is_side(context.item, function):
+            continue
+        if any(
+            wait.order < context.end and wait.waiter != CURRENT and wait.on != context.stream
+            for wait in streams.waits
+        ) or any(
+            streams.order[call] < context.end and helper_waits(call, function)
+            for call in function.calls
+        ):
+            continue
+        joins = [
+            wait
+            for wait in streams.waits
+            if wait.order > context.end
+            and wait.waiter in (CURRENT, HOST)
+            and may_be_for(wait, context.stream, streams)
+        ]
+        read = _argument_read(context, streams) if joins else None
+        if read is not None:
+            yield last_name(read), read, context, joins[0]
+
+
+def _argument_read(context: Context, streams: Streams) -> CSTNode | None:
+    """Returns a read of an argument's values in a body: what brings it to the host, or computes."""
+    tensors = {
+        node.name.value
+        for node in walk(streams.function.node.params)
+        if isinstance(node, cst.Param)
+        and node.annotation is not None
+        and "Tensor" in streams.part.code(node.annotation.annotation)
+        and "[" not in streams.part.code(node.annotation.annotation)
+        and not ON_HOST.search(node.name.value)
+    }
+    for node in streams.nodes(context.order, context.end):
+        if not isinstance(node, cst.Name) or not _argument(node.value, streams) <= tensors:
+            continue
+        parent = streams.parents.get(node)
+        if isinstance(parent, cst.Attribute):
+            is_read = parent.attr.value in READS
+        else:
+            is_read = bool(values_used(node, streams)) and not is_written(node, streams)
+        if is_read and (not _is_copied(node, streams) or node.value in streams.kept):
+            return node
+    return None
+
+
+def _argument(name: str, streams: Streams) -> set[str]:
+    """Returns the argument that a name is, or is a view of; something else if it is none."""
+    values = streams.names.values(name)
+    if not values:
+        return {name}
+    base = values[0]
+    while isinstance(base, cst.Call) and isinstance(base.func, cst.Attribute):
+        if base.func.attr.value not in VIEWS:
+            return {""}
+        base = base.func.value
+    is_view = len(values) == 1 and isinstance(base, cst.Name) and base.value != name
+    return {base.value} if is_view and isinstance(base, cst.Name) else {""}
+
+
+def _is_computed_with(node: CSTNode, streams: Streams) -> bool:
+    """Tells whether a function is handed a tensor to compute with: no copy, and no arithmetic."""
+    return isinstance(streams.parents.get(node), cst.Arg) and not _is_copied(node, streams)
+
+
+def _is_copied(node: CSTNode, streams: Streams) -> bool:
+    """Tells whether a tensor is the source of a copy, which may as well be on the host."""
+    arg = streams.parents.get(node)
+    call = streams.parents.get(arg) if isinstance(arg, cst.Arg) else None
+    return isinstance(call, cst.Call) and last_name(call.func) in ("copy_", *MOVES)
+
+
+def freed_to_side(streams: Streams) -> Iterator[Handover]:
+    """Yields memory of a side stream that the current one uses last, and that nobody keeps."""
+    function = streams.function
+    if changes_stream(function):
+        return
+    for context in streams.contexts:
+        if not is_side(context.item, function) or _is_made_here(context.item, streams):
+            continue
+        if any(wait.waiter != CURRENT and wait.on != context.stream for wait in streams.waits):
+            continue  # it waits for the current stream before it writes the memory again
+        for node in streams.nodes(context.order, context.end):
+            if (
+                not isinstance(node, cst.Assign)
+                or streams.stream_at(streams.order[node]) != context.stream
+                or not isinstance(node.targets[0].target, cst.Name)
+                or not _allocates(node.value, streams)
+            ):
+                continue
+            name = node.targets[0].target.value
+            if name in streams.kept or len(streams.names.values(name)) != 1:
+                continue
+            if _outlives(name, streams):
+                continue
+            for consumer, is_plain in _consumed(name, node, context, streams):
+                if is_plain:
+                    yield Handover(name, node, consumer, context.stream, context)
+                    break
+
+
+def _is_made_here(item: CSTNode, streams: Streams) -> bool:
+    values = streams.names.values(item.value) if isinstance(item, cst.Name) else [item]
+    return any(isinstance(one, cst.Call) and last_name(one.func) == "Stream" for one in values)
+
+
+def _allocates(value: CSTNode, streams: Streams) -> bool:
+    if not isinstance(value, cst.Call) or ON_HOST.search(streams.part.code(value)):
+        return False
+    words = ("empty", "empty_like", "new_empty", "new_zeros")
+    return last_name(value.func) in words or streams.launches(value)
+
+
+def _outlives(name: str, streams: Streams) -> bool:
+    """Tells whether a name is returned, stored, or handed to what may keep it."""
+    for node in streams.order:
+        if not is_name(node, name):
+            continue
+        held = streams.parents.get(node)
+        while isinstance(held, (cst.Element, cst.Tuple, cst.List, cst.Dict, cst.DictElement)):
+            held = streams.parents.get(held)
+        if isinstance(held, (cst.Assign, cst.Return, cst.Yield)):
+            return True
+        if isinstance(held, cst.Arg):
+            call = streams.parents.get(held)
+            word = last_name(call.func) if isinstance(call, cst.Call) else ""
+            if CLASS.match(word) or word in ("append", "put", "submit", "setdefault", "update"):
+                return True
+    return False
+
+
+def _produced(context: Context, streams: Streams) -> Iterator[tuple[str, CSTNode, bool]]:
+    """Yields the names that a body binds to, or writes by, what it launches; True where sure."""
+    for node in streams.nodes(context.order, context.end):
+        if streams.stream_at(streams.order[node]) != context.stream:
+            continue
+        if isinstance(node, cst.Assign) and launches(node.value, streams) is not None:
+            is_sure = bool(launches(node.value, streams))
+            for target in node.targets:
+                for one in bound_names(target.target):
+                    yield one, node, is_sure
+        elif isinstance(node, cst.Call) and last_name(node.func) in IN_PLACE:
+            base = receiver(node)
+            while isinstance(base, cst.Subscript):
+                base = base.value
+            name = None if base is None else dotted(base)
+            if name and not ON_HOST.search(name) and not is_blocking(node):
+                yield name, node, last_name(node.func) != "copy_" or is_non_blocking(node)
+
+
+def _consumed(
+    name: str, producer: CSTNode, context: Context, streams: Streams
+) -> Iterator[tuple[CSTNode, bool]]:
+    """Yields what uses a produced tensor on another stream; True where only a tensor is used so."""
+    scope = scope_of(context.node, streams)
+    rebound = [
+        order
+        for node, order in streams.order.items()
+        if isinstance(node, cst.Assign)
+        and order > streams.order[producer]
+        and any(name in bound_names(one.target) for one in node.targets)
+    ]
+    for node in streams.nodes(context.end):
+        if not isinstance(node, (cst.Name, cst.Attribute)) or dotted(node) != name:
+            continue
+        order = streams.order[node]
+        if rebound and min(rebound) < order:
+            return
+        if streams.stream_at(order) == context.stream or scope_of(node, streams) is not scope:
+            continue
+        if not streams.flow.contains(node) or not streams.flow.contains(producer):
+            continue
+        if streams.flow.excludes(producer, node) or not streams.flow.may_follow(producer, node):
+            continue
+        used = values_used(node, streams)
+        if used is not None:
+            yield node, used
+
+
+def _may_be_ordered(
+    streams: Streams, context: Context, producer: CSTNode, consumer: CSTNode
+) -> bool:
+    """Tells whether anything between may put the consumer behind the producer."""
+    first, last = streams.order[producer], streams.order[consumer]
+    stream = context.stream
+    for wait in streams.waits:
+        if (
+            first < wait.order <= last
+            and wait.waiter != stream
+            and may_be_for(wait, stream, streams)
+        ):
+            return True
+    leaves = {stream.rpartition(".")[2], *(_leaf(one.event) for one in streams.records)}
+    for call in streams.function.calls:
+        order = streams.order[call]
+        if not first < order <= last:
+            continue
+        if streams.stream_at(order) == stream and last_name(call.func) in READS:
+            return True
+        callee = streams.function.called(call)
+        if callee is not None and orders_streams(callee):
+            return True
+        if last_name(call.func) in ("record_stream", "record", "stream", "StreamContext"):
+            continue
+        given = (*call.args, call.func.value) if isinstance(call.func, cst.Attribute) else call.args
+        if any(
+            last_name(one) in leaves
+            for arg in given
+            for one in walk(arg)
+            if isinstance(one, (cst.Name, cst.Attribute))
+        ):
+            return True
+    return False
+
+
+def may_be_for(wait: Wait, stream: str, streams: Streams) -> bool:
+    """Tells whether a wait may be for work of a stream: not if it names another stream."""
+    if wait.on in (stream, ANYTHING):
+        return True
+    if wait.on == CURRENT or any(one.stream == wait.on for one in streams.contexts):
+        return False
+    if last_name(wait.node.func) == "wait_stream" and wait.on.startswith("self."):
+        return False
+    recorded = {one.stream for one in streams.records if one.event == wait.on}
+    return stream in recorded if recorded else not wait.on.endswith("stream")
+
+
+def changes_stream(function: Function) -> bool:
+    """Tells whether a function makes another stream the current one for good."""
+    return any(last_name(call.func) == "set_stream" for call in function.calls)
+
+
+def is_within_side_stream(function: Function) -> bool:
+    """Tells whether a caller in the file calls a function on another stream than its own."""
+    return any(
+        streams_of(caller).stream_at(streams_of(caller).order[call]) != CURRENT
+        for caller, call in function.callers()
+        if call in streams_of(caller).order
+    )
+
+
+def callers_order(function: Function, stream: str) -> bool:
+    """Tells whether a caller in the file has streams wait for each other by itself."""
+    return any(
+        wait.waiter != HOST and stream.rpartition(".")[2] in f"{wait.waiter} {wait.on}"
+        for caller, _ in function.callers()
+        for wait in streams_of(caller).waits
+    )
+
+
+def callers_wait(function: Function) -> bool:
+    """Tells whether a caller in the file waits for anything, or orders any streams."""
+    return any(bool(streams_of(caller).waits) for caller, _ in function.callers())
+
+
+def helper_waits(call: cst.Call, function: Function) -> bool:
+    """Tells whether a call leads to a function of the file that may wait or order streams."""
+    callee = function.called(call)
+    return callee is not None and orders_streams(callee)
+
+
+def _leaf(text: str) -> str:
+    return text.rpartition(".")[2]

@@ -1,0 +1,187 @@
+"""Misplaced waits: for another stream than the one that works, by another one, or by none."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.model.expressions import is_name, last_name, receiver
+from fmcheck.lint.model.handovers import changes_stream, helper_waits, may_be_for
+from fmcheck.lint.model.stream_kinds import is_side
+from fmcheck.lint.model.streams import CURRENT, HOST
+from fmcheck.lint.model.tensor_use import READS, launches
+from fmcheck.lint.source.lazy import cst
+from fmcheck.lint.source.walking import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from libcst import CSTNode
+
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.model.streams import Context, Streams, Wait
+
+
+def waits_for_another(streams: Streams) -> Iterator[tuple[Context, Wait, str]]:
+    """Yields bodies that nothing waits for, with the wait right after them for another stream."""
+    function = streams.function
+    for context in streams.contexts:
+        if not is_side(context.item, function):
+            continue
+        if any(_waits_for(wait, context, streams) for wait in streams.waits):
+            continue
+        if any(
+            one.stream == context.stream and one.order > context.order for one in streams.records
+        ):
+            continue
+        after = _neighbour(context.node, 1, streams)
+        for wait in streams.waits:
+            if after is None or wait.node not in walk(after):
+                continue
+            other = _awaited_stream(wait, streams)
+            if (
+                other is not None
+                and other != context.stream
+                and wait.waiter in (CURRENT, HOST)
+                and not any(one.stream == other for one in streams.contexts)
+            ):
+                yield context, wait, other
+
+
+def _waits_for(wait: Wait, context: Context, streams: Streams) -> bool:
+    return wait.order > context.order and may_be_for(wait, context.stream, streams)
+
+
+def _awaited_stream(wait: Wait, streams: Streams) -> str | None:
+    """Returns the side stream that a wait is for, None if that is unknown."""
+    word, func = last_name(wait.node.func), wait.node.func
+    on: CSTNode | None = None
+    if word in ("wait_stream", "wait_event") and wait.node.args:
+        on = wait.node.args[0].value
+    elif isinstance(func, cst.Attribute):
+        on = func.value
+    is_stream = word == "wait_stream" or (on is not None and last_name(on).endswith("stream"))
+    if isinstance(on, cst.Call) and last_name(on.func) == "record_event":
+        on, is_stream = receiver(on), True
+    if on is not None and is_stream and is_side(on, streams.function):
+        return streams.text(on)
+    return None
+
+
+def another_waits(streams: Streams) -> Iterator[tuple[Context, Wait]]:
+    """Yields bodies whose stream waits for nothing, with the wait of another one there."""
+    function = streams.function
+    for context in streams.contexts:
+        if not is_side(context.item, function) or last_name(context.item) == "":
+            continue
+        waits = [wait for wait in streams.waits if wait.order < context.end]
+        if any(streams.orders(one, context.stream, CURRENT) for one in waits):
+            continue
+        before = _neighbour(context.node, -1, streams)
+        for wait in waits:
+            func = wait.node.func
+            if last_name(func) != "wait_stream" or not isinstance(func, cst.Attribute):
+                continue
+            is_near = context.holds(wait.order) or (
+                before is not None and wait.node in walk(before)
+            )
+            waiter = func.value
+            if (
+                is_near
+                and wait.waiter != context.stream
+                and wait.on == CURRENT
+                and is_side(waiter, function)
+                and not any(one.stream == wait.waiter for one in streams.contexts)
+            ):
+                yield context, wait
+
+
+def _neighbour(node: CSTNode, step: int, streams: Streams) -> CSTNode | None:
+    """Returns the statement right before (-1) or right after (1) another one."""
+    body = getattr(streams.parents.get(node), "body", None)
+    if not isinstance(body, (list, tuple)) or node not in body:
+        return None
+    at = body.index(node) + step
+    return body[at] if 0 <= at < len(body) else None
+
+
+def lost_streams(streams: Streams) -> Iterator[Context]:
+    """Yields bodies on a stream that nobody can wait for, and that nothing waits for in them."""
+    function = streams.function
+    if function.name.startswith("test"):
+        return  # which leaves the order to what it tests
+    for context in streams.contexts:
+        item = context.item
+        if not _is_lost(item, streams):
+            continue
+        if any(wait.order > context.order for wait in streams.waits):
+            continue
+        if any(context.holds(one.order) for one in streams.records):
+            continue
+        calls = [one for one in function.calls if context.holds(streams.order[one])]
+        if not any(launches(one, streams) is not None for one in calls):
+            continue
+        if any(
+            last_name(one.func) in READS or _is_captured(one) or helper_waits(one, function)
+            for one in calls
+        ):
+            continue
+        yield context
+
+
+def _is_captured(call: cst.Call) -> bool:
+    return "graph" in last_name(call.func).lower() or "capture" in last_name(call.func).lower()
+
+
+def _is_lost(item: CSTNode, streams: Streams) -> bool:
+    """Tells whether a stream is made where it is entered, or by a name used for nothing else."""
+    if isinstance(item, cst.Call):
+        return last_name(item.func) == "Stream"
+    if not isinstance(item, cst.Name) or item.value in streams.parameters:
+        return False
+    values = streams.names.values(item.value)
+    if len(values) != 1 or not (
+        isinstance(values[0], cst.Call) and last_name(values[0].func) == "Stream"
+    ):
+        return False
+    uses = [one for one in streams.order if is_name(one, item.value)]
+    entered = [one.item for one in streams.contexts]
+    return len(uses) == 1 + sum(one in entered for one in uses)
+
+
+def gradients_used_early(streams: Streams) -> Iterator[tuple[cst.Call, cst.Call]]:
+    """Yields `backward()` on one stream with an optimizer's step on another that has not waited."""
+    function = streams.function
+    calls = [one for one in function.calls if isinstance(one.func, cst.Attribute)]
+    backward = [one for one in calls if last_name(one.func) == "backward"]
+    if not backward or changes_stream(function):
+        return
+    for first in backward:
+        order = streams.order[first]
+        stream = streams.stream_at(order)
+        for call in calls:
+            other = streams.stream_at(streams.order[call])
+            if streams.order[call] <= order or other == stream or not _steps(call, function):
+                continue
+            side = [one for one in streams.contexts if one.stream in (stream, other)]
+            if not side or not all(is_side(one.item, function) for one in side):
+                continue
+            if any(
+                order < wait.order < streams.order[call] and wait.waiter != stream
+                for wait in streams.waits
+            ):
+                continue
+            if streams.flow.may_follow(first, call):
+                yield first, call
+                break
+
+
+def _steps(call: cst.Call, function: Function, depth: int = 0) -> bool:
+    """Tells whether a call has an optimizer use the gradients, itself or in a helper."""
+    word = last_name(call.func)
+    held = call.func.value if isinstance(call.func, cst.Attribute) else None
+    if word in ("step", "zero_grad", "unscale_") and held is not None:
+        return "opt" in last_name(held).lower() or word == "unscale_"
+    if word in ("clip_grad_norm_", "clip_grad_value_"):
+        return True
+    callee = function.called(call) if depth == 0 else None
+    return callee is not None and any(_steps(one, callee, 1) for one in callee.calls)

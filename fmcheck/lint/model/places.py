@@ -1,0 +1,252 @@
+"""Places: which values of one function live on the device, and which on the host.
+
+Each answer is yes alone: what nothing in the function tells of is neither.
+"""
+
+from __future__ import annotations
+
+import re
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+from fmcheck.host_words import is_named_host
+from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, targets
+from fmcheck.lint.source.lazy import cst
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from libcst import CSTNode
+
+    from fmcheck.lint.model.function import Function
+
+#: What a tensor is asked for, and hardly anything else is.
+_TENSOR_ONLY = frozenset(
+    (
+        *("cumsum", "dim", "dtype", "int", "ndim", "numel", "reshape", "shape", "size"),
+        *("sum", "unsqueeze", "view"),
+    )
+)
+#: Annotations of tensors.
+_TENSOR = re.compile(r"\b(?:\w*Tensor)\b")
+#: Of these a container of tensors is annotated, and nobody knows what an element of it is.
+_CONTAINER = re.compile(r"\b(?:[Ll]ist|[Dd]ict|[Tt]uple|Sequence|Iterable|Mapping|Union)\b")
+#: Methods that bring values to the host.
+_TO_HOST = frozenset({"cpu", "item", "numpy", "tolist"})
+#: Attributes of a tensor that are of the host.
+_OF_HOST = frozenset({"device", "dtype", "is_cuda", "ndim", "shape"})
+#: Methods of a tensor that give a number or a property.
+_ASKS = frozenset(
+    {"data_ptr", "dim", "element_size", "is_contiguous", "nelement", "numel", "size", "stride"}
+)
+#: How many steps a value is followed back.
+_DEEPEST = 12
+
+
+class Places:
+    """Where the values of one function live."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._part = function.part
+        self._names = function.names
+        self._known: dict[str, bool] = {}
+        self._hosts: dict[str, bool] = {}
+
+    def on_device(self, node: CSTNode, depth: int = 0) -> bool:
+        """Tells whether a value is a tensor that lives where the model runs."""
+        if depth > _DEEPEST:
+            return False
+        if isinstance(node, (cst.Name, cst.Attribute)):
+            return self._named(node, depth)
+        if isinstance(node, cst.Subscript):
+            return self.on_device(node.value, depth + 1)
+        if isinstance(node, cst.Call):
+            return self._called(node, depth + 1)
+        if isinstance(node, cst.BinaryOperation):
+            return any(self.on_device(one, depth + 1) for one in (node.left, node.right))
+        if isinstance(node, cst.Comparison):
+            return self.on_device(node.left, depth + 1)
+        if isinstance(node, cst.UnaryOperation):
+            return self.on_device(node.expression, depth + 1)
+        return False
+
+    def on_host(self, node: CSTNode, depth: int = 0) -> bool:
+        """Tells whether a value's name, or the way it is made, says that the host holds it."""
+        if depth > _DEEPEST:
+            return False
+        if isinstance(node, cst.Name):
+            if is_named_host(node.value):
+                return True
+            if node.value not in self._hosts:
+                self._hosts[node.value] = False  # a name that is made of itself
+                values = self._names.values(node.value)
+                found = bool(values) and all(self.on_host(one, depth + 1) for one in values)
+                self._hosts[node.value] = found
+            return self._hosts[node.value]
+        if isinstance(node, cst.Attribute):
+            return is_named_host(node.attr.value) or self.on_host(node.value, depth + 1)
+        if isinstance(node, cst.Subscript):
+            return self.on_host(node.value, depth + 1)
+        if isinstance(node, cst.Call):
+            if isinstance(node.func, cst.Attribute):
+                word = node.func.attr.value
+                return word in _TO_HOST or self.on_host(node.func.value, depth + 1)
+            return is_name(node.func, "len") or is_name(node.func, "list")
+        return isinstance(node, (cst.List, cst.ListComp, cst.Tuple, cst.Integer, cst.Float))
+
+    def _named(self, node: cst.Name | cst.Attribute, depth: int) -> bool:
+        name = dotted(node)
+        if name is None or is_named_host(name.rpartition(".")[2]):
+            return False
+        if isinstance(node, cst.Attribute) and node.attr.value in _OF_HOST:
+            return False
+        if name not in self._known:
+            self._known[name] = False  # a name that is made of itself
+            self._known[name] = self._is_made_on_device(name, depth)
+        return self._known[name]
+
+    def _is_made_on_device(self, name: str, depth: int) -> bool:
+        if "." in name:
+            return name in self._shown or (name.startswith("self.") and self._is_kept(name))
+        values = [one for one in self._names.values(name) if not is_name(one, "None")]
+        if any(self._goes_to_host(one) or self.on_host(one) for one in values):
+            return False
+        if self._is_asked_for_cpu:
+            return False
+        if name in self._shown or (name in self._tensors and self._knows_devices):
+            return True
+        return bool(values) and all(self.on_device(one, depth + 1) for one in values)
+
+    def _goes_to_host(self, value: CSTNode) -> bool:
+        return isinstance(value, cst.Call) and (
+            last_name(value.func) in _TO_HOST or '"cpu"' in self._part.code(value)
+        )
+
+    def _called(self, call: cst.Call, depth: int) -> bool:
+        given = keywords(call)
+        name = self._part.module.resolve(dotted(call.func) or "")
+        if "device" in given and (name.startswith("torch.") or _makes(call)):
+            return not _is_cpu(self._part.code(given["device"]))
+        args = [one.value for one in call.args]
+        if not isinstance(call.func, cst.Attribute):
+            return False
+        word, held = call.func.attr.value, call.func.value
+        if word in _TO_HOST or word in _ASKS:
+            return False
+        if word == "to":
+            told = self._part.code(args[0]) if args else ""
+            if _is_cpu(told):
+                return False
+            return bool(re.search(r"device|cuda|npu|xpu", told)) or self.on_device(held, depth)
+        if word == "cuda":
+            return True
+        owner = self._part.module.resolve(dotted(held) or "")
+        if owner == "torch" or owner.startswith("torch.nn.functional") or owner == "F":
+            return any(self.on_device(one, depth) for one in args[:2])
+        return self.on_device(held, depth)
+
+    def _is_kept(self, name: str) -> bool:
+        """Tells whether the class makes an attribute on the device, wherever it makes it."""
+        from fmcheck.lint.model.function import functions
+
+        leaf = name.removeprefix("self.")
+        family = self._part.stretch.family
+        if "." in leaf or family is None:
+            return False
+        memo: dict[tuple[int, str], bool] = self._part.module.memo.setdefault("kept", {})
+        key = (family.place.start, leaf)
+        if key not in memo:
+            memo[key] = False
+            made = [
+                _puts_on_device(node.value, function)
+                for part in family.naming(leaf)
+                for function in functions(part)
+                for node in function.nodes
+                if isinstance(node, (cst.Assign, cst.AnnAssign)) and node.value is not None
+                if any(dotted(one) == name for one in targets(node))
+                if not is_name(node.value, "None")
+            ]
+            memo[key] = bool(made) and all(made)
+        return memo[key]
+
+    @cached_property
+    def _tensors(self) -> set[str]:
+        """The parameters that are annotated as tensors."""
+        params = self._function.node.params
+        found = set()
+        for one in (*params.posonly_params, *params.params, *params.kwonly_params):
+            told = self._part.code(one.annotation.annotation) if one.annotation else ""
+            if _TENSOR.search(told) and not _CONTAINER.search(told):
+                found.add(one.name.value)
+        return found
+
+    @cached_property
+    def _knows_devices(self) -> bool:
+        """Tells whether the function asks a tensor for its device, or its class has one."""
+        if self._function.name.startswith("forward") or self._shown:
+            return True
+        return self._part.is_nested and "self.device" in self._class_text
+
+    @cached_property
+    def _is_asked_for_cpu(self) -> bool:
+        """Tells whether the function compares a device with the CPU: it may be there."""
+        return any(
+            isinstance(one, cst.Assert) and "cpu" in self._part.code(one.test)
+            for one in self._function.nodes
+        )
+
+    @property
+    def _class_text(self) -> str:
+        family = self._part.stretch.family
+        if family is None:
+            return ""
+        return self._part.module.text[family.place.start : family.place.end]
+
+    @cached_property
+    def _shown(self) -> set[str]:
+        """The names of tensors whose device is the device: others are made where they are."""
+        asked = {name for name, word in self._asked if word == "device"}
+        tensors = {name for name, word in self._asked if word in _TENSOR_ONLY} | self._tensors
+        shown = asked & tensors
+        # One object's tensors live together, but for those that say otherwise.
+        held = {name.rpartition(".")[0] for name in asked if "." in name} - {"self"}
+        beside = {name for name in tensors if name.rpartition(".")[0] in held}
+        return shown | beside
+
+    @cached_property
+    def _asked(self) -> set[tuple[str, str]]:
+        return set(self._attributes())
+
+    def _attributes(self) -> Iterator[tuple[str, str]]:
+        for node in self._function.nodes:
+            if isinstance(node, cst.Attribute):
+                name = dotted(node.value)
+                if name is not None:
+                    yield name, node.attr.value
+
+
+def _makes(call: cst.Call) -> bool:
+    """Tells whether a method makes a tensor of another one: `x.new_zeros`, `x.to`."""
+    word = last_name(call.func)
+    return word == "to" or word.startswith("new_")
+
+
+def _puts_on_device(value: CSTNode, function: Function) -> bool:
+    """Tells whether an expression makes a tensor with a device, or moves one there."""
+    if not isinstance(value, cst.Call):
+        return False
+    given = keywords(value)
+    if "device" in given:
+        return not _is_cpu(function.part.code(given["device"])) and (
+            function.module.resolve(dotted(value.func) or "").startswith("torch.")
+        )
+    word = last_name(value.func)
+    if word == "to" and value.args:
+        told = function.part.code(value.args[0].value)
+        return "device" in told and not _is_cpu(told)
+    return word == "cuda"
+
+
+def _is_cpu(code: str) -> bool:
+    return any(word in code.lower() for word in ("cpu", "none", "meta"))

@@ -1,0 +1,66 @@
+"""Steps: which functions run again and again while a model runs, by what they are called.
+
+Where a contract says what runs every step, it is asked (`declared.py`).
+"""
+
+from __future__ import annotations
+
+import re
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.source.lazy import cst
+
+if TYPE_CHECKING:
+    from fmcheck.lint.model.function import Function
+
+#: Words of the names of functions that run for each step, each layer or each batch of a model.
+_STEP = re.compile(
+    r"(^|_)(forward|fwd|decode|prefill|extend|execute|propose|draft|verify|dispatch|combine|"
+    r"permute|unpermute|attention|attn|embed|metadata|metas|step|seed|kvcache|router|routing|"
+    r"moe|experts|clip|norm)(_|$)|get_input_embeddings$|_step_context$|^sample(_tokens)?$"
+)
+#: Words of the names of those that do not, whatever else they are called.
+_ONCE = re.compile(
+    r"(^|_)(init(?!_\w*metadata)|capture|warmup|warm|load|save|test|tests|bench|benchmark|debug|"
+    r"profile|dummy|train|training|eval|evaluate|validation|validate|val|log|export|convert|"
+    r"calibrate|setup|reset|register|plot|print|repr|state|checkpoint|main|reference|ref|golden|"
+    r"naive|fake|quantize|config|check|assert|visualize|infer|shape|collate|preprocess|loss|"
+    r"summary|metrics?|stats?|report|score)(_|$)"
+)
+#: Parts of a path of code that prepares data or looks at a model, and does not run it.
+_BESIDE = re.compile(
+    r"(^|[/_])(bench\w*|calib\w*|conftest|convert\w*|data|dataloader|datasets?|datapipes?|"
+    r"demos?|docs|eval\w*|examples|fault_tolerance|metrics?|plots?|quantization|reference|"
+    r"samplers?|scripts?|tests?|testing|tools|trainers?|training|tutorials?|visuali\w*|"
+    r"weight_sync\w*)(?=[/_.])"
+)
+
+#: What stands in a test that asks whether somebody looks on.
+_SWITCH = re.compile(
+    r"debug|log_|_log|logger|verbose|environ|getenv|profil|__debug__", re.IGNORECASE
+)
+
+
+def is_step(function: Function) -> bool:
+    """Tells whether a function runs again and again while a model runs."""
+    return not runs_once(function) and _STEP.search(function.name.lower()) is not None
+
+
+def runs_once(function: Function) -> bool:
+    """Tells whether a function is for the start, the end or a look at a model."""
+    name = function.name.lower()
+    return name.startswith("__") or _ONCE.search(name) is not None or is_beside(function)
+
+
+def is_beside(function: Function) -> bool:
+    """Tells whether a file prepares data, trains or looks at a model, by its path."""
+    return _BESIDE.search(function.part.identity.lower()) is not None
+
+
+def is_for_debugging(node: cst.CSTNode, function: Function) -> bool:
+    """Tells whether a node runs only under a switch for logs or debugging."""
+    while node in function.parents and node is not function.node:
+        node = function.parents[node]
+        if isinstance(node, cst.If) and _SWITCH.search(function.part.code(node.test)):
+            return True
+    return False

@@ -1,0 +1,191 @@
+"""Stream kinds: where a stream comes from, as the class, the module and the function tell.
+
+`self.side` is a side stream if the class makes it by `Stream()`; the current one, or an argument's,
+is none. What is made elsewhere is known by its name alone.
+"""
+
+from __future__ import annotations
+
+import re
+from enum import Enum
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, literal_elements, targets
+from fmcheck.lint.model.streams import streams_of
+from fmcheck.lint.source.lazy import cst
+from fmcheck.lint.source.walking import walk
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from libcst import CSTNode
+
+    from fmcheck.lint.model.function import Function
+
+
+class Kind(Enum):
+    """What a stream is, as far as the file tells."""
+
+    MADE = "made by `Stream()`: never the current one unless somebody enters it"
+    CURRENT = "the current stream"
+    DEFAULT = "the default stream"
+    GIVEN = "an argument's: whoever calls decides"
+    UNKNOWN = "made elsewhere"
+
+
+#: How streams are named that other streams hand work to.
+_SIDE = re.compile(
+    r"(^|_)(alt|aux|backup|comm|copy|d2h|down(load)?|gather|global|h2d|io|load|memcpy|offload|onload"
+    r"|pre_?fetch|reduce|reduction|side|staging|swap|transfer|up(load)?)s?(_\w+)?_?stream$"
+)
+#: Classes of streams. `ExternalStream` wraps one that may be anybody's.
+_CLASSES = frozenset({"Stream"})
+#: How deep names, attributes and functions are followed.
+_DEPTH = 4
+
+
+def is_side(node: CSTNode, function: Function) -> bool:
+    """Tells whether a stream is plainly not the one that runs what stands around its context.
+
+    One that is made in some configurations, and the current one in others, is one in the former.
+    """
+    kinds = kinds_of(node, function)
+    if Kind.MADE in kinds and kinds <= {Kind.MADE, Kind.CURRENT, Kind.DEFAULT}:
+        return True
+    return kinds == {Kind.UNKNOWN} and bool(_SIDE.search(_name(node)))
+
+
+def kinds_of(node: CSTNode, function: Function, depth: int = 0) -> set[Kind]:
+    """Returns what a stream may be; nothing for None."""
+    if is_name(node, "None"):
+        return set()
+    if depth > _DEPTH:
+        return {Kind.UNKNOWN}
+    if isinstance(node, cst.IfExp):
+        return kinds_of(node.body, function, depth) | kinds_of(node.orelse, function, depth)
+    if isinstance(node, cst.BooleanOperation):
+        return kinds_of(node.left, function, depth) | kinds_of(node.right, function, depth)
+    if isinstance(node, cst.Call):
+        return _called(node, function, depth)
+    if isinstance(node, cst.Name):
+        return _named(node.value, function, depth)
+    if isinstance(node, cst.Attribute):
+        return _attribute(node, function, depth)
+    if isinstance(node, cst.Subscript):
+        return _entry(node.value, function, depth)
+    return {Kind.UNKNOWN}
+
+
+def _called(call: cst.Call, function: Function, depth: int) -> set[Kind]:
+    word = last_name(call.func)
+    if word.endswith("current_stream"):
+        return {Kind.CURRENT}
+    if word == "default_stream":
+        return {Kind.DEFAULT}
+    if word in _CLASSES:
+        return {Kind.MADE}
+    if word == "cast" and len(call.args) == 2:
+        return kinds_of(call.args[1].value, function, depth)
+    callee = function.called(call)
+    if callee is None:
+        return {Kind.UNKNOWN}
+    returned = (one.value for one in callee.nodes if isinstance(one, cst.Return))
+    found = [kinds_of(one, callee, depth + 1) for one in returned if one is not None]
+    return set().union(*found) if found else {Kind.UNKNOWN}
+
+
+def _named(name: str, function: Function, depth: int) -> set[Kind]:
+    given = {Kind.GIVEN} if name in streams_of(function).parameters else set()
+    values = function.names.values(name)
+    if not values and not given:
+        values = list(_globals(name, function))
+    found = [kinds_of(one, function, depth + 1) for one in values]
+    return given.union(*found) if found or given else {Kind.UNKNOWN}
+
+
+def _attribute(node: cst.Attribute, function: Function, depth: int) -> set[Kind]:
+    if not (is_name(node.value, "self") or is_name(node.value, "cls")):
+        return {Kind.UNKNOWN}
+    found: set[Kind] = set()
+    name, is_bound = node.attr.value, False
+    for value, owner in attribute_values(name, function):
+        is_bound = True
+        found |= {Kind.UNKNOWN} if value is None else kinds_of(value, owner, depth + 1)
+    return found if is_bound else {Kind.UNKNOWN}
+
+
+def _entry(base: CSTNode, function: Function, depth: int) -> set[Kind]:
+    """Returns what an entry of a list may be."""
+    if isinstance(base, cst.Name):
+        held = [(one, function) for one in function.names.values(base.value)]
+    elif isinstance(base, cst.Attribute) and is_name(base.value, "self"):
+        bound = attribute_values(base.attr.value, function)
+        held = [(one, owner) for one, owner in bound if one is not None]
+    else:
+        held = []
+    found: set[Kind] = set()
+    for value, owner in held:
+        elements = literal_elements(value)
+        if isinstance(value, (cst.ListComp, cst.GeneratorExp)):
+            elements = [value.elt]
+        if elements is None:
+            return {Kind.UNKNOWN}
+        for one in elements:
+            found |= kinds_of(one, owner, depth + 1)
+    return found or {Kind.UNKNOWN}
+
+
+def attribute_values(name: str, function: Function) -> Iterator[tuple[CSTNode | None, Function]]:
+    """Yields what a class binds to one of its attributes, or returns from a property of that name.
+
+    None stands for what is bound in a way that does not say the value.
+    """
+    from fmcheck.lint.model.function import functions
+
+    family = function.part.stretch.family
+    for part in family.naming(name) if family is not None else ():
+        for node in part.nodes():
+            value = getattr(node, "value", None)
+            if value is None:
+                continue
+            for target in targets(node):
+                inside = functions(part)
+                owner = inside[0] if inside else function
+                if dotted(target) in (f"self.{name}", f"cls.{name}") or (
+                    not inside and is_name(target, name)
+                ):
+                    yield value, owner
+                elif isinstance(target, cst.Tuple) and f"self.{name}" in map(
+                    dotted, (one.value for one in target.elements)
+                ):
+                    yield None, owner
+        for one in functions(part):
+            if one.name == name:
+                for inner in one.nodes:
+                    if isinstance(inner, cst.Return) and inner.value is not None:
+                        is_own = dotted(inner.value) == f"self.{name}"
+                        yield (None if is_own else inner.value), one
+
+
+def _globals(name: str, function: Function) -> Iterator[CSTNode]:
+    """Yields what statements beside functions, and functions that say `global`, bind to a name."""
+    for part in function.module.naming(name):
+        if part.is_nested:
+            continue
+        nodes = walk(part.node)
+        is_function = isinstance(part.node, cst.FunctionDef)
+        if is_function and not any(
+            isinstance(one, cst.Global) and any(name == item.name.value for item in one.names)
+            for one in nodes
+        ):
+            continue
+        for node in nodes:
+            value = getattr(node, "value", None)
+            if value is not None and any(is_name(one, name) for one in targets(node)):
+                yield value
+
+
+def _name(node: CSTNode) -> str:
+    if isinstance(node, cst.Call):
+        return last_name(node.func).removeprefix("get_")
+    return last_name(node)

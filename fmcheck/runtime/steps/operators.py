@@ -1,0 +1,110 @@
+"""Operators: what each operator of torch does with its tensors, by its schema, said once.
+
+An operator is looked up by its id, and kept: torch's own hash of one is a call in Python.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
+#: The place of a tensor argument of a call: its position, and its name.
+Place = tuple[int, str]
+
+# They change what a tensor object shows, and no element.
+_MOVES = frozenset({"set_", "resize_", "lift_fresh", "detach", "detach_", "alias"})
+# By torch's own word, what these bring or how much of it hangs on values: of a device the host has
+# to wait for it. Of an index that holds for masks alone; of some others torch says nothing, as of
+# the last step of `torch.tensor`, which has uploaded its values.
+_WAITING = frozenset({"is_nonzero", "multinomial", "_linalg_check_errors", "lift_fresh"})
+_BY_MASK = frozenset({"index"})
+_BY_VALUES = frozenset({torch.Tag.data_dependent_output, torch.Tag.dynamic_output_shape})
+
+
+@dataclass(eq=False, slots=True)
+class Operator:
+    """What an operator of a name space does with its arguments.
+
+    `tensors` are the places of all tensor arguments, `reads` and `writes` those of some. A view
+    touches nothing; what does not `fill` leaves its result's memory as it was found. On a device,
+    the host `waits` for what its result hangs on. `unknown` says why a call cannot be told of, ""
+    if it can. One that is not `of_torch` may leave out any of what it is given, and run code in
+    Python. One that is `composite` consists of others, and has no code of its own. `step` is what
+    it is to a step.
+    """
+
+    func: Any
+    name: str
+    space: str = ""
+    tensors: tuple[Place, ...] = ()
+    reads: tuple[Place, ...] = ()
+    writes: tuple[Place, ...] = ()
+    is_view: bool = True
+    moves: bool = False
+    fills: bool = True
+    waits: bool = False
+    unknown: str = ""
+    of_torch: bool = False
+    composite: bool = False
+    step: Callable[..., Any] | None = None
+
+
+#: All operators that were met, by id.
+known: dict[int, Operator] = {}
+
+
+def read(func: Any, failed: Callable[[Exception], object]) -> Operator:
+    """Returns what an operator's schema says; `failed` is told why one could not be read."""
+    try:
+        operator = _operator(func)
+    except Exception as err:
+        failed(err)
+        operator = Operator(func, str(func), unknown="fmcheck could not read their schema")
+    known[id(func)] = operator
+    return operator
+
+
+def _operator(func: Any) -> Operator:
+    schema = getattr(func, "_schema", None)
+    if schema is None:
+        return Operator(func, str(func), unknown="they run other operators inside")
+    space, _, name = schema.name.partition("::")
+    reads: list[Place] = []
+    writes: list[Place] = []
+    for position, argument in enumerate(schema.arguments):
+        if "Tensor" in str(argument.type):
+            is_written = argument.alias_info is not None and argument.alias_info.is_write
+            (writes if is_written else reads).append((position, argument.name))
+    tags = getattr(func, "tags", ())
+    moves = name in _MOVES or torch.Tag.inplace_view in tags
+    # Factories look at the shape of what they are given.
+    makes_alike = name.endswith("_like") or name.startswith("new_")
+    return Operator(
+        func,
+        name,
+        space,
+        tuple(sorted((*reads, *writes))),
+        () if makes_alike else tuple(reads),
+        tuple(writes),
+        is_view=bool(getattr(func, "is_view", False)) or moves,
+        moves=moves,
+        fills=not name.removeprefix("new_").startswith("empty"),
+        waits=name in _WAITING or (name not in _BY_MASK and not _BY_VALUES.isdisjoint(tags)),
+        of_torch=space == "aten",
+        composite=_is_composite(func),
+    )
+
+
+def _is_composite(func: Any) -> bool:
+    def has(key: str) -> bool:
+        try:
+            return bool(torch._C._dispatch_has_kernel_for_dispatch_key(func.name(), key))
+        except RuntimeError:  # `aten::sym_size` and its like are no operators of the dispatcher
+            return False
+
+    return has("CompositeImplicitAutograd") and not has("CPU")

@@ -1,0 +1,1 @@
+"""The language server: `fmcheck server`, on pygls. Editors show findings as one types."""

@@ -1,0 +1,52 @@
+"""Checking a text that an editor holds, as `fmcheck lint -` would check the file."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.run.outcome import lint_paths
+from fmcheck.lint.run.request import Fixing, Request
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from fmcheck.finding import Finding
+
+
+def findings(path: str, text: str) -> Sequence[Finding]:
+    """Returns the findings of a text that is saved under `path`.
+
+    Raises:
+        UsageError: if the settings, a contract or a baseline do not fit.
+    """
+    return lint_paths(_request(path, text)).findings
+
+
+def fixed(path: str, text: str) -> str:
+    """Returns a text with all safe fixes applied."""
+    outcome = lint_paths(_request(path, text, Fixing.WRITE))
+    return text if outcome.stdin is None else outcome.stdin.decode(errors="surrogateescape")
+
+
+def page(code: str) -> str:
+    """Returns the page of a rule, or of a code of the linter's own, as Markdown."""
+    from fmcheck.lint.own import OWN_CODES
+    from fmcheck.lint.page import own_page, rule_page
+    from fmcheck.registry import rules
+
+    rule = rules().get(code)
+    if rule is not None:
+        return rule_page(rule)
+    return own_page(OWN_CODES[code]) if code in OWN_CODES else ""
+
+
+def _request(path: str, text: str, fixing: Fixing = Fixing.NONE) -> Request:
+    return Request(
+        paths=(Path(path),),
+        stdin=text.encode(errors="surrogateescape"),
+        fixing=fixing,
+        force_exclude=True,
+        progress=False,
+        jobs=1,
+    )

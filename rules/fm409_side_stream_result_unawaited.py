@@ -1,0 +1,259 @@
+"""FM409: a result of a side stream is used before it is done."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmcheck.lint import Example, FunctionRule, Judged, Severity
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.handovers import (
+    callers_order,
+    is_within_side_stream,
+    results_used_early,
+)
+from fmcheck.lint.model.misplaced_waits import (
+    gradients_used_early,
+    lost_streams,
+    waits_for_another,
+)
+from fmcheck.lint.model.streams import streams_of
+from fmcheck.lint.model.vocabulary import ENTERED
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.model.streams import Streams
+    from fmcheck.lint.source.module import Part
+
+
+class SideStreamResultUnawaited(FunctionRule):
+    """A result of a side stream is used by a stream that has not waited for it.
+
+    ## What it does
+    Looks at `with stream(side):` bodies, where `side` is plainly no current stream: made by
+    `Stream()`, in the function, the class or the module, or named as one for copies, loads or
+    communication. It reports what such a body computes or copies and the function then uses outside
+    of it, or on another side stream, with no wait between; a wait right after the body that is for
+    another side stream; gradients that an optimizer uses on another stream than `backward()` ran
+    on; and a body on a stream that is created for it alone, which nothing can wait for. Any wait
+    between, of whatever kind, and a helper of the same file that waits make it silent, and so does
+    a caller in the file that orders this stream.
+
+    ## Why is this bad
+    When the `with` ends, the current stream goes on at once. What it then reads is still being
+    written: zeros, or the values of the step before. It shows under load only, and never under
+    `CUDA_LAUNCH_BLOCKING=1`.
+
+    ## Example
+    ```python
+    with torch.cuda.stream(self.copy_stream):
+        batch = batch.to(self.device, non_blocking=True)
+    loss = self.model(batch) + 1
+    ```
+
+    ## Use instead
+    ```python
+    with torch.cuda.stream(self.copy_stream):
+        batch = batch.to(self.device, non_blocking=True)
+    torch.cuda.current_stream().wait_stream(self.copy_stream)
+    loss = self.model(batch) + 1
+    ```
+    """
+
+    code = "FM409"
+    name = "side-stream-result-unawaited"
+    severity = Severity.WARNING
+    words = (ENTERED,)
+    seen_in = (
+        "https://github.com/NVIDIA/Megatron-LM/pull/3140",
+        "https://github.com/NVIDIA/Megatron-LM/pull/2652",
+        "https://github.com/pytorch/torchrec/pull/2071",
+    )
+    bad = (
+        Example(
+            """\
+import torch
+
+class Loader:
+    def __init__(self):
+        self.uploads = torch.cuda.Stream()
+
+    def step(self, rows, bias):
+        with torch.cuda.stream(self.uploads):
+            rows = rows.to("cuda", non_blocking=True)
+        return self.model(rows)
+""",
+            at=((10, 27),),
+        ),
+        Example(
+            """\
+import torch
+
+class Mixture:
+    def __init__(self):
+        self.side = torch.npu.Stream() if torch.npu.is_available() else None
+
+    def forward(self, hidden):
+        main = torch.npu.current_stream()
+        self.side.wait_stream(main)
+        with torch.npu.stream(self.side):
+            shared = self.shared(hidden)
+        routed = self.routed(hidden)
+        return routed + shared
+""",
+            at=((13, 25),),
+        ),
+        Example(
+            """\
+import torch
+
+class Offload:
+    def __init__(self):
+        self.loads = torch.cuda.Stream()
+        self.saves = torch.cuda.Stream()
+
+    def load(self, weights):
+        with torch.cuda.stream(self.loads):
+            self.weights.copy_(weights, non_blocking=True)
+        torch.cuda.current_stream().wait_stream(self.saves)
+""",
+            at=((11, 9),),
+        ),
+        Example(
+            """\
+import torch
+
+class Trainer:
+    def __init__(self):
+        self.backward_stream = torch.cuda.Stream()
+        self.update_stream = torch.cuda.Stream()
+
+    def progress(self, loss):
+        with torch.cuda.stream(self.backward_stream):
+            loss.sum().backward()
+        with torch.cuda.stream(self.update_stream):
+            self.update()
+
+    def update(self):
+        self.optimizer.step()
+""",
+            at=((12, 13),),
+        ),
+        Example(
+            """\
+import torch
+
+def wrap(model):
+    with torch.cuda.stream(torch.cuda.Stream()):
+        return parallel(model)
+""",
+            at=((4, 10),),
+        ),
+    )
+    good = (
+        Example(
+            """\
+import torch
+
+class Mixture:
+    def __init__(self, side):
+        self.side = side
+        self.copies = torch.cuda.Stream()
+
+    def forward(self, hidden):
+        with torch.cuda.stream(self.side):
+            shared = self.shared(hidden)
+        return self.routed(hidden) + shared
+
+    def step(self, rows):
+        with torch.cuda.stream(self.copies):
+            rows = rows.to("cuda", non_blocking=True)
+            done = self.copies.record_event()
+        torch.cuda.current_stream().wait_event(done)
+        return self.model(rows)
+
+    def load(self, rows):
+        with torch.cuda.stream(self.copies):
+            rows = rows.to("cuda", non_blocking=True)
+        self.join()
+        return self.model(rows)
+
+    def join(self):
+        torch.cuda.current_stream().wait_stream(self.copies)
+"""
+        ),
+        Example(
+            """\
+import torch
+
+class Trainer:
+    def __init__(self):
+        self.backward_stream = torch.cuda.Stream()
+
+    def progress(self, loss):
+        with torch.cuda.stream(self.backward_stream):
+            loss.sum().backward()
+            self.optimizer.step()
+
+    def load(self):
+        with torch.cuda.stream(torch.cuda.Stream()):
+            rows = self.rows.to("cuda", non_blocking=True)
+            torch.cuda.current_stream().synchronize()
+        return rows
+"""
+        ),
+    )
+    judged = (
+        Judged("sglang 0.5.23", 0, 0),
+        Judged("vllm 0.20.2", 0, 0),
+        Judged("vllm 0.33.0", 0, 0),
+    )
+
+    def check(self, part: Part) -> Iterator[Finding]:
+        """Yields a finding for each use that may come too early."""
+        for function in functions(part):
+            streams = streams_of(function)
+            if not streams.contexts:
+                continue
+            yield from self._used(streams, part)
+            for context, wait, other in waits_for_another(streams):
+                yield part.finding(
+                    self,
+                    wait.node,
+                    f"this waits for `{other}`, but the work above runs on `{context.stream}`",
+                    help=f"wait for `{context.stream}`, or for an event recorded on it",
+                    related=[(context.node.items[0], "nothing waits for this stream")],
+                )
+            for context in lost_streams(streams):
+                yield part.finding(
+                    self,
+                    context.node.items[0],
+                    "nothing can wait for this stream: it is created here and never awaited, so "
+                    "its work races with what is launched before and after it",
+                    help="keep the stream; `wait_stream(current_stream())` before the body, and "
+                    "`current_stream().wait_stream(...)` after it",
+                )
+
+    def _used(self, streams: Streams, part: Part) -> Iterator[Finding]:
+        function = streams.function
+        for one in results_used_early(streams):
+            if is_within_side_stream(function) or callers_order(function, one.stream):
+                continue
+            yield part.finding(
+                self,
+                one.consumer,
+                f"`{one.name}` is produced on `{one.stream}` and used here on another stream "
+                "that has not waited for it",
+                help=f"`current_stream().wait_stream({one.stream})` before this use",
+                related=[(one.producer, "produced here")],
+            )
+        for backward, step in gradients_used_early(streams):
+            yield part.finding(
+                self,
+                step,
+                "the gradients are used here on another stream than `backward()` runs on, which "
+                "has not waited for it",
+                help="run both on one stream, or wait for the stream of `backward()`",
+                related=[(backward, "fills the gradients")],
+            )

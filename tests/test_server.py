@@ -1,0 +1,252 @@
+"""The language server, driven by pygls's own client over stdio, as an editor would."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from contextlib import asynccontextmanager
+from typing import TYPE_CHECKING
+
+import pytest
+from lsprotocol import types
+from pygls.lsp.client import LanguageClient
+
+from fmcheck.cli import main
+from tests.sources import DEAD_ASSERT, STRAY_EVENT
+
+if TYPE_CHECKING:
+    from collections.abc import AsyncIterator, Awaitable, Callable
+    from pathlib import Path
+
+#: A server that does not answer fails the test.
+PATIENCE = 60.0
+
+
+class Editor:
+    """A client with one document, and the diagnostics that came last."""
+
+    def __init__(self, path: Path) -> None:
+        self.client = LanguageClient("editor", "1")
+        self.uri = path.as_uri()
+        self.text = ""
+        self.version = 0
+        self._told: asyncio.Queue[list[types.Diagnostic]] = asyncio.Queue()
+
+        @self.client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
+        def _(params: types.PublishDiagnosticsParams) -> None:
+            self._told.put_nowait(list(params.diagnostics))
+
+    @property
+    def _document(self) -> types.TextDocumentIdentifier:
+        return types.TextDocumentIdentifier(self.uri)
+
+    async def told(self) -> list[types.Diagnostic]:
+        return await asyncio.wait_for(self._told.get(), PATIENCE)
+
+    async def open(self, text: str) -> list[types.Diagnostic]:
+        self.text, self.version = text, 1
+        document = types.TextDocumentItem(self.uri, "python", 1, text)
+        self.client.text_document_did_open(types.DidOpenTextDocumentParams(document))
+        return await self.told()
+
+    async def type(self, text: str) -> list[types.Diagnostic]:
+        self.text, self.version = text, self.version + 1
+        self.client.text_document_did_change(
+            types.DidChangeTextDocumentParams(
+                types.VersionedTextDocumentIdentifier(self.version, self.uri),
+                [types.TextDocumentContentChangeWholeDocument(text)],
+            )
+        )
+        return await self.told()
+
+    async def actions(self, at: types.Range) -> list[types.CodeAction]:
+        params = types.CodeActionParams(self._document, at, types.CodeActionContext([]))
+        found = await asyncio.wait_for(
+            self.client.text_document_code_action_async(params), PATIENCE
+        )
+        return [one for one in found or () if isinstance(one, types.CodeAction)]
+
+    async def hover(self, at: types.Position) -> str:
+        params = types.HoverParams(self._document, at)
+        found = await asyncio.wait_for(self.client.text_document_hover_async(params), PATIENCE)
+        return found.contents.value if found else ""
+
+    def save(self) -> None:
+        params = types.DidSaveTextDocumentParams(self._document)
+        self.client.text_document_did_save(params)
+
+    async def close(self) -> list[types.Diagnostic]:
+        params = types.DidCloseTextDocumentParams(self._document)
+        self.client.text_document_did_close(params)
+        return await self.told()
+
+    def apply(self, action: types.CodeAction) -> str:
+        """Returns the text with the edits of an action made, as an editor makes them."""
+        lines = self.text.splitlines(keepends=True)
+        starts = [sum(map(len, lines[:number])) for number in range(len(lines) + 1)]
+        text = self.text
+        for edit in sorted(
+            action.edit.changes[self.uri], key=lambda one: one.range.start.line, reverse=True
+        ):
+            first, last = edit.range.start, edit.range.end
+            start = starts[first.line] + first.character
+            end = min(starts[min(last.line, len(lines))] + last.character, len(text))
+            text = text[:start] + edit.new_text + text[end:]
+        return text
+
+
+@asynccontextmanager
+async def _editor(path: Path) -> AsyncIterator[Editor]:
+    editor = Editor(path)
+    await editor.client.start_io(sys.executable, "-P", "-m", "fmcheck", "server")
+    params = types.InitializeParams(
+        types.ClientCapabilities(), root_uri=path.parent.as_uri(), process_id=None
+    )
+    await asyncio.wait_for(editor.client.initialize_async(params), PATIENCE)
+    editor.client.initialized(types.InitializedParams())
+    try:
+        yield editor
+    finally:
+        await asyncio.wait_for(editor.client.shutdown_async(None), PATIENCE)
+        editor.client.exit(None)
+        await editor.client.stop()
+
+
+@pytest.fixture
+def edit(tmp_path: Path) -> Callable[[Callable[[Editor], Awaitable[None]]], None]:
+    def run(steps: Callable[[Editor], Awaitable[None]]) -> None:
+        async def whole() -> None:
+            async with _editor(tmp_path / "relay.py") as editor:
+                await steps(editor)
+
+        asyncio.run(whole())
+
+    return run
+
+
+def test_a_finding_appears_on_opening_and_goes_when_it_is_fixed_by_typing(edit) -> None:
+    async def steps(editor: Editor) -> None:
+        (found,) = await editor.open(STRAY_EVENT)
+        assert (found.code, found.source) == ("FM301", "fmcheck")
+        assert found.severity is types.DiagnosticSeverity.Warning
+        assert found.range.start == types.Position(4, 12)
+        assert await editor.type(STRAY_EVENT.replace("torch.cuda.Event", "module.Event")) == []
+        assert await editor.close() == []
+
+    edit(steps)
+
+
+def test_a_quick_fix_makes_the_finding_go(edit) -> None:
+    async def steps(editor: Editor) -> None:
+        (found,) = await editor.open(DEAD_ASSERT)
+        offered = {one.title: one for one in await editor.actions(found.range)}
+        assert "Fix FM601" in offered
+        assert offered["Fix FM601"].is_preferred
+        assert await editor.type(editor.apply(offered["Fix FM601"])) == []
+
+    edit(steps)
+
+
+def test_all_safe_fixes_are_one_action(edit) -> None:
+    async def steps(editor: Editor) -> None:
+        twice = DEAD_ASSERT + DEAD_ASSERT.partition("\n")[2].replace("def ", "def other_")
+        assert len(await editor.open(twice)) == 2
+        nowhere = types.Range(types.Position(0, 0), types.Position(0, 0))
+        (action,) = await editor.actions(nowhere)
+        assert action.kind == types.CodeActionKind.SourceFixAll
+        assert await editor.type(editor.apply(action)) == []
+
+    edit(steps)
+
+
+def test_a_finding_can_be_suppressed_with_a_reason(edit) -> None:
+    async def steps(editor: Editor) -> None:
+        (found,) = await editor.open(STRAY_EVENT)
+        offered = {one.title: one for one in await editor.actions(found.range)}
+        suppressed = editor.apply(offered["Suppress FM301 on this line"])
+        assert "torch.cuda.Event()  # fmcheck: ignore[FM301] why this is right\n" in suppressed
+        assert await editor.type(suppressed) == []
+
+    edit(steps)
+
+
+def test_hovering_shows_the_page_of_the_rule_and_nothing_elsewhere(edit) -> None:
+    async def steps(editor: Editor) -> None:
+        (found,) = await editor.open(STRAY_EVENT)
+        assert (await editor.hover(found.range.start)).startswith("# FM301 cuda-api\n")
+        assert await editor.hover(types.Position(0, 0)) == ""
+
+    edit(steps)
+
+
+def test_columns_are_counted_as_the_client_does(edit) -> None:
+    async def steps(editor: Editor) -> None:
+        text = STRAY_EVENT.replace("ready = ", 'ready = "\N{ROCKET}", ')
+        (found,) = await editor.open(text)
+        line = text.splitlines()[4]
+        at = len(line[: line.index("torch.cuda")].encode("utf-16-le")) // 2
+        assert found.range.start.character == at
+
+    edit(steps)
+
+
+def test_source_that_does_not_parse_yet_is_one_diagnostic(edit) -> None:
+    async def steps(editor: Editor) -> None:
+        (found,) = await editor.open(f"{STRAY_EVENT}def half(:\n    torch.cuda.Event(\n")
+        assert found.code == "FM001"
+        assert [one.code for one in await editor.type(STRAY_EVENT)] == ["FM301"]
+
+    edit(steps)
+
+
+def test_settings_that_do_not_fit_are_shown_in_the_file_and_saving_checks_again(
+    edit, tmp_path: Path
+) -> None:
+    settings = tmp_path / "pyproject.toml"
+    settings.write_text("[tool.fmcheck]\nselec = []\n")
+
+    async def steps(editor: Editor) -> None:
+        (found,) = await editor.open(STRAY_EVENT)
+        assert "not checked" in found.message
+        assert "tool.fmcheck.selec" in found.message
+        settings.write_text("[tool.fmcheck]\nselect = []\n")
+        editor.save()
+        assert [one.code for one in await editor.told()] == ["FM301"]
+
+    edit(steps)
+
+
+def test_an_excluded_file_is_not_checked(edit, tmp_path: Path) -> None:
+    (tmp_path / "pyproject.toml").write_text('[tool.fmcheck]\nextend-exclude = ["relay.py"]\n')
+
+    async def steps(editor: Editor) -> None:
+        assert await editor.open(STRAY_EVENT) == []
+
+    edit(steps)
+
+
+def test_a_server_without_its_library_says_what_to_install(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("fmcheck.cli.server.find_spec", lambda name: None)
+    assert main(["server"]) == 2
+    assert capsys.readouterr().err == (
+        "fmcheck: server: needs pygls: pip install 'fmcheck[server]'\n"
+    )
+
+
+def measure(path: Path, text: str) -> list[float]:
+    """Returns the seconds from typing in a file to its diagnostics, ten times."""
+    seconds: list[float] = []
+
+    async def whole() -> None:
+        async with _editor(path) as editor:
+            await editor.open(text)
+            for number in range(10):
+                start = time.perf_counter()
+                await editor.type(f"{text}# {number}\n")
+                seconds.append(time.perf_counter() - start)
+
+    asyncio.run(whole())
+    return seconds
