@@ -143,6 +143,8 @@ class RelayBuffer:
     is_on_device = False
     streams: Streams | None = None
     layout: Layout = PLAIN
+    #: Whether the last write by an index named a row twice.
+    has_repeats = False
     #: Whether it is the host that touches it now, in no stream's order.
     is_by_host = False
 
@@ -184,7 +186,9 @@ class RelayBuffer:
         # Whether rows were handed out since this was made: only then is an unowned row a fault.
         self._has_owners = False
         self.set_sinks(sink_rows)
+        # Of each row, where a list of row numbers named it last; and places in order.
         self._last_place: npt.NDArray[np.int64] = np.zeros(len(self.ledger), np.int64)
+        self._order = np.arange(len(self.ledger))
         self._put_off: list[PutOff] = []
         self.lanes: Lanes | None = None
         if owners is not None:
@@ -349,6 +353,8 @@ class RelayBuffer:
             if rows.size == 0:
                 return
             moment = self.tally.moments.now(site, self.device)
+            if how.picks:
+                self.has_repeats = self._names_twice(rows)
             if self.lanes is not None:
                 self.lanes.wrote(rows, moment)
             window.memory.uncover(expression)
@@ -577,6 +583,14 @@ class RelayBuffer:
             bits = self.whole.memory.read(nobodys).reshape(len(nobodys), -1)
             code = f"FR{table.UNOWNED}"
             story.report(self, code, nobodys, bits[:, 0], moment, verb="write")
+
+    def _names_twice(self, rows: npt.NDArray[Any]) -> bool:
+        """Tells whether a list of rows has one twice: each puts its place where it points."""
+        if rows.ndim != 1 or rows.size < 2 or rows.size > len(self._order):
+            return rows.ndim == 1 and rows.size > 1
+        order = self._order[: rows.size]
+        self._last_place[rows] = order
+        return bool(self._last_place[rows].tobytes() != order.tobytes())
 
     def repeats(self, window: Window, expression: Any, values: Any, site: int) -> None:
         """A write, after it was made, by an index that may name a row twice.

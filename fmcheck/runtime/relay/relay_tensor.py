@@ -694,6 +694,9 @@ def _enter_write(tensor: RelayTensor, expression: Any, how: Write = VALUES) -> N
 
 def _enter_repeats(tensor: RelayTensor, index: Any, values: Any) -> None:
     """Looks whether a write of a value for each row number gave one row two of them."""
+    if not tensor._relay.has_repeats:
+        return
+    tensor._relay.has_repeats = False
     if not (picks.are_rows(index) and isinstance(values, torch.Tensor)):
         return
     if not (index.dim() == 1 and len(index) > 1 and index.is_cpu and values.is_cpu):
