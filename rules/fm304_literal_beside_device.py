@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint import Example, FunctionRule, Severity, cst
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.steps import is_beside
@@ -55,6 +55,10 @@ class LiteralBesideDevice(FunctionRule):
     code = "FM304"
     name = "literal-beside-device"
     severity = Severity.WARNING
+    judged = (
+        Judged("sglang 0.5.23", 8, 0),
+        Judged("vllm 0.20.2", 3, 0),
+    )
     on_by_default = False
     words = (('"cuda"', "'cuda'", ".cuda()"), (".device",))
     seen_in = (

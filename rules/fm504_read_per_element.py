@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint import Example, FunctionRule, Severity, cst
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import is_name, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.places import Places
@@ -53,6 +53,10 @@ class ReadPerElement(FunctionRule):
     code = "FM504"
     name = "read-per-element"
     severity = Severity.WARNING
+    judged = (
+        Judged("sglang 0.5.23", 20, 4),
+        Judged("vllm 0.20.2", 11, 6),
+    )
     on_by_default = False
     words = (("for ",), (".item()", "int(", "float(", "bool("))
     seen_in = (

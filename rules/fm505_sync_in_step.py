@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint import Example, FunctionRule, Severity, cst
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.places import Places
@@ -55,6 +55,10 @@ class SyncInStep(FunctionRule):
     code = "FM505"
     name = "sync-in-step"
     severity = Severity.WARNING
+    judged = (
+        Judged("sglang 0.5.23", 49, 25),
+        Judged("vllm 0.20.2", 15, 12),
+    )
     on_by_default = False
     words = ((".item()", "int(", "float(", "repeat_interleave(", ".to(", "synchronize()"),)
     seen_in = (

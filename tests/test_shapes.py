@@ -407,11 +407,6 @@ BLOCKS = """
             self.table = np.zeros((rows, width), dtype=np.int64)
             self.lens = np.empty(rows, dtype=np.int32)
             self.known = np.arange(rows)
-
-    class Mirror:
-        def __init__(self, rows=6):
-            self.tokens_cpu = torch.zeros(rows, dtype=torch.int64)
-            self.tokens_np = self.tokens_cpu.numpy()
 """
 
 
@@ -482,39 +477,6 @@ def test_what_numpy_makes_of_an_array_is_plain(bench: Bench) -> None:  # noqa: F
     assert type(copy.deepcopy(made.table)) is np.ndarray
     assert type(pickle.loads(pickle.dumps(made.table))) is np.ndarray
     assert codes(watch) == []
-
-
-def test_a_mirror_may_be_written_through_its_array(bench: Bench) -> None:  # noqa: F811
-    text = declared("Mirror", "tokens_cpu", 'valid = ">= 0"')
-    engine, watch = bench.engine(text, BLOCKS)
-    made, rows = engine.Mirror(), torch.tensor([1, 2])
-    made.tokens_np[1:3] = [7, 8]
-    assert made.tokens_cpu[rows].tolist() == [7, 8]
-    assert (codes(watch), watch.coverage().notes) == ([], ())
-    made.tokens_cpu[rows]
-    made.tokens_np[4] = -3
-    assert codes(watch) == ["FR102", "FR105"]
-
-
-@pytest.mark.parametrize("waits", [True, False])
-def test_the_host_waits_for_what_a_stream_leaves_in_a_mirror(bench: Bench, waits: bool) -> None:  # noqa: F811
-    from fmcheck.runtime.session.watch import Watch
-
-    bench.write(BLOCKS)
-    watch = Watch([bench.contract(declared("Mirror", "tokens_cpu"))], streams="tracked")
-    bench.watches.append(watch)
-    watch.start()
-    import importlib
-
-    made = importlib.import_module(bench.name).Mirror()
-    copies = torch.cpu.Stream()
-    copies.wait_stream(torch.cpu.current_stream())
-    with torch.cpu.stream(copies):
-        made.tokens_cpu.copy_(torch.arange(6), non_blocking=True)
-    if waits:
-        copies.synchronize()
-    made.tokens_np[np.array([1, 2])]
-    assert codes(watch) == ([] if waits else ["FR401"])
 
 
 def test_an_array_that_cannot_be_followed_is_named(bench: Bench) -> None:  # noqa: F811

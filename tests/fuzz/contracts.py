@@ -76,6 +76,13 @@ def _mended(draw: Draw, kind: str, table: dict[str, Any]) -> dict[str, Any]:
             table["rows"] = "req.row"
     if kind == "Contract":
         table.pop("only_in", None)  # its names have to be the contract's own
+    if "unit" in table:
+        table["unit"] = draw.one_of(("row", "element", 1, 3))
+        table.pop("row_dim", None)
+    if "row_dim" in table:
+        table["row_dim"] = draw.integer(0, 3)
+    if "sink_rows" in table:
+        table["sink_rows"] = [draw.one_of((0, -1, 7, "self.pad_row"))]
     if kind == "Renamed" and not table.get("classes"):
         table["receivers"] = ["worker"]
     if kind == "Budget":
@@ -116,8 +123,10 @@ def _value(draw: Draw, kind: Any, name: str, key: str) -> Any:
 def _text(draw: Draw, name: str, key: str) -> str:
     if name == "releases":
         return draw.one_of(RELEASES)
-    if name == "valid":
+    if name in ("valid", "head"):
         return draw.one_of(("", ">= 0", "> 0", ">= -5"))
+    if name == "reads" and ".buffer" in key:
+        return draw.one_of(("once", "many"))
     if name == "overwrite":
         return draw.one_of(("never", "always", "until gathered"))
     if name == "does":

@@ -191,8 +191,6 @@ def _as_view(result: Any, sources: Iterator[RelayArray]) -> Any:
     return result
 
 
-relay_tensor.as_array = over
-
 # --- telling the buffer ---
 
 

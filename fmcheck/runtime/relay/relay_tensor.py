@@ -149,10 +149,6 @@ def on_device(tensor: torch.Tensor, *told: Any) -> RelayBuffer | None:
 make_on_device: Callable[..., RelayBuffer] | None = None
 
 
-#: Makes an array that is followed over a plain one: set by who follows NumPy, and imports this.
-as_array: Callable[[Any, RelayBuffer], Any] | None = None
-
-
 def alias(plain: torch.Tensor, buffer: RelayBuffer, window: Window | None = None) -> RelayTensor:
     """Returns a relay tensor over `plain`, which lies in the storage of `buffer`."""
     made = plain.as_subclass(RelayTensor)
@@ -249,10 +245,6 @@ def _out_of_sight(func: Call, args: Arguments, kwargs: Options) -> Any:
 def _escape(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that hands the memory out: whoever holds it may read and write without torch."""
     name = picks.name_of(func)
-    if name == "numpy" and type(args[0]) is RelayTensor and args[0]._plain.is_cpu:
-        buffer = args[0]._relay
-        if as_array is not None and not buffer.tally.sites.is_torch_calling(name):
-            return as_array(_made(func, plain(args), plain(kwargs)), buffer)
     for tensor in _relay_tensors(args[:1]):
         sites = tensor._relay.tally.sites
         if not sites.is_torch_calling(name):
