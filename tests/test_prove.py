@@ -149,7 +149,7 @@ def test_a_run_says_who_noticed_and_touches_nothing(mine, tmp_path):
     assert (spare["caught"], spare["reached"]) == (False, False)
     assert "mine/relay.py:14 drop-stash" in done.stdout
     assert "no test runs this line" in done.stdout
-    assert "stale: nothing that survives is gather-twice" in done.stdout
+    assert "stale entry: no survivor matches gather-twice" in done.stdout
     assert f"{report['caught']} of {report['counted']} mutants caught" in done.stdout
     progress = done.stderr.splitlines()
     assert progress[-1] == "fmcheck prove: 4 of 4 tried, 1 survived"

@@ -333,6 +333,21 @@ def test_a_bind_is_a_write_of_all_rows(bench: Bench) -> None:  # noqa: F811
     assert codes(watch) == ["FR102"]
 
 
+def test_a_bind_before_any_row_is_held_is_followed_too(bench: Bench) -> None:  # noqa: F811
+    from fmcheck.runtime.session.watch import Watch
+
+    bench.write(MIRROR)
+    watch = Watch([bench.contract(declared("Mirror", "lens", owners=HANDS_OUT))], streams="off")
+    bench.watches.append(watch)
+    watch.start()
+    import importlib
+
+    made = importlib.import_module(bench.name).Mirror()
+    made.publish(torch.zeros(6, dtype=torch.int64))
+    made.publish(torch.ones(6, dtype=torch.int64))
+    assert (codes(watch), watch.coverage().problems) == ([], ())
+
+
 def test_a_bind_over_what_nobody_gathered_loses_it(bench: Bench) -> None:  # noqa: F811
     made, watch = mirror_of(bench)
     made.publish(torch.tensor([0, 5, 6, 0, 0, 0]))

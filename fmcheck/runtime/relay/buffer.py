@@ -250,11 +250,13 @@ class RelayBuffer:
         with self.tally.lock:
             rows = self._owned(np.arange(len(self.ledger)))
             held = rows[self.owners.held(rows)]
+            self._gathered, self._guards_writes = old._gathered, old._guards_writes
+            self._has_owners = old._has_owners
+            if not held.size:
+                return
             before, after = (one.whole.memory.read(held) for one in (old, self))
             differs = (before != after).reshape(len(held), -1).any(axis=1)
             awaited = old.ledger.is_awaited(held)
-            self._gathered, self._guards_writes = old._gathered, old._guards_writes
-            self._has_owners = old._has_owners
             lost = held[awaited & differs]
             if lost.size and self._guards_writes:
                 moment = self.tally.moments.now(self.tally.sites.here(), self.device)
