@@ -405,7 +405,9 @@ def test_a_journal_that_is_removed_fails_the_run(project: Project) -> None:
     assert (
         "fmcheck error: 1 forked process was not watched: no journal could be made" in done.stdout
     )
-    assert "was removed during the run: what child processes checked and found" in done.stdout
+    assert (
+        "was removed during the run: the later results of child processes are lost" in done.stdout
+    )
 
 
 def test_a_journal_that_cannot_be_written_is_one_clear_error(

@@ -96,7 +96,7 @@ def test_a_fault_names_a_check_and_a_public_change(name: str) -> None:
     planted = FAULTS[name]
     assert planted.check or planted.lint
     assert all(
-        re.fullmatch(r"FR[1-6]0\d", check) for check in (planted.check or "FR101", *planted.also)
+        re.fullmatch(r"FR[1-6][01]\d", check) for check in (planted.check or "FR101", *planted.also)
     )
     assert re.fullmatch(r"(FM[1-6]0\d)?", planted.lint)
     assert re.fullmatch(r"https://github.com/[\w.-]+/[\w.-]+/pull/\d+", planted.link)

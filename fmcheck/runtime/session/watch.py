@@ -6,7 +6,7 @@ import functools
 import importlib.util
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fmcheck.errors import UsageError
 from fmcheck.finding import ADVISORY, ContractUse, Counts, Coverage
@@ -410,8 +410,13 @@ def _watch_compile(torch: ModuleType) -> Iterator[Undo]:
 
 
 def _watch_traces(_: ModuleType) -> Iterator[Undo]:
-    from fmcheck.runtime.relay.relay_tensor import plain
     from fmcheck.runtime.relay.untraced import watch_traces
+
+    def plain(value: Any) -> Any:
+        # Not before a trace is made: this room may be what is importing torch just now.
+        from fmcheck.runtime.relay import relay_tensor
+
+        return relay_tensor.plain(value)
 
     yield watch_traces(plain)
 
@@ -425,5 +430,9 @@ def _teach_dynamo(dynamo: ModuleType) -> Iterator[Undo]:
 def _require(packages: Iterable[str]) -> None:
     """Looks for what the watch needs, and imports nothing: an empty session needs none of it."""
     for package in packages:
-        if package not in sys.modules and importlib.util.find_spec(package) is None:
+        try:
+            found = package in sys.modules or importlib.util.find_spec(package) is not None
+        except ImportError:
+            found = False
+        if not found:
             raise UsageError("pytest -p fmcheck", f"needs {package}: pip install 'fmcheck[pytest]'")
