@@ -130,7 +130,7 @@ def _path_in_settings(name: str, files: Mapping[str, Path], located: Located) ->
             f"key `contracts`: expected {contract_choice(files)}, got `{name}`"
             f"{nearest(name, files)}",
         )
-    if name not in files and not path.exists():
+    if name not in files and "\0" not in name and not os.path.lexists(path):
         near = nearest(path.name, [one.name for one in path.parent.glob("*.toml")], SLIP)
         raise UsageError(
             str(located.origin or "settings"), f"key `contracts`: {path}: no such file{near}"

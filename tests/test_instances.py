@@ -102,7 +102,7 @@ def test_who_else_holds_an_older_buffer_is_reported(bench: Bench) -> None:
     kept = [relay.tokens_buf]
     watch = bench.watch(RELAY_ONLY)
 
-    reason = "a `list` has held buffer `FutureMap.tokens_buf` since before the watch"
+    reason = "a `list` created before the watch holds buffer `FutureMap.tokens_buf`"
     assert untracked(watch) == [("references", reason)]
     assert type(kept[0]) is torch.Tensor
 

@@ -335,7 +335,7 @@ def test_without_a_watch_the_mark_is_known_and_the_fixture_skips(project):
             "fmcheck: off (--fmcheck=off): nothing is watched",
             "fmcheck: off (--fmcheck=off): nothing is watched",
             "SKIPPED*expects FR102, and fmcheck is off: run with `-p fmcheck`",
-            "SKIPPED*fmcheck is off: run with `-p fmcheck`",
+            "SKIPPED*needs fmcheck, which is off: run with `-p fmcheck`",
         ]
     )
 

@@ -96,11 +96,19 @@ class Function:
 
     def callers(self) -> Iterator[tuple[Function, cst.Call]]:
         """Yields the functions of the same file that call this one, and where."""
-        for part in self.module.naming(self.name):
-            for function in functions(part):
-                for call in function.calls:
-                    if last_name(call.func) == self.name and function.called(call) is self:
-                        yield function, call
+        # Once for each name: many functions may have it.
+        known: dict[str, list[tuple[Function, cst.Call]]] = self.module.memo.setdefault("calls", {})
+        if self.name not in known:
+            known[self.name] = [
+                (function, call)
+                for part in self.module.naming(self.name)
+                for function in functions(part)
+                for call in function.calls
+                if last_name(call.func) == self.name
+            ]
+        for function, call in known[self.name]:
+            if function.called(call) is self:
+                yield function, call
 
     def _one_of(self, name: str, *, is_method: bool) -> Function | None:
         family = self.part.stretch.family

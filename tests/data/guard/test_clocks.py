@@ -512,7 +512,7 @@ def test_a_doubt_of_before_counts(make):
     one.gather(one.schedule, 1)
     (race,) = one.races()
     assert race.confidence == "incomplete"
-    assert "a fence may be out of sight: a graph was captured" in race.notes
+    assert "fences may have been missed: a graph was captured" in race.notes
 
 
 def test_of_an_access_long_ago_what_is_remembered_is_told(make, monkeypatch):
