@@ -26,7 +26,7 @@ _TALKS = frozenset({"all_gather", "all_reduce", "allGather", "allReduce", "broad
 
 
 class LiteralBesideDevice(FunctionRule):
-    """A tensor is put on `"cuda"` hard-coded, beside others that take the device of their input.
+    """A hard-coded `"cuda"` beside tensors that take the device of their input.
 
     ## What it does
     Looks for `.cuda()`, `.to("cuda")`, `device="cuda"` and `autocast("cuda")` in a function that

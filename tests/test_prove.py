@@ -160,8 +160,8 @@ def test_a_run_says_who_noticed_and_touches_nothing(mine, tmp_path):
     known.write_text(entry.format("drop-stash", "self.tokens_buf[rows] = tokens"))
     again = prove(*arguments, "--known", str(known), "--min-score", "100", *COMMAND)
     assert again.returncode == 0, again.stdout + again.stderr
-    assert "have been tried before" in again.stdout
-    assert "known to survive:" in again.stdout
+    assert "were tried in an earlier run" in again.stdout
+    assert "known survivors:" in again.stdout
     assert again.stdout.count("no caller") == 1
     assert json.loads(out.read_text())["score"] == 100
 
