@@ -18,10 +18,14 @@ pytest_plugins = ("pytester",)
 
 ROOT = Path(__file__).resolve().parent.parent
 
-# A shell that runs the tests in the background has all that they start ignore interrupts.
-if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
-    with contextlib.suppress(ValueError):  # not the main thread
-        signal.signal(signal.SIGINT, signal.default_int_handler)
+# A shell that runs the tests in the background has all that they start ignore interrupts and quits.
+for number, handler in (
+    (signal.SIGINT, signal.default_int_handler),
+    (getattr(signal, "SIGQUIT", None), signal.SIG_DFL),
+):
+    if number is not None and signal.getsignal(number) is signal.SIG_IGN:
+        with contextlib.suppress(ValueError):  # not the main thread
+            signal.signal(number, handler)
 
 # Whoever forbids compiled files makes each process that a test starts compile fmcheck: 1.1 s.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
