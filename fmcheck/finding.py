@@ -39,8 +39,8 @@ CHECKS = {
 }
 #: Checks that are told of and fail no run, unless the settings' `fail-on` names them.
 ADVISORY = frozenset({"FR602"})
-#: Checks that are told of only where something out of sight may have made it right; `fail-on` may
-#: name them too.
+#: Checks that are advisories only where untracked code may have made it right; `fail-on` may name
+#: them too.
 SOMETIMES_ADVISORY = frozenset({"FR401", "FR402", "FR403", "FR404", "FR405", "FR501"})
 
 

@@ -171,16 +171,19 @@ def main() -> None:
     for release in RELEASES:
         healthy, planted = drive(release, "healthy"), drive(release, "planted")
         guard = drive(release, "planted", in_ci=True, mode="off")
-        buffers, writes, gathers = healthy.counts
-        verdict = "silent" if not healthy.failures else f"NOT SILENT: {sorted(healthy.failures)}"
-        print(f"\nsglang {release}: {len(healthy.passed)} healthy drives, {verdict}")
-        print(f"  {buffers} buffers, {writes} writes, {gathers} gathers watched")
-        for name in sorted({*planted.failures, *planted.passed}):
-            ours = ", ".join(codes(planted.failures.get(name, ""))) or "-"
-            theirs = "speaks" if name in guard.failures else "-"
-            print(
-                f"  {name.removeprefix('test_'):<34} fmcheck: {ours:<14} sglang's guard: {theirs}"
-            )
+        show(f"sglang {release}", healthy, planted, guard, "sglang's guard", "speaks")
+
+
+def show(engine: str, healthy: Drive, planted: Drive, alone: Drive, who: str, does: str) -> None:
+    """Prints a release's part of the table; `alone` is without us, where `who` may see a fault."""
+    buffers, writes, gathers = healthy.counts
+    verdict = "silent" if not healthy.failures else f"NOT SILENT: {sorted(healthy.failures)}"
+    print(f"\n{engine}: {len(healthy.passed)} healthy drives, {verdict}")
+    print(f"  {buffers} buffers, {writes} writes, {gathers} gathers watched")
+    for name in sorted({*planted.failures, *planted.passed}):
+        ours = ", ".join(codes(planted.failures.get(name, ""))) or "-"
+        theirs = does if name in alone.failures else "-"
+        print(f"  {name.removeprefix('test_'):<36} fmcheck: {ours:<14} {who}: {theirs}")
 
 
 if __name__ == "__main__":

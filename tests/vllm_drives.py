@@ -11,7 +11,7 @@ from functools import cache
 from typing import TYPE_CHECKING
 
 from tests.corpus import cache_folder
-from tests.drives import checkout_digest, codes, kept_drive, under_pytest
+from tests.drives import checkout_digest, kept_drive, show, under_pytest
 from tests.sglang_env import HERE, NoEnvironment
 from tests.vllm_env import RELEASES, environment_of, vllm_python
 
@@ -41,14 +41,7 @@ def main() -> None:
     for release in RELEASES:
         healthy, planted = drive(release, "healthy"), drive(release, "planted")
         bare = drive(release, "planted", mode="off")
-        buffers, writes, gathers = healthy.counts
-        verdict = "silent" if not healthy.failures else f"NOT SILENT: {sorted(healthy.failures)}"
-        print(f"\nvllm {release}: {len(healthy.passed)} healthy drives, {verdict}")
-        print(f"  {buffers} buffers, {writes} writes, {gathers} gathers watched")
-        for name in sorted({*planted.failures, *planted.passed}):
-            ours = ", ".join(codes(planted.failures.get(name, ""))) or "-"
-            theirs = "fails" if name in bare.failures else "-"
-            print(f"  {name.removeprefix('test_'):<36} fmcheck: {ours:<14} vllm: {theirs}")
+        show(f"vllm {release}", healthy, planted, bare, "vllm", "fails")
 
 
 if __name__ == "__main__":

@@ -6,6 +6,7 @@ import argparse
 import os
 import re
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -13,7 +14,7 @@ from fmcheck.errors import UsageError
 from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fmcheck.contract import Contract
     from fmcheck.init.propose import Proposal
@@ -140,22 +141,19 @@ def _told(proposal: Proposal, output: Path, paths: Sequence[Path]) -> str:
     return printable("\n".join(lines), keep="\n")
 
 
-class _progress:  # noqa: N801
+@contextmanager
+def _progress(files: int) -> Iterator[Callable[[int], None]]:
     """Shows on a terminal how many files were read; says nothing in a pipe."""
+    shows = sys.stderr is not None and sys.stderr.isatty()
 
-    def __init__(self, files: int) -> None:
-        self._files = files
-        self._shows = sys.stderr is not None and sys.stderr.isatty()
-
-    def __enter__(self) -> Callable[[int], None]:
-        return self._tell
-
-    def _tell(self, done: int) -> None:
-        if self._shows and (done % 50 == 0 or done == self._files):
-            what = "looking for entries" if done == self._files else "reading"
-            line = f"\r\x1b[K{done:,} of {self._files:,} files: {what} ..."
+    def tell(done: int) -> None:
+        if shows and (done % 50 == 0 or done == files):
+            what = "looking for entries" if done == files else "reading"
+            line = f"\r\x1b[K{done:,} of {files:,} files: {what} ..."
             print(line, end="", file=sys.stderr, flush=True)
 
-    def __exit__(self, *_: object) -> None:
-        if self._shows:
+    try:
+        yield tell
+    finally:
+        if shows:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -53,7 +53,7 @@ def _each(paths: Sequence[Path]) -> Iterator[tuple[Path, tuple[int, int]]]:
 
     try:
         files = list(python_files(paths))
-    except UsageError:  # a file that was named is being written anew
+    except UsageError:  # a named file is being rewritten
         files = []
     folders = {folder for path in paths for folder in (path.absolute(), *path.absolute().parents)}
     settings = [

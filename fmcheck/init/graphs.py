@@ -26,7 +26,6 @@ _GRAPHS = re.compile(r"[Gg]raph|replay|capture")
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[(\w[\w.]*|\*)\])*")
 _REPLAYS = re.compile(r"replay|launch_graph|run_graph")
 _CAPTURES = re.compile(r"^_?capture(_one\w*|_graph\w*)?$")
-_LENGTHS = re.compile(r"(^|_)(lens?|lengths?)(_|$)")
 _MOST = re.compile(
     r"\bself\.(max_(?:\w*_)?(?:bs|batch_size|num_seqs|num_reqs|batch|seqs|requests))\s*="
 )

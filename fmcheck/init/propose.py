@@ -145,9 +145,12 @@ def _settle(proposal: Proposal, unmet: Callable[[Contract], Sequence[str]]) -> N
 
     for one in [*_active(proposal)]:
         alone = Proposal(proposal.name, [], [], 0)
-        (alone.entries if isinstance(one, Entry) else alone.keys).append(one)  # type: ignore[arg-type]
-        if isinstance(one, Entry) and one.table.startswith("graph_inputs"):
-            alone.keys = [key for key in proposal.keys if key.table == "graph_inputs"]
+        if isinstance(one, Key):
+            alone.keys.append(one)
+        else:
+            alone.entries.append(one)
+            if one.table.startswith("graph_inputs"):
+                alone.keys = [key for key in proposal.keys if key.table == "graph_inputs"]
         try:
             contract = parse_contract(alone.text, "proposal")
         except UsageError as err:

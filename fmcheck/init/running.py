@@ -157,7 +157,7 @@ def guards(tree: Tree) -> Iterator[Entry]:
 
 
 def stream_keys(tree: Tree) -> Iterator[Key]:
-    """Yields the events that each step waits for anew, and the methods that start an upload."""
+    """Yields the events that each step waits for again, and the methods that start an upload."""
     recorded: dict[str, tuple[str, str]] = {}
     waited: dict[str, str] = {}
     uploads: dict[str, str] = {}

@@ -47,14 +47,15 @@ class Handover:
     context: Context
 
 
+def _side_contexts(streams: Streams) -> Iterator[Context]:
+    """Yields the bodies that run on a side stream, none where the function changes the current."""
+    if not changes_stream(streams.function):
+        yield from (one for one in streams.contexts if is_side(one.item, streams.function))
+
+
 def results_used_early(streams: Streams) -> Iterator[Handover]:
     """Yields results of a side stream's body that another stream uses with no wait between."""
-    function = streams.function
-    if changes_stream(function):
-        return
-    for context in streams.contexts:
-        if not is_side(context.item, function):
-            continue
+    for context in _side_contexts(streams):
         seen: set[str] = set()
         for name, producer, is_sure in _produced(context, streams):
             if name in seen:
@@ -70,12 +71,7 @@ def results_used_early(streams: Streams) -> Iterator[Handover]:
 
 def inputs_read_early(streams: Streams) -> Iterator[Handover]:
     """Yields what the current stream produces and a side stream reads with no wait between."""
-    function = streams.function
-    if changes_stream(function):
-        return
-    for context in streams.contexts:
-        if not is_side(context.item, function):
-            continue
+    for context in _side_contexts(streams):
         inside = streams.nodes(context.order, context.end)
         read = {dotted(one): one for one in reversed(inside) if isinstance(one, cst.Name)}
         for node, order in streams.order.items():
@@ -136,11 +132,7 @@ def _reads_early(
 def joined_only(streams: Streams) -> Iterator[tuple[str, CSTNode, Context, Wait]]:
     """Yields arguments that a side stream reads which waits for nothing, and is awaited later."""
     function = streams.function
-    if changes_stream(function):
-        return
-    for context in streams.contexts:
-        if not is_side(context.item, function):
-            continue
+    for context in _side_contexts(streams):
         if any(
             wait.order < context.end and wait.waiter != CURRENT and wait.on != context.stream
             for wait in streams.waits
@@ -213,11 +205,8 @@ def _is_copied(node: CSTNode, streams: Streams) -> bool:
 
 def freed_to_side(streams: Streams) -> Iterator[Handover]:
     """Yields memory of a side stream that the current one uses last, and that nobody keeps."""
-    function = streams.function
-    if changes_stream(function):
-        return
-    for context in streams.contexts:
-        if not is_side(context.item, function) or _is_made_here(context.item, streams):
+    for context in _side_contexts(streams):
+        if _is_made_here(context.item, streams):
             continue
         if any(wait.waiter != CURRENT and wait.on != context.stream for wait in streams.waits):
             continue  # it waits for the current stream before it writes the memory again

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.expressions import dotted, last_name, literal_elements
+from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, literal_elements
 from fmcheck.lint.model.names import ANY, squeezed
 from fmcheck.lint.model.vocabulary import (
     COPIES,
@@ -383,13 +383,8 @@ def entered_stream(item: CSTNode) -> CSTNode | None:
 
 
 def is_non_blocking(call: cst.Call) -> bool:
-    """Tells whether a copy is asked not to part, whatever the arguments of the function are."""
-    return any(
-        arg.keyword is not None
-        and arg.keyword.value == "non_blocking"
-        and last_name(arg.value) == "True"
-        for arg in call.args
-    )
+    """Tells whether a call says `non_blocking=True`."""
+    return is_name(keywords(call).get("non_blocking"), "True")
 
 
 def goes_to_host(call: cst.Call) -> bool:

@@ -10,13 +10,14 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.host_words import is_named_host
-from fmcheck.lint.model.expressions import dotted
+from fmcheck.lint.model.expressions import dotted, keywords
+from fmcheck.lint.model.streams import is_non_blocking
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Iterator, Sequence
 
     from libcst import CSTNode
 
@@ -125,7 +126,7 @@ class Syncs:
         if word in _READS and not call.args and not self._on_host(receiver):
             yield Sync(call, f"`.{word}()` waits for the device", _KEEP_ON_DEVICE)
         elif word == "to" and _goes_to_host(call) and not self._on_host(receiver):
-            if _is_async(call):
+            if is_non_blocking(call):
                 return  # PyTorch pins the target: whether it is read too soon is for FM404 to say
             yield Sync(
                 call,
@@ -133,7 +134,7 @@ class Syncs:
                 "`copy_` into a pinned buffer with `non_blocking=True`, record an event, and read "
                 "it a step later",
             )
-        elif word in ("to", "cuda") and _is_async(call) and self._is_pageable(receiver):
+        elif word in ("to", "cuda") and is_non_blocking(call) and self._is_pageable(receiver):
             yield Sync(
                 call,
                 "`non_blocking=True` has no effect: the source is not pinned, and the copy may "
@@ -203,7 +204,7 @@ class Syncs:
 
     def _uploads(self, call: cst.Call) -> bool:
         """Tells whether a tensor is made from host values right on a device."""
-        given = _keywords(call)
+        given = keywords(call)
         device = given.get("device")
         if device is None or "pin_memory" in given or not call.args:
             return False
@@ -227,7 +228,7 @@ class Syncs:
         if not isinstance(node, cst.Call):
             return False
         name = self._part.module.resolve(dotted(node.func) or "")
-        given = _keywords(node)
+        given = keywords(node)
         on_device = "device" in given and not self._is_host_device(given["device"])
         return name in _UPLOADS and "pin_memory" not in given and not on_device
 
@@ -265,7 +266,7 @@ class Syncs:
         if name in _HOST_CALLS or name.startswith(("numpy.", "np.")):
             return True
         if name in _MAKES_TENSORS:
-            device = _keywords(call).get("device")
+            device = keywords(call).get("device")
             return device is None or self._is_host_device(device)
         if isinstance(call.func, cst.Attribute):
             word = call.func.attr.value
@@ -279,20 +280,11 @@ class Syncs:
 _KEEP_ON_DEVICE = "keep the value on the device, or read a copy that the host has already"
 
 
-def _keywords(call: cst.Call) -> Mapping[str, CSTNode]:
-    return {one.keyword.value: one.value for one in call.args if one.keyword is not None}
-
-
 def _goes_to_host(call: cst.Call) -> bool:
     places = [one for one in call.args if one.keyword is None][:1]
     places += [one for one in call.args if one.keyword and one.keyword.value == "device"]
     values = [one.value for one in places]
     return any(isinstance(one, cst.SimpleString) and one.evaluated_value == "cpu" for one in values)
-
-
-def _is_async(call: cst.Call) -> bool:
-    value = _keywords(call).get("non_blocking")
-    return isinstance(value, cst.Name) and value.value == "True"
 
 
 def _not_overlapped(nodes: Sequence[CSTNode]) -> Iterator[CSTNode]:

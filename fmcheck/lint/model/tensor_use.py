@@ -9,7 +9,7 @@ import builtins
 import re
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.expressions import dotted, last_name
+from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
 from fmcheck.lint.model.streams import is_non_blocking
 from fmcheck.lint.model.vocabulary import CLASS, IN_PLACE, LAUNCHES, ON_HOST, VIEWS
 from fmcheck.lint.source.lazy import cst
@@ -92,12 +92,7 @@ def launches(value: CSTNode, streams: Streams) -> bool | None:
 
 def is_blocking(copy: cst.Call) -> bool:
     """Tells whether a copy says that it blocks: its source is the host's."""
-    return any(
-        arg.keyword is not None
-        and arg.keyword.value == "non_blocking"
-        and last_name(arg.value) == "False"
-        for arg in copy.args
-    )
+    return is_name(keywords(copy).get("non_blocking"), "False")
 
 
 def bound_names(target: CSTNode) -> Iterator[str]:

@@ -57,13 +57,6 @@ def is_traced() -> bool:
     return len(_modes_of_users()) < modes_on()
 
 
-def others_listen() -> bool:
-    """Tells whether somebody else's modes are on, who would see what our own code does."""
-    if function_modes_on():
-        return True
-    return modes_on() > 0 and any(not is_ours(one) for one in _get_current_dispatch_mode_stack())
-
-
 def is_ours(mode: Any) -> bool:
     """Tells whether a mode is fmcheck's."""
     return type(mode).__module__.startswith(_PACKAGE)
