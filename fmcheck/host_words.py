@@ -11,9 +11,6 @@ if TYPE_CHECKING:
 #: Words of a name, between underscores, that say where its value lives.
 HOST_WORDS = frozenset({"cpu", "host", "np", "numpy", "list", "pinned", "reqs", "req"})
 
-#: Those of them that no device value has in its name.
-SURE_WORDS = frozenset({"cpu", "host", "pinned"})
-
 
 def is_named_host(name: str, host_values: Iterable[str] = ()) -> bool:
     """Tells whether a name says that its value lives on the host, by itself or by a glob."""

@@ -58,11 +58,6 @@ def described(status: int) -> str:
         return f"killed by signal {-code}"
 
 
-def is_death(ending: str) -> bool:
-    """Tells whether an end is one that the process did not choose, as far as is known."""
-    return ending.startswith("killed") or ending == UNKNOWN
-
-
 def _reaped(head: Head, library: Library) -> int | None:
     """Returns the wait status of a process, if a parent of the run met it."""
     for pages in library.pages.values():

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import weakref
 from collections import defaultdict, deque
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,16 +23,6 @@ if TYPE_CHECKING:
 _REMEMBERED = 4
 #: Steps that may still write a row for the owner that gave it back: one runs, one is planned.
 _IN_FLIGHT = 2
-
-
-class Follower(Protocol):
-    """A relay buffer, as far as owners know it."""
-
-    def hand_out(self, rows: npt.NDArray[np.int64]) -> None:
-        """The rows have new owners."""
-
-    def spare(self, rows: npt.NDArray[np.int64]) -> None:
-        """Nobody waits any more for what the rows hold."""
 
 
 class Owners:
