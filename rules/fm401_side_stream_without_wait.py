@@ -52,7 +52,7 @@ class SideStreamWithoutWait(FunctionRule):
 
     A stream that a caller hands in may be the current one, and is left alone; so is what a caller
     has launched where no wait follows the body, and where a caller in the file waits for anything.
-    Calls that lead to other files are taken not to order streams, unless their names say so
+    Calls that lead to other packages are taken not to order streams, unless their names say so
     (`wait`, `sync`, `fence`, `barrier`, `join_`). The contract's `streams.ordered_by` names
     functions that order streams for their caller.
 

@@ -37,7 +37,7 @@ class SideStreamResultUnawaited(FunctionRule):
     of it, or on another side stream, with no wait between; a wait right after the body that is for
     another side stream; gradients that an optimizer uses on another stream than `backward()` ran
     on; and a body on a stream that is created for it alone, which nothing can wait for. Any wait
-    between, of whatever kind, and a helper of the same file that waits make it silent, and so does
+    between, of whatever kind, and a helper of the package that waits make it silent, and so does
     a caller in the file that orders this stream.
 
     ## Why is this bad

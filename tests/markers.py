@@ -36,6 +36,7 @@ FILES = {
         *("baseline", "benchmarks", "config", "contract", "contract_clashes", "contract_command"),
         *("corpus", "corpus_diff", "docs", "drives", "fix", "flow", "formats", "fuzz", "html"),
         *("identity", "judged", "ledger", "lint_cli", "lint_files", "lint_meaning", "lint_output"),
+        "neighbours",
         *(
             "lint_suppressions",
             "markers",

@@ -312,7 +312,9 @@ def test_unsafe_fixes_need_to_be_asked_for(lint, tmp_path, monkeypatch):
     (tmp_path / "a.py").write_text("x = 1\n")
     found = rewriting("1", "2", safe=False)
     monkeypatch.setattr(
-        tasks, "lint_text", lambda text, *_: [replace(one, code="FM301") for one in found(text)]
+        tasks,
+        "lint_text",
+        lambda text, *_, **__: [replace(one, code="FM301") for one in found(text)],
     )
 
     status, out, _ = lint("--fix", "a.py")
@@ -340,7 +342,9 @@ def test_a_refused_fix_leaves_the_file_and_is_said(lint, tmp_path, monkeypatch):
     (tmp_path / "a.py").write_text("x = 1\n")
     found = rewriting("1", "(")
     monkeypatch.setattr(
-        tasks, "lint_text", lambda text, *_: [replace(one, code="FM301") for one in found(text)]
+        tasks,
+        "lint_text",
+        lambda text, *_, **__: [replace(one, code="FM301") for one in found(text)],
     )
 
     status, out, err = lint("--fix", "a.py")

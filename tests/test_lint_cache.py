@@ -235,9 +235,9 @@ def test_one_changed_file_leaves_the_others_findings_in_the_cache(project):
 import sys
 import time
 from fmcheck.lint.run import tasks
-def spy(text, path, rules, lint=tasks.lint_text):
+def spy(text, path, rules, lint=tasks.lint_text, **more):
     print(path, file=sys.stderr)
-    return lint(text, path, rules)
+    return lint(text, path, rules, **more)
 tasks.lint_text = spy
 from fmcheck.__main__ import main
 sys.exit(main())

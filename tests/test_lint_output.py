@@ -258,7 +258,7 @@ def test_progress_is_shown_on_a_terminal_unless_quiet(root, tmp_path):
 def test_interrupted_says_so_and_exits_with_130(lint, tmp_path, monkeypatch):
     (tmp_path / "a.py").write_text(STRAY_EVENT)
 
-    def interrupted(*_):
+    def interrupted(*_, **__):
         raise KeyboardInterrupt
 
     monkeypatch.setattr("fmcheck.lint.run.tasks.lint_text", interrupted)

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmcheck.lint.rule import Rule
+    from fmcheck.lint.source.file import Consulted
 
 #: What a rule may end with: one that calls `sys.exit` would end the run with a status of its own.
 FAILURES = (Exception, SystemExit)
@@ -35,16 +36,22 @@ def lint_file(path: Path, rules: Sequence[Rule]) -> list[Finding]:
 
 
 def lint_text(
-    raw: bytes, path: str, rules: Sequence[Rule], *, whole: bool = False
+    raw: bytes,
+    path: str,
+    rules: Sequence[Rule],
+    *,
+    whole: bool = False,
+    consulted: Consulted | None = None,
 ) -> list[Finding]:
     """Returns the findings of a file's bytes, as `path` would be linted.
 
     A file without the words of any rule is not decoded. `whole` has it parsed in one piece, and
-    every part of it given to every rule.
+    every part of it given to every rule. `consulted` takes in the files of its package that were
+    looked at for it.
     """
     if not is_text(raw):
         return [unreadable(path, f"cannot be decoded: {_why_not_text(raw)}")]
-    file = File(path, raw)
+    file = File(path, raw, consulted)
     found: list[Finding] = []
     concerned = [rule for rule in rules if _concerns(rule, file, found)]
     if concerned:

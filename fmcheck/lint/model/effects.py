@@ -1,4 +1,4 @@
-"""Effects: what a call of a function does for its caller, followed through the file.
+"""Effects: what a call of a function does for its caller, followed through the package.
 
 Followed so far and no further: a function that calls itself, or a chain that is longer, is unknown.
 """

@@ -9,12 +9,18 @@ from fmcheck.lint.model.expressions import dotted, is_name, last_name
 from fmcheck.lint.model.flow import Flow
 from fmcheck.lint.model.names import Names
 from fmcheck.lint.source.lazy import cst
+from fmcheck.lint.source.neighbours import neighbours_of
 from fmcheck.lint.source.walking import children, walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from fmcheck.lint.source.module import Family, Module, Part
+
+#: How many classes are looked through, one derived from another.
+_MOST_BASES = 8
+#: Bases outside of the package that hide nothing.
+_BARE = frozenset({"ABC", "Generic", "Module", "Protocol", "object"})
 
 
 class Function:
@@ -81,18 +87,21 @@ class Function:
         return [one.name.value for one in listed]
 
     def called(self, call: cst.Call) -> Function | None:
-        """Returns the function of the same file that a call leads to, None if that is unknown.
+        """Returns the function that a call leads to, None if that is unknown.
 
-        `f()` is a function beside classes, `self.f()` a method of the same class.
+        `f()` is a function beside classes, of this file or imported from one of its package;
+        `self.f()` is a method of the same class, or of one that it is derived from.
         """
         func = call.func
         if isinstance(func, cst.Name):
-            return self._one_of(func.value, is_method=False)
-        if isinstance(func, cst.Attribute) and (
-            is_name(func.value, "self") or is_name(func.value, "cls")
-        ):
-            return self._one_of(func.attr.value, is_method=True)
-        return None
+            found = _beside_classes(self.module, func.value) or self._imported(func.value)
+        elif not isinstance(func, cst.Attribute):
+            return None
+        elif is_name(func.value, "self") or is_name(func.value, "cls"):
+            found = self._method(func.attr.value)
+        else:
+            found = self._imported(dotted(func) or "")
+        return found if found is not self else None
 
     def callers(self) -> Iterator[tuple[Function, cst.Call]]:
         """Yields the functions of the same file that call this one, and where."""
@@ -110,16 +119,66 @@ class Function:
             if function.called(call) is self:
                 yield function, call
 
-    def _one_of(self, name: str, *, is_method: bool) -> Function | None:
+    def _method(self, name: str) -> Function | None:
         family = self.part.stretch.family
-        found = [
-            one
-            for part in self.module.defining(name)
-            if part.is_nested is is_method and not (is_method and part.stretch.family is not family)
-            for one in functions(part)
-            if one.name == name
-        ]
-        return found[0] if len(found) == 1 and found[0] is not self else None
+        for one in lineage(family) if family is not None else ():
+            parts = one.module.defining(name)
+            found = _called(
+                name, (part for part in parts if part.is_nested and part.stretch.family is one)
+            )
+            if found:
+                return found[0] if len(found) == 1 else None
+        return None
+
+    def _imported(self, name: str) -> Function | None:
+        head = name.partition(".")[0]
+        if not self.module.imports_of(head) or head in self.parameters or self.names.values(head):
+            return None  # or another value has the name here
+        found = neighbours_of(self.module).defining(self.module, name)
+        return None if found is None else _beside_classes(*found)
+
+
+def _beside_classes(module: Module, name: str) -> Function | None:
+    """Returns the one function of a name that no class of a module holds."""
+    found = _called(name, (part for part in module.defining(name) if not part.is_nested))
+    return found[0] if len(found) == 1 else None
+
+
+def _called(name: str, parts: Iterable[Part]) -> Sequence[Function]:
+    return [one for part in parts for one in functions(part) if one.name == name]
+
+
+def lineage(family: Family) -> Iterator[Family]:
+    """Yields a class and those that it is derived from, nearest first.
+
+    It ends at one that lies outside of the package, for what comes after that one may be hidden.
+    """
+    left: list[Family] = [family]
+    seen: list[Family] = []
+    while left and left[0] not in seen and len(seen) < _MOST_BASES:
+        one = left.pop(0)
+        seen.append(one)
+        yield one
+        above = []
+        for name in one.derived_from:
+            base = _class_of(one.module, name)
+            if base is not None:
+                above.append(base)
+            elif name.rpartition(".")[2].partition("[")[0] not in _BARE:
+                left.clear()
+                break
+        left[:0] = above
+
+
+def _class_of(module: Module, name: str) -> Family | None:
+    """Returns the class that a name stands for in a module, None if it is unknown."""
+    if module.imports_of(name.partition(".")[0]):
+        found = neighbours_of(module).defining(module, name)
+        if found is None:
+            return None
+        module, name = found
+    own = [one for one in module.families if one.is_class and one.name == name]
+    return own[0] if len(own) == 1 else None
 
 
 def functions(part: Part) -> Sequence[Function]:

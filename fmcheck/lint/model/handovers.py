@@ -1,7 +1,7 @@
 """Handovers: what one stream produces and another one uses, in one function.
 
 Each question is answered with yes only where it is plain. A wait of any kind between the two, a
-helper of the file that waits, and a call that is handed the stream or its event are unknown.
+helper of the package that waits, and a call that is handed the stream or its event are unknown.
 """
 
 from __future__ import annotations
@@ -384,7 +384,7 @@ def callers_wait(function: Function) -> bool:
 
 
 def helper_waits(call: cst.Call, function: Function) -> bool:
-    """Tells whether a call leads to a function of the file that may wait or order streams."""
+    """Tells whether a call leads to a function of the package that may wait or order streams."""
     callee = function.called(call)
     return callee is not None and orders_streams(callee)
 

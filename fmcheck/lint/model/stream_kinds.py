@@ -138,12 +138,14 @@ def _entry(base: CSTNode, function: Function, depth: int) -> set[Kind]:
 def attribute_values(name: str, function: Function) -> Iterator[tuple[CSTNode | None, Function]]:
     """Yields what a class binds to one of its attributes, or returns from a property of that name.
 
-    None stands for what is bound in a way that does not say the value.
+    What the classes do that it is derived from counts too. None stands for what is bound in a way
+    that does not say the value.
     """
-    from fmcheck.lint.model.function import functions
+    from fmcheck.lint.model.function import functions, lineage
 
-    family = function.part.stretch.family
-    for part in family.naming(name) if family is not None else ():
+    own = function.part.stretch.family
+    families = lineage(own) if own is not None else ()
+    for part in (part for one in families for part in one.naming(name)):
         for node in part.nodes():
             value = getattr(node, "value", None)
             if value is None:

@@ -306,7 +306,7 @@ class Streams:
         return None
 
     def _entered_by_helper(self, item: CSTNode) -> CSTNode | None:
-        """Returns the stream that a context manager of the same file makes current around `yield`.
+        """Returns the stream that a context manager of the package makes current around `yield`.
 
         Only one of the object's own attributes: another name is none of the caller's.
         """

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 #: How every blob of ours starts, whatever its layout.
 _MAGIC = b"fmcheck cache "
 #: The layout of what is stored; another one is as good as nothing stored.
-LAYOUT = _MAGIC + b"2\n"
+LAYOUT = _MAGIC + b"3\n"
 FOLDER = ".fmcheck_cache"
 #: The file that makes a folder ours, by name and content; backups know its first line too.
 MARKER = "CACHEDIR.TAG"

@@ -22,14 +22,19 @@ if TYPE_CHECKING:
     from fmcheck.lint.run.plan import Job, Plan
     from fmcheck.lint.run.replay import Inputs
     from fmcheck.lint.run.selection import Codes
+    from fmcheck.lint.source.file import Consulted
 
 
-def lint_as(job: Job, text: bytes) -> list[Finding]:
-    """Lints `text` as the file of the job would be, suppression comments included."""
+def lint_as(job: Job, text: bytes, consulted: Consulted | None = None) -> list[Finding]:
+    """Lints `text` as the file of the job would be, suppression comments included.
+
+    `consulted` takes in the files of its package that were looked at for it.
+    """
     path = str(job.path)
     # A contract that the settings name binds every file: a fork may have any name.
     is_told = bool(job.policy.located.settings.contracts)
-    found = lint_text(text, path, job.rules if is_told else binding(job.rules, path, text))
+    rules = job.rules if is_told else binding(job.rules, path, text)
+    found = lint_text(text, path, rules, consulted=consulted)
     if b"fmcheck:" not in text:
         return found  # there is no such comment
     from fmcheck.lint.run import suppressions

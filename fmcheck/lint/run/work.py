@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Finding
     from fmcheck.lint.run.replay import Inputs
+    from fmcheck.lint.source.file import Consulted
 
 T = TypeVar("T")
 
@@ -28,12 +29,12 @@ MANY_FILES = 200
 class Task:
     """One file to lint. `way` is all that its findings hang on beside path and content.
 
-    `lint` returns the findings of the file's text.
+    `lint` returns the findings of the file's text, and adds the files that it looked at for them.
     """
 
     path: str
     way: str
-    lint: Callable[[bytes], Sequence[Finding]]
+    lint: Callable[[bytes, Consulted], Sequence[Finding]]
 
 
 class Work:
@@ -66,24 +67,27 @@ class Work:
         known = self._caches[task.way].by_state(task.path, state)
         if known is None or state is None:
             return False
-        packed[number] = known[1]
-        self._note(task, state, known[0])
+        digest, packed[number], consulted = known
+        self._note(task, state, digest, consulted)
         return True
 
-    def _lint(self, task: Task) -> tuple[stored.State | None, bytes | None, Any]:
-        """Returns a file's state, digest and packed findings: in a worker."""
+    def _lint(self, task: Task) -> tuple[stored.State | None, bytes | None, Any, Consulted]:
+        """Returns a file's state, digest, packed findings and what they hang on: in a worker."""
+        consulted: Consulted = {}
         try:
             text, state = read_with_state(task.path)
         except OSError as err:
             why = f"cannot be read: {err.strerror or err}"
-            return stored.state_of(task.path), None, pack([unreadable(task.path, why)])
+            return stored.state_of(task.path), None, pack([unreadable(task.path, why)]), consulted
         if self._is_forgetful:
-            return state, None, pack(task.lint(text))
+            return state, None, pack(task.lint(text, consulted)), consulted
         from hashlib import sha256
 
         digest = sha256(text).digest()
-        found = self._caches[task.way].by_digest(task.path, digest)
-        return state, digest, pack(task.lint(text)) if found is None else found
+        known = self._caches[task.way].by_digest(task.path, digest)
+        if known is not None:
+            return state, digest, *known
+        return state, digest, pack(task.lint(text, consulted)), consulted
 
     def _take(self, task: Task, result: Any) -> Any:
         """Notes what a worker returned, and returns the findings in it."""
@@ -92,19 +96,24 @@ class Work:
                 self._inputs.repeatable = False
             why = f"ended the process that checked it ({result})"
             return pack([unreadable(task.path, why)])
-        state, digest, found = result
-        self._note(task, state, digest)
+        state, digest, found, consulted = result
+        self._note(task, state, digest, consulted)
         # A rule that failed may have done so for reasons outside of the file.
         if any(one[2] == RULE_FAILED for one in found):
             if self._inputs is not None:
                 self._inputs.repeatable = False
         elif state is not None and digest is not None:
-            self._caches[task.way].put(task.path, state, digest, found)
+            self._caches[task.way].put(task.path, state, digest, found, consulted)
         return found
 
-    def _note(self, task: Task, state: stored.State | None, digest: bytes | None) -> None:
+    def _note(
+        self, task: Task, state: stored.State | None, digest: bytes | None, consulted: Consulted
+    ) -> None:
         if self._inputs is not None:
             self._inputs.note(task.path, state, digest)
+            for path, other in consulted.items():
+                if path not in self._inputs.files:
+                    self._inputs.note(path, other, None)
 
 
 def _with_progress(done: Iterable[T], total: int) -> Iterable[T]:

@@ -13,13 +13,18 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.source.words import Words
 
+    #: The state of each file: times of content and inode in ns, size, inode; None if it is missing.
+    Consulted = dict[str, tuple[int, ...] | None]
+
 
 class File:
     """The bytes of one file. Each word is looked for at most once, however many rules ask."""
 
-    def __init__(self, path: str, raw: bytes) -> None:
+    def __init__(self, path: str, raw: bytes, consulted: Consulted | None = None) -> None:
         self.path = path
         self.raw = raw
+        #: The files that were looked for beside it: see `neighbours.py`.
+        self.consulted: Consulted = {} if consulted is None else consulted
         self._held: dict[str, bool] = {}
 
     @cached_property

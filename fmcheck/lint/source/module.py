@@ -56,13 +56,21 @@ class CutError(Exception):
 
 
 class Module:
-    """A module's text. `whole` keeps it from being cut."""
+    """A module's text. `whole` keeps it from being cut.
 
-    def __init__(self, file: File, text: str, *, whole: bool = False) -> None:
+    A neighbour is read for another's sake: what of it does not parse is unknown.
+    """
+
+    def __init__(
+        self, file: File, text: str, *, whole: bool = False, is_neighbour: bool = False
+    ) -> None:
         self.file = file
         self.path = file.path
         self.text = text
         self._whole = whole
+        self.is_neighbour = is_neighbour
+        #: The neighbours that were read for its sake.
+        self.neighbours: list[Module] = []
         #: What the model has worked out about the module, by whoever asked.
         self.memo: dict[Any, Any] = {}
         #: The slices that nest too deeply to be parsed.
@@ -76,6 +84,8 @@ class Module:
             vars(family).clear()
         self.memo.clear()
         vars(self).pop("families", None)
+        while self.neighbours:
+            self.neighbours.pop().forget()
 
     @property
     def identity(self) -> str:
@@ -115,6 +125,10 @@ class Module:
         """Local names of imports, to the dotted name each stands for; the innermost one holds."""
         absolute = (one for one in self.imports if not one.is_relative)
         return {one.name: one.target for one in sorted(absolute, key=lambda one: one.indent)}
+
+    def imports_of(self, name: str) -> Sequence[Import]:
+        """Returns the imports that make a name, relative ones too."""
+        return [one for one in self.imports if one.name == name]
 
     def resolve(self, dotted: str) -> str:
         """Returns what `dotted` stands for after imports: `Event` may be `torch.cuda.Event`."""
@@ -253,12 +267,21 @@ class Family:
         return found[1] if found is not None else ""
 
     @cached_property
+    def derived_from(self) -> Sequence[str]:
+        """The classes that it is derived from, as they are written."""
+        try:
+            nodes = [one.statement or one.tree.root.body[0] for one in self.stretches[:1]]
+        except CutError:
+            if not self.module.is_neighbour:
+                raise
+            return ()
+        bases = [one.bases for one in nodes if isinstance(one, cst.ClassDef)]
+        return [cst.Module(()).code_for_node(one.value) for one in (bases[0] if bases else ())]
+
+    @property
     def bases(self) -> Sequence[str]:
         """The last names of the classes that it is derived from."""
-        nodes = [one.statement or one.tree.root.body[0] for one in self.stretches[:1]]
-        bases = [one.bases for one in nodes if isinstance(one, cst.ClassDef)]
-        texts = [cst.Module(()).code_for_node(one.value) for one in (bases[0] if bases else ())]
-        return [text.rpartition(".")[2] for text in texts]
+        return [text.rpartition(".")[2] for text in self.derived_from]
 
     @property
     def identity(self) -> str:
@@ -359,6 +382,10 @@ class Stretch:
             return list(self._parts())
         except TooDeepError as err:
             self.module.too_deep[self.place.start, self.place.end] = str(err)
+            return ()
+        except CutError:
+            if not self.module.is_neighbour:
+                raise
             return ()
 
     def _parts(self) -> Iterator[Part]:
