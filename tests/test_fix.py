@@ -314,7 +314,7 @@ def test_unsafe_fixes_need_to_be_asked_for(lint, tmp_path, monkeypatch):
     monkeypatch.setattr(
         tasks,
         "lint_text",
-        lambda text, *_, **__: [replace(one, code="FM301") for one in found(text)],
+        lambda now, *_, **__: [replace(x, code="FM301") for x in found(now)],
     )
 
     status, out, _ = lint("--fix", "a.py")
@@ -344,7 +344,7 @@ def test_a_refused_fix_leaves_the_file_and_is_said(lint, tmp_path, monkeypatch):
     monkeypatch.setattr(
         tasks,
         "lint_text",
-        lambda text, *_, **__: [replace(one, code="FM301") for one in found(text)],
+        lambda now, *_, **__: [replace(x, code="FM301") for x in found(now)],
     )
 
     status, out, err = lint("--fix", "a.py")
