@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
-from fmcheck.lint.model.function import classes
+from fmcheck.lint.model.function import functions, functions_near
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -50,7 +50,7 @@ class HandedOverThenMutated(ClassRule):
     code = "FM107"
     name = "handed-over-then-mutated"
     severity = Severity.WARNING
-    words = (tuple(sorted(ADVANCES)),)
+    words = (tuple(f"self.*{one}(" for one in sorted(ADVANCES)),)
     seen_in = ("https://github.com/sgl-project/sglang/pull/1712",)
     on_by_default = False
 
@@ -109,10 +109,14 @@ class Mutated:
 
     def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each advance of a tensor that somebody else holds."""
-        for _, methods in classes(family):
-            given = {name: (node, one) for one in methods for name, node in _given(one)}
-            for method in methods if given else ():
-                yield from self._in_method(method, given)
+        if not family.is_class:
+            return
+        advancing = [one for one in functions_near(family, *self.words) if any(_advances(one))]
+        names = {name for one in advancing for name, _ in _advances(one)}
+        methods = [one for part in family.naming(*names) for one in functions(part)]
+        given = {name: (node, one) for one in methods for name, node in _given(one)}
+        for method in advancing if given else ():
+            yield from self._in_method(method, given)
 
     def _in_method(
         self, method: Function, given: Mapping[str, tuple[CSTNode, Function]]

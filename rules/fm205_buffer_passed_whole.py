@@ -49,7 +49,10 @@ class BufferPassedWhole(FunctionRule):
     code = "FM205"
     name = "buffer-passed-whole"
     severity = Severity.WARNING
-    words = (("self",), ("[:", "narrow("), ("copy_", "] ="))
+    words = (
+        ("self",),
+        ("[:?*] =", "[:?*].copy_(", ":] =", ":].fill_(", ":].zero_(", "narrow("),
+    )
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/32555",
         "https://github.com/vllm-project/vllm/pull/23035",

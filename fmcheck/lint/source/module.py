@@ -262,9 +262,19 @@ class Family:
     @property
     def name(self) -> str:
         """The name of the class that it is, "" if it is none."""
-        text = self.module.text[self.place.start : self.place.end]
-        found = _CLASS_LINE.search(text) if self.is_class else None
+        found = _CLASS_LINE.search(self.text) if self.is_class else None
         return found[1] if found is not None else ""
+
+    @property
+    def text(self) -> str:
+        """Its text."""
+        return self.module.text[self.place.start : self.place.end]
+
+    @property
+    def names_defined(self) -> Sequence[str]:
+        """The words before its first function, and the names of the functions, by the text."""
+        head, _, rest = self.text.partition("def ")
+        return [*_WORD.findall(head), *_DEFINED.findall(f"def {rest}")]
 
     @cached_property
     def derived_from(self) -> Sequence[str]:
