@@ -57,6 +57,7 @@ FILES = {
             "fill_writes",
             "hold",
             "shapes",
+            "headlines",
             "homes",
             "journal",
             "table",
