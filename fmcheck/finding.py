@@ -74,6 +74,7 @@ class Edit:
 class Finding:
     """One diagnostic of the linter at one place in one file.
 
+    `message` is its headline: what is wrong, in a line; `note` says what else there is to know.
     `help` is the way out, in a sentence. `related` names other places that explain the finding.
     `edits` are its fix, made all or none; one that is not `safe` may change what the program does.
     `suppressed` is the reason of the comment that suppresses it, "" where none does.
@@ -89,6 +90,12 @@ class Finding:
     edits: tuple[Edit, ...] = ()
     safe: bool = True
     suppressed: str = ""
+    note: str = ""
+
+    @property
+    def whole(self) -> str:
+        """Returns headline and note in one, for formats that have one field for both."""
+        return f"{self.message}; {self.note}" if self.note else self.message
 
     @property
     def sort_key(self) -> tuple[str, Span, str]:

@@ -207,11 +207,11 @@ class FutureMap:
                     yield self._finding(gather, missing, part)
 
     def _finding(self, gather: Access, missing: str, part: Part) -> Finding:
-        undeclared = "" if gather.is_declared else ", which no contract declares,"
         return part.finding(
             self,
             gather.node,
-            f"gather from relay buffer `{gather.buffer}`{undeclared} {missing}",
+            f"gather from `{gather.buffer}` {missing}",
+            note="" if gather.is_declared else "no contract declares this relay buffer",
             help=(
                 "fill the buffer with a sentinel; after each gather, assert the values are not "
                 f"the sentinel and write it back to rows `{gather.index}`"

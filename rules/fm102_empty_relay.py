@@ -142,8 +142,8 @@ class Planner:
                 yield part.finding(
                     self,
                     call,
-                    f"relay buffer `{name}` is created uninitialized (`torch.empty`): unwritten "
-                    "rows contain garbage",
+                    f"relay buffer `{name}` is created uninitialized (`torch.empty`)",
+                    note="unwritten rows contain garbage",
                     help=(
                         "initialize it with `torch.full` and a value no request can produce "
                         "(e.g. -1)"

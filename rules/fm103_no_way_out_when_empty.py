@@ -137,8 +137,8 @@ def seed(future_map, rows, tokens):
                 yield part.finding(
                     self,
                     first.node,
-                    f"`{function.name}` writes relay rows `{first.index}` without checking for "
-                    "an empty batch",
+                    f"`{function.name}` writes relay rows without checking for an empty batch",
+                    note=f"the rows are `{first.index}`",
                     help=f"return early if `{first.index}` has no rows: an idle rank has none",
                 )
 

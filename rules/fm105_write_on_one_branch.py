@@ -184,8 +184,8 @@ class FutureMap:
         return part.finding(
             self,
             write.node,
-            f"relay buffer `{write.buffer}` is written only if `{part.code(test)}`, "
-            f"and gathered without that test: {what}",
+            f"relay buffer `{write.buffer}` is written under a test, and gathered without it",
+            note=f"it is written only if `{part.code(test)}`: {what}",
             help=f"write `{write.buffer}` on every branch, or gather it under the same test",
         )
 

@@ -149,8 +149,8 @@ class Processor:
             yield part.finding(
                 self,
                 node,
-                f"`{part.code(node.target)}` grows by a late result without a check that "
-                f"`{owner}` is still running",
+                f"`{part.code(node.target)}` grows by a late result: its request may be finished",
+                note=f"nothing checks that `{owner}` is still running",
                 help="first skip requests for which "
                 + " or ".join(f"`{check}`" for check in sorted(self._checks))
                 + " holds",

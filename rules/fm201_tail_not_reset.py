@@ -326,11 +326,12 @@ def with_unconditional(buffers, b, mu, t):
             if severity is Severity.NOTE
             else ""
         )
+        leaves = [one.leaf for one in siblings]
         finding = part.finding(
             self,
             fill.region.node,
-            f"`{leaf}[{size}:]` is not reset, so padded rows keep stale values from an earlier "
-            f"replay ({_listed([one.leaf for one in siblings])} reset)",
+            f"`{leaf}[{size}:]` is not reset: padded rows are stale",
+            note=f"they keep what an earlier replay left; {_listed(leaves)} reset",
             help=f"reset it beside `{siblings[0].leaf}` (line {siblings[0].span.line}): `{reset}`"
             + unless,
             severity=severity,

@@ -177,7 +177,7 @@ class Runner:
         return part.finding(
             self,
             node,
-            f"padded rows of `{leaf}` are filled with a value other than the declared `{declared}`",
+            f"padding of `{leaf}` is not the declared `{declared}`",
             help=f"use `{declared}` and do not change it",
         )
 

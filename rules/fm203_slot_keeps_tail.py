@@ -129,8 +129,8 @@ def slots(by_token, by_row, kind, tracks):
         return part.finding(
             self,
             slot.node,
-            f"slot `{slot.name}` has {policy}: its padded tail keeps stale values from an "
-            "earlier replay",
+            f"slot `{slot.name}` keeps stale values in its padded tail",
+            note=f"it has {policy}, and the values are from an earlier replay",
             help=f"use a policy that resets the tail: `{argument}=...`"
             + (f", as `{written.name}` does with `{written.policy}`" if written else ""),
             severity=self._severity(slot.name.rpartition(".")[2]),

@@ -116,7 +116,7 @@ def counted(lengths, counts):
         return part.finding(
             self,
             reset.site,
-            f"`{leaf}` is overwritten with one value here, after the batch was copied into it",
+            f"`{leaf}` is overwritten with one value here: the batch in it is lost",
             help="reset it before the copy, or reset only its tail",
             related=[(filled.site, f"`{leaf}` is filled here")],
         )

@@ -126,8 +126,8 @@ class Runner:
                 yield part.finding(
                     self,
                     value,
-                    f"`{name}` is passed to the graph only up to `{stop}`; its siblings cover "
-                    "the padded batch",
+                    f"`{name}` is passed to the graph only up to `{stop}`",
+                    note="its siblings cover the padded batch",
                     help="pass on the tensor that the graph was captured with",
                     related=[(write.site, "filled here")],
                 )

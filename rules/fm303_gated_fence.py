@@ -132,7 +132,8 @@ def barrier(stream, done):
         return part.finding(
             self,
             node,
-            "this fence runs on one platform only: streams on other platforms are not ordered",
+            "this fence runs on one platform only",
+            note="streams on other platforms are not ordered",
             help="test for what the fence needs (a second stream, a switch), not for the platform",
         )
 

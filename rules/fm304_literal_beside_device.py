@@ -122,7 +122,7 @@ def made(n):
                 yield part.finding(
                     self,
                     place,
-                    f'the device is hard-coded as "cuda" beside `{part.code(taken)}`',
+                    f'hard-coded device "cuda" beside `{part.code(taken)}`',
                     help=f"use `{part.code(taken)}` here too",
                     related=[(taken, "taken from elsewhere here")],
                 )

@@ -295,8 +295,8 @@ def finish(self, loads, stores):
                 yield part.finding(
                     self,
                     wait.node,
-                    f"`{wait.waiter}` waits here, but the work is put on `{context.stream}`, which "
-                    "waits for nothing",
+                    f"`{wait.waiter}` waits here, but the work is put on `{context.stream}`",
+                    note=f"`{context.stream}` waits for nothing",
                     help=f"`{context.stream}.wait_stream(...)`",
                     related=[(context.node.items[0], "the work is put on this stream")],
                 )
@@ -307,8 +307,8 @@ def finish(self, loads, stores):
                 yield part.finding(
                     self,
                     one.context.node.items[0],
-                    f"`{one.name}` is launched on the current stream and read on `{stream}` "
-                    "with no wait in between",
+                    f"`{one.name}` is read on `{stream}` with no wait after its launch",
+                    note=f"`{one.name}` is launched on the current stream",
                     help=(
                         f"`{stream}.wait_stream(...)` for the stream that produces it, before "
                         "the body"
@@ -323,8 +323,9 @@ def finish(self, loads, stores):
                 yield part.finding(
                     self,
                     read,
-                    f"`{name}` is read on `{stream}`, which is waited for afterwards and does not "
-                    "itself wait for the stream that produced `" + name + "`",
+                    f"`{name}` is read on `{stream}`, which did not wait for it",
+                    note=f"`{stream}` is waited for afterwards, and does not itself wait for the "
+                    f"stream that produced `{name}`",
                     help=f"`{stream}.wait_stream(current_stream())` ahead of the body",
                     related=[(join.node, "the wait the other way round")],
                 )
@@ -342,8 +343,8 @@ def finish(self, loads, stores):
             yield part.finding(
                 self,
                 context.node.items[0],
-                f"`{launched[0]}` is launched on the current stream and read on `{stream}` with "
-                "no wait in between",
+                f"`{launched[0]}` is read on `{stream}` with no wait after its launch",
+                note=f"`{launched[0]}` is launched on the current stream",
                 help=help,
                 related=[(launched[1], f"`{launched[0]}` is launched here")],
             )
@@ -351,8 +352,8 @@ def finish(self, loads, stores):
             yield part.finding(
                 self,
                 context.node.items[0],
-                f"`{stream}` waits only for its own previous job, not for the work whose result "
-                "it reads",
+                f"`{stream}` waits only for its own previous job",
+                note="it does not wait for the work whose result it reads",
                 help=help,
                 related=[(waits[0].node, "its only wait")],
             )

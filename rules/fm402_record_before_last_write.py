@@ -167,8 +167,8 @@ def stage(self, batch, is_first):
                     yield part.finding(
                         self,
                         late.node,
-                        f"this is written after `{record.event}` was recorded: a wait for the "
-                        "event does not cover it",
+                        f"written after `{record.event}` was recorded",
+                        note="a wait for the event does not cover it",
                         help=f"record `{record.event}` after the last write",
                         related=[(record.node, "recorded here")],
                     )

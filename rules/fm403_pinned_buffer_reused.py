@@ -303,7 +303,8 @@ class Runner:
         return streams.part.finding(
             self,
             write.node,
-            f"`{write.buffer}` is pinned and written here while {what} may still be reading it",
+            f"pinned `{write.buffer}` is written while a copy may be reading it",
+            note=f"{what} may still be running",
             help="wait for an event that is recorded after the copy, or use a fresh pinned tensor "
             "for each copy",
             related=[(copy.node, "the copy reads the buffer when it runs, not here")],
@@ -333,7 +334,8 @@ class Runner:
                         self,
                         node,
                         f"`{last_name(node.func)}` writes reused host buffers outside "
-                        f"`{guard.name}`, which waits until their copies are done",
+                        f"`{guard.name}`",
+                        note=f"`{guard.name}` waits until their copies are done",
                         help=f"move the call into the `with` part of `{guard.name}`",
                     )
 

@@ -266,18 +266,18 @@ def lengths(self):
         """Yields a finding for the first read that nothing waits before."""
         for use in _uses(copy, streams):
             if use.is_made and not _is_left_alone(use, streams):
-                told = (
-                    f"`{use.word}` is created from an asynchronous copy to the host with no wait "
-                )
-                told += "or event here"
+                told = f"`{use.word}` is created from an asynchronous copy that may not be done"
+                note = "there is no wait or event here"
             elif not use.is_made and not _is_awaited(copy, use, streams):
                 told = f"{use.word} reads an asynchronous copy to the host that may not be done"
+                note = ""
             else:
                 continue
             yield part.finding(
                 self,
                 use.node,
                 told,
+                note=note,
                 help=(
                     "record an event after the copy and `synchronize()` it before reading the "
                     "values, or drop `non_blocking=True`"

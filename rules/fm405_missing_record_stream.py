@@ -230,8 +230,8 @@ def save(self, parts):
             yield part.finding(
                 self,
                 one.consumer,
-                f"`{one.name}` is memory of `{one.stream}`, which never waits for the stream that "
-                "uses it here, and may reuse the memory while this runs",
+                f"`{one.stream}` may reuse the memory of `{one.name}` while this runs",
+                note=f"`{one.stream}` never waits for the stream that uses `{one.name}` here",
                 help=f"`{one.name}.record_stream(current_stream())`, or have `{one.stream}` wait "
                 "for the current stream before its body",
                 related=[(one.producer, "allocated here")],
@@ -252,8 +252,9 @@ def save(self, parts):
                 yield part.finding(
                     self,
                     arg.value,
-                    f"`{name or 'this pinned tensor'}` is used on `{part.code(context.item)}`, "
-                    "but its memory may be reused before that stream is done",
+                    f"`{name or 'this pinned tensor'}` may be reused before "
+                    f"`{part.code(context.item)}` is done with it",
+                    note="its memory belongs to another stream, and is used on this one",
                     help=(
                         f"`{name}.record_stream({part.code(context.item)})`, or join the streams "
                         "before it is freed"

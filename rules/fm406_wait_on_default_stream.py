@@ -130,8 +130,8 @@ def is_default():
                     yield part.finding(
                         self,
                         on,
-                        "this only waits for the default stream; work on other streams is not "
-                        "synchronized",
+                        "this only waits for the default stream",
+                        note="work on other streams is not synchronized",
                         help="wait for the stream that the producer runs on, such as "
                         "`current_stream()` where it was launched",
                     )

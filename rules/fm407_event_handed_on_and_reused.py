@@ -146,8 +146,8 @@ class Offload:
                 yield part.finding(
                     self,
                     arg.value,
-                    f"every `{last_name(call.func)}` shares the one event `{name}`: the next step "
-                    "records it again while this one may still be waited for",
+                    f"every `{last_name(call.func)}` shares the one event `{name}`",
+                    note="the next step records it again while this one may still be waited for",
                     help="create one event for each object",
                 )
 
@@ -165,8 +165,8 @@ class Offload:
                         yield part.finding(
                             self,
                             node,
-                            f"`{record.event}` is passed on here and recorded again by the next "
-                            "call, while this record may still be waited for",
+                            f"`{record.event}` is passed on, and recorded again by the next call",
+                            note="this record may still be waited for then",
                             help="create one event for each request",
                             related=[(record.node, "recorded here in every call")],
                         )

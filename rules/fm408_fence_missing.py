@@ -175,8 +175,8 @@ class Scheduler:
         return function.part.finding(
             self,
             call,
-            f"`{waiter}` waits for `{on}`, which never waits for `{waiter}` here: it may "
-            "overwrite data that is still being read",
+            f"`{waiter}` waits for `{on}`, which never waits for it",
+            note=f"`{on}` may overwrite data that `{waiter}` is still reading",
             help=f"have `{on}` wait for `{waiter}` before it writes what they share",
         )
 
@@ -200,8 +200,8 @@ class Scheduler:
                     yield function.part.finding(
                         self,
                         write,
-                        f"`{name}` may run after `{fence.launch}` and before `{fence.fence}`: it "
-                        "writes what the launched work still reads",
+                        f"`{name}` may run after `{fence.launch}` and before `{fence.fence}`",
+                        note="it writes what the launched work still reads",
                         help=f"call `{fence.fence}` right after `{fence.launch}`",
                         related=[(launch, "launched here")],
                     )

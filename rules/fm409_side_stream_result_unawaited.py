@@ -229,8 +229,9 @@ class Trainer:
                 yield part.finding(
                     self,
                     context.node.items[0],
-                    "nothing can wait for this stream: it is created here and never awaited, so "
-                    "its work races with what is launched before and after it",
+                    "nothing can wait for this stream",
+                    note="it is created here and never awaited, so its work races with what is "
+                    "launched before and after it",
                     help="keep the stream; `wait_stream(current_stream())` before the body, and "
                     "`current_stream().wait_stream(...)` after it",
                 )
@@ -243,8 +244,8 @@ class Trainer:
             yield part.finding(
                 self,
                 one.consumer,
-                f"`{one.name}` is produced on `{one.stream}` and used here on another stream "
-                "that has not waited for it",
+                f"`{one.name}` is used here on a stream that has not waited for it",
+                note=f"`{one.name}` is produced on `{one.stream}`",
                 help=f"`current_stream().wait_stream({one.stream})` before this use",
                 related=[(one.producer, "produced here")],
             )
@@ -252,8 +253,8 @@ class Trainer:
             yield part.finding(
                 self,
                 step,
-                "the gradients are used here on another stream than `backward()` runs on, which "
-                "has not waited for it",
+                "the gradients are used here on a stream that has not waited for them",
+                note="`backward()` runs on another stream",
                 help="run both on one stream, or wait for the stream of `backward()`",
                 related=[(backward, "fills the gradients")],
             )

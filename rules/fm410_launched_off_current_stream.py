@@ -154,8 +154,8 @@ if __name__ == "__main__":
                         yield part.finding(
                             self,
                             arg.value,
-                            "this is launched on the default stream, and not ordered with work on "
-                            "the current stream",
+                            "this is launched on the default stream",
+                            note="it is not ordered with work on the current stream",
                             help="pass `current_stream()`",
                         )
             yield from self._kept(function, part)
@@ -189,8 +189,8 @@ if __name__ == "__main__":
                     yield part.finding(
                         self,
                         value,
-                        f"`{name}` is the default stream, and kernels are launched on it: they "
-                        "are not ordered with work on the current stream",
+                        f"`{name}` is the default stream, and kernels are launched on it",
+                        note="they are not ordered with work on the current stream",
                         help="ask for `current_stream()` where the kernel is launched",
                     )
                     break
@@ -199,7 +199,8 @@ if __name__ == "__main__":
         return part.finding(
             self,
             node,
-            f"the current stream is {when}: by then another one may be current",
+            f"the current stream is {when}",
+            note="by then another one may be current",
             help="ask for `current_stream()` in the function that launches",
         )
 

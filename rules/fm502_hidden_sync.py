@@ -190,7 +190,8 @@ class Runner:
                     yield part.finding(
                         self,
                         sync.node,
-                        f"{sync.what}, in `{function.name}`, which runs every step",
+                        sync.what,
+                        note=f"`{function.name}` runs every step",
                         help=sync.instead,
                         severity=Severity.WARNING if sync.certain else Severity.NOTE,
                     )

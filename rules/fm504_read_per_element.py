@@ -141,7 +141,8 @@ def load_lengths(lens: torch.Tensor):
                 yield function.part.finding(
                     self,
                     node,
-                    f"`{code}` is read element by element: the host waits for the device at each",
+                    f"`{code}` is read element by element",
+                    note="the host waits for the device at each",
                     help=f"`{code}.tolist()` once, before the loop, or use a copy on the host",
                 )
 

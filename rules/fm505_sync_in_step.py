@@ -149,7 +149,8 @@ def dispatch(sizes, hidden):
                 yield function.part.finding(
                     self,
                     call,
-                    f"the host waits for the device to read this number, in `{function.name}`",
+                    "the host waits for the device to read this number",
+                    note=f"in each call of `{function.name}`",
                     help="use the lengths that the host already has, or keep the number on the "
                     "device",
                 )
@@ -157,16 +158,16 @@ def dispatch(sizes, hidden):
                 yield function.part.finding(
                     self,
                     call,
-                    "the host waits for the device to learn the length of the result of "
-                    f"`repeat_interleave`, in `{function.name}`",
+                    "the host waits for the length of the result of `repeat_interleave`",
+                    note=f"in each call of `{function.name}`",
                     help="pass `output_size=`",
                 )
             elif _moves(call, function):
                 yield function.part.finding(
                     self,
                     call,
-                    "this copies from pageable memory, and the host waits for the device, in "
-                    f"`{function.name}`",
+                    "this copies from pageable memory, and the host waits for the device",
+                    note=f"in each call of `{function.name}`",
                     help="create it on the device, or with `pin_memory=True` and move it with "
                     "`non_blocking=True`",
                 )
@@ -174,7 +175,8 @@ def dispatch(sizes, hidden):
                 yield function.part.finding(
                     self,
                     call,
-                    f"the host waits for all work on the current stream, in `{function.name}`",
+                    "the host waits for all work on the current stream",
+                    note=f"in each call of `{function.name}`",
                     help="record an event, and wait for it where the values are read",
                     severity=Severity.NOTE,  # the wait may be needed just here
                 )

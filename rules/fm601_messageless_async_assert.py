@@ -245,8 +245,8 @@ def check(values):
         return part.finding(
             self,
             call,
-            f"async assert without a message in `{where}`, which torch.compile compiles: "
-            "the compiler deletes it",
+            "async assert without a message: torch.compile deletes it",
+            note=f"`{where}` is compiled",
             help=f'add a message: `{instead}({condition}, {keyword}"...")`',
             edits=(_told(call, f"{where}: {condition}", part),) if fixable else (),
         )

@@ -99,8 +99,8 @@ def nothing():
                         yield part.finding(
                             self,
                             decorator.decorator,
-                            f"`{node.name.value}` is compiled without `dynamic=`: the next "
-                            "batch size recompiles it",
+                            f"`{node.name.value}` is compiled without `dynamic=`",
+                            note="the next batch size recompiles it",
                             help="pass `dynamic=True`, or `dynamic=False` if its shapes are fixed",
                         )
 

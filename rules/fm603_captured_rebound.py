@@ -206,8 +206,7 @@ class Pool:
         return part.finding(
             self,
             write.site,
-            f"`{leaf}` is rebound to a new tensor here, but a captured graph still reads the "
-            "old one",
+            f"`{leaf}` is rebound here, but a captured graph reads the old tensor",
             help=f"copy into it: `{leaf}[:...].copy_(...)`",
         )
 

@@ -200,7 +200,8 @@ def gather(buf, rows):
                         yield part.finding(
                             self,
                             decorator.decorator,
-                            f"`{node.name.value}` is compiled on every platform, but {why}",
+                            f"`{node.name.value}` is compiled on every platform",
+                            note=why,
                             help="pass `disable=` on platforms that cannot compile it",
                         )
 

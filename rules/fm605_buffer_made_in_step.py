@@ -127,7 +127,7 @@ class Attention:
                     yield part.finding(
                         self,
                         node.value,
-                        f"`{name}` is created in every step: under capture, in memory that "
-                        "other graphs share",
+                        f"`{name}` is created in every step",
+                        note="under capture, it is in memory that other graphs share",
                         help="create it once, before the capture, and take a slice of it here",
                     )

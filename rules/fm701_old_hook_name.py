@@ -135,6 +135,7 @@ class AdaptiveController:
         return part.finding(
             self,
             name,
-            f"`{name.value}` {verb} here, and the hook's name is `{new}`: it is never reached",
+            f"`{name.value}` {verb} here, but the hook's name is `{new}`",
+            note="it is never reached",
             help=f"call it `{new}`",
         )

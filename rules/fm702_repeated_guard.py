@@ -99,8 +99,8 @@ class Scheduler:
                     yield part.finding(
                         self,
                         node,
-                        f"`{name}` asks for `{asked[0]}` itself: this test repeats it and will "
-                        "not follow when it changes",
+                        f"this test repeats what `{name}` asks for itself",
+                        note=f"it asks for `{asked[0]}`; when that changes, this test stays",
                         help=f"leave `{asked[0]}` to `{name}`",
                     )
 

@@ -58,6 +58,7 @@ FILES = {
             "fill_writes",
             "hold",
             "shapes",
+            "headlines",
             "homes",
             "journal",
             "table",

@@ -319,7 +319,7 @@ def test_unsafe_fixes_need_to_be_asked_for(lint, tmp_path, monkeypatch):
 
     status, out, _ = lint("--fix", "a.py")
     assert status == 1
-    assert "[fixable with --unsafe-fixes]" in out
+    assert "[fixable, unsafe]" in out
     assert "1 with `--fix --unsafe-fixes`" in out
     assert (tmp_path / "a.py").read_text() == "x = 1\n"
 

@@ -72,6 +72,7 @@ def test_json_is_a_list_of_objects(lint, tmp_path):
             "code": "FM301",
             "severity": "warning",
             "message": "`torch.cuda.Event` in device-agnostic code",
+            "note": "",
             "help": "use `torch.get_device_module(device).Event`",
             "related": [],
             "fixable": False,

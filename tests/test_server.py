@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
 import sys
 import time
 from contextlib import asynccontextmanager
@@ -234,6 +235,21 @@ def test_a_server_without_its_library_says_what_to_install(
     assert capsys.readouterr().err == (
         "fmcheck: server: needs pygls: pip install 'fmcheck[server]'\n"
     )
+
+
+def test_all_that_a_check_needs_is_loaded_before_the_first_document_is_opened() -> None:
+    program = (
+        "import sys\n"
+        "from fmcheck.server.checking import findings, get_ready\n"
+        "get_ready()\n"
+        "loaded = set(sys.modules)\n"
+        f"assert findings('runner.py', {STRAY_EVENT + DEAD_ASSERT!r})\n"
+        "print(*(one for one in {*sys.modules} - loaded if one.startswith(('fmcheck', 'libcst'))))"
+    )
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", program], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.split() == []
 
 
 def measure(path: Path, text: str) -> list[float]:

@@ -77,15 +77,37 @@ def test_an_escaped_quote_does_not_close_a_string():
 
 
 @pytest.mark.parametrize(
+    "head",
+    [
+        'x = \'"""\'\n',
+        '# """\n',
+        'x = "it\'s"; y = """\ndef g(): pass\n"""\n',
+        'x = f\'    """{y}"""\'  # \'\n',
+        'x = \'a\', """b\ndef g(): pass\n""" \'"""\'\n',
+    ],
+    ids=[
+        "in a string",
+        "in a comment",
+        "after a string",
+        "twice in an f-string",
+        "around a string",
+    ],
+)
+def test_quotes_beside_strings_and_comments_are_paired(head):
+    source = f"{head}def f(): pass\n"
+    assert Cuts(source).certain
+    assert cut(source) == [head, "def f(): pass\n"]
+
+
+@pytest.mark.parametrize(
     "source",
     [
-        'x = \'"""\'\ndef f(): pass\n',
-        '# """\ndef f(): pass\n',
+        'x = f"{d["k"]}", \'"""\'\ndef f(): pass\n',
         'x = \'a\\\n"""\'\ndef f(): pass\n',
         '"""\ndef f(): pass\n',
         "x = a \\\n@ b\ndef f(): pass\n",
     ],
-    ids=["quotes in a string", "in a comment", "in a continued string", "never closed", "product"],
+    ids=["in a newer f-string", "in a continued string", "never closed", "product"],
 )
 def test_what_is_not_certain_is_not_cut(source):
     assert not Cuts(source).certain

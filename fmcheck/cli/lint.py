@@ -457,7 +457,7 @@ def _show_diff(outcome: Outcome, arguments: argparse.Namespace) -> None:
         print(paint_diff(printable(diff, keep="\t\n\f"), paint), end="")
     unchecked = [one for one in outcome.findings if one.code in ("FM001", "FM002")]
     for one in unchecked:
-        print(printable(f"fmcheck: {one.path}: {one.message}"), file=sys.stderr)
+        print(printable(f"fmcheck: {one.path}: {one.whole}"), file=sys.stderr)
     if not arguments.quiet:
         print(f"{count(len(outcome.diffs), 'file')} would change", file=sys.stderr)
 

@@ -32,7 +32,9 @@ def run(_: argparse.Namespace) -> int:
     """Serves until the editor ends it, and returns the exit status."""
     if find_spec("pygls") is None:
         raise UsageError("server", "needs pygls: pip install 'fmcheck[server]'")
+    from fmcheck.server.checking import get_ready
     from fmcheck.server.serving import make_server
 
+    get_ready()
     make_server().start_io()
     return 0

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fmcheck.report.headline import fitted
 from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
@@ -28,4 +29,5 @@ def _line(finding: Finding) -> str:
     if finding.suppressed:
         marks += f" (suppressed: {finding.suppressed})"
     at = f"{finding.path}:{finding.span.line}:{finding.span.column}"
-    return printable(f"{at}: {finding.code} {finding.message}{marks}")
+    headline = fitted(printable(f"{finding.code} {finding.message}"))
+    return f"{printable(at)}: {headline}{printable(marks)}"

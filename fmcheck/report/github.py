@@ -62,7 +62,8 @@ def _command(finding: Finding, contents: Contents) -> str:
         properties |= {"col": span.column, "endColumn": span.end_column}
     related = [f"note: {text}, line {at.line}" for at, text in finding.related]
     help = [f"help: {finding.help}"] if finding.help else []
-    message = "\n".join([finding.message, *related, *help])
+    notes = [f"note: {finding.note}"] if finding.note else []
+    message = "\n".join([finding.message, *notes, *related, *help])
     return _line(COMMANDS[finding.severity], properties, message)
 
 

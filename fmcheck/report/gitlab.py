@@ -20,7 +20,7 @@ def render(contents: Contents) -> str:
     entries = []
     for finding, digits in contents.fingerprinted(contents.findings):
         path = contents.relative(finding.path)
-        told = f"{finding.message}; {finding.help}" if finding.help else finding.message
+        told = f"{finding.whole}; {finding.help}" if finding.help else finding.whole
         key = f"{path}:{finding.code}:{digits}"
         entries.append(
             {

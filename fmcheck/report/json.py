@@ -27,6 +27,7 @@ def _entry(finding: Finding) -> dict[str, Any]:
         "code": finding.code,
         "severity": finding.severity.value,
         "message": finding.message,
+        "note": finding.note,
         "help": finding.help,
         "related": [{**_place(span), "message": text} for span, text in finding.related],
         "fixable": bool(finding.edits),

@@ -44,6 +44,8 @@ def _add_case(suite: ElementTree.Element, finding: Finding, contents: Contents) 
     )
     related = [f"note: {text}, line {at.line}" for at, text in finding.related]
     told = [f"{printable(path)}:{span.line}:{span.column}: {finding.message}", *related]
+    if finding.note:
+        told.insert(1, f"note: {finding.note}")
     if finding.help:
         told.append(f"help: {finding.help}")
     body = _clean("\n".join(told))

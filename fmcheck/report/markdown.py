@@ -115,7 +115,7 @@ def _findings(linted: LintHalf, link: Callable[[str, int], str]) -> Iterator[str
     yield from ("| rule | where | what |", "|---|---|---|")
     for one in linted.findings[:MOST_FINDINGS]:
         place = _place(one.path, one.span.line, link(one.path, one.span.line))
-        message = f"{one.message}. {one.help}" if one.help else one.message
+        message = f"{one.whole}. {one.help}" if one.help else one.whole
         yield f"| **{one.code}** {one.severity.value} | {place} | {_cell(message)} |"
     more = len(linted.findings) - MOST_FINDINGS
     if more > 0:

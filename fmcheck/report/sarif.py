@@ -76,7 +76,7 @@ def _results(
 ) -> Iterable[dict[str, Any]]:
     for finding, digits in contents.fingerprinted(findings):
         artifact = artifact_of(contents.relative(finding.path))
-        text = f"{finding.message}\n{finding.help}" if finding.help else finding.message
+        text = "\n".join(filter(None, (finding.message, finding.note, finding.help)))
         result: dict[str, Any] = {
             "ruleId": finding.code,
             "ruleIndex": used.index(finding.code),

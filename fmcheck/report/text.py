@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.finding import Severity
 from fmcheck.report.colour import plain
+from fmcheck.report.headline import MOST, fitted
 from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
@@ -36,14 +37,17 @@ def render(
     margin = " " * len(str(max([span.end_line, *(at.line for at, _ in finding.related)])))
     bar, equals = (paint(f"{margin} {mark}", "margin") for mark in "|=")
     label = f"suppressed {level}" if finding.suppressed else level
+    message, marks = printable(finding.message), _fixable(finding)
+    headline = fitted(message, MOST - len(f"{label}[{finding.code}]: {marks}"))
     out = [
-        f"{paint(f'{label}[{finding.code}]', level)}: {paint(printable(finding.message), 'strong')}"
-        f"{_fixable(finding)}",
+        f"{paint(f'{label}[{finding.code}]', level)}: {paint(headline, 'strong')}{marks}",
         f"{margin}{paint('-->', 'margin')} {printable(finding.path)}:{span.line}:{span.column}",
     ]
     if span.line <= len(lines):
         excerpt = _excerpt(span, lines, margin, lambda mark: paint(mark, level), paint)
         out += [bar, *excerpt, bar]
+    whole = message if headline != message else ""
+    out += [f"{equals} note: {one}" for one in (whole, printable(finding.note)) if one]
     for at, text in finding.related:
         out.append(f"{equals} note: {printable(text)}, line {at.line}")
         if at.line <= len(lines):
@@ -102,7 +106,7 @@ def statistics(contents: Contents) -> str:
 def _fixable(finding: Finding) -> str:
     if not finding.edits:
         return ""
-    return " [fixable]" if finding.safe else " [fixable with --unsafe-fixes]"
+    return " [fixable]" if finding.safe else " [fixable, unsafe]"
 
 
 def count(number: int, noun: str) -> str:

@@ -8,6 +8,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fmcheck.report.headline import MOST, fitted
 from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
@@ -61,7 +62,9 @@ def render(violation: Violation, root: Path) -> str:
     What the violation does not say has no line, but for the last accesses of a row: that nobody
     wrote it is the story.
     """
-    return "\n".join([headline(violation), *_story(violation, root), key_values(violation, root)])
+    first = headline(violation)
+    whole = [] if printable(violation.buffer) in first else [_labelled("buffer", violation.buffer)]
+    return "\n".join([first, *whole, *_story(violation, root), key_values(violation, root)])
 
 
 def render_all(violations: Iterable[Violation], root: Path) -> str:
@@ -71,8 +74,17 @@ def render_all(violations: Iterable[Violation], root: Path) -> str:
 
 def headline(violation: Violation) -> str:
     """Returns the first line: check, buffer, rows."""
-    line = f"FMCHECK: {violation.code} {violation.name} in {violation.buffer} {_rows(violation)}"
-    return printable(line.rstrip())
+    line = _headline(violation, len(violation.rows))
+    # Which rows these are, the line for programs says as well.
+    for shown in range(len(violation.rows) - 1, 0, -1):
+        if len(line) > MOST:
+            line = _headline(violation, shown)
+    return fitted(line)
+
+
+def _headline(violation: Violation, shown: int) -> str:
+    line = f"FMCHECK: {violation.code} {violation.name} in {violation.buffer} "
+    return printable((line + _rows(violation, shown)).rstrip())
 
 
 def key_values(violation: Violation, root: Path) -> str:
@@ -174,11 +186,12 @@ def _near(violation: Violation, neighbour: Neighbour) -> str:
     return text + (" <-" if neighbour.row in violation.rows else "")
 
 
-def _rows(violation: Violation) -> str:
+def _rows(violation: Violation, most: int) -> str:
+    """Returns which rows it is, the first few of them."""
     if not violation.row_count:
         return ""
-    shown = ", ".join(str(row) for row in violation.rows)
-    more = violation.row_count - len(violation.rows)
+    shown = ", ".join(str(row) for row in violation.rows[:most])
+    more = violation.row_count - len(violation.rows[:most])
     if violation.row_count == 1:
         return f"row {shown}"
     return f"rows {shown}" + (f" and {more} more" if more else "")

@@ -2,16 +2,44 @@
 
 from __future__ import annotations
 
+import gc
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from fmcheck.errors import UsageError
+from fmcheck.lint.engine import lint_text
 from fmcheck.lint.run.outcome import lint_paths
 from fmcheck.lint.run.request import Fixing, Request
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from fmcheck.finding import Finding
+
+
+def get_ready() -> None:
+    """Loads what the first check would load otherwise: rules, contracts, libcst."""
+    from fmcheck.config import Located, Settings
+    from fmcheck.registry import contracts_for, rules
+
+    with suppress(UsageError):  # which the first check tells of, in the document
+        contracts = contracts_for(Located(Settings(), None))
+        for rule in rules().values():
+            lint_text(rule.bad[0].code.encode(), "example.py", [rule(contracts)])
+    # None of it goes before the server does: no later collection need look at it.
+    gc.collect()
+    gc.freeze()
+
+
+@contextmanager
+def uncollected() -> Iterator[None]:
+    """Keeps the garbage collector from looking at trees while they grow, until it is answered."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
 
 
 def findings(path: str, text: str) -> Sequence[Finding]:

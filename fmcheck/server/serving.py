@@ -39,7 +39,8 @@ class Server(LanguageServer):
         self.found[uri] = ()
         KEPT.set(self._kept)
         try:
-            self.found[uri] = checking.findings(document.path, document.source)
+            with checking.uncollected():
+                self.found[uri] = checking.findings(document.path, document.source)
             told = [translated.diagnostic(one, document) for one in self.found[uri]]
         except UsageError as err:
             told = [translated.problem(str(err))]

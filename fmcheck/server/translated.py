@@ -31,7 +31,7 @@ def range_of(span: Span, document: TextDocument) -> types.Range:
 
 def diagnostic(finding: Finding, document: TextDocument) -> types.Diagnostic:
     """Returns a finding as editors show it."""
-    message = f"{finding.message}\nhelp: {finding.help}" if finding.help else finding.message
+    told = [finding.message, finding.note, f"help: {finding.help}" if finding.help else ""]
     related = [
         types.DiagnosticRelatedInformation(
             types.Location(document.uri, range_of(span, document)), text
@@ -40,7 +40,7 @@ def diagnostic(finding: Finding, document: TextDocument) -> types.Diagnostic:
     ]
     return types.Diagnostic(
         range=range_of(finding.span, document),
-        message=message,
+        message="\n".join(filter(None, told)),
         severity=_SEVERITY[finding.severity],
         code=finding.code,
         source=SOURCE,

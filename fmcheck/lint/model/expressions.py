@@ -91,8 +91,9 @@ def holder(node: cst.CSTNode) -> str:
 
 def targets(node: cst.CSTNode) -> Sequence[cst.BaseExpression]:
     """Returns what a statement or a walrus assigns to; nothing for anything else."""
-    if isinstance(node, cst.Assign):
+    # By class: it is asked of every node.
+    if type(node) is cst.Assign:
         return [one.target for one in node.targets]
-    if isinstance(node, (cst.AnnAssign, cst.NamedExpr)) and node.value is not None:
-        return [node.target]
+    if type(node) is cst.AnnAssign or type(node) is cst.NamedExpr:
+        return () if node.value is None else [node.target]
     return ()

@@ -76,7 +76,7 @@ class Pinned:
                 self._note(node, function.part)
 
     def _note(self, node: CSTNode, part: Part) -> None:
-        if isinstance(node, cst.Call) and last_name(node.func) in self._uploads:
+        if type(node) is cst.Call and last_name(node.func) in self._uploads:
             self.names.add(holder(node))
         bound = targets(node)
         value = getattr(node, "value", None)
@@ -168,14 +168,14 @@ def _is_named(target: cst.Subscript) -> bool:
 
 def _written(node: CSTNode) -> Iterator[CSTNode]:
     """Yields what the host writes in place by a statement or call."""
-    if isinstance(node, cst.Assign):
+    if type(node) is cst.Assign:
         for target in node.targets:
             # An entry under a name is bound, not written.
             if isinstance(target.target, cst.Subscript) and not _is_named(target.target):
                 yield target.target
-    elif isinstance(node, cst.AugAssign):
+    elif type(node) is cst.AugAssign:
         yield node.target
-    elif isinstance(node, cst.Call):
+    elif type(node) is cst.Call:
         # An asynchronous copy into it comes from a device: its stream puts it in order.
         held = receiver(node) if last_name(node.func) in WRITES else None
         if held is not None and not is_non_blocking(node):

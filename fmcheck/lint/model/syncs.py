@@ -137,8 +137,7 @@ class Syncs:
         elif word in ("to", "cuda") and is_non_blocking(call) and self._is_pageable(receiver):
             yield Sync(
                 call,
-                "`non_blocking=True` has no effect: the source is not pinned, and the copy may "
-                "still block",
+                "`non_blocking=True` may still block: the source is not pinned",
                 "create the source with `pin_memory=True`",
                 certain=False,
             )

@@ -152,10 +152,9 @@ class Baseline:
             span=Span(line, 1, line, 2),
             code=GONE_ENTRY,
             severity=OWN_CODES[GONE_ENTRY].severity,
-            message=(
-                f"stale baseline entry: {code} in {path} (fingerprint {digits}): "
-                f"{self._allowed[key]} allowed, {self._allowed[key] - self._left[key]} found"
-            ),
+            message=f"stale baseline entry: {code} in {path}",
+            note=f"fingerprint {digits}: {self._allowed[key]} allowed, "
+            f"{self._allowed[key] - self._left[key]} found",
             help=f"remove it with `{command}`",
         )
 

@@ -20,6 +20,12 @@ if TYPE_CHECKING:
 _ASYNC = re.compile(r"async[ \t]+\Z")
 #: A decorator's sign after a continued line is a product of matrices.
 _CONTINUED_AT = re.compile(r"\\\n[ \t]*@")
+#: What holds quotes: a comment, or a string with its prefix. `lone` is a quote that nothing closes.
+_QUOTING = re.compile(
+    r"""\#[^\n]*|(?P<prefix>[A-Za-z]*)(?:(?P<triple>\"{3}|'{3})
+      |"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?P<lone>["']))""",
+    re.VERBOSE | re.DOTALL,
+)
 
 
 class TooDeepError(Exception):
@@ -63,17 +69,22 @@ class Cuts:
             opening = double if is_double else single
             line = text.rfind("\n", 0, opening) + 1
             before = text[max(line, last_end) : opening]
-            if '"' in before or "'" in before or "#" in before or text.endswith("\\\n", 0, line):
+            if text.endswith("\\\n", 0, line):
                 return False
-            closing = _closing(text, opening + 3, text[opening : opening + 3])
-            if closing is None:
+            opens = opening
+            if '"' in before or "'" in before or "#" in before:
+                opens = _opening(text, max(line, last_end), opening)
+            if opens == opening:
+                last_end = _closing(text, opening + 3, text[opening : opening + 3])
+                self.strings.append((opening, last_end))
+            else:
+                last_end = opens
+            if last_end < 0:
                 return False
-            last_end = closing
-            self.strings.append((opening, closing))
-            if 0 <= double < closing:
-                double = text.find('"""', closing)
-            if 0 <= single < closing:
-                single = text.find("'''", closing)
+            if 0 <= double < last_end:
+                double = text.find('"""', last_end)
+            if 0 <= single < last_end:
+                single = text.find("'''", last_end)
         return True
 
     def is_in_string(self, offset: int) -> bool:
@@ -143,11 +154,30 @@ class Cuts:
             yield Slice(at, end, is_class)
 
 
-def _closing(text: str, position: int, quotes: str) -> int | None:
-    """Returns the offset after the quotes that close a string, None if nothing does."""
+def _opening(text: str, outside: int, quotes: int) -> int:
+    """Returns `quotes` if they open a string, else the end of the string or comment they are in.
+
+    `outside` is an offset before them that is in no string. -1 where none of it is certain.
+    """
+    for match in _QUOTING.finditer(text, outside):
+        if match["triple"]:
+            return match.start("triple")
+        # The field of a newer f-string may hold the quotes that seem to end it.
+        is_open = "f" in (match["prefix"] or "").lower() and match[0].count("{") != match[0].count(
+            "}"
+        )
+        if match["lone"] or is_open:
+            return -1
+        if match.end() > quotes:
+            return match.end()
+    return -1
+
+
+def _closing(text: str, position: int, quotes: str) -> int:
+    """Returns the offset after the quotes that close a string, -1 if nothing does."""
     while (found := text.find(quotes, position)) >= 0:
         before = text[position:found]
         if (len(before) - len(before.rstrip("\\"))) % 2 == 0:
             return found + 3
         position = found + 1
-    return None
+    return -1

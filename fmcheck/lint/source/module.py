@@ -480,19 +480,21 @@ class Part:
         node: cst.CSTNode,
         message: str,
         *,
+        note: str = "",
         help: str = "",
         severity: Severity | None = None,
         related: Sequence[tuple[cst.CSTNode | Span, str]] = (),
         edits: Sequence[Edit] = (),
         safe: bool = True,
     ) -> Finding:
-        """Makes a finding of `rule` at `node`."""
+        """Makes a finding of `rule` at `node`: `message` is its headline, `note` says the rest."""
         return Finding(
             path=self.path,
             span=self.span(node),
             code=rule.code,
             severity=severity or rule.severity,
             message=message,
+            note=note,
             help=help,
             related=tuple(
                 (other if isinstance(other, Span) else self.span(other), text)
