@@ -9,7 +9,7 @@ import pytest
 
 from tests.drives import codes
 from tests.sglang_env import NoEnvironment
-from tests.vllm_drives import drive
+from tests.vllm_drives import drive, workloads
 from tests.vllm_env import RELEASES, release_folder
 
 if TYPE_CHECKING:
@@ -109,6 +109,19 @@ def test_vllm_itself_says_nothing_of_a_planted_fault_of_v1(release: str) -> None
     told = drove(release, "planted_v1", mode="off")
     assert dict(told.failures) == {}
     assert told.passed == set(PLANTED_V1)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("streams", ["tracked", "delayed", "random"])
+def test_random_workloads_are_silent_in_each_mode_of_streams(streams: str) -> None:
+    try:
+        told = workloads(streams, 0, 200)
+    except NoEnvironment as err:
+        pytest.fail(str(err), pytrace=False)
+    assert dict(told.failures) == {}, told.output
+    assert len(told.passed) == 200
+    assert "fmcheck error" not in told.output
+    assert told.counts[2] >= 20 * 200
 
 
 def source_line(release: str, number: int) -> str:

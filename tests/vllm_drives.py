@@ -38,6 +38,17 @@ def drive(release: str, name: str, mode: str = "fail") -> Drive:
     )
 
 
+def workloads(streams: str, first: int, end: int, release: str = RELEASES[-1]) -> Drive:
+    """Runs random workloads of both model runners under a mode of streams, by their seeds.
+
+    Raises:
+        NoEnvironment: if the release or its environment cannot be had.
+    """
+    arguments = ["-p", "fmcheck", f"--fmcheck-streams={streams}", str(DRIVES / "test_random.py")]
+    told = {**environment_of(release), "SEEDS": f"{first} {end}"}
+    return under_pytest(arguments, told, vllm_python())
+
+
 def main() -> None:
     """Prints the table."""
     for release in RELEASES:

@@ -7,6 +7,7 @@ kernel of the cache slots. A step's result is taken after the next step was laun
 
 from __future__ import annotations
 
+import random
 from collections import deque
 from types import SimpleNamespace
 from typing import Any
@@ -248,3 +249,25 @@ def serve(runner: Runner | None = None) -> dict[str, list[int]]:
     runner.step({"b": 1, "c": 1}, pad=4)
     runner.step({"c": 1, "b": 1}, pad=8)
     return runner.drain()
+
+
+def work(seed: int) -> None:
+    """Serves requests that come, go and are chunked and padded at random."""
+    choose = random.Random(seed)
+    runner, left, number = Runner(), {}, 0
+    for _ in range(20):
+        while len(left) < REQUESTS and choose.random() < 0.6:
+            prompt = [choose.randrange(90) for _ in range(choose.randint(1, 9))]
+            runner.add(name := f"r{number}", prompt)
+            left[name], number = len(prompt), number + 1
+        plan = {}
+        for name, prompt_left in left.items():
+            plan[name] = choose.randint(1, min(prompt_left, 4)) if prompt_left else 1
+        if plan:
+            runner.step(plan, pad=choose.choice([0, sum(plan.values()) + choose.randint(0, 3)]))
+            for name, count in plan.items():
+                left[name] = max(0, left[name] - count)
+        for name in [one for one in left if len(runner.tokens[one]) > 6 or choose.random() < 0.05]:
+            runner.remove(name)
+            del left[name]
+    runner.drain()

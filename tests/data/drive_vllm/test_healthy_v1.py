@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
-from runner import REQUESTS
-from runner_v1 import Runner, serve
+from runner_v1 import Runner, serve, work
 
 
 def test_chunked_prompts_mixed_batches_and_padding() -> None:
@@ -44,21 +41,4 @@ def test_requests_that_take_each_other_s_place() -> None:
 
 @pytest.mark.parametrize("seed", range(4))
 def test_a_random_workload(seed: int) -> None:
-    choose = random.Random(seed)
-    runner, left, number = Runner(), {}, 0
-    for _ in range(20):
-        while len(left) < REQUESTS and choose.random() < 0.6:
-            prompt = [choose.randrange(90) for _ in range(choose.randint(1, 9))]
-            runner.add(name := f"r{number}", prompt)
-            left[name], number = len(prompt), number + 1
-        plan = {}
-        for name, prompt_left in left.items():
-            plan[name] = choose.randint(1, min(prompt_left, 4)) if prompt_left else 1
-        if plan:
-            runner.step(plan, pad=choose.choice([0, sum(plan.values()) + choose.randint(0, 3)]))
-            for name, count in plan.items():
-                left[name] = max(0, left[name] - count)
-        for name in [one for one in left if len(runner.tokens[one]) > 6 or choose.random() < 0.05]:
-            runner.remove(name)
-            del left[name]
-    runner.drain()
+    work(seed)
