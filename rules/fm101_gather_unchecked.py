@@ -30,7 +30,8 @@ class GatherUnchecked(RelayRule):
     no call is handed the buffer and the rows to check and to invalidate them. A check of another
     buffer by the same rows will do, for rows are stashed together; so will an assert on the values
     with a constant written back by hand. A guard may be behind a switch. Kernels that the
-    contract declares as gathers count, methods that it calls peeks do not. A buffer that only looks
+    contract declares as gathers count; methods that it calls peeks and buffers that are `kept` do
+    not. A buffer that only looks
     like the declared ones is a note.
 
     ## Why is this bad
@@ -121,6 +122,14 @@ class FutureMap:
         Example(
             """\
 class FutureMap:
+    def admit(self, row):
+        self.output_tokens_buf[row].zero_()
+""",
+            path=RELAY,
+        ),
+        Example(
+            """\
+class FutureMap:
     def resolve(self, batch, rows):
         if self.has_tokens:
             batch.tokens = self.output_tokens_buf[rows]
@@ -199,8 +208,8 @@ class FutureMap:
             accesses = Accesses(function, self.relays)
             seen: set[CSTNode] = set()
             for gather in accesses.gathers:
-                if gather.node in seen:
-                    continue  # a kernel that gathers several buffers
+                if gather.node in seen or self.relays.is_kept(gather.buffer):
+                    continue  # a kernel that gathers several buffers; rows that nobody may empty
                 seen.add(gather.node)
                 missing = _missing(gather, accesses, part)
                 if missing:

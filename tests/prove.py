@@ -1,7 +1,8 @@
-"""`python -m tests.prove engine|sglang`: the score of this repository's own drives.
+"""`python -m tests.prove engine|sglang|vllm`: the score of this repository's own drives.
 
 `engine` is the engine in `fixtures/`, `sglang` what of SGLang 0.5.23 can be driven on a CPU: the
-relay and the graph runners. Further arguments go to `fmcheck prove`.
+relay and the graph runners; `vllm` the relays and the input preparation of vLLM 0.33.0, of both
+model runners. Further arguments go to `fmcheck prove`.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from tests import vllm_env
 from tests.sglang_env import NoEnvironment, environment_of, release_folder, sglang_python
 
 if TYPE_CHECKING:
@@ -29,13 +31,23 @@ FILES = (
     "speculative/frozen_kv_mtp_cuda_graph_runner.py",
     "speculative/multi_layer_eagle_draft_extend_cuda_graph_runner.py",
 )
+VLLM_RELEASE = "0.33.0"
+VLLM_FILES = (
+    "gpu/states.py",
+    "gpu/input_batch.py",
+    "gpu/block_table.py",
+    "gpu/model_runner.py",
+    "gpu_model_runner.py",
+    "gpu_input_batch.py",
+    "block_table.py",
+)
 #: Of the engine, what plants faults itself or only shows it.
 NOT_THE_ENGINE = ("faults", "show.py", "check.py", "fixtures/engine/__main__.py")
 
 
 def main(arguments: Sequence[str]) -> int:
     """Runs `fmcheck prove` and returns its exit status."""
-    ways = {"engine": engine, "sglang": sglang}
+    ways = {"engine": engine, "sglang": sglang, "vllm": vllm}
     if not arguments or arguments[0] not in ways:
         print(__doc__, file=sys.stderr)
         return 2
@@ -70,6 +82,16 @@ def sglang(more: Sequence[str]) -> int:
     files = [str(package / one) for one in FILES]
     environment = environment_of(RELEASE, SGLANG_IS_IN_CI="false")
     return _prove((*files, *known, *more, "--", *tests), DATA / "drive", environment)
+
+
+def vllm(more: Sequence[str]) -> int:
+    """Tries the real vLLM, with the drives of `tests/data/drive_vllm`."""
+    package = vllm_env.release_folder(VLLM_RELEASE) / "vllm" / "v1" / "worker"
+    tests = (str(vllm_env.vllm_python()), "-m", "pytest", "test_healthy.py", "test_healthy_v1.py")
+    tests += ("-c", os.devnull, "--rootdir=.")
+    files = [str(package / one) for one in VLLM_FILES]
+    environment = vllm_env.environment_of(VLLM_RELEASE)
+    return _prove((*files, *more, "--", *tests), DATA / "drive_vllm", environment)
 
 
 def _prove(words: Sequence[str], folder: Path, environment: dict[str, str]) -> int:

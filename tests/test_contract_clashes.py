@@ -93,8 +93,8 @@ def refused(text: str) -> str:
         (
             inputs('row_indices = ["rows"]') + FILL + 'only = ["rows", "row"]',
             "toy.toml: key `graph_inputs.fill[0].only`: nothing is demanded of `row`: expected it "
-            "in `holds` of this fill, or in `row_indices`, `index_like` or `holds` of "
-            "`[graph_inputs]`; did you mean `rows`?",
+            "in `holds` of this fill, or in `row_indices`, `index_like`, `holds`, `head` or "
+            "`rewritten` of `[graph_inputs]`; did you mean `rows`?",
         ),
         (
             BASE + FILL,
@@ -156,6 +156,12 @@ def test_what_only_looks_alike_is_read(text: str) -> None:
 
 
 LONG = "expected a key of at most 100 parts, got a longer one"
+
+
+@pytest.mark.parametrize("text", ['head = { ids = ">= 0" }', 'rewritten = ["ids"]'])
+def test_a_fill_may_check_its_real_rows_alone(text: str) -> None:
+    parse_contract(inputs(text) + FILL + 'only = ["ids"]', "toy.toml")
+    assert "did you mean `ids`?" in refused(inputs(text) + FILL + 'only = ["idz"]')
 
 
 @pytest.mark.parametrize(

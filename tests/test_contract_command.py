@@ -144,6 +144,21 @@ def test_a_contract_that_fits_is_told_so(said: Callable[..., tuple[int, str, str
     assert said("toy.toml", "src", "--release", "2.1") == (0, expected, "")
 
 
+def test_a_release_that_the_contract_was_not_tried_on_is_said_in_one_line(
+    said: Callable[..., tuple[int, str, str]],
+) -> None:
+    contract = Path("toy.toml")
+    text = contract.read_text(encoding="utf-8")
+    contract.write_text(text.replace('name = "toy"', 'name = "toy"\nreleases = ">=2,<3"', 1))
+    status, out, _ = said("toy.toml", "src", "--release", "3.0")
+    assert status == 0
+    assert out.splitlines()[0] == (
+        "--release: contract `toy` was tried on >=2,<3, got 3.0: entries for other releases are "
+        "left out, the rest is checked"
+    )
+    assert "was tried on" not in said("toy.toml", "src", "--release", "2.1")[1]
+
+
 def test_what_is_for_other_releases_counts_where_none_is_named(
     said: Callable[..., tuple[int, str, str]],
 ) -> None:

@@ -689,3 +689,68 @@ def test_a_module_that_came_in_past_the_import_system_is_a_problem(
     monkeypatch.setitem(sys.modules, bench.name, types.ModuleType(bench.name))
     (problem,) = watch.coverage().problems
     assert "without the import system" in problem
+
+
+BY_A_SLICE = """
+    [engine]
+    name = "toy"
+
+    [[relay]]
+    class = "MODULE:Batch"
+    sink_rows = []
+    takes = ["MODULE:prepare"]
+
+    [[relay.buffer]]
+    name = "sampled"
+    lazy = true
+    kept = true
+    valid = ">= 0"
+    overwrite = "always"
+"""
+BATCH = """
+    import torch
+
+    class Batch:
+        def __init__(self):
+            self.sampled = None
+
+    def prepare(batch, ids):
+        ids[:2].copy_(batch.sampled[:2, 0])
+
+    def look(batch):
+        return batch.sampled[:2, 0].tolist()
+"""
+
+
+def test_who_takes_rows_by_a_slice_consumes_them(bench: Bench) -> None:
+    engine, watch = bench.engine(BY_A_SLICE, BATCH)
+    batch, ids = engine.Batch(), torch.zeros(4, dtype=torch.int64)
+    for step in range(3):
+        batch.sampled = torch.tensor([[5], [6 + step], [7]])
+        engine.look(batch)
+        engine.prepare(batch, ids)
+        assert ids.tolist() == [5, 6 + step, 0, 0]
+    assert codes(watch) == []
+    engine.prepare(batch, ids)
+    (violation,) = watch.drain()
+    assert (violation.code, violation.rows) == ("FR102", (0, 1))
+
+
+def test_elsewhere_a_slice_consumes_nothing(bench: Bench) -> None:
+    engine, watch = bench.engine(BY_A_SLICE, BATCH)
+    batch = engine.Batch()
+    batch.sampled = torch.tensor([[5], [6], [7]])
+    for _ in range(2):
+        assert engine.look(batch) == [5, 6]
+    assert codes(watch) == []
+
+
+def test_rows_that_are_kept_hold_their_values_after_the_gather(bench: Bench) -> None:
+    engine, watch = bench.engine(BY_A_SLICE, BATCH)
+    batch, sampled = engine.Batch(), torch.tensor([[5], [6], [7]])
+    batch.sampled = sampled
+    assert batch.sampled._relay.poison.bits is None
+    engine.prepare(batch, torch.zeros(4, dtype=torch.int64))
+    assert batch.sampled[torch.tensor([0, 2])].tolist() == [[5], [7]]
+    (violation,) = watch.drain()
+    assert (violation.code, violation.rows) == ("FR102", (0,))

@@ -234,6 +234,13 @@ def test_no_probe_is_dead_for_what_it_runs_in(probe: Probe, around: str) -> None
         assert tried(probe, Place("cpu")) == ""
 
 
+def test_no_probe_is_dead_in_inference_mode_below_a_session(watch: Watch) -> None:
+    streams()
+    with torch.inference_mode():
+        cheap = [one for one in PROBES if one.cheap and one.applies(Place("cpu", EAGER))]
+        assert [tried(probe, Place("cpu")) for probe in cheap] == [""] * len(cheap)
+
+
 def test_the_mode_that_hears_factories_lies_beneath_those_of_the_program(watch: Watch) -> None:
     outer, inner = PassingOn(), PassingOn()
     with outer:
@@ -274,6 +281,28 @@ def test_a_device_that_was_given_as_a_string_may_be_the_host_s(watch: Watch) -> 
     assert homes.home_of(torch.zeros(4, device="cpu")) is Home.EITHER
     assert homes.home_of(torch.zeros(4, device=DEVICE)) is Home.DEVICE
     assert homes.home_of(torch.zeros(4)) is Home.HOST
+
+
+STRINGS = """
+    [engine]
+    name = "toy"
+    [launches]
+    device_is_string = true
+    [[relay]]
+    class = "toy_with_strings.relay:Relay"
+    [[relay.buffer]]
+    name = "buf"
+"""
+
+
+def test_how_an_engine_names_its_device_says_nothing_of_another_engine(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams()
+    made, known = torch.zeros(4, device="cpu"), Homes([parse_contract(STRINGS, "toy.toml")])
+    assert known.of(made) is Home.EITHER
+    monkeypatch.setitem(sys.modules, "toy_with_strings", types.ModuleType("toy_with_strings"))
+    assert known.of(made) is Home.DEVICE
 
 
 class Batch:

@@ -21,12 +21,18 @@ name = "mine"
 [[relay]]
 class = "mine.relay:Relay"
 peeks = ["look"]
+takes = ["mine.runner:Runner.prepare"]
 buffer = [{ name = "tokens_buf" }, { name = "lens_buf" }, { name = "top*_buf", lazy = true }]
 
 [[opaque]]
 functions = ["mine.kernels:gather_all"]
 rows = "rows"
 reads = ["tokens_buf"]
+
+[[opaque]]
+functions = ["mine.kernels:write_all"]
+rows = "rows"
+writes = ["tokens_buf"]
 
 [graph_inputs]
 row_indices = ["rows"]
@@ -64,6 +70,9 @@ class Relay:
 
     def look(self, rows):
         return self.lens_buf[rows]
+
+    def admit(self, row):
+        self.tokens_buf[row].zero_()
 """
 TREE = Tree(RELAY, "mine/relay.py")
 NAMES = names_of([parse_contract(CONTRACT, "mine.toml")], [("Relay", TREE)])
@@ -83,7 +92,7 @@ def planted(operator: str, source: str, path: str = "mine/x.py", names: Names = 
 
 
 def test_writers_and_readers_are_read_from_the_relay_itself():
-    assert NAMES.writers == {"publish", "stash"}
+    assert NAMES.writers == {"publish", "stash", "write_all"}
     assert NAMES.readers == {"resolve"}
 
 
@@ -161,6 +170,27 @@ CASES = {
 }
 
 
+def test_a_step_that_binds_no_new_tensor_drops_a_stash():
+    source = (
+        "def step(m, t):\n    m.top_k_buf = t.unsqueeze(1)\n    m.top_k_buf = None\n"
+        "    m.top_k_buf = torch.empty(3)\n    m.top_k_buf = m.like(t)\n    m.tokens_buf = t\n"
+    )
+    assert planted("drop-stash", source)[:1] == [["-m.top_k_buf = t.unsqueeze(1)", "+pass"]]
+    assert len(planted("drop-stash", source)) == 2
+
+
+def test_a_kernel_that_writes_is_a_stash():
+    assert planted("drop-stash", "def step(r, v):\n    write_all(r, v)\n") == [
+        ["-write_all(r, v)", "+pass"]
+    ]
+
+
+def test_a_slice_is_gathered_twice_where_the_contract_says_that_it_takes():
+    body = "(m, n):\n    x = m.tokens_buf[:n, 0]\n"
+    assert planted("gather-twice", f"def prepare{body}") == [["+m.tokens_buf[:n, 0]"]]
+    assert planted("gather-twice", f"def look_up{body}") == []
+
+
 def test_every_operator_has_a_case():
     assert list(CASES) == list(OPERATORS)
 
@@ -185,6 +215,7 @@ NOTHING = {
     ),
     "a write of what is no relay": ("drop-stash", "def f(m, r, v):\n    m.other_buf[r] = v\n"),
     "a gather in a peek": ("gather-twice", "def look(m, r):\n    x = m.lens_buf[r]\n"),
+    "a row that is emptied": ("gather-twice", "def f(m, r):\n    m.tokens_buf[r].zero_()\n"),
     "a slice": ("gather-twice", "def f(m):\n    x = m.tokens_buf[2:5] + m.tokens_buf[3]\n"),
     "a gather that may not happen": (
         "gather-twice",

@@ -1,4 +1,4 @@
-"""vLLM's own model runner V2, unmodified, driven on CPU under `pytest -p fmcheck`."""
+"""vLLM's own model runners V1 and V2, unmodified, driven on CPU under `pytest -p fmcheck`."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from tests.drives import codes
 from tests.sglang_env import NoEnvironment
-from tests.vllm_drives import drive
+from tests.vllm_drives import drive, workloads
 from tests.vllm_env import RELEASES, release_folder
 
 if TYPE_CHECKING:
@@ -24,6 +24,15 @@ PLANTED = {
     "test_second_prepare": ["FR102"],
     "test_dropped_drafts": ["FR102"],
     "test_first_token_of_a_new_owner": ["FR104"],
+}
+
+#: The same of model runner V1.
+PLANTED_V1 = {
+    "test_ids_are_prepared_twice": "FR102",
+    "test_tokens_of_the_step_before_the_last": "FR102",
+    "test_request_that_is_left_out_of_the_mapping": "FR202",
+    "test_result_that_is_read_before_its_copy_is_done": "FR404",
+    "test_inputs_that_are_filled_while_they_are_copied": "FR403",
 }
 
 every = pytest.mark.parametrize("release", RELEASES)
@@ -75,6 +84,44 @@ def test_a_report_names_the_calls_of_both_kernels(release: str) -> None:
         assert found, failure
         assert found[2].startswith(function)
         assert text in source_line(release, int(found[1]))
+
+
+@every
+def test_healthy_drives_of_v1_are_silent_and_much_was_checked(release: str) -> None:
+    told = drove(release, "healthy_v1")
+    assert dict(told.failures) == {}, told.output
+    assert len(told.passed) >= 7
+    assert "fmcheck error" not in told.output
+    assert told.counts[2] >= 70
+    assert int(re.findall(r"(\d+) padded tails", told.output)[-1]) >= 150
+
+
+@every
+def test_each_planted_fault_of_v1_is_reported_under_its_code(release: str) -> None:
+    told = drove(release, "planted_v1")
+    assert {name: codes(text) for name, text in told.failures.items()} == {
+        name: [code] for name, code in PLANTED_V1.items()
+    }, told.output
+
+
+@every
+def test_vllm_itself_says_nothing_of_a_planted_fault_of_v1(release: str) -> None:
+    told = drove(release, "planted_v1", mode="off")
+    assert dict(told.failures) == {}
+    assert told.passed == set(PLANTED_V1)
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize("streams", ["tracked", "delayed", "random"])
+def test_random_workloads_are_silent_in_each_mode_of_streams(streams: str) -> None:
+    try:
+        told = workloads(streams, 0, 200)
+    except NoEnvironment as err:
+        pytest.fail(str(err), pytrace=False)
+    assert dict(told.failures) == {}, told.output
+    assert len(told.passed) == 200
+    assert "fmcheck error" not in told.output
+    assert told.counts[2] >= 20 * 200
 
 
 def source_line(release: str, number: int) -> str:

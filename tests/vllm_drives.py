@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from tests.drives import Drive
 
 DRIVES = HERE / "data" / "drive_vllm"
+#: The model runners, and how the files of their drives end.
+RUNNERS = {"V2": "", "V1": "_v1"}
 
 
 @cache
@@ -36,12 +38,28 @@ def drive(release: str, name: str, mode: str = "fail") -> Drive:
     )
 
 
+def workloads(streams: str, first: int, end: int, release: str = RELEASES[-1]) -> Drive:
+    """Runs random workloads of both model runners under a mode of streams, by their seeds.
+
+    Raises:
+        NoEnvironment: if the release or its environment cannot be had.
+    """
+    arguments = ["-p", "fmcheck", f"--fmcheck-streams={streams}", str(DRIVES / "test_random.py")]
+    told = {**environment_of(release), "SEEDS": f"{first} {end}"}
+    return under_pytest(arguments, told, vllm_python())
+
+
 def main() -> None:
     """Prints the table."""
     for release in RELEASES:
-        healthy, planted = drive(release, "healthy"), drive(release, "planted")
-        bare = drive(release, "planted", mode="off")
-        show(f"vllm {release}", healthy, planted, bare, "vllm", "fails")
+        for runner, end in RUNNERS.items():
+            _tell(release, runner, end)
+
+
+def _tell(release: str, runner: str, end: str) -> None:
+    healthy, planted = drive(release, f"healthy{end}"), drive(release, f"planted{end}")
+    bare = drive(release, f"planted{end}", mode="off")
+    show(f"vllm {release}, {runner}", healthy, planted, bare, "vllm", "fails")
 
 
 if __name__ == "__main__":

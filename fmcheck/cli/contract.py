@@ -62,6 +62,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns its exit status."""
+    from fmcheck.contract import applies
     from fmcheck.lint.run.files import python_files
     from fmcheck.lint.run.unmet import Source, unmet
 
@@ -74,6 +75,12 @@ def run(arguments: argparse.Namespace) -> int:
     found = list(dict.fromkeys(unmet(contract, release, Source(paths))))
     for key, sentence in found:
         print(f"{key}: {sentence}")
+    if release is not None and not applies(contract.engine.releases, release):
+        print(
+            f"--release: contract `{contract.engine.name}` was tried on "
+            f"{contract.engine.releases}, got {release}: entries for other releases are left out, "
+            "the rest is checked"
+        )
     files = f"{len(paths):,} file{'s' if len(paths) > 1 else ''}"
     names = "name was" if len(found) == 1 else "names were"
     said = f"{len(found)} declared {names} not found"

@@ -96,25 +96,29 @@ def _check_globs(table: Mapping[str, Any], where: str, key: str) -> None:
             )
 
 
+_DEMANDS = "`row_indices`, `index_like`, `holds`, `head` or `rewritten`"
+
+
 def _check_fill(fill: Fill, inputs: GraphInputs, where: str, key: str) -> None:
     _check_rows_hold(inputs.row_indices, fill.holds, where, f"{key}.holds")
     _check_globs(fill.holds, where, f"{key}.holds")
     dropped = (*inputs.tail_may_stay, *inputs.tail_is_discarded)
     lists = (*inputs.row_indices, *inputs.index_like, *inputs.holds)
-    judged = [*fill.holds, *(name for name in lists if _match_whole(name, dropped) is None)]
+    judged = [*fill.holds, *inputs.head, *inputs.rewritten]
+    judged += [name for name in lists if _match_whole(name, dropped) is None]
     for name in fill.only:
         if not any(_meet(name, one) for one in judged):
             raise UsageError(
                 where,
                 f"key `{key}.only`: nothing is demanded of `{name}`: expected it in `holds` of "
-                "this fill, or in `row_indices`, `index_like` or `holds` of `[graph_inputs]`"
+                f"this fill, or in {_DEMANDS} of `[graph_inputs]`"
                 f"{nearest(name, judged)}",
             )
     if not judged and not fill.mapping:
         raise UsageError(
             where,
             f"key `{key}`: checks nothing, for nothing is demanded of any input: expected a name "
-            "in its `holds`, or in `row_indices`, `index_like` or `holds` of `[graph_inputs]`",
+            f"in its `holds`, or in {_DEMANDS} of `[graph_inputs]`",
         )
 
 

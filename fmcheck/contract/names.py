@@ -40,7 +40,7 @@ def references(contract: Contract, version: str | None) -> Iterator[Named]:
     for relay in contract.relay:
         if applies(relay.releases, version):
             yield "relay.class", (relay.class_,)
-            for key in ("peeks", "consumes_at_return"):
+            for key in ("peeks", "consumes_at_return", "takes"):
                 yield f"relay.{key}", tuple(one for one in getattr(relay, key) if ":" in one)
     called: tuple[tuple[str, tuple[Functions, ...]], ...] = (
         ("owners", contract.owners),
@@ -130,7 +130,7 @@ def _of_relay(relay: Relay, version: str | None) -> Iterator[Words]:
     for buffer in relay.buffer:
         if applies(buffer.releases, version):
             yield Words("relay.buffer.name", (buffer.name,))
-    for key in ("peeks", "consumes_at_return"):
+    for key in ("peeks", "consumes_at_return", "takes"):
         plain = [one for one in getattr(relay, key) if ":" not in one]
         yield Words(f"relay.{key}", plain, alternatives=True)
 

@@ -56,13 +56,16 @@ class Buffer(_Part, frozen=True, kw_only=True):
     `reads` is `once`, or `many` where a gather leaves the value there for the next one. `row_dim`
     is the dimension that counts the rows. `unit` is what is written and read by itself: a `row`, an
     `element` `[row, position]`, or a number of columns side by side. `sink_holds` is what the sink
-    rows hold whenever a padded entry reads them.
+    rows hold whenever a padded entry reads them. A buffer is `kept` where others than the relay
+    read its memory after the gather, as a copy that is under way does: no poison is written over
+    what was gathered.
     """
 
     name: str
     releases: str = ""
     valid: str = ""
     lazy: bool = False
+    kept: bool = False
     overwrite: str = "never"
     reads: str = "once"
     row_dim: int = 0
@@ -98,11 +101,12 @@ class Relay(_Part, frozen=True, kw_only=True):
     `sink_rows` are rows that padded batch entries point at: nobody owns them, and reading them
     is never a fault. A negative one counts from the end, and a path from `self` leads to one.
     `peeks` are methods whose gathers do not consume; `consumes_at_return` are methods that go on
-    reading after the gather, whose rows are consumed when they return. Both are methods of the
-    relay class, or `module:Class.method` and `module:function` of others. A method that a release
-    lacks is passed over. A healthy run may never make an `optional` relay. `pool` lists
-    alternatives for the path, from the parameters of `__init__` and `self`, to the pool whose rows
-    these are; without one, all pools of the contract are taken for one.
+    reading after the gather, whose rows are consumed when they return; `takes` are methods that
+    gather by a slice as well, elsewhere a view that consumes nothing. All are methods of the relay
+    class, or `module:Class.method` and `module:function` of others. A method that a release lacks
+    is passed over. A healthy run may never make an `optional` relay. `pool` lists alternatives for
+    the path, from the parameters of `__init__` and `self`, to the pool whose rows these are;
+    without one, all pools of the contract are taken for one.
     """
 
     class_: str = msgspec.field(name="class")
@@ -112,6 +116,7 @@ class Relay(_Part, frozen=True, kw_only=True):
     sink_rows: tuple[int | str, ...] = (0,)
     peeks: tuple[str, ...] = ()
     consumes_at_return: tuple[str, ...] = ()
+    takes: tuple[str, ...] = ()
     pool: tuple[str, ...] = ()
 
     @property

@@ -26,21 +26,24 @@ class Names:
     """The names of one engine.
 
     `buffers` are relay buffers, attributes; those of `swappable` exist from the start and may be
-    taken for each other. `inputs` are graph inputs whose padded tail matters, less those that are
-    `harmless`. `writers` and `readers` are the functions of the relay's modules that write and
-    gather, `peeks` those whose gathers do not consume, `kernels` functions that gather out of
-    Python's sight. `slots` are the slot classes by name, with their policy's argument, the policy
-    of a slot that names none, and the policies that keep a stale tail. `agnostic` and `cuda_only`
-    are globs of paths.
+    taken for each other, those of `bound` may be given a new tensor by a step. `inputs` are graph
+    inputs whose padded tail matters, less those that are `harmless`. `writers` and `readers` are
+    the functions of the relay's modules that write and gather, and of kernels those that write;
+    `peeks` those whose gathers do not consume, `takes` those that gather by a slice as well,
+    `kernels` functions that gather in untracked code. `slots` are the slot classes by name, with
+    their policy's argument, the policy of a slot that names none, and the policies that keep a
+    stale tail. `agnostic` and `cuda_only` are globs of paths.
     """
 
     buffers: tuple[str, ...] = ()
     swappable: tuple[str, ...] = ()
+    bound: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     harmless: tuple[str, ...] = ()
     writers: frozenset[str] = frozenset()
     readers: frozenset[str] = frozenset()
     peeks: frozenset[str] = frozenset()
+    takes: frozenset[str] = frozenset()
     kernels: frozenset[str] = frozenset()
     slots: dict[str, tuple[str, str, tuple[str, ...]]] = field(default_factory=dict)
     agnostic: tuple[str, ...] = ()
@@ -50,6 +53,10 @@ class Names:
         """Tells whether an attribute of this name is a relay buffer."""
         return _matches(name, self.buffers)
 
+    def is_bound(self, name: str) -> bool:
+        """Tells whether a step may give an attribute of this name a new tensor."""
+        return _matches(name, self.bound)
+
     def is_input(self, name: str) -> bool:
         """Tells whether a buffer of this name is a graph input whose tail matters."""
         return _matches(name, self.inputs) and not _matches(name, self.harmless)
@@ -58,16 +65,18 @@ class Names:
         """Tells whether code at this path, from the import root, is meant for every device."""
         return _matches(path, self.agnostic) and not _matches(path, self.cuda_only)
 
-    def buffer_at(self, node: cst.BaseExpression) -> str:
+    def buffer_at(self, node: cst.BaseExpression, function: str = "") -> str:
         """Returns the relay buffer that `x.BUFFER[...]` is a row of, "" for anything else.
 
-        A slice and a number are no gather: nobody names rows by them.
+        A number is no gather, nor is a slice but in a function of `takes`.
         """
         if not isinstance(node, cst.Subscript) or not isinstance(node.value, cst.Attribute):
             return ""
         name = node.value.attr.value
-        index = node.slice[0].slice if len(node.slice) == 1 else None
-        if not isinstance(index, cst.Index) or isinstance(index.value, cst.Integer):
+        index = node.slice[0].slice
+        if isinstance(index, cst.Slice) and function not in self.takes:
+            return ""
+        if isinstance(index, cst.Index) and isinstance(index.value, cst.Integer):
             return ""
         return name if self.is_buffer(name) else ""
 
@@ -92,6 +101,17 @@ def constant(node: cst.CSTNode) -> str:
         value = node.evaluated_value
         return value if isinstance(value, str) else ""
     return ""
+
+
+def is_reset(tree: Tree, node: cst.CSTNode) -> bool:
+    """Tells whether an expression is written in place and not read, as in `buf[row].zero_()`."""
+    method = tree.parent(node)
+    return (
+        isinstance(method, cst.Attribute)
+        and method.value is node
+        and method.attr.value in RESETS
+        and isinstance(tree.parent(method), cst.Call)
+    )
 
 
 def called(node: cst.CSTNode) -> str:
@@ -124,6 +144,7 @@ def names_of(contracts: Sequence[Contract], relays: Iterable[tuple[str, Tree]]) 
         swappable=tuple(
             dict.fromkeys(one.name for one in buffers if not one.lazy and not one.is_glob)
         ),
+        bound=tuple(dict.fromkeys(one.name for one in buffers if one.lazy)),
         inputs=tuple(dict.fromkeys(name for one in inputs for name in _tails(one))),
         harmless=tuple(
             name for one in inputs for name in (*one.tail_is_discarded, *one.tail_may_stay)
@@ -131,8 +152,11 @@ def names_of(contracts: Sequence[Contract], relays: Iterable[tuple[str, Tree]]) 
         peeks=frozenset(
             name for one in contracts for relay in one.relay for name in relay.peek_names
         ),
+        takes=frozenset(
+            _last(name) for one in contracts for relay in one.relay for name in relay.takes
+        ),
         kernels=frozenset(
-            function.rpartition(":")[2].rpartition(".")[2]
+            _last(function)
             for contract in contracts
             for opaque in contract.opaque
             for function in opaque.functions
@@ -146,13 +170,20 @@ def names_of(contracts: Sequence[Contract], relays: Iterable[tuple[str, Tree]]) 
         agnostic=tuple(glob for one in contracts for glob in one.device.agnostic),
         cuda_only=tuple(glob for one in contracts for glob in one.device.cuda_only),
     )
-    writers, readers = set[str](), set[str]()
+    opaque = [one for contract in contracts for one in contract.opaque if one.writes]
+    writers = {_last(function) for one in opaque for function in one.functions}
+    readers = set[str]()
     for owner, tree in relays:
         writers |= _doing(tree, owner, names, writes=True)
         readers |= _doing(tree, owner, names, writes=False)
     object.__setattr__(names, "writers", frozenset(writers - readers))
     object.__setattr__(names, "readers", frozenset(readers - names.peeks))
     return names
+
+
+def _last(reference: str) -> str:
+    """Returns the last name of `module:Class.method`."""
+    return reference.rpartition(":")[2].rpartition(".")[2]
 
 
 def _tails(given: GraphInputs) -> Iterator[str]:
@@ -193,6 +224,8 @@ def _touches(node: cst.CSTNode, tree: Tree, names: Names, writes: bool) -> bool:
         return True
     if not isinstance(node, cst.Subscript) or not names.buffer_at(node):
         return False
+    if is_reset(tree, node):
+        return False  # it hands nothing on
     return isinstance(tree.parent(node), cst.AssignTarget) == writes
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from fmcheck.prove.names import called
+from fmcheck.prove.names import called, is_reset
 from fmcheck.prove.operator import Operator
 
 if TYPE_CHECKING:
@@ -25,6 +25,7 @@ def _dropped(tree: Tree, names: Names) -> Iterator[Fault]:
             continue
         if isinstance(small, cst.Assign):
             buffer = names.buffer_at(small.targets[0].target)
+            buffer = buffer or _bound(small, names)
             if buffer and len(small.targets) == 1:
                 yield tree.dropped(one, f"`{buffer}` is not written")
         elif writer := _writes(small, names):
@@ -82,6 +83,17 @@ def _is_hidden(function: str) -> bool:
     return function.startswith("__")
 
 
+def _bound(small: cst.Assign, names: Names) -> str:
+    """Returns the relay buffer that is given a step's tensor, "" where it is created or let go."""
+    target, value = small.targets[0].target, small.value
+    while isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
+        value = value.func.value  # a view of what the step made
+    if not isinstance(target, cst.Attribute) or not isinstance(value, cst.Name):
+        return ""
+    is_made_here = value.value in ("None", "self", "torch")
+    return target.attr.value if names.is_bound(target.attr.value) and not is_made_here else ""
+
+
 def _writes(small: cst.BaseSmallStatement | None, names: Names) -> str:
     """Returns the writer that a statement calls and does nothing else: `publish`, `on_publish`."""
     if not isinstance(small, cst.Expr):
@@ -92,8 +104,11 @@ def _writes(small: cst.BaseSmallStatement | None, names: Names) -> str:
 
 def _gathers(tree: Tree, node: cst.CSTNode, names: Names) -> str:
     """Returns what an expression gathers, "" if it gathers nothing."""
-    if isinstance(node, cst.Subscript) and not isinstance(tree.parent(node), cst.AssignTarget):
-        buffer = names.buffer_at(node)
+    if isinstance(node, cst.Subscript):
+        if isinstance(tree.parent(node), cst.AssignTarget) or is_reset(tree, node):
+            return ""
+        function = tree.function_around(node)
+        buffer = names.buffer_at(node, "" if function is None else function.name.value)
         return f"`{buffer}`" if buffer else ""
     name = called(node)
     return f"what `{name}` reads" if name in names.readers | names.kernels else ""

@@ -61,6 +61,14 @@ class Relays:
         """Tells whether a contract has a buffer of this name, whichever class it belongs to."""
         return any(self._is_declared(relay, attribute) for relay in self._relays)
 
+    def is_kept(self, attribute: str) -> bool:
+        """Tells whether others read a buffer of this name, so that no row of it can be emptied."""
+        return any(
+            buffer.matches(attribute) and buffer.kept
+            for relay in self._relays
+            for buffer in relay.buffer
+        )
+
     def tells_valid(self, attribute: str) -> bool:
         """Tells whether a contract says which values a buffer of this name may hold."""
         return any(

@@ -85,8 +85,13 @@ class Poison:
         return bits
 
 
-def poison_for(dtype: str, bound: tuple[str, int] | None) -> Poison:
-    """Returns the poison of a dtype (`int64`, `bfloat16`, …) under the contract's `valid`."""
+def poison_for(dtype: str, bound: tuple[str, int] | None, kept: bool = False) -> Poison:
+    """Returns the poison of a dtype (`int64`, `bfloat16`, …) under the contract's `valid`.
+
+    Memory that is `kept` has none.
+    """
+    if kept:
+        return Poison(dtype, None, False, bound)
     if dtype in _SIGNED:
         excluded = bound is not None and not COMPARISONS[bound[0]](-1, bound[1])
         return Poison(dtype, -1, excluded, bound)

@@ -97,6 +97,7 @@ def adopt(
         buffer.overwrite,
         services.streams,
         Layout(buffer.row_dim, buffer.columns, buffer.reads == MANY, buffer.sink_holds),
+        buffer.kept,
     )
     _begin(made._relay, tensor, name, bind, is_array)
     tally.buffers += 1

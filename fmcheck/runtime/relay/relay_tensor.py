@@ -29,7 +29,7 @@ from fmcheck.runtime.relay.buffer import (
 )
 from fmcheck.runtime.relay.layout import PLAIN, Layout, UnitOwners, of_units
 from fmcheck.runtime.relay.memory import Veil, VeiledMemory, bits_of, memory_of
-from fmcheck.runtime.relay.scope import CHECK
+from fmcheck.runtime.relay.scope import CHECK, Scope, current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -93,12 +93,13 @@ def relay_tensor(
     overwrite: str = "never",
     streams: Streams | None = None,
     layout: Layout = PLAIN,
+    kept: bool = False,
 ) -> RelayTensor:
     """Takes hold of a plain tensor that has become a relay buffer. Its values stay."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     with unfollowed():
         base = layout.units(tensor)
-    poison, device = poison_for(dtype, bound), str(tensor.device)
+    poison, device = poison_for(dtype, bound, kept), str(tensor.device)
     guards = wants_guard(tensor) and layout.is_plain
     veils = device == "cpu" and poison.bits is not None and not wants_guard(tensor)
     veil = Veil.like(base) if veils else None
@@ -457,6 +458,7 @@ def _move(tensor: RelayTensor) -> None:
         left.overwrite,
         left.streams,
         left.layout,
+        left.poison.bits is None,
     )
     moved._relay.adopt_values()
     tensor._relay, tensor._window = moved._relay, moved._window
@@ -666,7 +668,9 @@ def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
 def _enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
     buffer = tensor._relay
     with contained(buffer.tally, CHECK):
-        if buffer.lanes is None:
+        if current() is Scope.TAKE and not by_host:
+            _enter_gather(tensor, rows.EVERYTHING)
+        elif buffer.lanes is None:
             buffer.peek(buffer.whole, 0)
         else:
             buffer.peek(window(tensor), buffer.tally.sites.here(_OUR_FRAMES), by_host)

@@ -1,4 +1,4 @@
-"""Scopes: functions of the contract inside which a gather consumes later, or not at all."""
+"""Scopes: functions of the contract inside which gathers are others than elsewhere."""
 
 from __future__ import annotations
 
@@ -23,6 +23,7 @@ class Scope(enum.Enum):
 
     PEEK = "never"
     AT_RETURN = "when the function returns"
+    TAKE = "at once, and those by a slice as well"
 
 
 class _Open(threading.local):

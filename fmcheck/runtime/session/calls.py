@@ -51,7 +51,7 @@ class StepHold(CallHold):
 
 @dataclass(eq=False)
 class ScopeHold(CallHold):
-    """Functions of others than the relay in which a gather consumes later, or not at all."""
+    """Functions of others than the relay whose gathers are others than elsewhere."""
 
     kind: Scope = field(kw_only=True)
 
@@ -61,11 +61,12 @@ class ScopeHold(CallHold):
 
 
 def scope_holds(contract: Contract, tally: Tally) -> Iterator[ScopeHold]:
-    """Yields the holds of the functions that `peeks` and `consumes_at_return` name elsewhere."""
+    """Yields the holds of the functions that `peeks` and its like name elsewhere."""
     for relay in contract.relay:
         for names, kind in (
             (relay.peeks, Scope.PEEK),
             (relay.consumes_at_return, Scope.AT_RETURN),
+            (relay.takes, Scope.TAKE),
         ):
             elsewhere = tuple(name for name in names if ":" in name)
             if elsewhere:

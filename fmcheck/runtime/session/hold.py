@@ -90,6 +90,7 @@ class RelayHold:
         for names, kind in (
             (self.relay.peeks, Scope.PEEK),
             (self.relay.consumes_at_return, Scope.AT_RETURN),
+            (self.relay.takes, Scope.TAKE),
         ):
             for name in (one for one in names if ":" not in one):
                 method = class_.__dict__.get(name)

@@ -72,6 +72,9 @@ def memory_codes(code: str, fenced: bool) -> list[str]:
     declared = Declared(consumed_once=(scratch.EVENT,))
     StaleEvents(streams.fences, [Contract(engine=Engine(name="probe"), streams=declared)])
 
-    with virtual.told_to(streams.fences), Mode(streams.ops):
+    # Who adopts a buffer in inference mode has the probes run there, below the session's own mode:
+    # operators would come whole.
+    own = torch.inference_mode(False)
+    with own, virtual.told_to(streams.fences), Mode(streams.ops):
         scratch.FAULTS[code](fenced, _Host(streams))
     return [one.code for one in tally.drain()]

@@ -289,12 +289,25 @@ class Homes:
                 *one.graph_inputs.index_like,
             )
         )
-        #: Whether the engine has its device as a string, which on a CPU is the host's name too.
-        self.device_is_string = any(one.launches.device_is_string for one in contracts)
+        self._with_strings = [
+            {relay.module.partition(".")[0] for relay in one.relay}
+            for one in contracts
+            if one.launches.device_is_string
+        ]
         self._kinds = kinds
         self._number = self._test = self._step = next(_numbers)
         #: By the id of code, which is kept: whether it has a name that the contracts have.
         self._gives_names: dict[int, tuple[CodeType, bool]] = {}
+
+    @property
+    def device_is_string(self) -> bool:
+        """Tells whether the engine has its device as a string, on a CPU the host's name too.
+
+        A contract whose engine nobody imported says nothing of another's.
+        """
+        return any(
+            not roots or any(root in sys.modules for root in roots) for roots in self._with_strings
+        )
 
     @property
     def tensors_tell(self) -> bool:

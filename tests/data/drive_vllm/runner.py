@@ -10,6 +10,7 @@ from __future__ import annotations
 import inspect
 import itertools
 import os
+import random
 import sys
 import types
 from types import SimpleNamespace
@@ -67,6 +68,7 @@ def _put_streams_in() -> None:
     """Lets `torch.cuda` make the streams and events of `torch.cpu`, which fmcheck follows."""
     torch.cuda.Stream = lambda *_, **__: torch.cpu.Stream()  # type: ignore[assignment,misc]
     torch.cuda.Event = lambda *_, **__: torch.cpu.Event()  # type: ignore[assignment,misc]
+    torch.Event = lambda *_, **__: torch.cpu.Event()  # type: ignore[assignment,misc]
     torch.cuda.current_stream = lambda *_: torch.cpu.current_stream()
     torch.cuda.stream = lambda one: torch.cpu.stream(one)  # type: ignore[assignment]
 
@@ -74,6 +76,9 @@ def _put_streams_in() -> None:
 _put_triton_in()
 
 import vllm.utils.torch_utils as torch_utils  # noqa: E402
+
+torch_utils.PIN_MEMORY = False  # pinning asks for an accelerator; others import the name
+
 import vllm.v1.worker.gpu.async_utils as async_utils  # noqa: E402
 import vllm.v1.worker.gpu.buffer_utils as buffer_utils  # noqa: E402
 import vllm.v1.worker.gpu.model_runner as runner_module  # noqa: E402
@@ -90,8 +95,6 @@ _pool = inspect.getsource(buffer_utils.UvaBufferPool)
 buffer_utils.UvaBuffer = HostBuffer if ".uva(" in _pool else HostMemory
 buffer_utils.is_uva_available = lambda: True
 async_utils.stream = lambda to_stream, from_stream: torch.cpu.stream(to_stream)
-# Pinning asks for an accelerator.
-torch_utils.PIN_MEMORY = False
 torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[assignment,method-assign]
 _tensor = torch.tensor
 torch.tensor = lambda *data, pin_memory=False, **kind: _tensor(*data, **kind)
@@ -350,3 +353,27 @@ def speculate(runner: Runner | None = None) -> dict[str, list[int]]:
     for pad in (0, 8, 0, 12):
         runner.step({"a": 3, "c": 3}, drafts=2, pad=pad)
     return runner.tokens
+
+
+def work(seed: int, speculates: int) -> None:
+    """Serves requests that come, go and are chunked, padded and left out at random."""
+    choose = random.Random(seed)
+    runner, left, number = Runner(speculates), {}, 0
+    for _ in range(25):
+        while len(left) < REQUESTS and choose.random() < 0.6:
+            prompt = [choose.randrange(90) for _ in range(choose.randint(1, 9))]
+            runner.add(name := f"r{number}", prompt)
+            left[name], number = len(prompt), number + 1
+        plan, drafts = {}, speculates if choose.random() < 0.7 else 0
+        for name, prompt_left in left.items():
+            done = bool(runner.tokens[name])
+            if choose.random() < 0.85:
+                plan[name] = 1 + drafts if done else choose.randint(1, min(prompt_left, 4))
+        if plan:
+            pad = choose.choice([0, sum(plan.values()) + choose.randint(0, 3)])
+            runner.step(plan, pad=pad, drafts=drafts)
+            for name, count in plan.items():
+                left[name] = max(0, left[name] - count)
+        for name in [one for one in left if len(runner.tokens[one]) > 6 or choose.random() < 0.05]:
+            runner.remove(name)
+            del left[name]

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import random
-
 import pytest
-from runner import REQUESTS, Runner, serve, speculate
+from runner import Runner, serve, speculate, work
 
 
 def test_chunked_prompts_mixed_batches_and_padding() -> None:
@@ -45,23 +43,4 @@ def test_a_request_that_is_removed_twice_has_no_row_the_second_time() -> None:
 @pytest.mark.parametrize("speculates", [0, 2])
 @pytest.mark.parametrize("seed", range(3))
 def test_a_random_workload(seed: int, speculates: int) -> None:
-    choose = random.Random(seed)
-    runner, left, number = Runner(speculates), {}, 0
-    for _ in range(25):
-        while len(left) < REQUESTS and choose.random() < 0.6:
-            prompt = [choose.randrange(90) for _ in range(choose.randint(1, 9))]
-            runner.add(name := f"r{number}", prompt)
-            left[name], number = len(prompt), number + 1
-        plan, drafts = {}, speculates if choose.random() < 0.7 else 0
-        for name, prompt_left in left.items():
-            done = bool(runner.tokens[name])
-            if choose.random() < 0.85:
-                plan[name] = 1 + drafts if done else choose.randint(1, min(prompt_left, 4))
-        if plan:
-            pad = choose.choice([0, sum(plan.values()) + choose.randint(0, 3)])
-            runner.step(plan, pad=pad, drafts=drafts)
-            for name, count in plan.items():
-                left[name] = max(0, left[name] - count)
-        for name in [one for one in left if len(runner.tokens[one]) > 6 or choose.random() < 0.05]:
-            runner.remove(name)
-            del left[name]
+    work(seed, speculates)
