@@ -1,9 +1,10 @@
 """Mutants of fmcheck itself: which of them the tests kill, part by part.
 
-`python -m tests.prove_self` draws mutants of the row table, the clocks, the fences and the slices,
-by a fixed seed, and runs each part's tests on each; it prints the score and every survivor, and
-ends with 1 if one survived that is not in `data/self_survivors.toml` with a reason. `--whole`
-gives each survivor to the sweep's tests as well, and so shows what `make test` leaves to them.
+`python -m tests.prove_self` draws mutants of the row table, the clocks, the fences and the model of
+the linter, by a fixed seed, and runs each part's tests on each; it prints the score and every
+survivor, and ends with 1 if one survived that is not in `data/self_survivors.toml` with a reason.
+`--whole` gives each survivor to the sweep's tests as well, and so shows what `make test` leaves to
+them.
 
 The mutants are cosmic-ray's. Nothing is written into the checkout: each mutant is compiled into a
 fork of a process that has imported torch and pytest, and its module alone is another one there.
@@ -64,7 +65,9 @@ PARTS = {
         "fmcheck.runtime.order.fences",
         ("test_clocks", "test_streams", "test_races", "test_virtual_streams", "test_lifetimes"),
     ),
-    "slices": Part("fmcheck.lint.slices", ("test_slices",)),
+    "cuts": Part("fmcheck.lint.source.cuts", ("test_slices",)),
+    "flow": Part("fmcheck.lint.model.flow", ("test_flow", "test_stream_rules", "test_tail")),
+    "fills": Part("fmcheck.lint.model.fills", ("test_relay_rules", "test_tail", "test_rules")),
 }
 #: cosmic-ray's operators whose mutants a reader would call faults.
 OPERATORS = re.compile(
