@@ -13,7 +13,11 @@ import pytest
 from tests.sglang_env import HERE, STUBS, NoEnvironment, sglang_python
 
 
-def test_kernels_agree_with_the_model_and_with_their_promises() -> None:
+@pytest.mark.parametrize(
+    ("steps", "programs"),
+    [("600", "12"), pytest.param("1500", "25", marks=pytest.mark.sweep)],
+)
+def test_kernels_agree_with_the_model_and_with_their_promises(steps: str, programs: str) -> None:
     try:
         python = sglang_python()
     except NoEnvironment as err:
@@ -23,6 +27,7 @@ def test_kernels_agree_with_the_model_and_with_their_promises() -> None:
     path = os.pathsep.join([str(HERE.parent), str(STUBS)])
     kept = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
     environment = {**kept, "PYTHONPATH": path, "TRITON_INTERPRET": "1"}
+    environment |= {"FMCHECK_GUARD_STEPS": steps, "FMCHECK_CLOCK_PROGRAMS": programs}
     done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "PASSED" in done.stdout
