@@ -121,7 +121,10 @@ def mutants(name: str) -> Iterator[Mutant]:
             text := _mutated(mutate_code, source, get_operator(operator)(), occurrence)
         ) is not None:
             occurrence += 1
-            meaning = _meaning(text)
+            try:
+                meaning = _meaning(text)
+            except SyntaxError:  # as of the bare `*` of a signature
+                continue
             if meaning not in seen:
                 seen.add(meaning)
                 yield _described(name, source, text)
@@ -242,7 +245,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     os.chdir(ROOT)
     names = asked.part or list(PARTS)
     _prepare(names)
-    survived: list[Mutant] = []
+    unknown = 0
     for name in names:
         some = drawn([name], asked.each, asked.seed)
         left = [one for one in some if survives(PARTS[name], one.text, "not sweep")]
@@ -253,8 +256,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
             del os.environ["FMCHECK_SOURCES"]
             line += f"; {len(some) - len(still)} with the sweep's tests"
         print(line, flush=True)
-        survived += left
-    return _tell(survived)
+        unknown += _tell(left)
+    return int(bool(unknown))
 
 
 def _prepare(names: Sequence[str]) -> None:
@@ -275,14 +278,16 @@ def _prepare(names: Sequence[str]) -> None:
 
 
 def _tell(survived: Sequence[Mutant]) -> int:
+    """Prints the survivors; returns how many are not known."""
     known = msgspec.toml.decode(KNOWN.read_bytes(), type=_Known).survivor
     reasons = {(one.part, one.line, one.mutant): one.reason for one in known}
     unknown = 0
     for one in survived:
         reason = reasons.get((one.part, one.line, one.changed))
         unknown += reason is None
-        print(f"survived: {one}\n    {reason or 'NOT KNOWN: kill it, or say why in ' + KNOWN.name}")
-    return int(bool(unknown))
+        told = reason or f"NOT KNOWN: kill it, or say why in {KNOWN.name}"
+        print(f"survived: {one}\n    {told}", flush=True)
+    return unknown
 
 
 if __name__ == "__main__":

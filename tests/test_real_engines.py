@@ -50,7 +50,7 @@ def test_a_healthy_engine_is_checked_and_silent(kind: str) -> None:
 @pytest.mark.parametrize(
     ("fault", "code"),
     [
-        ("dropped_stash", "FR104"),
+        pytest.param("dropped_stash", "FR104", marks=sweep),
         pytest.param("gathered_again", "FR102", marks=sweep),
         ("dropped_publish", "FR104"),
     ],
@@ -65,6 +65,7 @@ def test_a_spoilt_relay_is_reported_in_the_test_that_ran_into_it(fault: str, cod
     assert "found in process" in report
 
 
+@sweep
 def test_nobody_else_notices() -> None:
     run = ran(lambda: spoilt(RELEASE, "dropped_stash", watched=False))
     before, during, after = tokens(run)
