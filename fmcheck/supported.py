@@ -1,4 +1,4 @@
-"""Supported: the oldest torch that a watch can be asked for."""
+"""Supported: the oldest torch and pytest that a watch can be asked for."""
 
 from __future__ import annotations
 
@@ -7,23 +7,31 @@ from fmcheck.errors import UsageError
 #: SGLang 0.5.11, the oldest release that is known, asks for this one; as in pyproject.toml.
 LOWEST_TORCH = "2.11"
 
+#: As in pyproject.toml: an environment may hold an older one that pip was not asked about.
+LOWEST_PYTEST = "7.4"
 
-def check_torch() -> None:
-    """Refuses a torch that is too old; torch itself is not imported.
+
+def check_versions() -> None:
+    """Refuses a torch or a pytest that is too old; torch itself is not imported.
 
     Raises:
-        UsageError: if the installed torch is older than the oldest supported.
+        UsageError: if the installed one is older than the oldest supported.
     """
+    _check("pytest", LOWEST_PYTEST)
+    _check("torch", LOWEST_TORCH)
+
+
+def _check(name: str, lowest: str) -> None:
     from importlib.metadata import PackageNotFoundError, version
 
     from packaging.version import InvalidVersion, Version
 
     try:
-        found = Version(version("torch"))
+        found = Version(version(name))
     except (PackageNotFoundError, InvalidVersion):
         return
-    if found.release < Version(LOWEST_TORCH).release:
+    if found.release < Version(lowest).release:
         raise UsageError(
-            "torch",
-            f"expected {LOWEST_TORCH} or newer, got {found}; without fmcheck: -p no:fmcheck",
+            name,
+            f"expected {lowest} or newer, got {found}; without fmcheck: -p no:fmcheck",
         )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import gc
 import os
 import signal
 import subprocess
@@ -46,6 +47,25 @@ def pytest_collection_modifyitems(config, items):
     markers.mark(item for item in items if data not in item.path.parents)
     if hasattr(config, "workerinput"):
         items.sort(key=lambda item: markers.turn(item.nodeid))
+
+
+def pytest_collection_finish():
+    _set_aside()
+
+
+def pytest_runtest_teardown(item, nextitem):
+    if nextitem is not None and nextitem.path != item.path:
+        _set_aside()
+
+
+def _set_aside():
+    """Has the garbage collector look no more at what is there already.
+
+    fmcheck names what it reports by `gc.get_referrers`, which looks at all objects of a process:
+    at eight thousand tests, and at what earlier files left. A table that took 43 s takes 16 s.
+    """
+    gc.collect()
+    gc.freeze()
 
 
 @pytest.hookimpl(optionalhook=True)

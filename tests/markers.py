@@ -128,6 +128,7 @@ STARTERS = (
     "test_html.py::test_an_address_opens_its_finding",
     "test_html.py::test_buttons_filters_and_keys_work",
     "test_html.py::test_a_script_of_another_is_not_run",
+    "test_judged.py::test_the_page_lists_what_the_linter_says",
     "test_journal.py::test_a_parent_tells_how_its_child_ended",
     "test_lint_cli.py::test_reader_that_goes_away_is_no_traceback",
     "test_lint_cli.py::test_importing_fmcheck_imports_nothing_heavy",
@@ -147,15 +148,17 @@ MUSEUM = ("tests/test_museum.py", "tests/test_museum_runs.py")
 #: What takes half a minute of CPU or more, roughly the longest first: begun late, it would be all
 #: that is left to run, on one processor.
 LONGEST = (
-    *("release 0.5.23", "release 0.5.12", "tests/test_real_engines.py", "release 0.33.0"),
-    *("tests/engine/test_watch.py", "tests/engine/test_streams.py", "tests/test_prove.py"),
-    *("tests/test_reach.py", "tests/test_plugin.py", "museum", "tests/engine/test_faults.py"),
-    *("tests/test_guard.py", "tests/test_doctor.py", "tests/test_gpu.py", "tests/test_compile.py"),
-    *("tests/test_packaging.py", "tests/test_ci.py", "tests/test_lint_robust.py"),
+    *("release 0.5.23", "tests/test_reach.py", "tests/test_judged.py", "tests/test_prove.py"),
+    *("release 0.33.0", "release 0.5.12", "tests/test_plugin.py", "tests/test_unrelated.py"),
+    *("tests/test_guard.py", "tests/test_packaging.py", "tests/test_real_engines.py"),
+    *("tests/engine/test_streams.py", "tests/engine/test_faults.py", "tests/engine/test_watch.py"),
+    *("tests/test_compile.py", "tests/test_doctor.py", "tests/test_gpu.py", "museum"),
+    *("tests/test_real_races.py", "tests/engine/test_equality.py", "tests/test_run_reports.py"),
+    *("tests/test_ci.py", "tests/test_lint_robust.py"),
 )
-#: Releases that `make test` runs: of SGLang one that relays through a ring, and the newest; of vLLM
-#: the newest, which takes a minute.
-KEPT = ("0.5.12", "0.5.23", "0.33.0")
+#: Releases that `make test` runs: the newest of each engine. Each takes a minute of CPU or more; of
+#: the others, which the sweep drives by the same tests, the oldest relay through a ring.
+KEPT = ("0.5.23", "0.33.0")
 _RELEASE = re.compile(r"[\[-](\d+\.\d+\.\d+)(?:\.post\d+)?[\]-]")
 
 

@@ -376,6 +376,9 @@ DEEP = {
     "minus": "-" * 5000 + "1",
     "choices": "1 if a else " * 5000 + "1",
     "lambdas": "lambda: " * 5000 + "1",
+    "fewer lambdas": "lambda: " * 600 + "1",
+    "fewer lists": "[" * 450 + "]" * 450,
+    "lambdas of arguments": "lambda a, b=1: " * 600 + "1",
 }
 
 

@@ -242,7 +242,7 @@ def test_plugin_without_torch_runs_a_suite_and_says_what_it_checked(with_pytest,
 
 def test_plugin_from_the_wheel_finds_the_demo_faults(root, with_pytest, tmp_path):
     shutil.copytree(root / "fixtures", tmp_path / "fixtures")
-    with_pytest.install("-c", str(root / "constraints.txt"), "torch", cwd=tmp_path)
+    with_pytest.link("torch")
 
     done = with_pytest.run("pytest", "-p", "fmcheck", "fixtures/engine", cwd=tmp_path)
 

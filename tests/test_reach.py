@@ -48,15 +48,16 @@ def test_each_child_is_reached_and_tells_before_it_dies(project: Project) -> Non
     assert [cell for cell in matrix.run(project, CELLS) if cell.wrong] == []
 
 
-def test_real_engines_lose_nothing_to_kills() -> None:
+@pytest.mark.parametrize("kills", [8, pytest.param(25, marks=pytest.mark.sweep)])
+def test_real_engines_lose_nothing_to_kills(kills: int) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "tests.reach.kills", "0", "25"],
+        [sys.executable, "-m", "tests.reach.kills", "0", str(kills)],
         cwd=REPOSITORY,
         capture_output=True,
         text=True,
     )
     assert done.returncode == 0, done.stdout + done.stderr
-    assert "engine: 25 killed after " in done.stdout
+    assert f"engine: {kills} killed after " in done.stdout
 
 
 RANKS = """

@@ -31,7 +31,11 @@ def ran(make: Callable[[], Drive]) -> Drive:
         pytest.fail(str(err), pytrace=False)
 
 
-@pytest.mark.parametrize("kind", ["overlap", "spec"])
+#: A whole engine takes 25 s; `make test` runs one of each kind, healthy or spoilt.
+sweep = pytest.mark.sweep
+
+
+@pytest.mark.parametrize("kind", ["overlap", pytest.param("spec", marks=sweep)])
 def test_a_healthy_engine_is_checked_and_silent(kind: str) -> None:
     run = ran(lambda: healthy(RELEASE, kind, tests=ARRIVALS))
     assert run.failures == {}
@@ -45,7 +49,11 @@ def test_a_healthy_engine_is_checked_and_silent(kind: str) -> None:
 
 @pytest.mark.parametrize(
     ("fault", "code"),
-    [("dropped_stash", "FR104"), ("gathered_again", "FR102"), ("dropped_publish", "FR104")],
+    [
+        pytest.param("dropped_stash", "FR104", marks=sweep),
+        pytest.param("gathered_again", "FR102", marks=sweep),
+        ("dropped_publish", "FR104"),
+    ],
 )
 def test_a_spoilt_relay_is_reported_in_the_test_that_ran_into_it(fault: str, code: str) -> None:
     run = ran(lambda: spoilt(RELEASE, fault))
@@ -57,6 +65,7 @@ def test_a_spoilt_relay_is_reported_in_the_test_that_ran_into_it(fault: str, cod
     assert "found in process" in report
 
 
+@sweep
 def test_nobody_else_notices() -> None:
     run = ran(lambda: spoilt(RELEASE, "dropped_stash", watched=False))
     before, during, after = tokens(run)

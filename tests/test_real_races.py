@@ -15,12 +15,15 @@ PLANNING = "test_planning_writes_rows_that_a_forward_reads"
 RESULTS = "test_results_write_rows_that_a_forward_reads"
 PREBUILT = "test_a_prebuilt_request_seeds_a_row_that_a_forward_still_writes"
 
+#: Each race takes two releases that nothing else of `make test` runs.
+sweep = pytest.mark.sweep
+
 
 @pytest.mark.parametrize(
     ("race", "last_faulty", "first_fixed"),
     [
-        pytest.param(PLANNING, "0.5.12.post1", "0.5.13", id="sglang#26380"),
-        pytest.param(RESULTS, "0.5.15.post1", "0.5.16", id="sglang#31687"),
+        pytest.param(*(PLANNING, "0.5.12.post1", "0.5.13"), id="sglang#26380", marks=sweep),
+        pytest.param(*(RESULTS, "0.5.15.post1", "0.5.16"), id="sglang#31687", marks=sweep),
         pytest.param(PREBUILT, "0.5.18", "0.5.19", id="sglang#35748"),
     ],
 )

@@ -7,21 +7,21 @@ import subprocess
 
 import pytest
 
-from fmcheck.supported import LOWEST_TORCH
+from fmcheck.supported import LOWEST_PYTEST, LOWEST_TORCH
 from tests import matrix
 from tests.matrix import COMBINATIONS, Combination, Row, Unavailable
 from tests.test_plugin import HEALTHY, Project, project  # noqa: F401  # a fixture
 
 
-def metadata_of_torch(project: Project, version: str) -> None:  # noqa: F811
-    folder = project.pytester.path / f"torch-{version}.dist-info"
+def metadata_of(name: str, project: Project, version: str) -> None:  # noqa: F811
+    folder = project.pytester.path / f"{name}-{version}.dist-info"
     folder.mkdir()
-    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: torch\nVersion: {version}\n")
+    (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n")
 
 
 @pytest.mark.parametrize("version", ["1.13.1", "2.9.0", "2.10.0+cu128"])
 def test_an_older_torch_is_refused(project: Project, version: str) -> None:  # noqa: F811
-    metadata_of_torch(project, version)
+    metadata_of("torch", project, version)
     result = project.run(HEALTHY)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     told = f"*fmcheck: torch: expected {LOWEST_TORCH} or newer, got {version}; without fmcheck: *"
@@ -30,12 +30,21 @@ def test_an_older_torch_is_refused(project: Project, version: str) -> None:  # n
 
 @pytest.mark.parametrize("version", ["2.11.0", "2.11.0.dev1", "3.0", "odd"])
 def test_a_newer_or_unnamed_torch_is_not(project: Project, version: str) -> None:  # noqa: F811
-    metadata_of_torch(project, version)
+    metadata_of("torch", project, version)
     project.run(HEALTHY).assert_outcomes(passed=1)
 
 
+@pytest.mark.parametrize("version", ["6.2.5", "7.3.2"])
+def test_an_older_pytest_is_refused(project: Project, version: str) -> None:  # noqa: F811
+    metadata_of("pytest", project, version)
+    result = project.run(HEALTHY)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    told = f"*fmcheck: pytest: expected {LOWEST_PYTEST} or newer, got {version}; without fmcheck: *"
+    result.stderr.fnmatch_lines([told])
+
+
 def test_an_older_torch_stops_nobody_who_asks_for_no_watch(project: Project) -> None:  # noqa: F811
-    metadata_of_torch(project, "1.13.1")
+    metadata_of("torch", project, "1.13.1")
     project.run(HEALTHY, load=False).assert_outcomes(passed=1)
 
 
@@ -48,6 +57,7 @@ def test_the_oldest_torch_is_named_once(root) -> None:
 def test_the_matrix_has_every_python_and_the_oldest_pytest(root) -> None:
     lowest = re.search(r'"pytest>=([\d.]+)"', (root / "pyproject.toml").read_text())
     assert lowest
+    assert lowest[1] == LOWEST_PYTEST
     assert lowest[1] in {one.pytest for one in COMBINATIONS}
     oldest = re.search(r'requires-python = ">=3\.(\d+)"', (root / "pyproject.toml").read_text())
     assert oldest

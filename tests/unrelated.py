@@ -1,8 +1,9 @@
 """Programs over torch's public surface that have nothing to do with a relay, a fill or a stream.
 
-`python -m tests.unrelated MODE` runs each of them bare, then watched with streams followed in MODE
-while a relay buffer lives in the process, then inside a virtual stream, and prints as JSON what
-differs: results bit for bit, and exceptions by type and text.
+`python -m tests.unrelated MODE,... [PROGRAM ...]` runs each of them bare, then, for each MODE,
+watched with streams followed in it while a relay buffer lives in the process, then inside a virtual
+stream, and prints as JSON, by mode, what differs: results bit for bit, and exceptions by type and
+text.
 """
 
 from __future__ import annotations
@@ -21,6 +22,7 @@ import sys
 import tempfile
 import threading
 import warnings
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -1404,25 +1406,39 @@ def _step(tally: Any) -> Iterator[None]:
 WAYS = ("beside a relay", "in a stream", "after one", "in a step")
 
 
-def differences(mode: str, names: list[str] | None = None) -> dict[str, list[Any]]:
+@dataclass(frozen=True)
+class Bare:
+    """What programs do unwatched, by themselves and under modes that do nothing."""
+
+    alone: dict[str, Any]
+    under_a_mode: dict[str, Any]
+    #: Those that do another thing each time.
+    unsteady: tuple[str, ...]
+
+
+def unwatched(names: list[str]) -> Bare:
+    """Runs programs without a watch."""
+    alone = outcomes(names)
+    unsteady = tuple(name for name, was in alone.items() if outcome(name) != was)
+    under_a_mode = dict(alone)
+    for name in set(names) & BY_MODE:
+        with _Nothing(), _HearingNothing():
+            under_a_mode[name] = outcome(name)
+    return Bare(alone, under_a_mode, unsteady)
+
+
+def differences(mode: str, bare: Bare) -> dict[str, list[Any]]:
     """Returns each program that differs when it is watched, with how it was watched."""
     from fmcheck.runtime.relay.relay_tensor import relay_tensor
     from fmcheck.runtime.session.watch import Watch
 
-    names = names or list(PROGRAMS)
-    bare = outcomes(names)
-    found: dict[str, list[Any]] = {
-        f"{name}: bare, twice": [] for name, was in bare.items() if outcome(name) != was
-    }
-    under_a_mode = dict(bare)
-    for name in set(names) & BY_MODE:
-        with _Nothing(), _HearingNothing():
-            under_a_mode[name] = outcome(name)
+    names = list(bare.alone)
+    found: dict[str, list[Any]] = {f"{name}: bare, twice": [] for name in bare.unsteady}
     watch = Watch([], streams=mode, seed=3)
     watch.start()
     buffer = relay_tensor(torch.zeros(8), "Relay.buf", "engine:Relay", watch.tally)
     for how in WAYS:
-        expected = bare if how == "beside a relay" else under_a_mode
+        expected = bare.alone if how == "beside a relay" else bare.under_a_mode
         for name in names:
             if name in CROSSING and how == "in a stream" and mode != "tracked":
                 continue
@@ -1442,4 +1458,6 @@ def differences(mode: str, names: list[str] | None = None) -> dict[str, list[Any
 
 if __name__ == "__main__":
     warnings.simplefilter("ignore")
-    json.dump(differences(sys.argv[1], sys.argv[2:]), sys.stdout, indent=1)
+    modes, *chosen = sys.argv[1:]
+    was = unwatched(chosen or list(PROGRAMS))
+    json.dump({one: differences(one, was) for one in modes.split(",")}, sys.stdout, indent=1)

@@ -155,6 +155,8 @@ class _Recording:
         err: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        if kind is not None:  # too deep: where the node ends is not known, and the error is told
+            return
         places = self._state.places
         start = self._start if self._first is None else places[id(self._first)][0]
         end = self._state.at if self._last is None else places[id(self._last)][1]
@@ -201,14 +203,19 @@ def is_too_deep(text: str) -> bool:
     if sum(map(text.count, (*_DEEPENING, *_DEEPENING_WORDS))) <= MOST_DEPTH:
         return False
     depths, choices = [0], 0
+    heads = [0]  # how many lambdas lack their colon, bracket by bracket
     for match in _TOKEN.finditer(text):
         kind = match.lastgroup
         if kind == "open":
             depths.append(0)
+            heads.append(0)
         elif kind == "close":
             if len(depths) > 1:
                 depths.pop()
+                heads.pop()
             depths[-1] += 1
+        elif kind == "end" and heads[-1] and match[0] in ",:":
+            heads[-1] -= match[0] == ":"
         elif kind == "end":
             choices += match[0] == "elif"
             depths[-1] = depths[-1] if match[0] == "\n" and len(depths) > 1 else 0
@@ -216,6 +223,7 @@ def is_too_deep(text: str) -> bool:
                 continue
         elif kind == "deeper":
             depths[-1] += 1
+            heads[-1] += match[0] == "lambda"
         if len(depths) + choices > MOST_DEPTH or sum(depths) > MOST_DEPTH:
             return True
     return False
