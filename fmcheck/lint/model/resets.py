@@ -344,7 +344,7 @@ def _makes_anew(call: cst.Call) -> bool:
 
 
 def reads_head(fill: Write, filling: Filling) -> bool:
-    """Tells whether a function that replays nothing reads a buffer up to the raw size from here on."""
+    """Tells whether a function that replays nothing reads on the raw rows of a buffer alone."""
     function = filling.function
     if any("replay" in last_name(one.func) for one in function.calls):
         return False
