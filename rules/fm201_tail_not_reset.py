@@ -8,7 +8,16 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import ClassRule, Edit, Example, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted
 from fmcheck.lint.model.names import ANY
-from fmcheck.lint.model.resets import FRONT, GRAPHS, RESETTING, Resets, groups, writes_in_place
+from fmcheck.lint.model.resets import (
+    FRONT,
+    GRAPHS,
+    RESETTING,
+    Resets,
+    groups,
+    is_made_here,
+    reads_head,
+    writes_in_place,
+)
 from fmcheck.lint.source.changes import added_below
 from fmcheck.lint.source.globs import fits, literal
 
@@ -31,10 +40,12 @@ class TailNotReset(ClassRule):
 
     ## What it does
     Looks for a static buffer that is filled up to the raw size, `buf[:raw_bs].copy_(...)`, and
-    never reset, in a function that resets buffers beside it because the batch is padded. It follows
-    local names, lists of slices that one grouped copy fills, dict keys, and resets in other
-    methods. A reset that marks padded rows as empty (a negative number, a length of zero) shows
-    that they are never read: it counts for the contract's `graph_inputs.row_indices` alone.
+    never reset, in a function that resets buffers beside it because the batch is padded. It
+    follows local names, lists of slices that one grouped copy fills, dict keys, and resets in
+    other methods. What the function makes itself no graph can read, and of what it hands on up
+    to the raw size alone nobody reads the tail: both are left alone. A reset that marks padded
+    rows as empty (a negative number, a length of zero) shows that they are never read: it
+    counts for the contract's `graph_inputs.row_indices` alone.
 
     ## Why is this bad
     A captured graph runs at its captured size. When the batch is smaller, the rows from the raw
@@ -305,7 +316,7 @@ def with_unconditional(buffers, b, mu, t):
         for fill in filling.fills:
             leaf = fill.region.leaf
             if not fits(leaf, self._may_stay):
-                if resets.reach(fill):
+                if resets.reach(fill) or is_made_here(fill, filling) or reads_head(fill, filling):
                     continue
                 is_index = fits(leaf.partition(ANY)[0], self._row_indices)
                 siblings = resets.siblings_of(fill, voided=is_index)

@@ -8,12 +8,14 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Edit, Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.effects import returns_copy, waits_on_host
-from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver, targets
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import squeezed
+from fmcheck.lint.model.pinned import makes_pinned
 from fmcheck.lint.model.streams import ANYTHING, HOST, Copy, Streams, goes_to_host, streams_of
 from fmcheck.lint.model.vocabulary import CLASS, ON_HOST, VIEWS
 from fmcheck.lint.source.changes import replaced, without
+from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -93,6 +95,8 @@ _DISPLAYS = frozenset(
         "Tuple",
     }
 )
+#: What is pinned by its name.
+_PINNED = re.compile(r"(^|_|\b)(pin|pinned)(_|\b|$)")
 #: What calls itself asynchronous leaves the wait to its caller.
 _ASYNC = re.compile(r"async|non_?block|future|pending|handle", re.IGNORECASE)
 
@@ -102,13 +106,14 @@ class HostReadBeforeSync(FunctionRule):
 
     ## What it does
     Looks for copies to the host with `non_blocking=True`: `x.to("cpu", non_blocking=True)`, and
-    `host.copy_(x, non_blocking=True)` where `host` is pinned or named as a host tensor. It flags a
-    read of the values (`tolist`, `item`, `int(...)`, `float()` and other computing on the host,
-    arithmetic, a truth test, a comparison, `torch.cat` of a list that copies were appended to) that
-    no `synchronize`, `query` or other wait precedes, and an object that is created from such a copy
-    in a function that neither records an event nor waits. Views (`[...]`, `unbind`, `numpy`) are no
-    reads. `int(...)` or `bool(...)` of a buffer that an object keeps is a poll, whose answer may be
-    old, and is left alone; so is what calls itself asynchronous.
+    `host.copy_(x, non_blocking=True)` where `host` is pinned, by its name or where it is made:
+    a copy to other memory of the host returns when it is done. It flags a read of the values
+    (`tolist`, `item`, `int(...)`, `float()` and other computing on the host, arithmetic, a
+    truth test, a comparison, `torch.cat` of a list that copies were appended to) that no
+    `synchronize`, `query` or other wait precedes, and an object that is created from such a
+    copy in a function that neither records an event nor waits. Views (`[...]`, `unbind`,
+    `numpy`) are no reads. `int(...)` or `bool(...)` of a buffer that an object keeps is a poll,
+    whose answer may be old, and is left alone; so is what calls itself asynchronous.
 
     ## Why is this bad
     The copy is only enqueued when the call returns. The host sees what the memory held before:
@@ -309,15 +314,36 @@ def _blocking(copy: Copy, part: Part) -> Sequence[Edit]:
 
 
 def _is_to_host(copy: Copy, streams: Streams) -> bool:
-    """Tells whether a copy goes from the device to the host, by what its ends are named."""
+    """Tells whether a copy goes from the device to the host, and returns before it is done.
+
+    One to memory that is not pinned returns when it is done, whatever it was asked for.
+    """
     if copy.target is None:
         return goes_to_host(copy.node)
     if ON_HOST.search(streams.part.code(copy.source)):
         return False
-    return bool(ON_HOST.search(streams.part.code(copy.target))) or any(
+    if _PINNED.search(streams.part.code(copy.target)):
+        return True
+    names = streams.holders(copy.target)
+    return any(
         "pin_memory" in streams.part.code(value)
-        for name in streams.holders(copy.target)
+        for name in names
         for value in streams.names.values(name)
+    ) or any(_is_kept_pinned(name, streams.part) for name in names)
+
+
+def _is_kept_pinned(name: str, part: Part) -> bool:
+    """Tells whether the class makes an attribute of this name in pinned memory."""
+    family, leaf = part.stretch.family, name.removeprefix("self.")
+    if family is None or leaf == name or not leaf.isidentifier():
+        return False
+    return any(
+        makes_pinned(node.value, other)
+        for other in family.naming(leaf)
+        for function in functions(other)
+        for node in function.nodes
+        if isinstance(node, (cst.Assign, cst.AnnAssign)) and node.value is not None
+        if any(dotted(one) == name for one in targets(node))
     )
 
 
@@ -497,7 +523,9 @@ def _is_awaited(copy: Copy, use: Use, streams: Streams) -> bool:
         if callee is not None and waits_on_host(callee):
             return True
     copied = {name for one in streams.copies for name in _names_of(one, streams)}
-    for node in streams.nodes(copy.order, end):
+    # What a call is handed is computed before it reads anything.
+    handed = [node for arg in getattr(use.node, "args", ()) for node in walk(arg)]
+    for node in (*streams.nodes(copy.order, end), *handed):
         if (
             isinstance(node, cst.Call)
             and isinstance(node.func, cst.Attribute)

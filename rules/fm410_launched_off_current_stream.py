@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import builtins
 import re
 from typing import TYPE_CHECKING
 
@@ -236,6 +237,10 @@ def _is_current(value: cst.CSTNode | None) -> bool:
 def _is_launched_on_default(arg: cst.Arg, call: cst.Call, function: Function) -> bool:
     word = last_name(call.func)
     if word in _NO_LAUNCHES or CLASS.match(word) or _SETS.search(word):
+        return False
+    # `str(stream)` launches nothing, and what `with` enters is no kernel.
+    is_built_in = isinstance(call.func, cst.Name) and hasattr(builtins, word)
+    if is_built_in or isinstance(function.parents.get(call), cst.WithItem):
         return False
     name = arg.keyword.value if arg.keyword is not None else last_name(arg.value)
     is_named = name in _STREAMS or last_name(getattr(arg.value, "func", arg)) == "default_stream"

@@ -54,7 +54,7 @@ class ReadPerElement(FunctionRule):
     name = "read-per-element"
     severity = Severity.WARNING
     judged = (
-        Judged("sglang 0.5.23", 20, 4),
+        Judged("sglang 0.5.23", 18, 4),
         Judged("vllm 0.20.2", 11, 6),
     )
     on_by_default = False

@@ -8,6 +8,7 @@ from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.places import Places
+from fmcheck.lint.model.read_backs import read_backs
 from fmcheck.lint.model.steps import is_for_debugging, is_step
 
 if TYPE_CHECKING:
@@ -28,15 +29,15 @@ class SyncInStep(FunctionRule):
     ## What it does
     Looks, in functions that by their name run for each step or layer of a model (`forward`,
     `decode`, `*_metadata`, `dispatch` and others), for: the maximum, minimum, sum or count of a
-    device tensor that is read back (`lens.max().item()`, `int(lens.sum())`); `repeat_interleave` by
-    a device tensor without `output_size`, for which torch reads the sum; `torch.tensor(...)` of
-    host values that `.to(x.device)` then moves from pageable memory; and a wait for all that the
-    current stream was given, by `current_stream().synchronize()` or an event that is recorded and
-    waited for at once. What only runs where a value is `None`, or is kept in an attribute, is left
-    alone, and so are events that measure time, waits in a `finally`, and what a switch for logs
-    asks for. Whether a value is on the device is decided
-    as by FM504; where that is unknown, the rule is silent. The waits for the stream are notes: one
-    may be needed.
+    device tensor that is read back (`lens.max().item()`, `int(lens.sum())`);
+    `repeat_interleave` by a device tensor without `output_size`, for which torch reads the sum;
+    `torch.tensor(...)` of host values that `.to(x.device)` then moves from pageable memory; and
+    a wait for all that the current stream was given, by `current_stream().synchronize()` or an
+    event that is recorded and waited for at once. What only runs where a value is `None`, or is
+    kept in an attribute, is left alone, and so are events that measure time, waits in a
+    `finally`, and what a switch for logs asks for. Whether a value is on the device is decided
+    as by FM504; where that is unknown, the rule is silent, and where it is certain FM506 tells
+    of it. The waits for the stream are notes: one may be needed.
 
     ## Why is this bad
     The host waits until the device has done all that was enqueued, and only then prepares what
@@ -56,8 +57,8 @@ class SyncInStep(FunctionRule):
     name = "sync-in-step"
     severity = Severity.WARNING
     judged = (
-        Judged("sglang 0.5.23", 49, 25),
-        Judged("vllm 0.20.2", 15, 12),
+        Judged("sglang 0.5.23", 39, 15),
+        Judged("vllm 0.20.2", 14, 11),
     )
     on_by_default = False
     words = ((".item()", "int(", "float(", "repeat_interleave(", ".to(", "synchronize()"),)
@@ -74,11 +75,11 @@ class SyncInStep(FunctionRule):
 import torch
 
 class Backend:
-    def init_forward_metadata(self, seq_lens: torch.Tensor):
-        rows = torch.arange(8, device=seq_lens.device)
-        longest = int(seq_lens.max())
-        total = torch.sum(seq_lens - 1).item()
-        return rows.repeat_interleave(seq_lens), longest, total
+    def init_forward_metadata(self, grid_sizes: torch.Tensor):
+        rows = torch.arange(8, device=grid_sizes.device)
+        longest = int(grid_sizes.max())
+        total = torch.sum(grid_sizes - 1).item()
+        return rows.repeat_interleave(grid_sizes), longest, total
 """,
             at=((6, 19), (7, 17), (8, 16)),
         ),
@@ -140,9 +141,10 @@ def dispatch(sizes, hidden):
                 yield from self._waits(function)
 
     def _waits(self, function: Function) -> Iterator[Finding]:
-        places = Places(function)
+        places, certain = Places(function), read_backs(function)
         for call in function.calls:
-            if _is_fallback(call, function) or is_for_debugging(call, function):
+            # FM506 tells of what is on the device for certain.
+            if call in certain or _is_fallback(call, function) or is_for_debugging(call, function):
                 continue
             reduced = _read_back(call, function)
             if reduced is not None and places.on_device(reduced):

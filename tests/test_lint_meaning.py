@@ -16,6 +16,20 @@ CONTRACT = parse_contract(
 )
 #: What is wrong, by the rule that says so.
 WRONG = {
+    "a read of what the class made in pinned memory": (
+        "FM404",
+        """
+        import torch
+
+        class Worker:
+            def __init__(self, n):
+                self.held = torch.empty(n, pin_memory=True)
+
+            def lengths(self, lens):
+                self.held.copy_(lens, non_blocking=True)
+                return self.held.tolist()
+        """,
+    ),
     "a loop over a copy reads it": (
         "FM404",
         """
@@ -368,6 +382,87 @@ WRONG = {
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
+    "a read of what is in host memory that is not pinned": (
+        "FM404",
+        """
+        import torch
+
+        def lengths(lens, n):
+            host_lens = torch.empty(n, dtype=torch.int32)
+            host_lens.copy_(lens, non_blocking=True)
+            return host_lens.tolist()
+        """,
+    ),
+    "a read whose other argument waits for the stream first": (
+        "FM404",
+        """
+        import torch
+
+        def joined(parts):
+            out = parts[0].to("cpu", non_blocking=True)
+            for part in parts[1:]:
+                out = torch.cat((out, part.cpu()))
+            return out
+        """,
+    ),
+    "a buffer that each call makes for itself": (
+        "FM201",
+        """
+        class Solver:
+            def replay(self, batch, bs, raw_bs):
+                rows = Rows(slots=batch.slots.clone())
+                if bs != raw_bs:
+                    self.lens.fill_(1)
+                self.lens[:raw_bs].copy_(batch.lens)
+                rows.slots[:raw_bs] = batch.slots
+        """,
+    ),
+    "a buffer of which the raw rows alone are handed on": (
+        "FM201",
+        """
+        class Drafter:
+            def propose(self, batch, bs, raw_bs):
+                if bs != raw_bs:
+                    self.lens.fill_(1)
+                self.lens[:raw_bs].copy_(batch.lens)
+                self.embeds[:raw_bs].copy_(batch.embeds)
+                return self.model(self.lens[:bs], self.embeds[:raw_bs])
+
+            def capture(self):
+                self.graph = self.model(self.lens)
+        """,
+    ),
+    "the default stream in a text": (
+        "FM410",
+        """
+        import torch
+
+        def key(device):
+            return str(torch.cuda.default_stream(device))
+        """,
+    ),
+    "a body on the default stream": (
+        "FM410",
+        """
+        import torch
+
+        def made(device):
+            with use_stream(default_stream(device)):
+                return torch.empty(1, device=device)
+        """,
+    ),
+    "a stream whose copies return when they are done": (
+        "FM409",
+        """
+        import torch
+
+        def work(queue):
+            copies = torch.cuda.Stream()
+            with torch.cuda.stream(copies):
+                target, source = queue.get()
+                target.copy_(source.contiguous())
+        """,
+    ),
     "a copy whose helper waits": (
         "FM404",
         """
@@ -814,9 +909,9 @@ RIGHT = {
         """
         import torch
 
-        def stage(host_tokens, sampled, rest):
-            host_tokens.copy_(sampled, non_blocking=True)
-            given = (host_tokens[:1],) + rest
+        def stage(pinned_tokens, sampled, rest):
+            pinned_tokens.copy_(sampled, non_blocking=True)
+            given = (pinned_tokens[:1],) + rest
             torch.cuda.synchronize()
             return given
         """,

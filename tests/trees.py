@@ -52,6 +52,19 @@ class Unnamed(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     figure: str
 
 
+class Choice(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A list of candidates for a round, and the rule by which fresh trees are taken from it.
+
+    `out` says of each candidate that was looked at and not taken, why not.
+    """
+
+    round: int
+    when: str
+    rule: str
+    candidates: tuple[str, ...]
+    out: dict[str, str] = msgspec.field(default_factory=dict)
+
+
 class Fresh(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, dict=True):
     """A tree that nobody has opened. `version` is a commit where `kind` is "commit".
 
@@ -79,6 +92,7 @@ class Trees(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     fresh: tuple[Fresh, ...]
     suspected: tuple[str, ...] = ()
     unnamed: tuple[Unnamed, ...] = ()
+    choice: tuple[Choice, ...] = ()
 
 
 def project(name: str) -> str:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint.model.expressions import is_name, last_name, receiver
 from fmcheck.lint.model.handovers import changes_stream, helper_waits, may_be_for
 from fmcheck.lint.model.stream_kinds import is_side
-from fmcheck.lint.model.streams import CURRENT, HOST
+from fmcheck.lint.model.streams import CURRENT, HOST, is_non_blocking
 from fmcheck.lint.model.tensor_use import READS, launches
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
@@ -121,11 +121,19 @@ def lost_streams(streams: Streams) -> Iterator[Context]:
         if not any(launches(one, streams) is not None for one in calls):
             continue
         if any(
-            last_name(one.func) in READS or _is_captured(one) or helper_waits(one, function)
+            last_name(one.func) in READS
+            or _is_captured(one)
+            or _may_block(one)
+            or helper_waits(one, function)
             for one in calls
         ):
             continue
         yield context
+
+
+def _may_block(call: cst.Call) -> bool:
+    """Tells whether this is a copy that returns when it is done, if one of its ends is the host."""
+    return last_name(call.func) == "copy_" and not is_non_blocking(call)
 
 
 def _is_captured(call: cst.Call) -> bool:

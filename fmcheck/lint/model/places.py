@@ -226,6 +226,86 @@ class Places:
                     yield name, node.attr.value
 
 
+class CertainPlaces(Places):
+    """The same, where it leaves little doubt.
+
+    A tensor is on the device that was made or moved there, that a layer with weights or `forward`
+    is handed, or on whose device others are made; but not what a model's inputs are prepared with.
+    """
+
+    def _is_made_on_device(self, name: str, depth: int) -> bool:
+        is_shown = name in self._shown and not _PREPARED.search(name.rpartition(".")[2])
+        if "." in name:
+            return is_shown or (name.startswith("self.") and self._is_kept(name))
+        values = [one for one in self._names.values(name) if not is_name(one, "None")]
+        if any(self._goes_to_host(one) or self.on_host(one) for one in values):
+            return False
+        if self._is_asked_for_cpu:
+            return False
+        if name in self._handed or is_shown or self._is_of_forward(name):
+            return True
+        if name in self._function.parameters:
+            return False  # what it was before it was bound again, nobody knows
+        return bool(values) and all(self.on_device(one, depth + 1) for one in values)
+
+    def _called(self, call: cst.Call, depth: int) -> bool:
+        if _is_layer(call, self._function):
+            return True
+        return super()._called(call, depth)
+
+    def _is_of_forward(self, name: str) -> bool:
+        """Tells whether `forward` is handed a tensor of this name, which is where the model is."""
+        if not self._function.name.lstrip("_").startswith("forward") or not self._part.is_nested:
+            return False
+        return name in self._tensors and not _PREPARED.search(name)
+
+    @cached_property
+    def _handed(self) -> set[str]:
+        """The names of what layers with weights are handed: it is where they are."""
+        return {
+            call.args[0].value.value
+            for call in self._function.calls
+            if call.args
+            and isinstance(call.args[0].value, cst.Name)
+            and _is_layer(call, self._function)
+        }
+
+
+#: Names of what is prepared for a model, on the host as likely as not.
+_PREPARED = re.compile(
+    r"(^|_)(\w*grid\w*|thw|\w*sizes?|image\w*|video\w*|audio\w*|pixel\w*|patch\w*|timesteps?|"
+    r"shapes?|offsets?|config\w*|scale|scales|rewards?|labels?|targets?)(_|$)"
+)
+#: Layers that have weights.
+_LAYERS = re.compile(r"(^|\.)(\w*Linear|\w*Embedding|\w*Norm\w*|Conv\d?d?|\w*Conv\dd|GRU|LSTM)$")
+
+
+def _is_layer(call: cst.Call, function: Function) -> bool:
+    """Tells whether a call is that of a layer with weights which the class has made."""
+    from fmcheck.lint.model.function import functions
+
+    name = dotted(call.func) or ""
+    leaf, family = name.removeprefix("self."), function.part.stretch.family
+    if leaf == name or "." in leaf or family is None:
+        return False
+    memo: dict[tuple[int, str], bool] = function.module.memo.setdefault("layers", {})
+    key = (family.place.start, leaf)
+    if key not in memo:
+        made = [
+            node.value
+            for part in family.naming(leaf)
+            for one in functions(part)
+            for node in one.nodes
+            if isinstance(node, (cst.Assign, cst.AnnAssign)) and node.value is not None
+            if any(dotted(target) == name for target in targets(node))
+        ]
+        memo[key] = bool(made) and all(
+            isinstance(one, cst.Call) and _LAYERS.search(dotted(one.func) or "") is not None
+            for one in made
+        )
+    return memo[key]
+
+
 def _makes(call: cst.Call) -> bool:
     """Tells whether a method makes a tensor of another one: `x.new_zeros`, `x.to`."""
     word = last_name(call.func)

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.expressions import targets
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
 from fmcheck.lint.model.fills import Kind, When, fillings
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import Regions
-from fmcheck.lint.model.vocabulary import BEFORE_REPLAY
+from fmcheck.lint.model.vocabulary import BEFORE_REPLAY, CLASS
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
@@ -309,3 +309,58 @@ class Resets:
 def _is_reset(write: Write) -> bool:
     """Tells a reset from a copy that happens to be as long as the buffer."""
     return write.kind is Kind.CONSTANT or write.region.is_tail
+
+
+def is_made_here(fill: Write, filling: Filling) -> bool:
+    """Tells whether a buffer, or the object that holds it, is made anew by each call.
+
+    A graph input outlives the call, since a graph reads it at each replay.
+    """
+    names, root = filling.function.names, _root(fill.region.node)
+    values = names.values(root)
+    return (
+        bool(values)
+        and all(isinstance(one, cst.Call) and _makes_anew(one) for one in values)
+        and not any(
+            isinstance(node, cst.Assign)
+            and is_name(node.value, root)
+            and any(isinstance(one.target, cst.Attribute) for one in node.targets)
+            for node in filling.function.nodes
+        )
+    )
+
+
+def _root(node: cst.CSTNode) -> str:
+    """Returns the name with which an expression starts."""
+    while isinstance(node, (cst.Attribute, cst.Subscript)):
+        node = node.value
+    return node.value if isinstance(node, cst.Name) else ""
+
+
+def _makes_anew(call: cst.Call) -> bool:
+    word = last_name(call.func)
+    is_class = CLASS.match(word) is not None and dotted(call.func) is not None
+    return word == "clone" or is_class
+
+
+def reads_head(fill: Write, filling: Filling) -> bool:
+    """Tells whether a function that replays nothing reads on the raw rows of a buffer alone."""
+    function = filling.function
+    if any("replay" in last_name(one.func) for one in function.calls):
+        return False
+    buffer = dotted(getattr(fill.region.node, "value", fill.region.node))
+    written = {id(target) for node in function.nodes for target in targets(node)}
+    written |= {id(one.region.node) for one in filling.writes}
+    heads: list[bool] = []
+    start = next((i for i, one in enumerate(function.nodes) if one is fill.region.node), 0)
+    for node in function.nodes[start:]:
+        if isinstance(node, (cst.Attribute, cst.Name)) and dotted(node) == buffer:
+            outer = function.parents.get(node)
+            if id(node) in written or id(outer) in written:
+                continue
+            regions = function.names.regions(outer) if isinstance(outer, cst.Subscript) else ()
+            heads.append(
+                bool(regions)
+                and all(one.is_head and filling.sizes.is_raw(one.stop) for one in regions)
+            )
+    return bool(heads) and all(heads)

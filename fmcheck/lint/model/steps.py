@@ -23,14 +23,15 @@ _STEP = re.compile(
 _ONCE = re.compile(
     r"(^|_)(init(?!_\w*metadata)|capture|warmup|warm|load|save|test|tests|bench|benchmark|debug|"
     r"profile|dummy|train|training|eval|evaluate|validation|validate|val|log|export|convert|"
-    r"calibrate|setup|reset|register|plot|print|repr|state|checkpoint|main|reference|ref|golden|"
+    r"calibrate|setup|precompute|grad|grads|gradient|gradients|regularization|reset|register|plot|print|repr|state|checkpoint|main|reference|ref|golden|"
     r"naive|fake|quantize|config|check|assert|visualize|infer|shape|collate|preprocess|loss|"
     r"summary|metrics?|stats?|report|score)(_|$)"
 )
 #: Parts of a path of code that prepares data or looks at a model, and does not run it.
 _BESIDE = re.compile(
     r"(^|[/_])(bench\w*|calib\w*|conftest|convert\w*|data|dataloader|datasets?|datapipes?|"
-    r"demos?|docs|eval\w*|examples|fault_tolerance|metrics?|plots?|quantization|reference|"
+    r"demos?|docs|envs?|environments?|eval\w*|examples|fault_tolerance|losses|metrics?|optim\w*|"
+    r"plots?|processors?|processing|quantization|reference|"
     r"samplers?|scripts?|tests?|testing|tools|trainers?|training|tutorials?|visuali\w*|"
     r"weight_sync\w*)(?=[/_.])"
 )

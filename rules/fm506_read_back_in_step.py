@@ -1,0 +1,157 @@
+"""FM506: a step reads back a number of a tensor that is shown to be on the device."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmcheck.lint import Example, FunctionRule, Judged, Severity
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.read_backs import read_backs
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.model.read_backs import ReadBack
+    from fmcheck.lint.source.module import Part
+
+
+class ReadBackInStep(FunctionRule):
+    """A step reads back from the device what the host had, or what it computes for each step.
+
+    ## What it does
+    Looks, in functions that by their name run for each step or layer of a model (`forward`,
+    `decode`, `*_metadata` and others), for two things. First, a number that is read back from a
+    tensor which the same function made of the host's numbers and put on the device:
+    `torch.tensor(lens, device=...)` and then `.max().item()`, or `repeat_interleave` by it
+    without `output_size`, for which torch reads the sum. Second, the maximum, minimum, sum or
+    truth of any tensor that is read back. Either way something has to show that the tensor is
+    on the device: it is made or moved there by the function or its class, handed to a layer
+    with weights or, annotated as a tensor, to `forward`, or others are made on its device. What
+    inputs are prepared with, by its name (`grid`, `sizes`, `image`), is on the host as likely
+    as not: FM505 tells of it. Left alone are functions that ask where their tensors are, checks
+    that end in an error or a message, what only runs where a value is missing, what other ranks
+    have sent, and code that trains, prepares data or talks to environments, by its path.
+
+    ## Why is this bad
+    The host waits until the device has done all that was enqueued, and only then prepares what
+    comes next: the device runs dry in each step, and nothing overlaps. A graph cannot be captured.
+
+    ## Example
+    ```python
+    counts = torch.tensor(rows_per_request, device=device)
+    starts = offsets.repeat_interleave(counts)
+    longest = int(counts.max())
+    ```
+
+    ## Use instead
+    ```python
+    counts = torch.tensor(rows_per_request, device=device)
+    starts = offsets.repeat_interleave(counts, output_size=sum(rows_per_request))
+    longest = max(rows_per_request)
+    ```
+    """
+
+    code = "FM506"
+    name = "read-back-in-step"
+    severity = Severity.WARNING
+    judged = (Judged("sglang 0.5.23", 11, 11), Judged("vllm 0.20.2", 1, 1))
+    words = (
+        (
+            *(".item()", "repeat_interleave(", ".any(", ".all("),
+            *(f"{kind}(*.{word}(" for kind in ("int", "float", "bool") for word in ("max", "sum")),
+            *(f"int(*.{word}(" for word in ("min", "amax", "amin", "argmax", "count_nonzero")),
+        ),
+        ("device", ".to(", ".cuda(", "self."),
+    )
+    seen_in = (
+        "https://github.com/lightseekorg/tokenspeed/pull/1115",
+        "https://github.com/pytorch/torchrec/pull/3318",
+    )
+    bad = (
+        Example(
+            """\
+import torch
+
+def decode_slots(offsets, rows_per_request, device):
+    counts = torch.tensor(rows_per_request, device=device)
+    longest = int(counts.max())
+    return offsets.repeat_interleave(counts), longest
+""",
+            at=((5, 15), (6, 12)),
+        ),
+        Example(
+            """\
+import torch
+from torch import nn
+
+class Router(nn.Module):
+    def __init__(self):
+        self.gate = nn.Linear(8, 8)
+
+    def forward(self, hidden):
+        chosen = torch.argmax(self.gate(hidden), dim=-1)
+        most = chosen.max().item()
+        if (hidden > 3).any():
+            hidden = hidden.clamp(max=3)
+        return hidden, most
+""",
+            at=((10, 16), (11, 12)),
+        ),
+    )
+    good = (
+        Example(
+            """\
+import torch
+from torch import nn
+
+def decode_slots(offsets, rows_per_request, device):
+    counts = torch.tensor(rows_per_request, device=device)
+    longest = max(rows_per_request)
+    return offsets.repeat_interleave(counts, output_size=sum(rows_per_request)), longest
+
+class Router(nn.Module):
+    def __init__(self):
+        self.gate = nn.Linear(8, 8)
+
+    def forward(self, hidden, grid: torch.Tensor):
+        rows = grid.sum().item()
+        scores = self.gate(hidden)
+        if torch.isnan(scores).any():
+            raise ValueError("not a number")
+        return scores, rows, torch.zeros(rows, device=grid.device)
+
+def forward(lens, hidden):
+    if lens.is_cuda:
+        return hidden
+    lens = lens.to(hidden.device)
+    return lens.max().item()
+"""
+        ),
+    )
+
+    def check(self, part: Part) -> Iterator[Finding]:
+        """Yields a finding for each number that is read back."""
+        for function in functions(part):
+            for one in read_backs(function).values():
+                yield part.finding(
+                    self,
+                    one.node,
+                    _told(one, part.code(one.value), function.name),
+                    help=_help(one),
+                )
+
+
+def _told(one: ReadBack, value: str, name: str) -> str:
+    what = "the length of the result of `repeat_interleave`" if one.is_length else "this number"
+    if one.was_host:
+        return f"the host waits for the device to learn {what}, which follows from what it uploaded"
+    return f"the host waits for the device to read {what} in each call of `{name}`"
+
+
+def _help(one: ReadBack) -> str:
+    if one.is_length:
+        return "pass `output_size=`"
+    if one.was_host:
+        return "compute it from the host's own numbers"
+    return "keep the number on the device, or use an upper bound that the host has"
