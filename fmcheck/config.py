@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
 
+#: What is set for pytest alone, as options of its own.
+PYTEST_KEYS = frozenset({"mode", "seed", "streams"})
+
+
 class Suppression(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A violation that is known of, and not told for a while.
 
@@ -149,6 +153,12 @@ def _read(path: Path) -> Located | None:
 
 
 def _settings(table: dict[str, object], path: Path, at: str) -> Settings:
+    for key in PYTEST_KEYS & table.keys():
+        raise UsageError(
+            str(path),
+            f"unknown key `{at}.{key}`: it is an option of pytest's, `fmcheck_{key}` under "
+            "`[tool.pytest.ini_options]`",
+        )
     settings = convert(table, Settings, str(path), at)
     for number, code in enumerate(settings.fail_on):
         _known(code, ADVISORY | SOMETIMES_ADVISORY, f"fail-on[{number}]", path, at)

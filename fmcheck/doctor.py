@@ -66,7 +66,10 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         import torch  # noqa: F401
     except ImportError as err:
-        raise UsageError("doctor", f"needs torch, which cannot be imported: {err}") from None
+        raise UsageError(
+            "doctor",
+            f"needs torch, which cannot be imported: {err}; install the one that your engine uses",
+        ) from None
     from fmcheck.runtime.session import probes
     from fmcheck.runtime.session.watch import Watch
 

@@ -197,7 +197,7 @@ def _reject_unknown_keys(value: object, into: object, where: str, at: str) -> No
                 known = ", ".join(f"`{name}`" for name in fields)
                 raise UsageError(
                     where,
-                    f"unknown key `{dotted}`{nearest(key, fields)} (known here: {known})",
+                    f"unknown key `{dotted}`{nearest(key, fields, 0.6)} (known here: {known})",
                 )
             _walk(inner, fields[key], where, dotted)
 

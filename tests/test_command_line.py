@@ -29,7 +29,7 @@ if TYPE_CHECKING:
         ("lint --watch -", "--watch: cannot be combined with `-`"),
         ("ci --bogus", "--bogus: no such option or argument; `fmcheck ci --help` lists them"),
         ("prove . --timeout abc -- true", "--timeout: expected a number, got `abc`"),
-        ("report shwo x", "fmcheck report WHAT: expected one of `show`, `merge`, `schema`"),
+        ("report shwo x", "fmcheck: report WHAT: expected one of `show`, `merge`, `schema`"),
         ("completion fish", "expected one of `bash`, `zsh`, `tcsh`, got `fish`\n"),
         ("explain", "explain: expected CODE; `fmcheck explain --help` shows the usage"),
     ],

@@ -75,6 +75,15 @@ BAD = {
         '[tool.fmcheck]\nselct = ["FM3"]\n',
         "unknown key `tool.fmcheck.selct`; did you mean `select`?",
     ),
+    "a key that is like none": (
+        '[tool.fmcheck]\nstrict = "on"\n',
+        "unknown key `tool.fmcheck.strict` (known here: `contracts`, `select`",
+    ),
+    "an option of pytest's": (
+        '[tool.fmcheck]\nmode = "warn"\n',
+        "unknown key `tool.fmcheck.mode`: it is an option of pytest's, `fmcheck_mode` under "
+        "`[tool.pytest.ini_options]`",
+    ),
     "wrong type": (
         "[tool.fmcheck]\nselect = 3\n",
         'key `tool.fmcheck.select`: expected a list of strings, `["..."]`, got a whole number',

@@ -132,3 +132,16 @@ def test_a_wrong_option_is_named(arguments: tuple[str, ...], message: str) -> No
     done = doctor("", *arguments)
     assert done.returncode == 2
     assert message in done.stderr
+
+
+def test_without_torch_it_says_which_one_to_install() -> None:
+    program = (
+        "import sys\n"
+        "sys.modules['torch'] = None\n"
+        "from fmcheck.cli import main\n"
+        "sys.exit(main(['doctor']))\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True)
+    assert done.returncode == 2
+    assert done.stderr.startswith("fmcheck: doctor: needs torch, which cannot be imported: ")
+    assert done.stderr.endswith("; install the one that your engine uses\n")

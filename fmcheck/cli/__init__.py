@@ -223,7 +223,11 @@ class _Parser(argparse.ArgumentParser):
     def _named(self, option: str) -> str:
         """Returns an option by its long name, an argument with the command that it is of."""
         name = option.rpartition("/")[2]
-        return name if name.startswith("-") or self.prog == "fmcheck" else f"{self.prog} {name}"
+        return (
+            name
+            if name.startswith("-") or self.prog == "fmcheck"
+            else f"{self.prog.removeprefix('fmcheck ')} {name}"
+        )
 
 
 def _plain(message: str) -> str:
