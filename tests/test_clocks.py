@@ -66,6 +66,20 @@ def test_nothing_is_held_against_a_forgotten_row(fences: Fences) -> None:
     assert conflicts(fences, shadow, "read", two, 2) == [("write-read", "one", [2])]
 
 
+@pytest.mark.parametrize("what", ["read", "write"])
+def test_a_row_is_in_use_until_what_another_lane_did_is_waited_for(
+    fences: Fences, what: str
+) -> None:
+    one, two = opened(fences, "one", "two")
+    shadow = Shadow(4, fences.clocks)
+    conflicts(fences, shadow, what, one, 1)
+    assert shadow.in_use(np.array([0, 1]), two.number)
+    assert not shadow.in_use(np.array([0, 2]), two.number)
+    assert not shadow.in_use(np.array([1]), one.number)
+    fences.clocks.acquire(two.number, fences.clocks.release(one.number))
+    assert not shadow.in_use(np.array([0, 1]), two.number)
+
+
 def test_a_write_of_another_lane_is_unseen_until_it_is_waited_for(fences: Fences) -> None:
     one, two = opened(fences, "one", "two")
     shadow = Shadow(4, fences.clocks)

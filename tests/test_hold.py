@@ -124,7 +124,7 @@ def bench(
     name = "engine_" + "".join(c if c.isalnum() else "_" for c in request.node.name)
     made = Bench(tmp_path, name)
     yield made
-    for watch in made.watches:
+    for watch in reversed(made.watches):  # each puts back what the one before it had put there
         watch.stop()
     for module in [m for m in sys.modules if m.startswith(name)]:
         del sys.modules[module]

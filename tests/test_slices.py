@@ -64,6 +64,12 @@ def test_a_form_feed_before_a_definition_is_no_indentation():
     ]
 
 
+def test_a_name_that_begins_as_a_keyword_does_is_no_definition():
+    source = "x = 1\ndef_ = 2\nclass_a = 3\n"
+
+    assert cut(source) == [source]
+
+
 def test_a_definition_in_a_string_is_none():
     source = 'text = """\ndef f(): pass\n"""\ndef g(): pass\n'
 
