@@ -31,8 +31,7 @@ class GatherUnchecked(RelayRule):
     buffer by the same rows will do, for rows are stashed together; so will an assert on the values
     with a constant written back by hand. A guard may be behind a switch. Kernels that the
     contract declares as gathers count; methods that it calls peeks and buffers that are `kept` do
-    not. A buffer that only looks
-    like the declared ones is a note.
+    not. A buffer that only looks like the declared ones is a note.
 
     ## Why is this bad
     A row that was overwritten before it was read, read twice, or never written gives the token or

@@ -9,7 +9,7 @@ import pytest
 
 from tests.drives import codes
 from tests.sglang_env import NoEnvironment
-from tests.vllm_drives import drive, workloads
+from tests.vllm_drives import RUNNERS, drive, workloads
 from tests.vllm_env import RELEASES, release_folder
 
 if TYPE_CHECKING:
@@ -112,16 +112,17 @@ def test_vllm_itself_says_nothing_of_a_planted_fault_of_v1(release: str) -> None
 
 
 @pytest.mark.sweep
+@pytest.mark.parametrize("runner", RUNNERS)
 @pytest.mark.parametrize("streams", ["tracked", "delayed", "random"])
-def test_random_workloads_are_silent_in_each_mode_of_streams(streams: str) -> None:
+def test_random_workloads_are_silent_in_each_mode_of_streams(streams: str, runner: str) -> None:
     try:
-        told = workloads(streams, 0, 200)
+        told = workloads(runner, streams, range(100))
     except NoEnvironment as err:
         pytest.fail(str(err), pytrace=False)
     assert dict(told.failures) == {}, told.output
-    assert len(told.passed) == 200
+    assert len(told.passed) == 100
     assert "fmcheck error" not in told.output
-    assert told.counts[2] >= 20 * 200
+    assert told.counts[2] >= 10 * 100
 
 
 def source_line(release: str, number: int) -> str:

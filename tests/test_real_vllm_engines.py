@@ -42,6 +42,15 @@ def test_a_healthy_engine_is_checked_and_silent(kind: str) -> None:
     assert "fmcheck error" not in run.output
 
 
+def test_a_healthy_engine_of_model_runner_v1_is_checked_and_silent() -> None:
+    run = ran(lambda: healthy("v1-async"))
+    assert run.failures == {}, run.output
+    assert len(run.passed) == 4
+    assert run.counts[2] > 60
+    assert int(re.findall(r"(\d+) padded tails", run.output)[-1]) > 60
+    assert "fmcheck error" not in run.output
+
+
 def test_tokens_are_the_same_under_the_watch() -> None:
     bare, watched = (
         ran(lambda: healthy("v2-async", watched=False)),

@@ -38,14 +38,15 @@ def drive(release: str, name: str, mode: str = "fail") -> Drive:
     )
 
 
-def workloads(streams: str, first: int, end: int, release: str = RELEASES[-1]) -> Drive:
-    """Runs random workloads of both model runners under a mode of streams, by their seeds.
+def workloads(runner: str, streams: str, seeds: range, release: str = RELEASES[-1]) -> Drive:
+    """Runs random workloads of one model runner under a mode of streams.
 
     Raises:
         NoEnvironment: if the release or its environment cannot be had.
     """
-    arguments = ["-p", "fmcheck", f"--fmcheck-streams={streams}", str(DRIVES / "test_random.py")]
-    told = {**environment_of(release), "SEEDS": f"{first} {end}"}
+    tests = DRIVES / f"test_random{RUNNERS[runner]}.py"
+    arguments = ["-p", "fmcheck", f"--fmcheck-streams={streams}", str(tests)]
+    told = {**environment_of(release), "SEEDS": f"{seeds.start} {seeds.stop}"}
     return under_pytest(arguments, told, vllm_python())
 
 
