@@ -36,7 +36,8 @@ SECTIONS: dict[str, tuple[str, ...]] = {
     "Checks": ("checks",),
     "Reference": ("keys.md", "glossary.md", "versions.md", "matrix.md", "changelog.md"),
     "Evidence": (
-        *("proof.md", "engines.md", "first-sight.md", "limits.md", "false-alarms.md", "gpu.md"),
+        *("proof.md", "found.md", "engines.md", "first-sight.md", "limits.md"),
+        *("false-alarms.md", "gpu.md"),
     ),
     "Inside": ("architecture.md", "self-mutation.md"),
 }

@@ -101,6 +101,7 @@ FILES = {
         *("unchecked", "unrelated", "zygote"),
     ),
     "release": (
+        "found",
         "real_engines",
         "real_races",
         "real_sglang",
