@@ -25,12 +25,16 @@ DRIVES = REPOSITORY / "fixtures" / "found" / "drives"
 
 
 class Found(NamedTuple):
-    """A fault: the engine and its version, where its source is, and a python with what it needs."""
+    """A fault: the engine and its version, where its source is, and a python with what it needs.
+
+    That of an engine without a package `needs_clone`, which somebody has put into the cache.
+    """
 
     engine: str
     version: str
     source: Callable[[], Path]
     python: Callable[[], Path]
+    needs_clone: bool = False
 
 
 def of_commit(repository: str, commit: str, folder: str = "") -> Callable[[], Path]:
@@ -43,18 +47,21 @@ FOUND = {
         "ffdf3bb5ddf8",
         of_commit("ROCm/ATOM", "ffdf3bb5ddf8"),
         vllm_env.vllm_python,
+        needs_clone=True,
     ),
     "gllm_tokens": Found(
         "gLLM",
         "bc91d98d512d",
         of_commit("gty111/gLLM", "bc91d98d512d"),
         sglang_env.sglang_python,
+        needs_clone=True,
     ),
     "mini_sglang_row": Found(
         "mini-sglang",
         "20fcd7f3c6a1",
         of_commit("sgl-project/mini-sglang", "20fcd7f3c6a1", "python"),
         sglang_env.sglang_python,
+        needs_clone=True,
     ),
     "vllm_ascend_seed": Found(
         "vllm-ascend",
