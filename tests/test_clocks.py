@@ -80,6 +80,14 @@ def test_a_row_is_in_use_until_what_another_lane_did_is_waited_for(
     assert not shadow.in_use(np.array([0, 1]), two.number)
 
 
+def test_what_was_behind_lanes_earlier_may_lack_older_waits(fences: Fences) -> None:
+    (one,) = opened(fences, "one")
+    record = fences.record(one)
+    now = fences.snapshot([one])
+    assert now.all_waits
+    assert not now.before(record.happening.number).all_waits
+
+
 def test_a_write_of_another_lane_is_unseen_until_it_is_waited_for(fences: Fences) -> None:
     one, two = opened(fences, "one", "two")
     shadow = Shadow(4, fences.clocks)

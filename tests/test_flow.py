@@ -197,6 +197,12 @@ def test_a_nested_function_is_one_step() -> None:
     assert len(paths.flow.steps) == 3
 
 
+def test_a_raise_leaves_through_the_finally() -> None:
+    paths = Paths("try:\n    if x:\n        a()\n        raise E\n    b()\nfinally:\n    c()\n")
+    assert paths.says("may_follow", "a", "c")
+    assert not paths.says("on_every_path", "b")
+
+
 def test_raise_into_a_handler_does_not_leave() -> None:
     paths = Paths("try:\n    a()\n    raise E\nexcept E:\n    b()\nc()\n")
     assert paths.says("on_every_path", "c")

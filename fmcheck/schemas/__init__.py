@@ -5,6 +5,7 @@ They are published with the package, so that editors complete keys and check val
 
 from __future__ import annotations
 
+import inspect
 import json
 from pathlib import Path
 from typing import Any
@@ -42,6 +43,9 @@ def made(kind: str) -> str:
     from fmcheck.contract import Contract
 
     schema = msgspec.json.schema(Contract if kind == "contract" else Settings)
+    for described in (schema, *schema["$defs"].values()):
+        if "description" in described:  # Python 3.13 takes the indentation away by itself
+            described["description"] = inspect.cleandoc(described["description"])
     name = schema.pop("$ref").rpartition("/")[2]
     whole = schema["$defs"].pop(name)
     if kind == "contract":
