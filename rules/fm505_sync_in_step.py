@@ -57,8 +57,8 @@ class SyncInStep(FunctionRule):
     name = "sync-in-step"
     severity = Severity.WARNING
     judged = (
-        Judged("sglang 0.5.23", 39, 15),
-        Judged("vllm 0.20.2", 14, 11),
+        Judged("sglang 0.5.23", 32, 10),
+        Judged("vllm 0.20.2", 12, 9),
     )
     on_by_default = False
     words = ((".item()", "int(", "float(", "repeat_interleave(", ".to(", "synchronize()"),)
