@@ -382,6 +382,21 @@ WRONG = {
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
+    "a plain function that is named like a method which uploads": (
+        "FM403",
+        """
+        import torch
+
+        class Embedding:
+            def __init__(self, n):
+                self.held = torch.empty(n, pin_memory=True)
+
+            def forward(self, rows):
+                self.held[:] = 0
+                rows = copy_to_gpu(rows, non_blocking=True)
+                return copy_to_gpu(rows)
+        """,
+    ),
     "a read of what is in host memory that is not pinned": (
         "FM404",
         """
