@@ -16,6 +16,19 @@ CONTRACT = parse_contract(
 )
 #: What is wrong, by the rule that says so.
 WRONG = {
+    "what a branch for the CPU alone leaves": (
+        "FM301",
+        """
+        import torch
+
+        def timer(device):
+            stream = torch.get_device_module(device).Stream()
+            if device == "cpu":
+                return torch.cpu.Event(), stream
+            else:
+                return torch.cuda.Event(), stream
+        """,
+    ),
     "a read of what the class made in pinned memory": (
         "FM404",
         """
@@ -382,6 +395,21 @@ WRONG = {
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
+    "what branches for other accelerators leave": (
+        "FM301",
+        """
+        import torch
+
+        def timer(device):
+            stream = torch.get_device_module(device).Stream()
+            if device == "xpu":
+                return torch.xpu.Event(), stream
+            elif device == "cpu":
+                return torch.cpu.Event(), stream
+            else:
+                return torch.cuda.Event(), stream
+        """,
+    ),
     "a plain function that is named like a method which uploads": (
         "FM403",
         """
