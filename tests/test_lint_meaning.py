@@ -395,6 +395,27 @@ WRONG = {
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
+    "pinned memory that a store is handed, which may keep it": (
+        "FM405",
+        """
+        import torch
+
+        def save(self, rows):
+            host = torch.empty(rows.shape, pin_memory=True)
+            with torch.cuda.stream(self.side):
+                host.copy_(rows, non_blocking=True)
+                self.store.put_async(host)
+        """,
+    ),
+    "a copy to the host of what comes from NumPy": (
+        "FM404",
+        """
+        import torch
+
+        def frame(pixels):
+            return torch.from_numpy(pixels).float().to("cpu", non_blocking=True).float() / 255.0
+        """,
+    ),
     "what branches for other accelerators leave": (
         "FM301",
         """
