@@ -29,7 +29,7 @@ class ReadBackInStep(FunctionRule):
     on the device: it is made or moved there by the function or its class, handed to a layer
     with weights or, annotated as a tensor, to `forward`, or others are made on its device. What
     inputs are prepared with, by its name (`grid`, `sizes`, `image`), is on the host as likely
-    as not: FM505 tells of it. Left alone are functions that ask where their tensors are, checks
+    as not: FM505 reports it. Left alone are functions that ask where their tensors are, checks
     that end in an error or a message, what only runs where a value is missing, what other ranks
     have sent, and code that trains, prepares data or talks to environments, by its path.
 
