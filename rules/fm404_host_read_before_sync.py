@@ -319,7 +319,7 @@ def _is_to_host(copy: Copy, streams: Streams) -> bool:
     One to memory that is not pinned returns when it is done, whatever it was asked for.
     """
     if copy.target is None:
-        return goes_to_host(copy.node)
+        return goes_to_host(copy.node) and not _comes_from_host(copy.node, streams)
     if ON_HOST.search(streams.part.code(copy.source)):
         return False
     if _PINNED.search(streams.part.code(copy.target)):
@@ -330,6 +330,20 @@ def _is_to_host(copy: Copy, streams: Streams) -> bool:
         for name in names
         for value in streams.names.values(name)
     ) or any(_is_kept_pinned(name, streams.part) for name in names)
+
+
+def _comes_from_host(node: CSTNode, streams: Streams) -> bool:
+    """Tells whether a chain of methods starts with a NumPy array: then nothing is copied."""
+    while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
+        name = streams.part.module.resolve(dotted(node.func) or "")
+        if name == "torch.from_numpy":
+            return True
+        if node.func.attr.value == "cuda" or (
+            last_name(node.func) == "to" and not goes_to_host(node)
+        ):
+            return False
+        node = node.func.value
+    return False
 
 
 def _is_kept_pinned(name: str, part: Part) -> bool:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.handovers import callers_order, freed_to_side, is_within_side_stream
 from fmcheck.lint.model.pinned import makes_pinned
@@ -278,12 +278,12 @@ def _is_joined(context: Context, streams: Streams) -> bool:
 def _is_temporary(value: CSTNode, call: cst.Call, context: Context, streams: Streams) -> bool:
     """Tells whether an argument is a tensor that this function alone knows, made off the stream."""
     if not isinstance(value, cst.Name):
-        return makes_pinned(value, streams.part) and not _copies(call)
+        return makes_pinned(value, streams.part) and not _may_keep(call)
     values = streams.names.values(value.value)
     if len(values) != 1 or value.value in streams.kept or _escapes(value.value, streams):
         return False
     if _is_pinned(value, streams):
-        return not _copies(call)
+        return not _may_keep(call)
     made = streams.order.get(values[0], context.order)
     return (
         made < context.order
@@ -299,6 +299,13 @@ def _is_pinned(value: CSTNode, streams: Streams) -> bool:
     if isinstance(value, cst.Name):
         return any(makes_pinned(one, streams.part) for one in streams.names.values(value.value))
     return makes_pinned(value, streams.part)
+
+
+def _may_keep(call: cst.Call) -> bool:
+    """Tells whether a call keeps pinned memory until it is done: a copy, or an object's method."""
+    held = call.func.value if isinstance(call.func, cst.Attribute) else None
+    name = dotted(held) if held is not None else None
+    return _copies(call) or (name is not None and name.startswith("self."))
 
 
 def _copies(call: cst.Call) -> bool:

@@ -36,8 +36,8 @@ class SyncInStep(FunctionRule):
     event that is recorded and waited for at once. What only runs where a value is `None`, or is
     kept in an attribute, is left alone, and so are events that measure time, waits in a
     `finally`, and what a switch for logs asks for. Whether a value is on the device is decided
-    as by FM504; where that is unknown, the rule is silent, and where it is certain FM506 tells
-    of it. The waits for the stream are notes: one may be needed.
+    as by FM504; where that is unknown, the rule is silent, and where it is certain FM506
+    reports it. The waits for the stream are notes: one may be needed.
 
     ## Why is this bad
     The host waits until the device has done all that was enqueued, and only then prepares what
@@ -57,8 +57,8 @@ class SyncInStep(FunctionRule):
     name = "sync-in-step"
     severity = Severity.WARNING
     judged = (
-        Judged("sglang 0.5.23", 39, 15),
-        Judged("vllm 0.20.2", 14, 11),
+        Judged("sglang 0.5.23", 32, 10),
+        Judged("vllm 0.20.2", 12, 9),
     )
     on_by_default = False
     words = ((".item()", "int(", "float(", "repeat_interleave(", ".to(", "synchronize()"),)
@@ -143,7 +143,7 @@ def dispatch(sizes, hidden):
     def _waits(self, function: Function) -> Iterator[Finding]:
         places, certain = Places(function), read_backs(function)
         for call in function.calls:
-            # FM506 tells of what is on the device for certain.
+            # FM506 reports what is on the device for certain.
             if call in certain or _is_fallback(call, function) or is_for_debugging(call, function):
                 continue
             reduced = _read_back(call, function)

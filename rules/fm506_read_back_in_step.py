@@ -55,7 +55,8 @@ class ReadBackInStep(FunctionRule):
     code = "FM506"
     name = "read-back-in-step"
     severity = Severity.WARNING
-    judged = (Judged("sglang 0.5.23", 11, 11), Judged("vllm 0.20.2", 1, 1))
+    judged = (Judged("sglang 0.5.23", 18, 17), Judged("vllm 0.20.2", 3, 3))
+    on_by_default = False
     words = (
         (
             *(".item()", "repeat_interleave(", ".any(", ".all("),

@@ -16,6 +16,19 @@ CONTRACT = parse_contract(
 )
 #: What is wrong, by the rule that says so.
 WRONG = {
+    "what a branch for the CPU alone leaves": (
+        "FM301",
+        """
+        import torch
+
+        def timer(device):
+            stream = torch.get_device_module(device).Stream()
+            if device == "cpu":
+                return torch.cpu.Event(), stream
+            else:
+                return torch.cuda.Event(), stream
+        """,
+    ),
     "a read of what the class made in pinned memory": (
         "FM404",
         """
@@ -382,6 +395,57 @@ WRONG = {
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
+    "pinned memory that a store is handed, which may keep it": (
+        "FM405",
+        """
+        import torch
+
+        def save(self, rows):
+            host = torch.empty(rows.shape, pin_memory=True)
+            with torch.cuda.stream(self.side):
+                host.copy_(rows, non_blocking=True)
+                self.store.put_async(host)
+        """,
+    ),
+    "a copy to the host of what comes from NumPy": (
+        "FM404",
+        """
+        import torch
+
+        def frame(pixels):
+            return torch.from_numpy(pixels).float().to("cpu", non_blocking=True).float() / 255.0
+        """,
+    ),
+    "what branches for other accelerators leave": (
+        "FM301",
+        """
+        import torch
+
+        def timer(device):
+            stream = torch.get_device_module(device).Stream()
+            if device == "xpu":
+                return torch.xpu.Event(), stream
+            elif device == "cpu":
+                return torch.cpu.Event(), stream
+            else:
+                return torch.cuda.Event(), stream
+        """,
+    ),
+    "a plain function that is named like a method which uploads": (
+        "FM403",
+        """
+        import torch
+
+        class Embedding:
+            def __init__(self, n):
+                self.held = torch.empty(n, pin_memory=True)
+
+            def forward(self, rows):
+                self.held[:] = 0
+                rows = copy_to_gpu(rows, non_blocking=True)
+                return copy_to_gpu(rows)
+        """,
+    ),
     "a read of what is in host memory that is not pinned": (
         "FM404",
         """

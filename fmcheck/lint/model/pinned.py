@@ -119,9 +119,9 @@ class Pinned:
             yield from self._touches(copy.node, copy.source, copy.order, streams)
         for node, order in streams.order.items():
             if isinstance(node, cst.Call) and last_name(node.func) in self._uploads:
-                assert isinstance(node.func, (cst.Attribute, cst.Name))
-                source = getattr(node.func, "value", node.func)
-                yield from self._touches(node, source, order, streams)
+                source = receiver(node)
+                if source is not None:  # a plain function of that name uploads what it is handed
+                    yield from self._touches(node, source, order, streams)
 
     def _touches(
         self, node: CSTNode, touched: CSTNode, order: int, streams: Streams

@@ -15,6 +15,10 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.module import Part
 
 
+#: Devices that code is written for beside CUDA.
+_OTHER_DEVICES = frozenset({"cpu", "hpu", "mlu", "mps", "musa", "npu", "tpu", "xla", "xpu"})
+
+
 class Platform:
     """Reads tests for CUDA. `guards` are the names whose truth means that the code runs there."""
 
@@ -40,6 +44,8 @@ class Platform:
             yield from part.nodes(node.body)
         elif asks is False and node.orelse is not None:
             yield from part.nodes(node.orelse)
+        elif isinstance(node, cst.If):
+            yield from _last_branch(node, part)
 
     def _after_early_exit(self, body: cst.IndentedBlock, part: Part) -> Iterator[CSTNode]:
         """Yields what follows `if not x.is_cuda: return` or `assert x.is_cuda`."""
@@ -78,6 +84,29 @@ class Platform:
             test = test.func
         name = dotted(test) or (test.attr.value if isinstance(test, cst.Attribute) else "")
         return True if name.rpartition(".")[2].lstrip("_") in self._guards else None
+
+
+def _last_branch(node: cst.If, part: Part) -> Iterator[CSTNode]:
+    """Yields the `else` after branches for other accelerators: what they leave is CUDA."""
+    tests = [node.test]
+    last = node.orelse
+    while isinstance(last, cst.If):
+        tests.append(last.test)
+        last = last.orelse
+    named = [_other_device(test) for test in tests]
+    if last is not None and all(named) and set(named) - {"cpu"}:
+        yield from part.nodes(last)
+
+
+def _other_device(test: CSTNode) -> str:
+    """Returns the device that a test compares with, "" if that is no other one than CUDA."""
+    if not isinstance(test, cst.Comparison) or len(test.comparisons) != 1:
+        return ""
+    target = test.comparisons[0]
+    value = target.comparator
+    text = value.evaluated_value if isinstance(value, cst.SimpleString) else ""
+    is_equal = isinstance(target.operator, (cst.Equal, cst.Is))
+    return str(text) if is_equal and text in _OTHER_DEVICES else ""
 
 
 def _leaves(body: CSTNode) -> bool:
