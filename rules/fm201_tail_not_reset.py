@@ -38,41 +38,41 @@ SHOWN = 3
 class TailNotReset(ClassRule):
     """A graph input's padded tail keeps stale values from an earlier replay.
 
-        ## What it does
-        Looks for a static buffer that is filled up to the raw size, `buf[:raw_bs].copy_(...)`, and
-        never reset, in a function that resets buffers beside it because the batch is padded. It
-        follows local names, lists of slices that one grouped copy fills, dict keys, and resets in
+    ## What it does
+    Looks for a static buffer that is filled up to the raw size, `buf[:raw_bs].copy_(...)`, and
+    never reset, in a function that resets buffers beside it because the batch is padded. It
+    follows local names, lists of slices that one grouped copy fills, dict keys, and resets in
     other methods. A buffer that the function itself makes is left alone, for no graph can read
     it, and so is one that the function passes on up to the raw size only. A reset that marks
     padded rows as empty (a negative number, a length of zero) shows that they are never read:
     it counts for the contract's `graph_inputs.row_indices` alone.
 
-        ## Why is this bad
-        A captured graph runs at its captured size. When the batch is smaller, the rows from the raw
-        size on are read as well, and hold what an earlier, larger batch left there. A stale
-        `req_pool_indices` reads and writes another request's cache rows: wrong tokens, with no error,
-        at some batch sizes only. Padded rows are to point at the sink row.
+    ## Why is this bad
+    A captured graph runs at its captured size. When the batch is smaller, the rows from the raw
+    size on are read as well, and hold what an earlier, larger batch left there. A stale
+    `req_pool_indices` reads and writes another request's cache rows: wrong tokens, with no error,
+    at some batch sizes only. Padded rows are to point at the sink row.
 
-        ## Example
-        ```python
-        if bs != raw_bs:
-            self.seq_lens.fill_(1)
-        self.seq_lens[:raw_bs].copy_(batch.seq_lens)
-        self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
-        ```
+    ## Example
+    ```python
+    if bs != raw_bs:
+        self.seq_lens.fill_(1)
+    self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+    self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+    ```
 
-        ## Use instead
-        ```python
-        if bs != raw_bs:
-            self.seq_lens.fill_(1)
-            self.req_pool_indices.zero_()
-        self.seq_lens[:raw_bs].copy_(batch.seq_lens)
-        self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
-        ```
+    ## Use instead
+    ```python
+    if bs != raw_bs:
+        self.seq_lens.fill_(1)
+        self.req_pool_indices.zero_()
+    self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+    self.req_pool_indices[:raw_bs].copy_(batch.req_pool_indices)
+    ```
 
-        ## Severity
-        An error for the contract's `graph_inputs.row_indices`, a note for its `tail_is_discarded`,
-        a warning for any other buffer; nothing for those in `tail_may_stay`.
+    ## Severity
+    An error for the contract's `graph_inputs.row_indices`, a note for its `tail_is_discarded`,
+    a warning for any other buffer; nothing for those in `tail_may_stay`.
     """
 
     code = "FM201"

@@ -138,16 +138,16 @@ def forward(lens, hidden):
                 yield part.finding(
                     self,
                     one.node,
-                    _told(one, part.code(one.value), function.name),
+                    _told(one, function.name),
                     help=_help(one),
                 )
 
 
-def _told(one: ReadBack, value: str, name: str) -> str:
-    what = "the length of the result of `repeat_interleave`" if one.is_length else "this number"
+def _told(one: ReadBack, name: str) -> str:
+    what = "`repeat_interleave`" if one.is_length else "this read"
     if one.was_host:
-        return f"the host waits for the device to learn {what}, which follows from what it uploaded"
-    return f"the host waits for the device to read {what} in each call of `{name}`"
+        return f"{what} waits for the device, and what it reads was the host's before"
+    return f"{what} waits for the device in each call of `{name}`"
 
 
 def _help(one: ReadBack) -> str:

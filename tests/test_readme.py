@@ -242,6 +242,7 @@ def options() -> set[str]:
     for command in commands:
         known |= _options_of(["-m", "fmcheck", *command.split()])
     known |= _options_of(["-m", "tests.corpus_first_sight", "verdict"])
+    known |= _options_of(["-m", "tests.vllm_drives"])
     return known | _options_of(["-m", "pytest", "-p", "fmcheck"])
 
 
