@@ -88,8 +88,8 @@ def drive(
 
 @cache
 def checkout_digest() -> str:
-    """Returns a digest of all that a drive depends on beside the release."""
-    digest = hashlib.sha256(sys.version.encode())
+    """Returns a digest of all that a drive depends on beside the release: its paths, too."""
+    digest = hashlib.sha256(f"{sys.version} {REPOSITORY}".encode())
     named = [REPOSITORY / "plugin.py", REPOSITORY / "constraints.txt"]
     for folder in ("fmcheck", "rules", "tests/data"):
         named += (REPOSITORY / folder).rglob("*")

@@ -89,7 +89,9 @@ def drove(release: str, mode: str) -> Drive:
 
 
 def stale(failure: str) -> set[str]:
-    return set(re.findall(r"^FMCHECK: FR201 stale-tail in \w+\.(\w+) rows", failure, re.MULTILINE))
+    return set(
+        re.findall(r"^FMCHECK: FR201 stale-tail in [\w.]+\.(\w+) rows", failure, re.MULTILINE)
+    )
 
 
 @pytest.mark.parametrize(
