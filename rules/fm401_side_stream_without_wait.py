@@ -54,8 +54,7 @@ class SideStreamWithoutWait(FunctionRule):
     has launched where no wait follows the body, and where a caller in the file waits for anything.
     Calls that lead to other packages are taken not to order streams, unless their names say so
     (`wait`, `sync`, `fence`, `barrier`, `join_`). The contract's `streams.ordered_by` names
-    functions that order streams for their caller. Off by default: of four findings on code that
-    it was not written on one was right.
+    functions that order streams for their caller.
 
     ## Why is this bad
     Streams run side by side. Without a fence the copy or kernel on the side stream starts while
@@ -81,7 +80,6 @@ class SideStreamWithoutWait(FunctionRule):
     code = "FM401"
     name = "side-stream-without-wait"
     severity = Severity.WARNING
-    on_by_default = False
     words = (
         (*ENTERED, "wait_event*="),
         ("with ", "with(", "wait_event"),

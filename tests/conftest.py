@@ -32,6 +32,8 @@ for number, handler in (
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+HAS_CACHE_OF_COMPILED = "TORCHINDUCTOR_CACHE_DIR" in os.environ
+
 # Tests that others run, in environments of their own.
 collect_ignore = ["data"]
 
@@ -54,6 +56,9 @@ def pytest_collection_finish():
 
 
 def pytest_runtest_teardown(item, nextitem):
+    # torch puts it there when it compiles, and whoever has it is given no fork.
+    if not HAS_CACHE_OF_COMPILED:
+        os.environ.pop("TORCHINDUCTOR_CACHE_DIR", None)
     if nextitem is not None and nextitem.path != item.path:
         _set_aside()
 

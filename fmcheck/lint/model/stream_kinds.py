@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
+    from fmcheck.lint.source.module import Family
 
 
 class Kind(Enum):
@@ -141,18 +142,30 @@ def attribute_values(name: str, function: Function) -> Iterator[tuple[CSTNode | 
     What the classes do that it is derived from counts too. None stands for what is bound in a way
     that does not say the value.
     """
+    family = function.part.stretch.family
+    if family is None:
+        return
+    # A class is looked through once for a name: each context on a stream asks for it.
+    known: dict[tuple[Family, str], list[tuple[CSTNode | None, Function | None]]]
+    known = function.module.memo.setdefault("attributes", {})
+    if (family, name) not in known:
+        known[family, name] = list(_bound_to(name, family))
+    for value, owner in known[family, name]:
+        yield value, owner or function
+
+
+def _bound_to(name: str, family: Family) -> Iterator[tuple[CSTNode | None, Function | None]]:
+    """Yields what is bound to an attribute and in which function, None beside functions."""
     from fmcheck.lint.model.function import functions, lineage
 
-    own = function.part.stretch.family
-    families = lineage(own) if own is not None else ()
-    for part in (part for one in families for part in one.naming(name)):
+    for part in (part for one in lineage(family) for part in one.naming(name)):
         for node in part.nodes():
             value = getattr(node, "value", None)
             if value is None:
                 continue
             for target in targets(node):
                 inside = functions(part)
-                owner = inside[0] if inside else function
+                owner = inside[0] if inside else None
                 if dotted(target) in (f"self.{name}", f"cls.{name}") or (
                     not inside and is_name(target, name)
                 ):
