@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Edit, Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.effects import returns_copy, waits_on_host
-from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver, targets
-from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver
+from fmcheck.lint.model.function import bound_in_class, functions
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.pinned import makes_pinned
 from fmcheck.lint.model.streams import ANYTHING, HOST, Copy, Streams, goes_to_host, streams_of
@@ -348,16 +348,8 @@ def _comes_from_host(node: CSTNode, streams: Streams) -> bool:
 
 def _is_kept_pinned(name: str, part: Part) -> bool:
     """Tells whether the class makes an attribute of this name in pinned memory."""
-    family, leaf = part.stretch.family, name.removeprefix("self.")
-    if family is None or leaf == name or not leaf.isidentifier():
-        return False
-    return any(
-        makes_pinned(node.value, other)
-        for other in family.naming(leaf)
-        for function in functions(other)
-        for node in function.nodes
-        if isinstance(node, (cst.Assign, cst.AnnAssign)) and node.value is not None
-        if any(dotted(one) == name for one in targets(node))
+    return name.startswith("self.") and any(
+        makes_pinned(value, function.part) for value, function in bound_in_class(name, part)
     )
 
 

@@ -114,8 +114,9 @@ def test_another_package_is_not_read(package, tmp_path):
         "def settle(lens):\n    torch.cuda.synchronize(\n",
         "def settle(lens):\n    return \0\n",
         "def settle(lens):\n" + "    #\n" * 300_000 + "    torch.cuda.synchronize()\n",
+        "# coding: nonesuch\nNAME = 'é'\n" + textwrap.dedent(WAITS),
     ],
-    ids=["head", "body", "null byte", "over a megabyte"],
+    ids=["head", "body", "null byte", "over a megabyte", "unknown encoding"],
 )
 def test_a_file_that_cannot_be_read_as_source_is_unknown(package, helper):
     folder = package(step=READ.format(module="engine.helper", name="settle"), helper=helper)

@@ -223,11 +223,9 @@ class _Parser(argparse.ArgumentParser):
     def _named(self, option: str) -> str:
         """Returns an option by its long name, an argument with the command that it is of."""
         name = option.rpartition("/")[2]
-        return (
-            name
-            if name.startswith("-") or self.prog == "fmcheck"
-            else f"{self.prog.removeprefix('fmcheck ')} {name}"
-        )
+        if name.startswith("-") or self.prog == "fmcheck":
+            return name
+        return f"{self.prog.removeprefix('fmcheck ')} {name}"
 
 
 def _plain(message: str) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import cached_property
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.expressions import dotted, is_name, last_name
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
 from fmcheck.lint.model.flow import Flow
 from fmcheck.lint.model.names import Names
 from fmcheck.lint.source.lazy import cst
@@ -159,15 +159,25 @@ def lineage(family: Family) -> Iterator[Family]:
         one = left.pop(0)
         seen.append(one)
         yield one
-        above = []
-        for name in one.derived_from:
-            base = _class_of(one.module, name)
+        above, ends = _bases(one)
+        left = [*above] if ends else [*above, *left]
+
+
+def _bases(family: Family) -> tuple[Sequence[Family], bool]:
+    """Returns the bases of a class up to one outside of the package, and whether there is one."""
+    known: dict[Family, tuple[Sequence[Family], bool]] = family.module.memo.setdefault("bases", {})
+    if family not in known:
+        found: list[Family] = []
+        ends = False
+        for name in family.derived_from:
+            base = _class_of(family.module, name)
             if base is not None:
-                above.append(base)
+                found.append(base)
             elif name.rpartition(".")[2].partition("[")[0] not in _BARE:
-                left.clear()
+                ends = True
                 break
-        left[:0] = above
+        known[family] = found, ends
+    return known[family]
 
 
 def _class_of(module: Module, name: str) -> Family | None:
@@ -193,6 +203,18 @@ def functions_near(family: Family, *words: Iterable[str]) -> Iterator[Function]:
     """Yields the functions of a family in whose slices one of each group of words stands."""
     for part in family.near(tuple(map(tuple, words))):
         yield from functions(part)
+
+
+def bound_in_class(name: str, part: Part) -> Iterator[tuple[cst.CSTNode, Function]]:
+    """Yields the values that the class of a part gives to `self.x`, each with its function."""
+    family = part.stretch.family
+    for other in family.naming(name.removeprefix("self.")) if family is not None else ():
+        for function in functions(other):
+            for node in function.nodes:
+                if not isinstance(node, (cst.Assign, cst.AnnAssign)) or node.value is None:
+                    continue
+                if any(dotted(target) == name for target in targets(node)):
+                    yield node.value, function
 
 
 def classes(family: Family) -> Iterator[tuple[str, Sequence[Function]]]:

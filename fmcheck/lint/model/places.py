@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.host_words import is_named_host
-from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, targets
+from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
 from fmcheck.lint.source.lazy import cst
 
 if TYPE_CHECKING:
@@ -148,7 +148,7 @@ class Places:
 
     def _is_kept(self, name: str) -> bool:
         """Tells whether the class makes an attribute on the device, wherever it makes it."""
-        from fmcheck.lint.model.function import functions
+        from fmcheck.lint.model.function import bound_in_class
 
         leaf = name.removeprefix("self.")
         family = self._part.stretch.family
@@ -159,13 +159,9 @@ class Places:
         if key not in memo:
             memo[key] = False
             made = [
-                _puts_on_device(node.value, function)
-                for part in family.naming(leaf)
-                for function in functions(part)
-                for node in function.nodes
-                if isinstance(node, (cst.Assign, cst.AnnAssign)) and node.value is not None
-                if any(dotted(one) == name for one in targets(node))
-                if not is_name(node.value, "None")
+                _puts_on_device(value, function)
+                for value, function in bound_in_class(name, self._part)
+                if not is_name(value, "None")
             ]
             memo[key] = bool(made) and all(made)
         return memo[key]
@@ -282,7 +278,7 @@ _LAYERS = re.compile(r"(^|\.)(\w*Linear|\w*Embedding|\w*Norm\w*|Conv\d?d?|\w*Con
 
 def _is_layer(call: cst.Call, function: Function) -> bool:
     """Tells whether a call is that of a layer with weights which the class has made."""
-    from fmcheck.lint.model.function import functions
+    from fmcheck.lint.model.function import bound_in_class
 
     name = dotted(call.func) or ""
     leaf, family = name.removeprefix("self."), function.part.stretch.family
@@ -291,14 +287,7 @@ def _is_layer(call: cst.Call, function: Function) -> bool:
     memo: dict[tuple[int, str], bool] = function.module.memo.setdefault("layers", {})
     key = (family.place.start, leaf)
     if key not in memo:
-        made = [
-            node.value
-            for part in family.naming(leaf)
-            for one in functions(part)
-            for node in one.nodes
-            if isinstance(node, (cst.Assign, cst.AnnAssign)) and node.value is not None
-            if any(dotted(target) == name for target in targets(node))
-        ]
+        made = [value for value, _ in bound_in_class(name, function.part)]
         memo[key] = bool(made) and all(
             isinstance(one, cst.Call) and _LAYERS.search(dotted(one.func) or "") is not None
             for one in made

@@ -312,7 +312,7 @@ def _is_reset(write: Write) -> bool:
 
 
 def is_made_here(fill: Write, filling: Filling) -> bool:
-    """Tells whether a buffer, or the object that holds it, is made anew by each call.
+    """Tells whether a buffer, or the object that holds it, is created by each call.
 
     A graph input outlives the call, since a graph reads it at each replay.
     """
@@ -320,7 +320,7 @@ def is_made_here(fill: Write, filling: Filling) -> bool:
     values = names.values(root)
     return (
         bool(values)
-        and all(isinstance(one, cst.Call) and _makes_anew(one) for one in values)
+        and all(isinstance(one, cst.Call) and _creates(one) for one in values)
         and not any(
             isinstance(node, cst.Assign)
             and is_name(node.value, root)
@@ -337,7 +337,7 @@ def _root(node: cst.CSTNode) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
-def _makes_anew(call: cst.Call) -> bool:
+def _creates(call: cst.Call) -> bool:
     word = last_name(call.func)
     is_class = CLASS.match(word) is not None and dotted(call.func) is not None
     return word == "clone" or is_class

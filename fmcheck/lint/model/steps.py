@@ -23,7 +23,8 @@ _STEP = re.compile(
 _ONCE = re.compile(
     r"(^|_)(init(?!_\w*metadata)|capture|warmup|warm|load|save|test|tests|bench|benchmark|debug|"
     r"profile|dummy|train|training|eval|evaluate|validation|validate|val|log|export|convert|"
-    r"calibrate|setup|precompute|grad|grads|gradient|gradients|regularization|reset|register|plot|print|repr|state|checkpoint|main|reference|ref|golden|"
+    r"calibrate|setup|precompute|grad|grads|gradient|gradients|regularization|reset|register|plot|"
+    r"print|repr|state|checkpoint|main|reference|ref|golden|"
     r"naive|fake|quantize|config|check|assert|visualize|infer|shape|collate|preprocess|loss|"
     r"summary|metrics?|stats?|report|score)(_|$)"
 )

@@ -90,7 +90,11 @@ class Neighbours:
             return None
         if len(raw) > _MOST_BYTES or not is_text(raw):
             return None
-        made = Module(File(path, raw), decode(raw).source, is_neighbour=True)
+        try:
+            text = decode(raw).source
+        except (SyntaxError, UnicodeDecodeError, LookupError):
+            return None
+        made = Module(File(path, raw), text, is_neighbour=True)
         made.memo["neighbours"] = self
         self._kept.append(made)
         return made

@@ -155,7 +155,7 @@ class _Recording:
         err: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if kind is not None:  # too deep: where the node ends is not known, and the error is told
+        if kind is not None:  # too deep: where the node ends is unknown, and the error is reported
             return
         places = self._state.places
         start = self._start if self._first is None else places[id(self._first)][0]

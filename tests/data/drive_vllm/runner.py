@@ -22,6 +22,7 @@ import torch
 import triton
 import triton.language as tl
 import vllm
+from serving import serve_three
 
 
 class HostBuffer:
@@ -324,16 +325,7 @@ def _mirrors(batch: Any) -> bool:
 def serve(runner: Runner | None = None) -> dict[str, list[int]]:
     """Serves three requests: chunked prompts, mixed batches, padding, a row that is reused."""
     runner = runner or Runner()
-    runner.add("a", [5, 6, 7])
-    runner.add("b", list(range(10, 17)))
-    runner.step({"a": 3, "b": 4})
-    runner.step({"a": 1, "b": 3})
-    for pad in (4, 8, 4):
-        runner.step({"a": 1, "b": 1}, pad=pad)
-    runner.remove("a")
-    runner.add("c", [8, 9])
-    runner.step({"b": 1, "c": 2})
-    runner.step({"b": 1, "c": 1}, pad=4)
+    serve_three(runner)
     runner.step({"b": 1, "c": 1}, pad=8)
     return runner.tokens
 

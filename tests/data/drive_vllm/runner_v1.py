@@ -16,6 +16,7 @@ from unittest.mock import MagicMock
 import numpy as np
 import torch
 from runner import BLOCK, CPU, LENGTH, REQUESTS, TOKENS, VOCABULARY, given, made, next_token
+from serving import serve_three
 
 import vllm.v1.worker.gpu_model_runner as runner_module  # isort: skip
 from vllm.sampling_params import SamplingParams  # isort: skip
@@ -237,16 +238,7 @@ class Runner(runner_module.GPUModelRunner):
 def serve(runner: Runner | None = None) -> dict[str, list[int]]:
     """Serves three requests: chunked prompts, mixed batches, padding, rows that move."""
     runner = runner or Runner()
-    runner.add("a", [5, 6, 7])
-    runner.add("b", list(range(10, 17)))
-    runner.step({"a": 3, "b": 4})
-    runner.step({"a": 1, "b": 3})
-    for pad in (4, 8, 4):
-        runner.step({"a": 1, "b": 1}, pad=pad)
-    runner.remove("a")
-    runner.add("c", [8, 9])
-    runner.step({"b": 1, "c": 2})
-    runner.step({"b": 1, "c": 1}, pad=4)
+    serve_three(runner)
     runner.step({"c": 1, "b": 1}, pad=8)
     return runner.drain()
 

@@ -6,21 +6,7 @@ from typing import Any
 
 import torch
 from runner import Runner, runner_module, serve, speculate
-
-
-def broken(runner: Runner, name: str, at: int, instead: Any) -> Runner:
-    """Replaces one call of a method, the `at`-th, by `instead(real, *arguments)`."""
-    real, calls = getattr(runner, name), [0]
-
-    def call(*arguments: Any, **named: Any) -> Any:
-        calls[0] += 1
-        if calls[0] == at:
-            return instead(real, *arguments, **named)
-        return real(*arguments, **named)
-
-    setattr(runner, name, call)
-    return runner
-
+from serving import broken
 
 POST = "postprocess_sampled" if hasattr(Runner, "postprocess_sampled") else "postprocess"
 
