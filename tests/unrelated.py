@@ -949,6 +949,7 @@ def data_parallel() -> Any:
         # torch waits for the group's thread with the GIL held where a module outlives its group:
         # one of 10,000 unwatched runs never ended.
         del module
+        gc.collect()
         return gradients
 
 
