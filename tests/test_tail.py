@@ -140,6 +140,7 @@ def test_fill_without_a_sibling_that_is_reset_is_left_alone() -> None:
         "bs - raw_bs",
         "bs - raw_bs > 0",
         "bs != raw_bs and self.is_padded_backend",
+        "bs != raw_bs or self.has_lora",
     ],
 )
 def test_reset_behind_a_comparison_of_sizes_shows_padding(test: str) -> None:
@@ -156,17 +157,36 @@ def test_reset_behind_a_named_flag_shows_padding(flag: str) -> None:
     assert stale(replay(body)) == ["req_pool_indices"]
 
 
-def test_reset_in_the_else_of_equal_sizes_shows_padding() -> None:
-    body = "if bs == raw_bs:\n    pass\nelse:\n    self.seq_lens.fill_(1)\n" + FILL
+@pytest.mark.parametrize("test", ["bs == raw_bs", "bs == raw_bs and self.is_whole"])
+def test_reset_in_the_else_of_equal_sizes_shows_padding(test: str) -> None:
+    body = f"if {test}:\n    pass\nelse:\n    self.seq_lens.fill_(1)\n" + FILL
     assert stale(replay(body)) == ["req_pool_indices"]
 
 
 @pytest.mark.parametrize(
     "test",
-    ["self.has_lora", "raw_bs > bs", "bs < raw_bs", "bs >= raw_bs", "raw_bs > 0", "0 != raw_bs"],
+    [
+        *("self.has_lora", "self.has_lora or bs == raw_bs", "raw_bs > bs", "bs < raw_bs"),
+        *("bs >= raw_bs", "raw_bs > 0", "0 != raw_bs"),
+    ],
 )
 def test_reset_behind_any_other_test_shows_nothing(test: str) -> None:
     assert stale(replay(f"if {test}:\n    self.seq_lens.fill_(1)\n" + FILL)) == []
+
+
+@pytest.mark.parametrize(
+    ("reset", "expected"),
+    [
+        ("zero_()", []),
+        ("fill_(0)", []),
+        ("fill_(-1)", []),
+        ("fill_(1)", ["positions"]),
+    ],
+)
+def test_lengths_of_nothing_mark_padded_rows_as_empty(reset: str, expected: list[str]) -> None:
+    # A kernel that takes no token of a padded row reads none of its other values either.
+    fill = "self.positions[:raw_bs].copy_(batch.positions)\n"
+    assert stale(replay(f"if bs != raw_bs:\n    self.seq_lens.{reset}\n" + fill)) == expected
 
 
 def test_reset_of_all_before_the_fill_of_a_head_shows_padding() -> None:

@@ -181,8 +181,9 @@ class Filling:
             if isinstance(test.operator, cst.And) is outcome:
                 told = sides & {When.PADDED, When.UNPADDED}
                 return told.pop() if len(told) == 1 else When.SOMETIMES
-            # `pad or raw != bs` holds for every padded batch, and for others too.
-            return When.PADDED if When.PADDED in sides and outcome else When.SOMETIMES
+            # `pad or raw != bs` holds for every padded batch, and for others too; so does the
+            # `else` of `raw == bs and whole`.
+            return When.PADDED if When.PADDED in sides else When.SOMETIMES
         if isinstance(test, cst.NamedExpr):
             return self._reached(test.value, outcome, known)
         if isinstance(test, cst.Name):
