@@ -116,7 +116,7 @@ def made(n):
         for function in functions(part):
             places = [place for node in _all(function) for place in _literals(node)]
             taken = _taken(function, places) if places else None
-            if taken is None or is_beside(function) or _knows_cuda(function, places):
+            if taken is None or is_beside(part.identity) or _knows_cuda(function, places):
                 continue
             for place in places:
                 yield part.finding(

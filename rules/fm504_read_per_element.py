@@ -8,7 +8,7 @@ from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import is_name, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.places import Places
-from fmcheck.lint.model.steps import is_for_debugging, is_step, runs_once
+from fmcheck.lint.model.steps import REPEATED, is_beside, is_for_debugging, is_step
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
@@ -16,6 +16,7 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
+    from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Part
 
 #: Calls that read one number of a tensor.
@@ -59,6 +60,7 @@ class ReadPerElement(FunctionRule):
     )
     on_by_default = False
     words = (("for ",), (".item()", "int(", "float(", "bool("))
+    judges = REPEATED
     seen_in = (
         "https://github.com/lightseekorg/tokenspeed/pull/1116",
         "https://github.com/pytorch/torchtitan/pull/4261",
@@ -109,13 +111,19 @@ def load_lengths(lens: torch.Tensor):
         ),
     )
 
+    def applies(self, file: File) -> bool:
+        """Tells whether a file runs a model, by its path."""
+        return not is_beside(file.identity)
+
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each read of a loop, one for each tensor and loop."""
         for function in functions(part):
-            if not runs_once(function):
+            if self.judges.match(function.name):
                 yield from self._read(function)
 
     def _read(self, function: Function) -> Iterator[Finding]:
+        if all(_value(one) is None for one in function.calls):
+            return
         places = Places(function)
         seen: set[tuple[int, str]] = set()
         for loop, body in _loops(function):

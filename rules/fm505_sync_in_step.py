@@ -2,25 +2,54 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.places import Places
 from fmcheck.lint.model.read_backs import read_backs
-from fmcheck.lint.model.steps import is_for_debugging, is_step
+from fmcheck.lint.model.steps import STEP, is_beside, is_for_debugging
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
+    from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Part
 
 #: Methods and functions of torch whose result is a number on the device.
 _REDUCTIONS = frozenset({"amax", "amin", "argmax", "count_nonzero", "max", "min", "sum"})
 _NUMBERS = frozenset({"float", "int"})
+#: The last names of calls that may wait.
+_WAITING = _NUMBERS | {"item", "repeat_interleave", "synchronize", "to"}
+
+
+class _Wait(NamedTuple):
+    """What is said of a call that waits."""
+
+    message: str
+    help: str
+    severity: Severity = Severity.WARNING
+
+
+_NUMBER = _Wait(
+    "the host waits for the device to read this number",
+    "use the lengths that the host already has, or keep the number on the device",
+)
+_LENGTH = _Wait(
+    "the host waits for the length of the result of `repeat_interleave`", "pass `output_size=`"
+)
+_COPY = _Wait(
+    "this copies from pageable memory, and the host waits for the device",
+    "create it on the device, or with `pin_memory=True` and move it with `non_blocking=True`",
+)
+_STREAM = _Wait(
+    "the host waits for all work on the current stream",
+    "record an event, and wait for it where the values are read",
+    Severity.NOTE,  # the wait may be needed just here
+)
 
 
 class SyncInStep(FunctionRule):
@@ -62,6 +91,7 @@ class SyncInStep(FunctionRule):
     )
     on_by_default = False
     words = ((".item()", "int(", "float(", "repeat_interleave(", ".to(", "synchronize()"),)
+    judges = STEP
     seen_in = (
         "https://github.com/lightseekorg/tokenspeed/pull/1115",
         "https://github.com/pytorch/torchtitan/pull/3274",
@@ -134,54 +164,44 @@ def dispatch(sizes, hidden):
         ),
     )
 
+    def applies(self, file: File) -> bool:
+        """Tells whether a file runs a model, by its path."""
+        return not is_beside(file.identity)
+
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each number that a step reads."""
         for function in functions(part):
-            if is_step(function):
+            if self.judges.match(function.name):
                 yield from self._waits(function)
 
     def _waits(self, function: Function) -> Iterator[Finding]:
-        places, certain = Places(function), read_backs(function)
-        for call in function.calls:
-            # FM506 reports what is on the device for certain.
-            if call in certain or _is_fallback(call, function) or is_for_debugging(call, function):
+        calls = [call for call in function.calls if last_name(call.func) in _WAITING]
+        places = Places(function) if calls else None
+        for call in calls:
+            wait = _wait(call, function, places) if places is not None else None
+            if wait is None or _is_fallback(call, function) or is_for_debugging(call, function):
                 continue
-            reduced = _read_back(call, function)
-            if reduced is not None and places.on_device(reduced):
+            if call not in read_backs(function):  # FM506 reports what is on the device for certain
                 yield function.part.finding(
                     self,
                     call,
-                    "the host waits for the device to read this number",
+                    wait.message,
                     note=f"in each call of `{function.name}`",
-                    help="use the lengths that the host already has, or keep the number on the "
-                    "device",
+                    help=wait.help,
+                    severity=wait.severity,
                 )
-            elif _repeats(call, function, places):
-                yield function.part.finding(
-                    self,
-                    call,
-                    "the host waits for the length of the result of `repeat_interleave`",
-                    note=f"in each call of `{function.name}`",
-                    help="pass `output_size=`",
-                )
-            elif _moves(call, function):
-                yield function.part.finding(
-                    self,
-                    call,
-                    "this copies from pageable memory, and the host waits for the device",
-                    note=f"in each call of `{function.name}`",
-                    help="create it on the device, or with `pin_memory=True` and move it with "
-                    "`non_blocking=True`",
-                )
-            elif _waits_at_once(call, function):
-                yield function.part.finding(
-                    self,
-                    call,
-                    "the host waits for all work on the current stream",
-                    note=f"in each call of `{function.name}`",
-                    help="record an event, and wait for it where the values are read",
-                    severity=Severity.NOTE,  # the wait may be needed just here
-                )
+
+
+def _wait(call: cst.Call, function: Function, places: Places) -> _Wait | None:
+    """Returns what a call waits for."""
+    reduced = _read_back(call, function)
+    if reduced is not None and places.on_device(reduced):
+        return _NUMBER
+    if _repeats(call, function, places):
+        return _LENGTH
+    if _moves(call, function):
+        return _COPY
+    return _STREAM if _waits_at_once(call, function) else None
 
 
 def _is_fallback(call: cst.Call, function: Function) -> bool:

@@ -7,12 +7,14 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.read_backs import read_backs
+from fmcheck.lint.model.steps import STEP, is_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.finding import Finding
     from fmcheck.lint.model.read_backs import ReadBack
+    from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Part
 
 
@@ -65,6 +67,7 @@ class ReadBackInStep(FunctionRule):
         ),
         ("device", ".to(", ".cuda(", "self."),
     )
+    judges = STEP
     seen_in = (
         "https://github.com/lightseekorg/tokenspeed/pull/1115",
         "https://github.com/pytorch/torchrec/pull/3318",
@@ -130,6 +133,10 @@ def forward(lens, hidden):
 """
         ),
     )
+
+    def applies(self, file: File) -> bool:
+        """Tells whether a file runs a model, by its path."""
+        return not is_beside(file.identity)
 
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each number that is read back."""

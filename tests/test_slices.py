@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 from collections import Counter
 from typing import TYPE_CHECKING
 
@@ -210,6 +211,22 @@ def test_the_name_that_an_import_gives_is_one_for_the_word():
     module = module_of("from torch.cuda import Event as Made\ndef f():\n    Made()\n")
 
     assert names(module, "Event") == ["f"]
+
+
+def test_only_what_defines_a_function_that_a_rule_judges_is_parsed():
+    source = (
+        "def step():\n    word\ndef load():\n    word\nword\n"
+        "class A:\n    def \\\n  step_b(self):\n        word\n"
+        "    def save(self):\n        def step_c():\n            word\n"
+    )
+    module = module_of(source)
+
+    found = list(module.parts_with((("word",),), re.compile("step")))
+
+    # `save` is handed out for what it holds: the rule asks again.
+    assert [one.node.name.value for one in found] == ["step", "step_b", "save"]
+    stretches = [one for family in module.families for one in family.stretches]
+    assert sum("tree" in vars(one) for one in stretches) == 3
 
 
 def test_only_methods_with_a_word_are_parsed():

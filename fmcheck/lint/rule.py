@@ -100,7 +100,14 @@ class Rule(ABC):
 
 
 class FunctionRule(Rule):
-    """A rule that sees one function, method or other statement at a time."""
+    """A rule that sees one function, method or other statement at a time.
+
+    Attributes:
+        judges: the names of the functions that it judges, as `match` finds them; what defines no
+            such function is not parsed. None for a rule that judges other statements too.
+    """
+
+    judges: ClassVar[re.Pattern[str] | None] = None
 
     @abstractmethod
     def check(self, part: Part) -> Iterator[Finding]:
@@ -108,7 +115,7 @@ class FunctionRule(Rule):
 
     def pieces(self, module: Module) -> Iterator[Part]:
         """Yields the parts in whose slices the words stand."""
-        return module.parts_with(self.words)
+        return module.parts_with(self.words, self.judges)
 
 
 class ClassRule(Rule):

@@ -75,13 +75,17 @@ def read_backs(function: Function) -> Mapping[CSTNode, ReadBack]:
 
 
 def _certain(function: Function) -> Iterator[ReadBack]:
-    if not is_step(function) or _may_be_on_host(function):
+    if not is_step(function):
+        return
+    told = ((node, _read_back(node, function)) for node in function.nodes)
+    read = [(node, found) for node, found in told if found is not None]
+    # What is cheap to ask comes first: most steps read nothing back.
+    if not read or _may_be_on_host(function):
         return
     places, origins = CertainPlaces(function), _Origins(function)
     inside: set[CSTNode] = set()
-    for node in function.nodes:
-        found = None if node in inside else _read_back(node, function)
-        if found is None or _is_aside(found.node, function):
+    for node, found in read:
+        if node in inside or _is_aside(found.node, function):
             continue
         if not places.on_device(found.value) or places.on_host(found.value):
             continue

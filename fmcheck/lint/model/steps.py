@@ -14,13 +14,13 @@ if TYPE_CHECKING:
     from fmcheck.lint.model.function import Function
 
 #: Words of the names of functions that run for each step, each layer or each batch of a model.
-_STEP = re.compile(
-    r"(^|_)(forward|fwd|decode|prefill|extend|execute|propose|draft|verify|dispatch|combine|"
+_STEP = (
+    r"((^|_)(forward|fwd|decode|prefill|extend|execute|propose|draft|verify|dispatch|combine|"
     r"permute|unpermute|attention|attn|embed|metadata|metas|step|seed|kvcache|router|routing|"
-    r"moe|experts|clip|norm)(_|$)|get_input_embeddings$|_step_context$|^sample(_tokens)?$"
+    r"moe|experts|clip|norm)(_|$)|get_input_embeddings$|_step_context$|^sample(_tokens)?$)"
 )
 #: Words of the names of those that do not, whatever else they are called.
-_ONCE = re.compile(
+_ONCE = (
     r"(^|_)(init(?!_\w*metadata)|capture|warmup|warm|load|save|test|tests|bench|benchmark|debug|"
     r"profile|dummy|train|training|eval|evaluate|validation|validate|val|log|export|convert|"
     r"calibrate|setup|precompute|grad|grads|gradient|gradients|regularization|reset|register|plot|"
@@ -28,6 +28,10 @@ _ONCE = re.compile(
     r"naive|fake|quantize|config|check|assert|visualize|infer|shape|collate|preprocess|loss|"
     r"summary|metrics?|stats?|report|score)(_|$)"
 )
+#: Names of functions that may run again and again: not for the start, the end or a look.
+REPEATED = re.compile(f"(?!__)(?!.*{_ONCE})", re.IGNORECASE)
+#: Names of functions that run again and again while a model runs.
+STEP = re.compile(f"{REPEATED.pattern}(?=.*{_STEP})", re.IGNORECASE)
 #: Parts of a path of code that prepares data or looks at a model, and does not run it.
 _BESIDE = re.compile(
     r"(^|[/_])(bench\w*|calib\w*|conftest|convert\w*|data|dataloader|datasets?|datapipes?|"
@@ -45,18 +49,12 @@ _SWITCH = re.compile(
 
 def is_step(function: Function) -> bool:
     """Tells whether a function runs again and again while a model runs."""
-    return not runs_once(function) and _STEP.search(function.name.lower()) is not None
+    return STEP.match(function.name) is not None and not is_beside(function.part.identity)
 
 
-def runs_once(function: Function) -> bool:
-    """Tells whether a function is for the start, the end or a look at a model."""
-    name = function.name.lower()
-    return name.startswith("__") or _ONCE.search(name) is not None or is_beside(function)
-
-
-def is_beside(function: Function) -> bool:
+def is_beside(identity: str) -> bool:
     """Tells whether a file prepares data, trains or looks at a model, by its path."""
-    return _BESIDE.search(function.part.identity.lower()) is not None
+    return _BESIDE.search(identity.lower()) is not None
 
 
 def is_for_debugging(node: cst.CSTNode, function: Function) -> bool:

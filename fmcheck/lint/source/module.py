@@ -184,10 +184,15 @@ class Module:
             if stand(wanted, self.text, family.place.start, family.place.end):
                 yield family
 
-    def parts_with(self, words: Words) -> Iterator[Part]:
-        """Yields the functions, methods and other statements in whose slices the words stand."""
+    def parts_with(self, words: Words, judges: re.Pattern[str] | None = None) -> Iterator[Part]:
+        """Yields the functions, methods and other statements in whose slices the words stand.
+
+        With `judges`, only those of slices that define a function whose name it matches.
+        """
         for family in self.families_with(words):
-            yield from family.near(self.renamed(words))
+            for stretch in family.stretches_with(self.renamed(words)):
+                if judges is None or any(map(judges.match, _DEFINED.findall(stretch.text))):
+                    yield from stretch.parts
 
     def renamed(self, words: Words) -> Words:
         """Returns the words with the names that imports give to what they are about."""
@@ -300,9 +305,14 @@ class Family:
 
     def near(self, words: Words) -> Iterator[Part]:
         """Yields the parts of the slices in which the words stand; all of them without words."""
+        for stretch in self.stretches_with(words):
+            yield from stretch.parts
+
+    def stretches_with(self, words: Words) -> Iterator[Stretch]:
+        """Yields the slices in which the words stand."""
         for stretch in self.stretches:
             if stand(words, self.module.text, stretch.place.start, stretch.place.end):
-                yield from stretch.parts
+                yield stretch
 
     @property
     def first_line(self) -> int:
