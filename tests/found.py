@@ -49,6 +49,13 @@ FOUND = {
         vllm_env.vllm_python,
         needs_clone=True,
     ),
+    "deepspeed_put": Found(
+        "DeepSpeed",
+        "edaa72212672",
+        of_commit("deepspeedai/DeepSpeed", "edaa72212672"),
+        vllm_env.vllm_python,
+        needs_clone=True,
+    ),
     "gllm_tokens": Found(
         "gLLM",
         "bc91d98d512d",
@@ -63,6 +70,20 @@ FOUND = {
         sglang_env.sglang_python,
         needs_clone=True,
     ),
+    "mstar_offload": Found(
+        "M*",
+        "6666c623ca0a",
+        of_commit("mstar-project/mstar", "6666c623ca0a"),
+        sglang_env.sglang_python,
+        needs_clone=True,
+    ),
+    "mstar_sampling": Found(
+        "M*",
+        "6666c623ca0a",
+        of_commit("mstar-project/mstar", "6666c623ca0a"),
+        sglang_env.sglang_python,
+        needs_clone=True,
+    ),
     "vllm_ascend_seed": Found(
         "vllm-ascend",
         "0.23.0",
@@ -71,6 +92,13 @@ FOUND = {
     ),
     "vllm_fast_prefill": Found(
         "vLLM", "0.33.0", lambda: vllm_env.release_folder("0.33.0"), vllm_env.vllm_python
+    ),
+    "vllm_gcu_index": Found(
+        "vllm-gcu",
+        "7b5aaca941dd",
+        of_commit("EnflameTechnology/vllm-gcu", "7b5aaca941dd"),
+        vllm_env.vllm_python,
+        needs_clone=True,
     ),
 }
 
