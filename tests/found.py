@@ -84,6 +84,9 @@ FOUND = {
         sglang_env.sglang_python,
         needs_clone=True,
     ),
+    "sglang_lora": Found(
+        "SGLang", "0.5.23", lambda: sglang_env.release_folder("0.5.23"), sglang_env.sglang_python
+    ),
     "vllm_ascend_seed": Found(
         "vllm-ascend",
         "0.23.0",
