@@ -63,6 +63,13 @@ FOUND = {
         sglang_env.sglang_python,
         needs_clone=True,
     ),
+    "lightx2v_flux2": Found(
+        "LightX2V",
+        "f8aee98b5462",
+        of_commit("ModelTC/LightX2V", "f8aee98b5462"),
+        vllm_env.vllm_python,
+        needs_clone=True,
+    ),
     "mini_sglang_row": Found(
         "mini-sglang",
         "20fcd7f3c6a1",
