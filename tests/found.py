@@ -49,11 +49,25 @@ FOUND = {
         vllm_env.vllm_python,
         needs_clone=True,
     ),
+    "deepspeed_put": Found(
+        "DeepSpeed",
+        "edaa72212672",
+        of_commit("deepspeedai/DeepSpeed", "edaa72212672"),
+        vllm_env.vllm_python,
+        needs_clone=True,
+    ),
     "gllm_tokens": Found(
         "gLLM",
         "bc91d98d512d",
         of_commit("gty111/gLLM", "bc91d98d512d"),
         sglang_env.sglang_python,
+        needs_clone=True,
+    ),
+    "lightx2v_flux2": Found(
+        "LightX2V",
+        "f8aee98b5462",
+        of_commit("ModelTC/LightX2V", "f8aee98b5462"),
+        vllm_env.vllm_python,
         needs_clone=True,
     ),
     "mini_sglang_row": Found(
@@ -63,6 +77,23 @@ FOUND = {
         sglang_env.sglang_python,
         needs_clone=True,
     ),
+    "mstar_offload": Found(
+        "M*",
+        "6666c623ca0a",
+        of_commit("mstar-project/mstar", "6666c623ca0a"),
+        sglang_env.sglang_python,
+        needs_clone=True,
+    ),
+    "mstar_sampling": Found(
+        "M*",
+        "6666c623ca0a",
+        of_commit("mstar-project/mstar", "6666c623ca0a"),
+        sglang_env.sglang_python,
+        needs_clone=True,
+    ),
+    "sglang_lora": Found(
+        "SGLang", "0.5.23", lambda: sglang_env.release_folder("0.5.23"), sglang_env.sglang_python
+    ),
     "vllm_ascend_seed": Found(
         "vllm-ascend",
         "0.23.0",
@@ -71,6 +102,13 @@ FOUND = {
     ),
     "vllm_fast_prefill": Found(
         "vLLM", "0.33.0", lambda: vllm_env.release_folder("0.33.0"), vllm_env.vllm_python
+    ),
+    "vllm_gcu_index": Found(
+        "vllm-gcu",
+        "7b5aaca941dd",
+        of_commit("EnflameTechnology/vllm-gcu", "7b5aaca941dd"),
+        vllm_env.vllm_python,
+        needs_clone=True,
     ),
 }
 

@@ -14,13 +14,19 @@ PAGE = Path(__file__).parent.parent / "docs" / "found.md"
 #: What a user gets in the order that the author had in mind, and in another that is allowed.
 WRONG = {
     "atom_logprobs": ("[-0.313, -0.127, -0.049, -0.018]", "[2.0, 3.0, 4.0, 5.0]"),
+    "deepspeed_put": ("[45, 19, 87]", "[87, 87, 87]"),
     "gllm_tokens": (
         "[[10, 73, 9, 66, 61], [17, 21, 49, 43, 1]]",
         "[[73, 9, 66, 61, 61], [21, 49, 43, 1, 1]]",
     ),
+    "lightx2v_flux2": ("[510.0, 510.0, 510.0, 510.0]", "[110.0, 110.0, 110.0, 110.0]"),
     "mini_sglang_row": ("[78, 18, 43, 41, 25, 99]", "[74, 87, 90, 13, 3, 24]"),
+    "mstar_offload": ("[59, 68, 39, 9, 72]", "[76, 2, 16, 27, 14]"),
+    "mstar_sampling": ("[19, 19, 19, 19, 19, 19]", "[17, 14, 17, 18, 10, 13]"),
+    "sglang_lora": ("[11, 12, 21, 22]", "[21, 22, 21, 22]"),
     "vllm_ascend_seed": ("[22, 28, 6, 20]", "[20, 20, 20, 20]"),
     "vllm_fast_prefill": ("[1, 2, 2, 2]", "[1, 1, 1, 1]"),
+    "vllm_gcu_index": ("[11, 80, 58]", "[7, 52, 64]"),
 }
 
 
