@@ -53,6 +53,8 @@ ELSEWHERE = {
     "--cpu-builds": "python -m tests.matrix",
     "--page": "python -m tests.museum",
     "--whole": "python -m tests.prove_self",
+    "--disaggregation-mode": "SGLang's server",
+    "--enable-lora-overlap-loading": "SGLang's server",
 }
 
 every_page = pytest.mark.parametrize("page", PAGES)
