@@ -156,6 +156,17 @@ def wrap(model):
             """\
 import torch
 
+def compare(ours, theirs):
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        ours_ms = do_bench_cudagraph(lambda: ours())
+    return 1 - ours_ms / theirs
+"""
+        ),
+        Example(
+            """\
+import torch
+
 class Mixture:
     def __init__(self, side):
         self.side = side

@@ -57,7 +57,9 @@ _NO_WORK = frozenset(
 _FACTORIES = frozenset({"arange", "full", "linspace", "ones", "rand", "randint", "randn", "zeros"})
 #: Names of functions that give something else than what has just been computed.
 _NO_RESULT = re.compile(
-    r"_?(alloc|build|create|get|has|init|is|load|make|new|prepare|read)(_|$|ate)"
+    r"_?((alloc|build|create|get|has|init|is|load|make|new|prepare|read)(_|$|ate)"
+    # A time, which is a number on the host.
+    r"|(do_|run_)?(bench|benchmark|measure|timeit)(_|$))"
 )
 #: Methods of a tensor that write it in place, by how they are named.
 _WRITES = re.compile(r"[a-z]\w*[a-z0-9]_$")
