@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted
-from fmcheck.lint.model.platform import Platform
+from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.platform import Platform, callers_choose_cuda
 from fmcheck.lint.source.globs import lies_in
 
 if TYPE_CHECKING:
@@ -57,10 +58,11 @@ class CudaApi(FunctionRule):
     device-agnostic. Code outside of any function is taken together: what one statement of it
     reaches, all do. A call is a warning; an annotation, an import or another mention is a note.
     Code behind a test for CUDA (`if x.is_cuda:`, `if device == "cuda":`) is left alone, and so is
-    code that replaces the API by another device's, or asks CUDA's own allocator beside it. An
-    annotation is left alone where what it describes is created after such a test and, outside the
-    contract's folders, where the function makes no stream or event by the device module: what it
-    was handed may well be CUDA's.
+    code that replaces the API by another device's, or asks CUDA's own allocator beside it, and,
+    outside the contract's folders, a function that the file calls only after
+    `torch.cuda.set_device`. An annotation is left alone where what it describes is created after
+    such a test and, outside the contract's folders, where the function makes no stream or event by
+    the device module: what it was handed may well be CUDA's.
 
     ## Why is this bad
     On another accelerator the call fails, or worse, it answers about a CUDA stream that nothing
@@ -168,6 +170,25 @@ class Loader:
 """,
             at=((6, 20), (7, 21)),
         ),
+        Example(
+            """\
+import torch
+
+def time_layer(layer, device):
+    torch.get_device_module(device).synchronize()
+    return torch.cuda.Event(enable_timing=True)
+
+def on_one(layer, device):
+    torch.cuda.set_device("cuda:0")
+    time_layer(layer, device)
+
+def on_any(layer, device):
+    if device.type == "cuda":
+        torch.cuda.set_device(device)
+    time_layer(layer, device)
+""",
+            at=((5, 12),),
+        ),
     )
     good = (
         Example(
@@ -262,6 +283,23 @@ import torch
 def graph(device):
     torch.get_device_module(device).synchronize()
     return torch.cuda.CUDAGraph()
+"""
+        ),
+        Example(
+            """\
+import torch
+
+def time_layer(layer, device):
+    torch.get_device_module(device).synchronize()
+    return torch.cuda.Event(enable_timing=True)
+
+def time_layers(layers, device):
+    for layer in layers:
+        time_layer(layer, device)
+
+def main(layers, args):
+    torch.cuda.set_device("cuda:0")
+    time_layers(layers, args.device)
 """
         ),
         Example(
@@ -373,6 +411,8 @@ class Worker:
         annotations = _below(part, cst.Annotation)
         makers = set(self._makers(part))
         exempt = guarded | _replaced(part)
+        if not is_agnostic:
+            exempt |= _after_choice(part)
         if not makers and not is_agnostic:
             exempt |= annotations
         elif not makers - guarded:
@@ -424,6 +464,11 @@ def _uses(part: Part) -> Iterator[tuple[CSTNode, str]]:
             name = dotted(node)
             if name is not None:
                 yield node, part.module.resolve(name)
+
+
+def _after_choice(part: Part) -> set[CSTNode]:
+    """Returns what only functions call that have chosen a CUDA device."""
+    return {node for one in functions(part) if callers_choose_cuda(one) for node in one.nodes}
 
 
 def _replaced(part: Part) -> set[CSTNode]:

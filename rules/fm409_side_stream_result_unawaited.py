@@ -150,8 +150,51 @@ def wrap(model):
 """,
             at=((4, 10),),
         ),
+        Example(
+            """\
+import torch
+
+def encode(frames, model, scale):
+    side = torch.cuda.Stream() if torch.cuda.is_available() else None
+    if side is not None:
+        side.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(side):
+            latents = model(frames)
+    else:
+        latents = model(frames)
+    latents = latents * scale
+    if side is not None:
+        torch.cuda.current_stream().wait_stream(side)
+    return latents
+""",
+            at=((11, 15),),
+        ),
     )
     good = (
+        Example(
+            """\
+import torch
+
+def noise_for(frames, model):
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        latents = frames.clone()
+    noise = torch.randn_like(latents), torch.zeros_like(latents)
+    torch.cuda.current_stream().wait_stream(side)
+    return latents, noise
+"""
+        ),
+        Example(
+            """\
+import torch
+
+def compare(ours, theirs):
+    side = torch.cuda.Stream()
+    with torch.cuda.stream(side):
+        ours_ms = do_bench_cudagraph(lambda: ours())
+    return 1 - ours_ms / theirs
+"""
+        ),
         Example(
             """\
 import torch

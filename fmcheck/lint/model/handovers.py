@@ -283,18 +283,20 @@ def _consumed(
 ) -> Iterator[tuple[CSTNode, bool]]:
     """Yields what uses a produced tensor on another stream; True where only a tensor is used so."""
     scope = scope_of(context.node, streams)
+    # What `x = x + 1` reads is still the old value.
     rebound = [
-        order
+        streams.end(node)
         for node, order in streams.order.items()
         if isinstance(node, cst.Assign)
         and order > streams.order[producer]
         and any(name in bound_names(one.target) for one in node.targets)
+        and not _is_other_branch(producer, node, streams)
     ]
     for node in streams.nodes(context.end):
         if not isinstance(node, (cst.Name, cst.Attribute)) or dotted(node) != name:
             continue
         order = streams.order[node]
-        if rebound and min(rebound) < order:
+        if rebound and min(rebound) <= order:
             return
         if streams.stream_at(order) == context.stream or scope_of(node, streams) is not scope:
             continue
@@ -305,6 +307,12 @@ def _consumed(
         used = values_used(node, streams)
         if used is not None:
             yield node, used
+
+
+def _is_other_branch(producer: CSTNode, node: CSTNode, streams: Streams) -> bool:
+    """Tells whether a run that passes the producer never passes a node, by the tests of both."""
+    flow = streams.flow
+    return flow.contains(producer) and flow.contains(node) and flow.excludes(producer, node)
 
 
 def _may_be_ordered(

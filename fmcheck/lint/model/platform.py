@@ -6,15 +6,19 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.expressions import dotted
 from fmcheck.lint.source.lazy import cst
+from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator
 
     from libcst import CSTNode
 
+    from fmcheck.lint.model.function import Function
     from fmcheck.lint.source.module import Part
 
 
+#: How many callers are looked through, one called by another.
+_MOST_CALLERS = 4
 #: Devices that code is written for beside CUDA.
 _OTHER_DEVICES = frozenset({"cpu", "hpu", "mlu", "mps", "musa", "npu", "tpu", "xla", "xpu"})
 
@@ -84,6 +88,30 @@ class Platform:
             test = test.func
         name = dotted(test) or (test.attr.value if isinstance(test, cst.Attribute) else "")
         return True if name.rpartition(".")[2].lstrip("_") in self._guards else None
+
+
+def callers_choose_cuda(function: Function, most: int = _MOST_CALLERS) -> bool:
+    """Tells whether each caller in the file, or what calls that, has chosen a CUDA device before.
+
+    No other device lives to see what comes after `torch.cuda.set_device`.
+    """
+    callers = list(function.callers()) if most else []
+    return bool(callers) and all(
+        _chooses_cuda_before(call, caller) or callers_choose_cuda(caller, most - 1)
+        for caller, call in callers
+    )
+
+
+def _chooses_cuda_before(call: cst.Call, function: Function) -> bool:
+    """Tells whether a function always chooses a CUDA device before it makes a call."""
+    chosen = set(function.calls_of("torch.cuda.set_device"))
+    for statement in function.node.body.body if chosen else ():
+        inside = walk(statement)
+        if call in inside:
+            return False
+        if isinstance(statement, cst.SimpleStatementLine) and not chosen.isdisjoint(inside):
+            return True
+    return False
 
 
 def _last_branch(node: cst.If, part: Part) -> Iterator[CSTNode]:

@@ -55,9 +55,15 @@ _NO_WORK = frozenset(
 )
 #: Functions that take shapes and numbers, and no tensor.
 _FACTORIES = frozenset({"arange", "full", "linspace", "ones", "rand", "randint", "randn", "zeros"})
+#: Functions that look at the shape of a tensor alone.
+_LIKE = frozenset(
+    ("full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
+)
 #: Names of functions that give something else than what has just been computed.
 _NO_RESULT = re.compile(
-    r"_?(alloc|build|create|get|has|init|is|load|make|new|prepare|read)(_|$|ate)"
+    r"_?((alloc|build|create|get|has|init|is|load|make|new|prepare|read)(_|$|ate)"
+    # A time, which is a number on the host.
+    r"|(do_|run_)?(bench|benchmark|measure|timeit)(_|$))"
 )
 #: Methods of a tensor that write it in place, by how they are named.
 _WRITES = re.compile(r"[a-z]\w*[a-z0-9]_$")
@@ -131,7 +137,7 @@ def values_used(node: CSTNode, streams: Streams) -> bool | None:
             if not isinstance(call, cst.Call):
                 return None
             word = last_name(call.func)
-            if word in _LOOKS | _NO_WORK | _FACTORIES or CLASS.match(word):
+            if word in _LOOKS | _NO_WORK | _FACTORIES | _LIKE or CLASS.match(word):
                 return None
             resolved = streams.part.module.resolve(dotted(call.func) or "")
             if streams.launches(call) or resolved.startswith("torch.nn.functional."):
