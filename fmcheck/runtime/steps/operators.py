@@ -5,7 +5,7 @@ An operator is looked up by its id, and kept: torch's own hash of one is a call 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -35,7 +35,7 @@ class Operator:
     the host `waits` for what its result hangs on. `unknown` says why a call cannot be told of, ""
     if it can. One that is not `of_torch` may leave out any of what it is given, and run code in
     Python. One that is `composite` consists of others, and has no code of its own. `step` is what
-    it is to a step.
+    it is to a step. One that `only_shows` touches no element and waits for none.
     """
 
     func: Any
@@ -52,6 +52,10 @@ class Operator:
     of_torch: bool = False
     composite: bool = False
     step: Callable[..., Any] | None = None
+    only_shows: bool = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.only_shows = self.is_view and not self.waits and not self.unknown
 
 
 #: All operators that were met, by id.

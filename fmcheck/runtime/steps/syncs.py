@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch._C import _len_torch_dispatch_stack as modes_on
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.patches import patch
-from fmcheck.runtime.steps import homes, operators
+from fmcheck.runtime.steps import homes
 from fmcheck.runtime.steps.homes import FROM_VALUES, Home, tensors_in
 from fmcheck.runtime.steps.torch_modes import (
+    OperatorMode,
     called,
-    decomposes,
     is_traced,
     put_beneath,
-    silences,
     take_out,
-    taken_apart,
     unheard,
 )
 
@@ -108,7 +105,7 @@ def carry(mode: Carrier | None) -> None:
     _carried.carrier = mode
 
 
-class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StepMode(OperatorMode):
     """Sees the operations of one thread while it is in a step.
 
     `counting` is how many budgets of launches are open: without one, launches are not told of.
@@ -122,14 +119,6 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._factories: FactoryMode | None = None
         self._carrier: Carrier | None = None
         self.counting = 0
-
-    # Else torch refuses to run `torch.cond` and its like.
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keeps torch from wrapping the method below: `teach_dynamo` tells Dynamo once."""
-        return False
 
     def begin(self) -> None:
         """Begins to see the operations of this thread."""
@@ -154,39 +143,18 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._carrier = None
         put_beneath(self)
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Leaves compiled functions compiled."""
-        return True
+    def failed(self, err: Exception) -> None:
+        """Counts an error of our own code."""
+        broke(self.tally, self.check, err)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Makes the call and says what it did."""
-        operator = operators.known.get(id(func))
-        if operator is None:
-            operator = operators.read(func, functools.partial(broke, self.tally, self.check))
-        if operator.composite:
-            is_composite = False
-            try:
-                is_composite = decomposes(operator, types, args)
-            except Exception as err:
-                broke(self.tally, self.check, err)
-            if is_composite:
-                return taken_apart(self, func, args, kwargs)
-        if silences(operator):
-            with torch._C.DisableTorchFunction():
-                return self.call(operator, args, kwargs)
-        return self.call(operator, args, kwargs)
-
-    def call(self, operator: Operator, args: Any, kwargs: Any) -> Any:
+    def run(self, operator: Operator, args: Any, kwargs: Any) -> Any:
         """Makes a call of an operator and says what it did."""
-        result = called(operator.func, args, kwargs or {})
+        result = called(operator, args, kwargs)
         if not (modes_on() and is_traced()):
             try:
                 self._tell(operator, args, kwargs, result)
             except Exception as err:
-                broke(self.tally, self.check, err)
+                self.failed(err)
         return result
 
     def _tell(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
@@ -202,7 +170,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for one in tensors_in([result]):
                     homes.move_view(one, homes.home_of(args[0]))
         elif kind not in _OF_TENSORS or not any(type(one) in _NUMBERS for one in args[:2]):
-            kind(self, operator, args, kwargs or {}, result)
+            kind(self, operator, args, kwargs, result)
 
     def _home(self, tensor: torch.Tensor) -> Home:
         return self._homes.of(tensor, self._sites)
