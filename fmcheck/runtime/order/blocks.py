@@ -69,13 +69,17 @@ class Touch:
 
 @dataclass(eq=False, slots=True)
 class Use:
-    """One touch of a block: bytes [low, high), by which lane, when and where."""
+    """One touch of a block: bytes [low, high), by which lane, when and where.
+
+    It is `by_kernel` where the lane has done more to the block than asynchronous copies.
+    """
 
     lane: Lane
     count: int
     moment: int
     low: int = 0
     high: int = 0
+    by_kernel: bool = True
 
     @property
     def epoch(self) -> Epoch:
@@ -102,7 +106,7 @@ class Copy:
     before: bytes = b""
 
 
-@dataclass(eq=False)  # what most blocks never have is the class's, until they have it
+@dataclass(eq=False, slots=True)
 class Block:
     """What is known of one storage. `made` is its allocation by an operator, None for any other.
 
@@ -117,17 +121,16 @@ class Block:
     uses: dict[int, Use] = field(default_factory=dict)
     writes: list[Touch] = field(default_factory=list)
     reads: list[Touch] = field(default_factory=list)
-    made: Use | None = field(default=None, init=False)
-    by_kernels: frozenset[int] = field(default=frozenset(), init=False)
-    lent: frozenset[int] = field(default=frozenset(), init=False)
-    filled_by: tuple[Copy, ...] = field(default=(), init=False)
-    read_by: tuple[Copy, ...] = field(default=(), init=False)
-    is_host: bool = field(default=False, init=False)
-    left_out: bool = field(default=False, init=False)
-    by_index: bool = field(default=False, init=False)
-    on_host: bool = field(default=False, init=False)
-    image: torch.Tensor | None = field(default=None, init=False)
-    out: bool = field(default=False, init=False)
+    made: Use | None = None
+    lent: frozenset[int] = frozenset()
+    filled_by: tuple[Copy, ...] = ()
+    read_by: tuple[Copy, ...] = ()
+    is_host: bool = False
+    left_out: bool = False
+    by_index: bool = False
+    on_host: bool = False
+    image: torch.Tensor | None = None
+    out: bool = False
 
 
 class Blocks:

@@ -117,9 +117,12 @@ class Lifetimes:
         use = Use(*call.now(self.fences))
         number = call.lane.number
         for block in (*call.read_in(self.blocks), *map(self.blocks.of, call.writes)):
-            block.uses[number] = use
-            if not (call.is_async_copy or number in block.by_kernels):
-                block.by_kernels |= {number}
+            if call.is_async_copy:
+                known = block.uses.get(number)
+                by_kernel = known is not None and known.by_kernel
+                block.uses[number] = Use(use.lane, use.count, use.moment, by_kernel=by_kernel)
+            else:
+                block.uses[number] = use
         for tensor, block in zip(call.made, call.made_in(self.blocks), strict=True):
             if block.made is None:
                 block.made = use
@@ -292,7 +295,7 @@ class Lifetimes:
         home = block.made.lane
         for number, use in block.uses.items():
             # The host's allocator waits for the copies from and to its memory.
-            is_kept = block.is_host and number not in block.by_kernels
+            is_kept = block.is_host and not use.by_kernel
             if use.lane is home or is_kept or number in block.lent:
                 continue
             if not self.fences.ordered(use.epoch, home):

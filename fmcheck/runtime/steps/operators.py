@@ -35,7 +35,7 @@ class Operator:
     the host `waits` for what its result hangs on. `unknown` says why a call cannot be told of, ""
     if it can. One that is not `of_torch` may leave out any of what it is given, and run code in
     Python. One that is `composite` consists of others, and has no code of its own. `step` is what
-    it is to a step. One that `only_shows` touches no element and waits for none.
+    it is to a step. One that `only_shows` touches no element and waits for none; `call` makes it.
     """
 
     func: Any
@@ -53,8 +53,12 @@ class Operator:
     composite: bool = False
     step: Callable[..., Any] | None = None
     only_shows: bool = field(init=False)
+    call: Any = field(init=False)
 
     def __post_init__(self) -> None:
+        # A call in Python less, unless a kind of operators does more there.
+        is_plain = type(self.func) is torch._ops.OpOverload
+        self.call = self.func._op if is_plain else self.func
         self.only_shows = self.is_view and not self.waits and not self.unknown
 
 

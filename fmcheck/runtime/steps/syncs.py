@@ -150,6 +150,8 @@ class StepMode(OperatorMode):
     def run(self, operator: Operator, args: Any, kwargs: Any) -> Any:
         """Makes a call of an operator and says what it did."""
         result = called(operator, args, kwargs)
+        if operator.step is _view and not homes.elsewhere:
+            return result
         if not (modes_on() and is_traced()):
             try:
                 self._tell(operator, args, kwargs, result)
@@ -177,16 +179,8 @@ class StepMode(OperatorMode):
 
     def _derive(self, args: Any, result: Any) -> None:
         """Notes whose memory an operation made, by what it made it from."""
-        given = list(tensors_in(args))
-        if not given:
-            return
-        if type(result) is torch.Tensor:
-            if result is not given[0]:
-                homes.derive(result, given, self._home)
-            return
-        for one in tensors_in([result]):
-            if one is not given[0]:
-                homes.derive(one, given, self._home)
+        for one in (result,) if type(result) is torch.Tensor else tensors_in([result]):
+            homes.derive(one, args, self._home)
 
     def waits(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         """The host has to know values to go on."""
@@ -285,9 +279,7 @@ class StepMode(OperatorMode):
         What goes to the other side is handed on as another tensor: the one that stayed stays.
         """
         device = _device_of(name, args, kwargs)
-        if result is not tensor or tensor.device.type != "cpu" or device is None:
-            return result
-        if self._homes.tensors_tell:
+        if tensor.device.type != "cpu" or device is None or self._homes.tensors_tell:
             return result
         home, goes = self._home(tensor), self._asked_to(name, device)
         if not _crosses(home, goes):
@@ -409,8 +401,11 @@ def watch_methods(mode_of_thread: Callable[[], StepMode | None]) -> Undo:
                 result = original(tensor, *args, **kwargs)
             finally:
                 _here.is_inside = False
-            if result is tensor and sys._getframe(1).f_code.co_filename.startswith(_TORCH):
-                return result  # torch knows some tensors by the objects that they are
+            if name != "tolist":
+                if result is not tensor:
+                    return result  # a copy, by an operator that was seen
+                if sys._getframe(1).f_code.co_filename.startswith(_TORCH):
+                    return result  # torch knows some tensors by the objects that they are
             if is_traced():
                 return result
             try:

@@ -65,14 +65,14 @@ def is_ours(mode: Any) -> bool:
 
 def called(operator: Operator, args: Any, kwargs: Any) -> Any:
     """Makes a call that torch handed to a mode."""
-    func = operator.func
+    call = operator.call
     try:
-        return func(*args, **kwargs) if kwargs else func(*args)
+        return call(*args, **kwargs) if kwargs else call(*args)
     except RuntimeError:
-        tensors = _numbers_made_tensors(func, args)
+        tensors = _numbers_made_tensors(operator.func, args)
         if tensors is None:
             raise
-    return func(*tensors, **kwargs)
+    return call(*tensors, **kwargs)
 
 
 def _numbers_made_tensors(func: Any, args: Any) -> list[Any] | None:
