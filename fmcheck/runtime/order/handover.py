@@ -11,7 +11,7 @@ from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from fmcheck.runtime.order.blocks import Block, Blocks, Touch
+from fmcheck.runtime.order.blocks import Block, Blocks, Touch, span
 from fmcheck.runtime.order.extents import (
     PARTLY,
     READS,
@@ -219,12 +219,9 @@ class Handover:
 
 
 def _touch(tensor: torch.Tensor, lane: Lane, count: int, moment: int, is_copy: bool) -> Touch:
-    low = tensor.data_ptr()
     if tensor.is_contiguous():
+        low = tensor.data_ptr()
         return Touch(lane, count, moment, low, low + tensor.nbytes, None, is_copy)
-    shape, strides, itemsize = tensor.shape, tensor.stride(), tensor.itemsize
-    if not tensor.numel():
-        return Touch(lane, count, moment, low, low, None, is_copy)
-    reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-    extent = Strided(low, shape, strides, itemsize)
-    return Touch(lane, count, moment, low, low + (reach + 1) * itemsize, extent, is_copy)
+    low, high = span(tensor)
+    extent = Strided(low, tensor.shape, tensor.stride(), tensor.itemsize)
+    return Touch(lane, count, moment, low, high, extent, is_copy)

@@ -17,6 +17,7 @@ from fmcheck.runtime.order.blocks import Block, Copy, Use, content, holds, span
 from fmcheck.runtime.order.too_soon import TooSoon
 from fmcheck.runtime.steps import homes
 from fmcheck.runtime.steps.homes import Home, Homes
+from fmcheck.runtime.steps.operators import COPIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 # They say that the host has the memory, and do not look at what is in it.
 _NO_READS = frozenset({"cpu"})
-_COPIES = frozenset({"copy_", "_to_copy"})
 _UNCERTAIN = (Home.UNKNOWN, Home.EITHER)
 # Copies of one block that are kept in mind, each way.
 _KEPT_COPIES = 16
@@ -216,7 +216,7 @@ class Lifetimes:
         # The host waits for the current stream where it reads memory of the device, and a copy
         # reads when its stream gets there.
         is_certain = copy.known if call.host else copy.sure
-        waits = not is_certain or call.name in _COPIES
+        waits = not is_certain or call.name in COPIES
         return waits and self.fences.ordered(copy.use.epoch, call.lane)
 
     def _is_shown(self) -> bool:

@@ -26,8 +26,8 @@ from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.core.unfollowed import is_here
 from fmcheck.runtime.order import virtual
 from fmcheck.runtime.steps import syncs
-from fmcheck.runtime.steps.homes import FactoryMode, listen, passes_on
-from fmcheck.runtime.steps.operators import Operator
+from fmcheck.runtime.steps.homes import FactoryMode, listen, passes_on, tensors_in
+from fmcheck.runtime.steps.operators import COPIES, Operator
 from fmcheck.runtime.steps.torch_modes import (
     OperatorMode,
     called,
@@ -58,7 +58,6 @@ HOST_READS = (
 )
 #: What the closing section calls the checks that hear of operators.
 CHECK = "following operators on streams (FR401 to FR404)"
-_COPIES = frozenset({"copy_", "_to_copy"})
 
 
 @dataclass(eq=False, slots=True)
@@ -87,7 +86,7 @@ class Call:
     _now: tuple[Lane, int, int] | None = None
 
     def __post_init__(self) -> None:
-        if self.plan.name in _COPIES:
+        if self.plan.name in COPIES:
             place = 2 if self.plan.name == "copy_" else len(self.args)
             self.is_async_copy = bool(_argument(self, place, "non_blocking"))
 
@@ -263,7 +262,7 @@ class Ops:
         reads, writes = _tensors(plan.reads, args, kwargs), _tensors(plan.writes, args, kwargs)
         if not (all(map(has_memory, reads)) and all(map(has_memory, writes))):
             self.tally.untrack("operators", _NO_MEMORY)
-            if plan.name in _COPIES:  # judged by both of its ends
+            if plan.name in COPIES:  # judged by both of its ends
                 return None
             reads, writes = list(filter(has_memory, reads)), list(filter(has_memory, writes))
         by_host = plan.name == "_local_scalar_dense"
@@ -446,9 +445,7 @@ def _tensors(places: tuple[tuple[int, str], ...], args: Any, kwargs: Any) -> lis
 def _made(result: Any) -> list[torch.Tensor]:
     if isinstance(result, torch.Tensor):
         return [result] if has_memory(result) else []
-    if isinstance(result, (list, tuple)):
-        return [one for one in result if isinstance(one, torch.Tensor) and has_memory(one)]
-    return []
+    return [*filter(has_memory, tensors_in([result]))]
 
 
 def _argument(call: Call, position: int, name: str) -> Any:

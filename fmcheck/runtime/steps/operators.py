@@ -13,6 +13,9 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: Operators that copy from one place to another, and the kinds of an index that is a mask.
+COPIES = frozenset({"copy_", "_to_copy"})
+MASKS = (torch.bool, torch.uint8)
 #: The place of a tensor argument of a call: its position, and its name.
 Place = tuple[int, str]
 

@@ -17,7 +17,7 @@ from torch._C import _len_torch_dispatch_stack as modes_on
 
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.patches import patch
-from fmcheck.runtime.steps import homes
+from fmcheck.runtime.steps import homes, operators
 from fmcheck.runtime.steps.homes import FROM_VALUES, Home, tensors_in
 from fmcheck.runtime.steps.torch_modes import (
     OperatorMode,
@@ -54,8 +54,6 @@ _WAITS = {
     "is_nonzero": "bool",
 }
 _BY_MASK = frozenset({"index", "index_put", "index_put_"})
-_MASKS = (torch.bool, torch.uint8)
-_COPIES = frozenset({"_to_copy", "copy_"})
 # Neither compute nor copy on a device: they allocate, name or read what is there.
 _NO_LAUNCH = frozenset(
     {
@@ -193,7 +191,7 @@ class StepMode(OperatorMode):
 
         A mask to which one value is assigned picks nothing.
         """
-        masks = [one for one in args[1] if one is not None and one.dtype in _MASKS]
+        masks = [one for one in args[1] if one is not None and one.dtype in operators.MASKS]
         fills = operator.name != "index" and args[2].numel() == 1
         if masks and not fills:
             self._told("mask", args[0] if self._is_free(args[0]) else masks[0])
@@ -356,7 +354,7 @@ def _kind_of(operator: Operator) -> Callable[..., Any]:
         return StepMode.waits
     if name in _BY_MASK:
         return StepMode.indexes
-    if name in _COPIES:
+    if name in operators.COPIES:
         return StepMode.copies
     if str(operator.func) == "aten.repeat_interleave.Tensor":
         return StepMode.repeats

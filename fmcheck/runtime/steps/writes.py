@@ -20,6 +20,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from fmcheck.runtime.core.patches import patch
+from fmcheck.runtime.steps.operators import MASKS
 from fmcheck.runtime.steps.torch_modes import (
     OperatorMode,
     called,
@@ -62,7 +63,7 @@ def _by_place(hit: torch.Tensor, index: torch.Tensor, *_: Any, **__: Any) -> Non
 
 def _by_indices(hit: torch.Tensor, indices: Any, *_: Any, **__: Any) -> None:
     given = [(at, one) for at, one in enumerate(indices) if one is not None]
-    masks = [one for _, one in given if one.dtype in (torch.bool, torch.uint8)]
+    masks = [one for _, one in given if one.dtype in MASKS]
     if masks and len(given) == 1:  # without the places that it means, for which a device waits
         ((at, mask),) = given
         behind = hit.dim() - at - mask.dim()
