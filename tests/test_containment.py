@@ -509,7 +509,8 @@ def composite() -> list[float]:
 
 
 @pytest.mark.parametrize(
-    "broken", ["fmcheck.runtime.order.ops.decomposes", "fmcheck.runtime.steps.operators._operator"]
+    "broken",
+    ["fmcheck.runtime.steps.torch_modes.decomposes", "fmcheck.runtime.steps.operators._operator"],
 )
 def test_an_operator_that_cannot_be_read_is_made_as_it_is(
     watch: Watch, monkeypatch: pytest.MonkeyPatch, broken: str

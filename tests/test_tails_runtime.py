@@ -345,6 +345,12 @@ def test_a_head_that_is_what_the_batch_brought_is_right(watch: Watch) -> None:
     assert found(watch) == {}
 
 
+def test_a_head_is_held_against_the_values_of_a_lazily_negated_source(watch: Watch) -> None:
+    Runner().run(Step(rows=torch._neg_view(torch.tensor([-4, -4]))))
+    assert found(watch) == {}
+    assert watch.coverage().incomplete == ()
+
+
 def test_the_mapping_of_the_sink_row_must_stay_zero(watch: Watch) -> None:
     runner = Runner()
     runner.mapping[0, 2] = 13

@@ -13,6 +13,8 @@ import torch
 
 from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.steps import capturing
+from fmcheck.runtime.steps.homes import tensors_in
+from fmcheck.runtime.steps.operators import COPIES, MASKS
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
@@ -24,8 +26,6 @@ if TYPE_CHECKING:
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _BY_INDEX = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
-_MASKS = (torch.bool, torch.uint8)
-_COPIES = frozenset({"_to_copy", "copy_"})
 
 
 class DeviceOps:
@@ -63,7 +63,7 @@ class DeviceOps:
         with unfollowed():
             self.handover.before(call)
         result = function()
-        made = [] if call.writes else _tensors(result)
+        made = [] if call.writes else [*tensors_in([result])]
         call.made = self._there(made)
         with unfollowed():
             self.handover.after(call)
@@ -79,7 +79,7 @@ class DeviceOps:
         """Tells whether the host waits for the current stream in a call; if in doubt, it does."""
         if call.plan.waits and call.kwargs.get("output_size") is None:
             return True
-        if call.name in _COPIES:
+        if call.name in COPIES:
             ends = [*given, *made]
             on_host = [one for one in ends if not self._is_there(one)]
             if not on_host or len(on_host) == len(ends):
@@ -88,7 +88,7 @@ class DeviceOps:
             return not (call.is_async_copy and all(_is_pinned(one) for one in on_host))
         if call.name in _BY_INDEX:
             picks = [one for one in call.args[1] if one is not None]
-            if any(one.dtype in _MASKS for one in picks):
+            if any(one.dtype in MASKS for one in picks):
                 return True
         # An index or a value on the host is uploaded first; a number is not.
         return any(one.dim() and not self._is_there(one) for one in given)
@@ -99,8 +99,3 @@ class DeviceOps:
 
 def _is_pinned(tensor: torch.Tensor) -> bool:
     return tensor.device.type != "cpu" or tensor.is_pinned()
-
-
-def _tensors(result: Any) -> list[torch.Tensor]:
-    several = result if isinstance(result, (list, tuple)) else (result,)
-    return [one for one in several if isinstance(one, torch.Tensor)]

@@ -16,7 +16,7 @@ from fmcheck.runtime.graphs.demands import SINK, Demand
 from fmcheck.runtime.graphs.device_tails import DeviceTail, Record
 from fmcheck.runtime.graphs.tails import BY_FILL, BY_NOBODY, Found, HostTail, Tail, can_be_followed
 from fmcheck.runtime.relay.relay_tensor import plain
-from fmcheck.runtime.steps.writes import UNSEEN, Trace, follow, leave
+from fmcheck.runtime.steps.writes import UNSEEN, Trace, follow, leave, region_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -415,6 +415,5 @@ def _reaches(source: torch.Tensor, target: torch.Tensor, dim: int, start: int) -
         return False
     if dim:
         return True
-    last = sum((n - 1) * s for n, s in zip(source.shape, source.stride(), strict=True))
-    end = source.data_ptr() + last * source.element_size()
-    return end >= target.data_ptr() + start * target.stride(0) * target.element_size()
+    tail = region_of(target).start + start * target.stride(0) * target.element_size()
+    return region_of(source).end > tail

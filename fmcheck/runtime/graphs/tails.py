@@ -17,7 +17,7 @@ import torch
 
 from fmcheck.contract import COMPARISONS
 from fmcheck.runtime.steps import capturing
-from fmcheck.runtime.steps.writes import address_of, unheard
+from fmcheck.runtime.steps.writes import region_of
 
 if TYPE_CHECKING:
     from collections.abc import MutableMapping
@@ -98,9 +98,14 @@ def can_be_followed(tensor: torch.Tensor) -> bool:
     """Tells whether a tail can be copied now: not into a graph, not where there is no memory."""
     if tensor.layout is not torch.strided or tensor.element_size() not in _SAME_WIDTH:
         return False
-    return tensor.device.type == "cpu" or not (
-        tensor.device.type == "meta" or capturing.on(tensor.device)
-    )
+    if tensor.device.type == "cpu":
+        return _lies_as_it_is(tensor)
+    return not (tensor.device.type == "meta" or capturing.on(tensor.device))
+
+
+def _lies_as_it_is(tensor: torch.Tensor) -> bool:
+    """Tells whether a tensor's memory holds its values, and not what they are the opposite of."""
+    return not (tensor.is_conj() or tensor.is_neg())
 
 
 class HostTail:
@@ -153,10 +158,9 @@ class HostTail:
 
     def judge_head(self, source: torch.Tensor) -> Found | None:
         """Compares what lies before the tail with where it was copied from."""
-        brought = source.detach()
-        if brought.dtype.is_floating_point or brought.dtype is torch.bool:
-            brought = bits_of(brought)
-        head, values = self._along(self._array)[: self.start], array_of(brought)
+        if not _lies_as_it_is(source):
+            return None
+        head, values = self._along(self._array)[: self.start], array_of(source)
         if values.shape != head.shape:
             return None
         bad = head != values
@@ -208,16 +212,18 @@ def array_of(tensor: torch.Tensor) -> npt.NDArray[Any]:
 
     Not by `numpy()`, after which torch would not let the engine resize the tensor.
     """
-    with unheard():
-        bits = bits_of(tensor)
-    item = bits.element_size()
-    reach = sum((n - 1) * stride for n, stride in zip(bits.shape, bits.stride(), strict=True))
+    return _array_at(*region_of(tensor)[:5])
+
+
+@functools.lru_cache(256)  # inputs lie where they lay in the last fill
+def _array_at(
+    start: int, shape: tuple[int, ...], strides: tuple[int, ...], item: int, end: int
+) -> npt.NDArray[Any]:
     kind = np.dtype(f"i{item}")
-    if not bits.numel():
-        return np.empty(tuple(bits.shape), kind)
-    memory: Any = (ctypes.c_char * ((reach + 1) * item)).from_address(address_of(bits))
-    strides = tuple(stride * item for stride in bits.stride())
-    return np.ndarray(tuple(bits.shape), kind, memory, strides=strides)
+    if 0 in shape:
+        return np.empty(shape, kind)
+    memory: Any = (ctypes.c_char * (end - start)).from_address(start)
+    return np.ndarray(shape, kind, memory, strides=strides)
 
 
 def _found(

@@ -1,7 +1,7 @@
 """Blocks: pieces of memory that lanes share, as far as torch's operators touch them.
 
-Each knows which lane it was allocated on, which lanes used it last, and the asynchronous copies
-that read or fill it. Whose memory it is, `homes` knows.
+Each knows which lane it was allocated on, which lanes used it last, the last accesses and what they
+reached, and the asynchronous copies that read or fill it. Whose memory it is, `homes` knows.
 """
 
 from __future__ import annotations
@@ -11,27 +11,80 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.runtime.core.clocks import Epoch
+from fmcheck.runtime.order.extents import Picked, Some, Strided, meet, meets_range
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     import torch
 
-    from fmcheck.runtime.core.clocks import Epoch
+    from fmcheck.runtime.order.extents import Extent
     from fmcheck.runtime.order.fences import Lane
 
 #: Bytes of a copy's source that are kept, to see whether somebody wrote it out of torch's sight.
 KEPT_BYTES = 1 << 16
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
-    """One touch of a block: bytes [low, high), by which lane, when and where."""
+@dataclass(eq=False, slots=True)  # frozen, it would take four times as long to make
+class Touch:
+    """One access of a storage: bytes [low, high), of which `extent` tells some, None all.
+
+    `is_copy` tells of a copy that the host does not wait for: what the host does beside it is
+    judged elsewhere. `is_loose` tells that it may leave out any of them.
+    """
 
     lane: Lane
-    epoch: Epoch
+    count: int
     moment: int
     low: int
     high: int
+    extent: Extent | None
+    is_copy: bool
+    is_loose: bool = False
+
+    def meets(self, other: Touch) -> bool | None:
+        """Tells whether both reach some byte; None where there is no telling."""
+        if self.low >= other.high or other.low >= self.high:
+            return False
+        if self.extent is None and other.extent is None:
+            return True
+        if self.extent is not None and other.extent is not None:
+            return meet(self.extent, other.extent)
+        whole, part = (self, other) if self.extent is None else (other, self)
+        assert part.extent is not None
+        covers = whole.low <= part.low and part.high <= whole.high
+        if isinstance(part.extent, Some):
+            return True if covers and not whole.is_loose else None
+        if covers and isinstance(part.extent, Strided):
+            return True
+        found = meets_range(part.extent, whole.low, whole.high)
+        return None if found and whole.is_loose and isinstance(part.extent, Picked) else found
+
+    def covers(self, other: Touch) -> bool:
+        """Tells whether this reaches all that another did."""
+        is_whole = self.extent is None and not self.is_loose
+        return is_whole and self.low <= other.low and other.high <= self.high
+
+
+@dataclass(eq=False, slots=True)
+class Use:
+    """One touch of a block: bytes [low, high), by which lane, when and where.
+
+    It is `by_kernel` where the lane has done more to the block than asynchronous copies.
+    """
+
+    lane: Lane
+    count: int
+    moment: int
+    low: int = 0
+    high: int = 0
+    by_kernel: bool = True
+
+    @property
+    def epoch(self) -> Epoch:
+        """The touch as others' clocks know it."""
+        return Epoch(self.lane.number, self.count)
 
     def meets(self, low: int, high: int) -> bool:
         """Tells whether it reaches into a range of bytes."""
@@ -57,43 +110,53 @@ class Copy:
 class Block:
     """What is known of one storage. `made` is its allocation by an operator, None for any other.
 
-    It `is_host` where the last asynchronous copy found it to be the host's.
+    It `is_host` where the last asynchronous copy found it to be the host's. What is `on_host` only
+    copies touch in a stream's order: all else the host does itself, at once. `left_out` is what
+    others follow. Where writes are delayed, `image` is what its last write in place went over,
+    `out` tells that everybody sees that write; memory written `by_index` is shown as it is.
     """
 
     storage: weakref.ref[Any]
-    is_host: bool = False
-    made: Use | None = None
+    device: torch.device
     uses: dict[int, Use] = field(default_factory=dict)
-    by_kernels: set[int] = field(default_factory=set)
-    lent: set[int] = field(default_factory=set)
-    fills: list[Copy] = field(default_factory=list)
-    reads: list[Copy] = field(default_factory=list)
+    writes: list[Touch] = field(default_factory=list)
+    reads: list[Touch] = field(default_factory=list)
+    made: Use | None = None
+    lent: frozenset[int] = frozenset()
+    filled_by: tuple[Copy, ...] = ()
+    read_by: tuple[Copy, ...] = ()
+    is_host: bool = False
+    left_out: bool = False
+    by_index: bool = False
+    on_host: bool = False
+    image: torch.Tensor | None = None
+    out: bool = False
 
 
 class Blocks:
     """All blocks that were seen and still live; `freed` is told of the end of each."""
 
-    def __init__(self, freed: Callable[[Block], None]) -> None:
-        self._freed = freed
+    def __init__(self) -> None:
+        self.freed: Callable[[Block], None] | None = None
         self._known: dict[int, Block] = {}
 
     def of(self, tensor: torch.Tensor) -> Block:
         """Returns the block that a tensor lies in."""
         storage = tensor.untyped_storage()
+        return self._known.get(storage._cdata) or self._begin(storage, tensor.device)
+
+    def _begin(self, storage: torch.UntypedStorage, device: torch.device) -> Block:
         key: int = storage._cdata
-        known = self._known.get(key)
-        if known is None:
-            gone = weakref.ref(storage, lambda _: self._end(key))
-            known = self._known[key] = Block(gone)
-        return known
+        made = self._known[key] = Block(weakref.ref(storage, lambda _: self._end(key)), device)
+        return made
 
     def __iter__(self) -> Iterator[Block]:
         return iter(list(self._known.values()))
 
     def _end(self, key: int) -> None:
         block = self._known.pop(key, None)
-        if block is not None:
-            self._freed(block)
+        if block is not None and self.freed is not None:
+            self.freed(block)
 
 
 def span(tensor: torch.Tensor) -> tuple[int, int]:

@@ -28,8 +28,9 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
+    from fmcheck.runtime.order.blocks import Block
     from fmcheck.runtime.order.fences import Fences, Lane
-    from fmcheck.runtime.order.handover import Handover, Memory
+    from fmcheck.runtime.order.handover import Handover
     from fmcheck.runtime.order.ops import Call
     from fmcheck.runtime.relay.buffer import RelayBuffer
 
@@ -133,7 +134,7 @@ class Delay:
 
     def _writer(self, call: Call) -> Lane:
         """Returns the lane that writes: the host's own memory it writes at once."""
-        on_host = all(self.handover.memory_of(one).on_host for one in call.writes)
+        on_host = all(self.handover.blocks.of(one).on_host for one in call.writes)
         return self.fences.host if on_host and not call.is_async_copy else call.lane
 
     def _keep(self, tensor: torch.Tensor) -> None:
@@ -142,7 +143,7 @@ class Delay:
         if relay is not None:
             relay.before = relay.base.clone()
             return
-        memory = self.handover.memory_of(tensor)
+        memory = self.handover.blocks.of(tensor)
         if _is_left(memory) or not memory.writes or tensor.untyped_storage().nbytes() > _LARGE:
             memory.image = None
         else:
@@ -170,7 +171,7 @@ class Delay:
         return self._coin is not None and self._coin.random() < 0.5
 
     def _as_memory(self, tensor: torch.Tensor, lane: Lane) -> Iterator[Callable[[], object]]:
-        memory = self.handover.memory_of(tensor)
+        memory = self.handover.blocks.of(tensor)
         if _is_left(memory) or memory.out or not self.handover.is_late(memory, tensor, lane):
             return
         memory.out = self._is_out()
@@ -185,7 +186,7 @@ class Delay:
         yield lambda: shown.copy_(now)
 
 
-def _is_left(memory: Memory) -> bool:
+def _is_left(memory: Block) -> bool:
     """Tells whether memory is shown as it is: its rows go ways that one image would hide."""
     return memory.left_out or memory.by_index
 

@@ -7,11 +7,11 @@ or those that an index picked. Where that cannot be told, nothing is reported an
 
 from __future__ import annotations
 
-import weakref
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from pathlib import PurePath
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
+from fmcheck.runtime.order.blocks import Block, Blocks, Touch, span
 from fmcheck.runtime.order.extents import (
     PARTLY,
     READS,
@@ -20,8 +20,6 @@ from fmcheck.runtime.order.extents import (
     Some,
     Strided,
     is_certain,
-    meet,
-    meets_range,
     picked,
 )
 from fmcheck.runtime.order.races import Party, race
@@ -30,7 +28,6 @@ if TYPE_CHECKING:
     import torch
 
     from fmcheck.finding import Site
-    from fmcheck.runtime.order.extents import Extent
     from fmcheck.runtime.order.fences import Fences, Lane
     from fmcheck.runtime.order.ops import Call
 
@@ -41,67 +38,6 @@ _MASKED = "an index writes what was gathered before, of which the reader may use
 _EVICTED = f"more than {_REMEMBERED} accesses of one tensor are not remembered"
 
 
-@dataclass(eq=False, slots=True)  # frozen, it would take four times as long to make
-class Touch:
-    """One access of a storage: bytes [low, high), of which `extent` tells some, None all.
-
-    `is_copy` tells of a copy that the host does not wait for: what the host does beside it is
-    judged elsewhere. `is_loose` tells that it may leave out any of them.
-    """
-
-    lane: Lane
-    count: int
-    moment: int
-    low: int
-    high: int
-    extent: Extent | None
-    is_copy: bool
-    is_loose: bool = False
-
-    def meets(self, other: Touch) -> bool | None:
-        """Tells whether both reach some byte; None where there is no telling."""
-        if self.low >= other.high or other.low >= self.high:
-            return False
-        if self.extent is None and other.extent is None:
-            return True
-        if self.extent is not None and other.extent is not None:
-            return meet(self.extent, other.extent)
-        whole, part = (self, other) if self.extent is None else (other, self)
-        assert part.extent is not None
-        covers = whole.low <= part.low and part.high <= whole.high
-        if isinstance(part.extent, Some):
-            return True if covers and not whole.is_loose else None
-        if covers and isinstance(part.extent, Strided):
-            return True
-        found = meets_range(part.extent, whole.low, whole.high)
-        return None if found and whole.is_loose and isinstance(part.extent, Picked) else found
-
-    def covers(self, other: Touch) -> bool:
-        """Tells whether this reaches all that another did."""
-        is_whole = self.extent is None and not self.is_loose
-        return is_whole and self.low <= other.low and other.high <= self.high
-
-
-@dataclass(eq=False, slots=True)
-class Memory:
-    """What is known of one storage. `left_out` is what others follow.
-
-    Where writes are delayed, `image` is what its last write in place went over, `out` tells that
-    everybody sees that write; memory that is written `by_index` is shown as it is. What is
-    `on_host` only copies touch in a stream's order: all else the host does itself, at once.
-    """
-
-    storage: weakref.ref[Any]
-    device: torch.device
-    writes: list[Touch] = field(default_factory=list)
-    reads: list[Touch] = field(default_factory=list)
-    left_out: bool = False
-    by_index: bool = False
-    on_host: bool = False
-    image: torch.Tensor | None = None
-    out: bool = False
-
-
 class Handover:
     """Listens to operators, and judges what they touch."""
 
@@ -109,13 +45,13 @@ class Handover:
 
     def __init__(self, fences: Fences) -> None:
         self.fences = fences
-        self._memory: dict[int, Memory] = {}
+        self.blocks = Blocks()
         # A fence that is missing lets every tensor of a step race: one report for all of them.
         self._told: dict[tuple[str, str, str, int], tuple[str, str, Site]] = {}
 
     def leave_out(self, tensor: torch.Tensor) -> None:
         """A tensor's memory is followed by other means, or not at all."""
-        self.memory_of(tensor).left_out = True
+        self.blocks.of(tensor).left_out = True
 
     def before(self, call: Call) -> None:
         """The host has launched the call, and has waited for what it is about to read itself."""
@@ -127,45 +63,42 @@ class Handover:
     def begin_test(self) -> None:
         """Tells each gap again, and holds nothing against what comes."""
         self._told.clear()
-        for memory in list(self._memory.values()):
-            memory.writes.clear()
-            memory.reads.clear()
-            memory.by_index = memory.on_host = False
+        for block in self.blocks:
+            block.writes.clear()
+            block.reads.clear()
+            block.by_index = block.on_host = False
 
-    def is_late(self, memory: Memory, tensor: torch.Tensor, lane: Lane) -> bool:
+    def is_late(self, block: Block, tensor: torch.Tensor, lane: Lane) -> bool:
         """Tells whether a lane may miss a write to what a tensor shows."""
         touch = _touch(tensor, lane, 0, 0, is_copy=False)
-        return any(self._clash(early, touch) for early in memory.writes)
+        return any(self._clash(early, touch) for early in block.writes)
 
     def after(self, call: Call) -> None:
         """Judges the accesses of a call."""
-        fences = self.fences
-        lane = fences.host if call.host else call.lane
-        moment = fences.tally.moments.on(lane.name, call.site(fences.tally.sites))
-        now = lane, fences.time(lane), moment
-        for tensor in call.reads:
-            memory = self.memory_of(tensor)
-            if not memory.left_out:
-                late = self._touch(memory, tensor, now, call)
-                if call.plan.name in READS and tensor is call.args[0]:
-                    late.extent = picked(READS, call.name, call.args)
-                late.is_loose = not call.plan.of_torch or call.plan.name in PARTLY
-                self._read(memory, late)
+        now, plan = call.now(self.fences), call.plan
+        is_loose = not plan.of_torch or plan.name in PARTLY
+        picks = plan.name in READS
+        for tensor, block in zip(call.reads, call.read_in(self.blocks), strict=True):
+            if not block.left_out:
+                late = self._touch(block, tensor, now, call)
+                if picks and tensor is call.args[0]:
+                    late.extent = picked(READS, plan.name, call.args)
+                late.is_loose = is_loose
+                self._read(block, late)
         for tensor in call.writes:
-            memory = self.memory_of(tensor)
-            if not memory.left_out:
-                late = self._touch(memory, tensor, now, call)
-                if call.plan.name not in WRITES or self._picks(memory, late, call):
-                    self._write(memory, late)
-        if call.plan.fills:
-            for tensor in call.made:
-                memory = self.memory_of(tensor)
-                if not memory.left_out:
-                    self._write(memory, self._touch(memory, tensor, now, call))
+            block = self.blocks.of(tensor)
+            if not block.left_out:
+                late = self._touch(block, tensor, now, call)
+                if plan.name not in WRITES or self._picks(block, late, call):
+                    self._write(block, late)
+        if plan.fills:
+            for tensor, block in zip(call.made, call.made_in(self.blocks), strict=True):
+                if not block.left_out:
+                    self._write(block, self._touch(block, tensor, now, call))
 
-    def _picks(self, memory: Memory, late: Touch, call: Call) -> bool:
+    def _picks(self, block: Block, late: Touch, call: Call) -> bool:
         """Lets a touch be what an index picks; tells whether that is anything for certain."""
-        memory.by_index = True
+        block.by_index = True
         late.extent = picked(WRITES, call.name, call.args)
         if isinstance(late.extent, Some) and not is_certain(WRITES, call.name, call.args):
             self.fences.tally.untrack(
@@ -175,49 +108,37 @@ class Handover:
         return True
 
     def _touch(
-        self, memory: Memory, tensor: torch.Tensor, now: tuple[Lane, int, int], call: Call
+        self, block: Block, tensor: torch.Tensor, now: tuple[Lane, int, int], call: Call
     ) -> Touch:
-        lane, count, moment = now
-        if memory.on_host and not call.is_async_copy and lane is not self.fences.host:
-            lane = self.fences.host
-            count = self.fences.time(lane)
-            moment = self.fences.tally.moments.on(lane.name, call.site(self.fences.tally.sites))
-        return _touch(tensor, lane, count, moment, call.is_async_copy)
-
-    def memory_of(self, tensor: torch.Tensor) -> Memory:
-        """Returns what is known of a tensor's storage, for as long as that lives."""
-        storage = tensor.untyped_storage()
-        key: int = storage._cdata
-        known = self._memory.get(key)
-        if known is None:
-            gone = weakref.ref(storage, lambda _: self._memory.pop(key, None))
-            known = self._memory[key] = Memory(gone, tensor.device)
-        return known
+        host = self.fences.host
+        if block.on_host and not call.is_async_copy and now[0] is not host:
+            now = host, self.fences.time(host), call.moment_on(host)
+        return _touch(tensor, *now, call.is_async_copy)
 
     # --- judging ---
 
-    def _read(self, memory: Memory, late: Touch) -> None:
-        for early in memory.writes:
+    def _read(self, block: Block, late: Touch) -> None:
+        for early in block.writes:
             if early.lane is not late.lane and self._clash(early, late):
-                self._report("write-read", memory, early, late)
+                self._report("write-read", block, early, late)
                 break
-        self._remember(memory.reads, late)
+        self._remember(block.reads, late)
 
-    def _write(self, memory: Memory, late: Touch) -> None:
-        for early in memory.writes:
+    def _write(self, block: Block, late: Touch) -> None:
+        for early in block.writes:
             if early.lane is not late.lane and self._clash(early, late):
-                self._report("write-write", memory, early, late)
+                self._report("write-write", block, early, late)
                 break
-        for early in memory.reads:
+        for early in block.reads:
             if early.lane is late.lane:
                 continue
             if self._clash(early, late) and not self._may_be_masked(early, late):
-                self._report("read-write", memory, early, late)
+                self._report("read-write", block, early, late)
                 break
-        if late.extent is None and memory.writes:
-            memory.writes = [one for one in memory.writes if not late.covers(one)]
-        self._remember(memory.writes, late)
-        memory.out = False
+        if late.extent is None and block.writes:
+            block.writes = [one for one in block.writes if not late.covers(one)]
+        self._remember(block.writes, late)
+        block.out = False
 
     def _may_be_masked(self, early: Touch, late: Touch) -> bool:
         """Tells whether an index writes what one gathered before: that may be masked, as in tables.
@@ -264,7 +185,7 @@ class Handover:
             self.fences.tally.untrack("accesses", _UNCOMPARED)
         return bool(found)
 
-    def _report(self, kind: str, memory: Memory, early: Touch, late: Touch) -> None:
+    def _report(self, kind: str, block: Block, early: Touch, late: Touch) -> None:
         fences, tally = self.fences, self.fences.tally
         if tally.sites.is_showing():
             return
@@ -275,11 +196,11 @@ class Handover:
             verb, _, later = kind.partition("-")
             before = Party(verb, early.moment, early.lane)
             after = Party(later, late.moment, late.lane)
-            name = self._name(memory.writes[0].moment if memory.writes else early.moment)
+            name = self._name(block.writes[0].moment if block.writes else early.moment)
             first = fences.tell(early.lane, verb, early.moment, about=name)
             last = fences.tell(late.lane, later, late.moment, about=name, ordered=False)
             found = race(fences, kind, before, after, (first, last))
-            found = replace(found, buffer=name, device=str(memory.device))
+            found = replace(found, buffer=name, device=str(block.device))
             self._told[gap] = found.key
             tally.report(found)
 
@@ -298,12 +219,9 @@ class Handover:
 
 
 def _touch(tensor: torch.Tensor, lane: Lane, count: int, moment: int, is_copy: bool) -> Touch:
-    low = tensor.data_ptr()
     if tensor.is_contiguous():
+        low = tensor.data_ptr()
         return Touch(lane, count, moment, low, low + tensor.nbytes, None, is_copy)
-    shape, strides, itemsize = tensor.shape, tensor.stride(), tensor.itemsize
-    if not tensor.numel():
-        return Touch(lane, count, moment, low, low, None, is_copy)
-    reach = sum((n - 1) * s for n, s in zip(shape, strides, strict=True))
-    extent = Strided(low, shape, strides, itemsize)
-    return Touch(lane, count, moment, low, low + (reach + 1) * itemsize, extent, is_copy)
+    low, high = span(tensor)
+    extent = Strided(low, tensor.shape, tensor.stride(), tensor.itemsize)
+    return Touch(lane, count, moment, low, high, extent, is_copy)

@@ -13,10 +13,11 @@ import ctypes
 import random
 from typing import TYPE_CHECKING
 
-from fmcheck.runtime.order.blocks import Block, Blocks, Copy, Use, content, holds, span
+from fmcheck.runtime.order.blocks import Block, Copy, Use, content, holds, span
 from fmcheck.runtime.order.too_soon import TooSoon
 from fmcheck.runtime.steps import homes
 from fmcheck.runtime.steps.homes import Home, Homes
+from fmcheck.runtime.steps.operators import COPIES
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -29,7 +30,6 @@ if TYPE_CHECKING:
 
 # They say that the host has the memory, and do not look at what is in it.
 _NO_READS = frozenset({"cpu"})
-_COPIES = frozenset({"copy_", "_to_copy"})
 _UNCERTAIN = (Home.UNKNOWN, Home.EITHER)
 # Copies of one block that are kept in mind, each way.
 _KEPT_COPIES = 16
@@ -47,16 +47,16 @@ class Lifetimes:
     def __init__(
         self,
         fences: Fences,
+        handover: Handover,
         known: Homes | None = None,
-        handover: Handover | None = None,
         perturbs: bool = False,
     ) -> None:
         self.fences = fences
         self.tally = fences.tally
         self.homes = known or Homes()
-        self._handover = handover
         self._perturbs = perturbs
-        self.blocks = Blocks(self._freed)
+        self.blocks = handover.blocks
+        self.blocks.freed = self._freed
         self._coin = None if fences.seed is None else random.Random(fences.seed)
         self._told = TooSoon(fences)
         self._read_by_copies: set[Block] = set()
@@ -69,8 +69,7 @@ class Lifetimes:
         if self.fences.seed is not None:
             self._coin = random.Random(self.fences.seed)
         for block in self.blocks:
-            block.fills.clear()
-            block.reads.clear()
+            block.filled_by = block.read_by = ()
         self._read_by_copies.clear()
 
     # --- what the operators do ---
@@ -85,9 +84,11 @@ class Lifetimes:
             if call.name == "copy_":
                 self._blocks(call)
         if not (call.is_async_copy or (call.host and call.name in _NO_READS)):
-            for tensor in call.reads[:1] if call.host else call.reads:
-                if self._host_reads(call, tensor) and self._is_shown():
+            for tensor, block in zip(call.reads, call.read_in(self.blocks), strict=True):
+                if block.filled_by and self._host_reads(call, tensor, block) and self._is_shown():
                     return _poisoned(tensor)
+                if call.host:
+                    break
         return None
 
     def _looks(self, call: Call) -> None:
@@ -113,17 +114,16 @@ class Lifetimes:
         """Notes who used what."""
         if call.host:
             return
-        fences = self.fences
-        epoch = fences.now(call.lane)
-        moment = self.tally.moments.on(call.lane.name, call.site(self.tally.sites))
-        use = Use(call.lane, epoch, moment, 0, 0)
-        for tensor in (*call.reads, *call.writes):
-            block = self.blocks.of(tensor)
-            block.uses[call.lane.number] = use
-            if not call.is_async_copy:
-                block.by_kernels.add(call.lane.number)
-        for tensor in call.made:
-            block = self.blocks.of(tensor)
+        use = Use(*call.now(self.fences))
+        number = call.lane.number
+        for block in (*call.read_in(self.blocks), *map(self.blocks.of, call.writes)):
+            if call.is_async_copy:
+                known = block.uses.get(number)
+                by_kernel = known is not None and known.by_kernel
+                block.uses[number] = Use(use.lane, use.count, use.moment, by_kernel=by_kernel)
+            else:
+                block.uses[number] = use
+        for tensor, block in zip(call.made, call.made_in(self.blocks), strict=True):
             if block.made is None:
                 block.made = use
                 self._make(call, tensor)
@@ -171,35 +171,35 @@ class Lifetimes:
                 self._read_by_copies.add(block)
             if known:
                 self._is_on_host(tensor)
-            end = Use(use.lane, use.epoch, use.moment, low, high)
+            end = Use(use.lane, use.count, use.moment, low, high)
             before = b"" if is_target or doubtful else content(tensor)
-            kept = block.fills if is_target else block.reads
-            kept.append(Copy(end, known, homes.is_sure(tensor), doubtful, before))
+            copy = Copy(end, known, homes.is_sure(tensor), doubtful, before)
+            kept = (*(block.filled_by if is_target else block.read_by), copy)
             if len(kept) > _KEPT_COPIES:
                 self.tally.untrack("copies", f"more than {_KEPT_COPIES} of one tensor unwaited for")
-                del kept[0]
+                kept = kept[1:]
+            if is_target:
+                block.filled_by = kept
+            else:
+                block.read_by = kept
 
     def _is_on_host(self, tensor: torch.Tensor) -> None:
         """Host memory is touched by the host at once, whatever stream is current.
 
         A tensor that was made without a device is taken for that once it is copied as a host's is.
         """
-        if self._handover is not None:
-            memory = self._handover.memory_of(tensor)
-            if not memory.on_host:
-                memory.on_host = True
-                memory.writes = [one for one in memory.writes if one.is_copy]
-                memory.reads = [one for one in memory.reads if one.is_copy]
+        block = self.blocks.of(tensor)
+        if not block.on_host:
+            block.on_host = True
+            block.writes = [one for one in block.writes if one.is_copy]
+            block.reads = [one for one in block.reads if one.is_copy]
 
     # --- FR404 ---
 
-    def _host_reads(self, call: Call, tensor: torch.Tensor) -> bool:
+    def _host_reads(self, call: Call, tensor: torch.Tensor, block: Block) -> bool:
         """Judges a read, by the host's own hand or an operator; tells whether it came too early."""
-        block = self.blocks.of(tensor)
-        if not block.fills:
-            return False
         self._forget_done(block)
-        for copy in block.fills:
+        for copy in block.filled_by:
             if copy.use.meets(*span(tensor)) and not self._is_in_order(call, copy):
                 self._early_read(call, copy.use)
                 return True
@@ -216,7 +216,7 @@ class Lifetimes:
         # The host waits for the current stream where it reads memory of the device, and a copy
         # reads when its stream gets there.
         is_certain = copy.known if call.host else copy.sure
-        waits = not is_certain or call.name in _COPIES
+        waits = not is_certain or call.name in COPIES
         return waits and self.fences.ordered(copy.use.epoch, call.lane)
 
     def _is_shown(self) -> bool:
@@ -229,7 +229,7 @@ class Lifetimes:
         where = self._told.line(copy.moment)
         self._told.tell(
             "FR404",
-            Use(self.fences.host, copy.epoch, self._here(), 0, 0),
+            Use(self.fences.host, copy.count, self._here()),
             call.name,
             copy,
             "copy",
@@ -241,24 +241,24 @@ class Lifetimes:
 
     def _writes(self, call: Call, tensor: torch.Tensor) -> None:
         block = self.blocks.of(tensor)
-        if not block.reads:
+        if not block.read_by:
             return
         self._forget_done(block)
-        for copy in block.reads:
+        for copy in block.read_by:
             if not (copy.known and copy.use.meets(*span(tensor))):
                 continue
             if not (copy.doubtful and self.fences.ordered(copy.use.epoch, call.lane)):
-                block.reads.remove(copy)  # it is told of once
+                _no_longer(block, copy)  # it is told of once
                 self._overwritten(copy.use, call.name.rstrip("_"), self._here())
                 return
 
     def _compare(self, block: Block, moment: int) -> None:
         """Looks for what was written out of torch's sight, by NumPy say, since copies were made."""
         self._forget_done(block)
-        for copy in block.reads:
+        for copy in block.read_by:
             if copy.known and self._changed(block, copy):
                 self._overwritten(copy.use, "write seen", moment)
-                block.reads.remove(copy)
+                _no_longer(block, copy)
                 return
 
     def _changed(self, block: Block, copy: Copy) -> bool:
@@ -274,7 +274,7 @@ class Lifetimes:
         where = self._told.line(copy.moment)
         self._told.tell(
             "FR403",
-            Use(self.fences.host, copy.epoch, moment, 0, 0),
+            Use(self.fences.host, copy.count, moment),
             verb,
             copy,
             "copy",
@@ -295,7 +295,7 @@ class Lifetimes:
         home = block.made.lane
         for number, use in block.uses.items():
             # The host's allocator waits for the copies from and to its memory.
-            is_kept = block.is_host and number not in block.by_kernels
+            is_kept = block.is_host and not use.by_kernel
             if use.lane is home or is_kept or number in block.lent:
                 continue
             if not self.fences.ordered(use.epoch, home):
@@ -306,7 +306,7 @@ class Lifetimes:
         used, home = f"stream `{use.lane.name}`", f"stream `{lane.name}`"
         self._told.tell(
             "FR402",
-            Use(lane, use.epoch, self._here(), 0, 0),
+            Use(lane, use.count, self._here()),
             "free",
             use,
             "use",
@@ -322,27 +322,34 @@ class Lifetimes:
         """A fence: what copies read must be what it was when they were made."""
         if happened.what == "lend":
             self._told.lends = True
-            self.blocks.of(happened.about()).lent.add(happened.lane.number)
+            self.blocks.of(happened.about()).lent |= {happened.lane.number}
         elif happened.lane is self.fences.host and happened.after is not None:
             for block in list(self._read_by_copies):
-                for copy in [one for one in block.reads if self._is_done(one)]:
+                for copy in [one for one in block.read_by if self._is_done(one)]:
                     if copy.known and self._changed(block, copy):
                         self._overwritten(copy.use, "write seen", happened.moment)
-                    block.reads.remove(copy)
-                if not block.reads:
+                    _no_longer(block, copy)
+                if not block.read_by:
                     self._read_by_copies.discard(block)
 
     def _is_done(self, copy: Copy) -> bool:
         return self.fences.ordered(copy.use.epoch, self.fences.host)
 
     def _forget_done(self, block: Block) -> None:
-        for kept in (block.fills, block.reads):
-            kept[:] = [one for one in kept if not self._is_done(one)]
+        block.filled_by, block.read_by = (
+            tuple(one for one in kept if not self._is_done(one))
+            for kept in (block.filled_by, block.read_by)
+        )
 
     # --- telling ---
 
     def _here(self) -> int:
         return self.tally.moments.on("host", self.tally.sites.here(2))
+
+
+def _no_longer(block: Block, copy: Copy) -> None:
+    """Forgets a copy that read a block."""
+    block.read_by = tuple(one for one in block.read_by if one is not copy)
 
 
 def _poisoned(tensor: torch.Tensor) -> Callable[[], None] | None:

@@ -20,24 +20,21 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch._C import _len_torch_dispatch_stack as modes_on
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.runtime.core.containment import broke, contained, made_once
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.core.unfollowed import is_here
 from fmcheck.runtime.order import virtual
-from fmcheck.runtime.steps import operators, syncs
-from fmcheck.runtime.steps.homes import FactoryMode, listen, passes_on
-from fmcheck.runtime.steps.operators import Operator
+from fmcheck.runtime.steps import syncs
+from fmcheck.runtime.steps.homes import FactoryMode, listen, passes_on, tensors_in
+from fmcheck.runtime.steps.operators import COPIES, Operator
 from fmcheck.runtime.steps.torch_modes import (
+    OperatorMode,
     called,
-    decomposes,
     has_memory,
     is_traced,
     put_beneath,
-    silences,
     take_out,
-    taken_apart,
     unheard,
 )
 
@@ -45,8 +42,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
 
     from fmcheck.runtime.core.patches import Undo
-    from fmcheck.runtime.core.site import Sites
     from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.order.blocks import Block, Blocks
     from fmcheck.runtime.order.fences import Fences, Lane
     from fmcheck.runtime.steps.syncs import StepMode
 
@@ -61,7 +58,6 @@ HOST_READS = (
 )
 #: What the closing section calls the checks that hear of operators.
 CHECK = "following operators on streams (FR401 to FR404)"
-_COPIES = frozenset({"copy_", "_to_copy"})
 
 
 @dataclass(eq=False, slots=True)
@@ -84,19 +80,40 @@ class Call:
     device: torch.device | None = None
     #: Whether this copies without the host waiting for it.
     is_async_copy: bool = False
+    _read_in: list[Block] | None = None
+    _made_in: list[Block] | None = None
     _site: int = -1
+    _now: tuple[Lane, int, int] | None = None
 
     def __post_init__(self) -> None:
-        if self.plan.name == "copy_":
-            self.is_async_copy = bool(_argument(self, 2, "non_blocking"))
-        elif self.plan.name == "_to_copy":
-            self.is_async_copy = bool(self.kwargs.get("non_blocking"))
+        if self.plan.name in COPIES:
+            place = 2 if self.plan.name == "copy_" else len(self.args)
+            self.is_async_copy = bool(_argument(self, place, "non_blocking"))
 
-    def site(self, sites: Sites) -> int:
-        """Returns the number of the line of engine code that made it, looked for once."""
-        if self._site < 0:
-            self._site = sites.here(2)
-        return self._site
+    def now(self, fences: Fences) -> tuple[Lane, int, int]:
+        """Returns whose call it is, that lane's own time and the moment, looked for once."""
+        if self._now is None:
+            if self._site < 0:
+                self._site = fences.tally.sites.here(3)
+            lane = fences.host if self.host else self.lane
+            self._now = lane, fences.time(lane), self.moment_on(lane)
+        return self._now
+
+    def read_in(self, blocks: Blocks) -> list[Block]:
+        """Returns the blocks of `reads`, looked for once."""
+        if self._read_in is None:
+            self._read_in = [*map(blocks.of, self.reads)]
+        return self._read_in
+
+    def made_in(self, blocks: Blocks) -> list[Block]:
+        """Returns the blocks of `made`, looked for once."""
+        if self._made_in is None:
+            self._made_in = [*map(blocks.of, self.made)]
+        return self._made_in
+
+    def moment_on(self, lane: Lane) -> int:
+        """Returns the moment of the call as if it were a lane's."""
+        return lane.fences.tally.moments.on(lane.name, self._site)
 
     @property
     def name(self) -> str:
@@ -221,8 +238,7 @@ class Ops:
         """Runs an operator, by `make`, between what the listeners want before and after it."""
         here = self._here
         if (
-            (plan.is_view and not plan.waits and not plan.unknown)
-            or here.quiet
+            here.quiet
             or here.reading
             or (modes_on() and is_traced())
             or is_here()
@@ -246,7 +262,7 @@ class Ops:
         reads, writes = _tensors(plan.reads, args, kwargs), _tensors(plan.writes, args, kwargs)
         if not (all(map(has_memory, reads)) and all(map(has_memory, writes))):
             self.tally.untrack("operators", _NO_MEMORY)
-            if plan.name in _COPIES:  # judged by both of its ends
+            if plan.name in COPIES:  # judged by both of its ends
                 return None
             reads, writes = list(filter(has_memory, reads)), list(filter(has_memory, writes))
         by_host = plan.name == "_local_scalar_dense"
@@ -389,11 +405,8 @@ class _Here(threading.local):
         self.reading = False
 
 
-class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Mode(OperatorMode):
     """Sees each operator of a thread."""
-
-    # Else torch refuses to run `torch.cond` and its like.
-    supports_higher_order_operators = True
 
     def __init__(self, ops: Ops) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
@@ -401,37 +414,16 @@ class Mode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         #: The step that this thread is in, told of each operator that ran.
         self.step: StepMode | None = None
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keeps torch from wrapping the method below, which would import all of Dynamo."""
-        return False
+    def failed(self, err: Exception) -> None:
+        """Counts an error of our own code."""
+        broke(self.ops.tally, CHECK, err)
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Leaves code compiled that is compiled: its operators are one call, out of sight."""
-        return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        operator = operators.known.get(id(func))
-        if operator is None:
-            operator = operators.read(func, functools.partial(broke, self.ops.tally, CHECK))
-        if operator.composite:
-            is_composite = False
-            try:
-                is_composite = decomposes(operator, types, args)
-            except Exception as err:
-                broke(self.ops.tally, CHECK, err)
-            if is_composite:
-                return taken_apart(self, func, args, kwargs)
-        make = _make if self.step is None else self.step.call
-        if silences(operator):
-            with torch._C.DisableTorchFunction():
-                return self.ops.run(operator, args, kwargs or {}, make)
-        return self.ops.run(operator, args, kwargs or {}, make)
-
-
-def _make(operator: Operator, args: Any, kwargs: Any) -> Any:
-    return called(operator.func, args, kwargs)
+    def run(self, operator: Operator, args: Any, kwargs: Any) -> Any:
+        """Runs an operator, of which the step and the listeners are told."""
+        make = called if self.step is None else self.step.run
+        if operator.only_shows:
+            return make(operator, args, kwargs)
+        return self.ops.run(operator, args, kwargs, make)
 
 
 _NO_MEMORY = (
@@ -453,9 +445,7 @@ def _tensors(places: tuple[tuple[int, str], ...], args: Any, kwargs: Any) -> lis
 def _made(result: Any) -> list[torch.Tensor]:
     if isinstance(result, torch.Tensor):
         return [result] if has_memory(result) else []
-    if isinstance(result, (list, tuple)):
-        return [one for one in result if isinstance(one, torch.Tensor) and has_memory(one)]
-    return []
+    return [*filter(has_memory, tensors_in([result]))]
 
 
 def _argument(call: Call, position: int, name: str) -> Any:

@@ -22,14 +22,11 @@ _DEPTH = 4
 
 def teach_dynamo(dynamo: ModuleType) -> Undo:
     """Makes Dynamo break the graph at relay tensors and leave this package's code alone."""
-    from fmcheck.runtime.order import ops
     from fmcheck.runtime.relay import relay_tensor
-    from fmcheck.runtime.steps import homes, syncs, writes
+    from fmcheck.runtime.steps import homes, torch_modes
 
     for entry in (
-        ops.Mode.__torch_dispatch__,
-        syncs.StepMode.__torch_dispatch__,
-        writes.WriteMode.__torch_dispatch__,
+        torch_modes.OperatorMode.__torch_dispatch__,
         homes.FactoryMode.__torch_function__,
         homes._forget,  # called wherever memory is freed
         vars(relay_tensor.RelayTensor)["__torch_function__"].__func__,

@@ -157,7 +157,7 @@ class Streams:
     def bound(self, buffer: RelayBuffer) -> None:
         """The engine has bound a new buffer with values: whoever made those has written it."""
         if type(buffer.lanes) is RelayLanes:
-            for write in self.handover.memory_of(buffer.base).writes:
+            for write in self.handover.blocks.of(buffer.base).writes:
                 buffer.lanes.was_written(write.lane, write.count, write.moment)
 
 

@@ -350,7 +350,7 @@ class Watch:
         followed = Streams(self.tally, self._streams, self._seed)
         # First: what the host reads, it has not waited for yet.
         followed.lifetimes = Lifetimes(
-            followed.fences, Homes(self.contracts), followed.handover, self._streams != "tracked"
+            followed.fences, followed.handover, Homes(self.contracts), self._streams != "tracked"
         )
         followed.ops.listeners.insert(0, followed.lifetimes)
         StaleEvents(followed.fences, self.contracts)

@@ -135,7 +135,7 @@ _known: dict[int, _Known] = {}
 # Members of an enum are looked up by a call in Python.
 _UNKNOWN, _DEVICE = Home.UNKNOWN, Home.DEVICE
 #: Tensors that went to the other side by a copy that a CPU does not make, by their id.
-_moved: dict[int, tuple[weakref.ref[Any], Home]] = {}
+elsewhere: dict[int, tuple[weakref.ref[Any], Home]] = {}
 _numbers = itertools.count(1)
 
 
@@ -156,8 +156,8 @@ def home_of(tensor: torch.Tensor) -> Home:
     """Returns the home of a tensor, by how its memory came to be."""
     if not tensor.is_cpu:
         return Home.DEVICE
-    if _moved:
-        moved = _moved.get(id(tensor))
+    if elsewhere:
+        moved = elsewhere.get(id(tensor))
         if moved is not None and moved[0]() is tensor:
             return moved[1]
     known = _known.get(_key(tensor))
@@ -213,12 +213,12 @@ def on_other_side(tensor: torch.Tensor, home: Home) -> torch.Tensor:
 def move_view(tensor: torch.Tensor, home: Home) -> None:
     """Gives one tensor object another home than its memory has."""
     key = id(tensor)
-    _moved[key] = (weakref.ref(tensor, lambda _: _moved.pop(key, None)), home)
+    elsewhere[key] = (weakref.ref(tensor, lambda _: elsewhere.pop(key, None)), home)
 
 
 def is_moved(tensor: Any) -> bool:
     """Tells whether a tensor object has another home than its memory."""
-    moved = _moved.get(id(tensor)) if _moved else None
+    moved = elsewhere.get(id(tensor)) if elsewhere else None
     return moved is not None and moved[0]() is tensor
 
 
@@ -230,12 +230,8 @@ def forget_names() -> None:
         known.asked = None
 
 
-def derive(
-    result: torch.Tensor,
-    operands: Iterable[torch.Tensor],
-    home: Callable[[torch.Tensor], Home],
-) -> None:
-    """Notes whose memory a new tensor is by what it was computed from, if nobody said it.
+def derive(result: torch.Tensor, given: Any, home: Callable[[torch.Tensor], Home]) -> None:
+    """Notes whose memory a new tensor is by the arguments that it is of, if nobody said it.
 
     `home` is asked only where no operand is known to be the device's: it may look for names.
     """
@@ -245,11 +241,14 @@ def derive(
         return
     key: int = storage._cdata
     known = _known.get(key)
-    if not result.is_cpu or (known is not None and (known.named or known.made is not _UNKNOWN)):
+    if (known is not None and (known.named or known.made is not _UNKNOWN)) or not result.is_cpu:
         return
-    made = _DEVICE
+    operands = [*tensors_in(given)]
+    if not operands or result is operands[0]:
+        return
     for one in operands:
         if home_of(one) is _DEVICE:
+            made = _DEVICE
             break
     else:
         made = from_operands(map(home, operands))

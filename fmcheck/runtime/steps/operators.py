@@ -5,7 +5,7 @@ An operator is looked up by its id, and kept: torch's own hash of one is a call 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -13,6 +13,9 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+#: Operators that copy from one place to another, and the kinds of an index that is a mask.
+COPIES = frozenset({"copy_", "_to_copy"})
+MASKS = (torch.bool, torch.uint8)
 #: The place of a tensor argument of a call: its position, and its name.
 Place = tuple[int, str]
 
@@ -35,7 +38,7 @@ class Operator:
     the host `waits` for what its result hangs on. `unknown` says why a call cannot be told of, ""
     if it can. One that is not `of_torch` may leave out any of what it is given, and run code in
     Python. One that is `composite` consists of others, and has no code of its own. `step` is what
-    it is to a step.
+    it is to a step. One that `only_shows` touches no element and waits for none; `call` makes it.
     """
 
     func: Any
@@ -52,6 +55,14 @@ class Operator:
     of_torch: bool = False
     composite: bool = False
     step: Callable[..., Any] | None = None
+    only_shows: bool = field(init=False)
+    call: Any = field(init=False)
+
+    def __post_init__(self) -> None:
+        # A call in Python less, unless a kind of operators does more there.
+        is_plain = type(self.func) is torch._ops.OpOverload
+        self.call = self.func._op if is_plain else self.func
+        self.only_shows = self.is_view and not self.waits and not self.unknown
 
 
 #: All operators that were met, by id.

@@ -14,20 +14,17 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch._C import _len_torch_dispatch_stack as modes_on
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.steps import homes, operators
 from fmcheck.runtime.steps.homes import FROM_VALUES, Home, tensors_in
 from fmcheck.runtime.steps.torch_modes import (
+    OperatorMode,
     called,
-    decomposes,
     is_traced,
     put_beneath,
-    silences,
     take_out,
-    taken_apart,
     unheard,
 )
 
@@ -57,8 +54,6 @@ _WAITS = {
     "is_nonzero": "bool",
 }
 _BY_MASK = frozenset({"index", "index_put", "index_put_"})
-_MASKS = (torch.bool, torch.uint8)
-_COPIES = frozenset({"_to_copy", "copy_"})
 # Neither compute nor copy on a device: they allocate, name or read what is there.
 _NO_LAUNCH = frozenset(
     {
@@ -108,7 +103,7 @@ def carry(mode: Carrier | None) -> None:
     _carried.carrier = mode
 
 
-class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class StepMode(OperatorMode):
     """Sees the operations of one thread while it is in a step.
 
     `counting` is how many budgets of launches are open: without one, launches are not told of.
@@ -122,14 +117,6 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._factories: FactoryMode | None = None
         self._carrier: Carrier | None = None
         self.counting = 0
-
-    # Else torch refuses to run `torch.cond` and its like.
-    supports_higher_order_operators = True
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keeps torch from wrapping the method below: `teach_dynamo` tells Dynamo once."""
-        return False
 
     def begin(self) -> None:
         """Begins to see the operations of this thread."""
@@ -154,39 +141,20 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self._carrier = None
         put_beneath(self)
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Leaves compiled functions compiled."""
-        return True
+    def failed(self, err: Exception) -> None:
+        """Counts an error of our own code."""
+        broke(self.tally, self.check, err)
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """Makes the call and says what it did."""
-        operator = operators.known.get(id(func))
-        if operator is None:
-            operator = operators.read(func, functools.partial(broke, self.tally, self.check))
-        if operator.composite:
-            is_composite = False
-            try:
-                is_composite = decomposes(operator, types, args)
-            except Exception as err:
-                broke(self.tally, self.check, err)
-            if is_composite:
-                return taken_apart(self, func, args, kwargs)
-        if silences(operator):
-            with torch._C.DisableTorchFunction():
-                return self.call(operator, args, kwargs)
-        return self.call(operator, args, kwargs)
-
-    def call(self, operator: Operator, args: Any, kwargs: Any) -> Any:
+    def run(self, operator: Operator, args: Any, kwargs: Any) -> Any:
         """Makes a call of an operator and says what it did."""
-        result = called(operator.func, args, kwargs or {})
+        result = called(operator, args, kwargs)
+        if operator.step is _view and not homes.elsewhere:
+            return result
         if not (modes_on() and is_traced()):
             try:
                 self._tell(operator, args, kwargs, result)
             except Exception as err:
-                broke(self.tally, self.check, err)
+                self.failed(err)
         return result
 
     def _tell(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
@@ -202,23 +170,15 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
                 for one in tensors_in([result]):
                     homes.move_view(one, homes.home_of(args[0]))
         elif kind not in _OF_TENSORS or not any(type(one) in _NUMBERS for one in args[:2]):
-            kind(self, operator, args, kwargs or {}, result)
+            kind(self, operator, args, kwargs, result)
 
     def _home(self, tensor: torch.Tensor) -> Home:
         return self._homes.of(tensor, self._sites)
 
     def _derive(self, args: Any, result: Any) -> None:
         """Notes whose memory an operation made, by what it made it from."""
-        given = list(tensors_in(args))
-        if not given:
-            return
-        if type(result) is torch.Tensor:
-            if result is not given[0]:
-                homes.derive(result, given, self._home)
-            return
-        for one in tensors_in([result]):
-            if one is not given[0]:
-                homes.derive(one, given, self._home)
+        for one in (result,) if type(result) is torch.Tensor else tensors_in([result]):
+            homes.derive(one, args, self._home)
 
     def waits(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         """The host has to know values to go on."""
@@ -231,7 +191,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
         A mask to which one value is assigned picks nothing.
         """
-        masks = [one for one in args[1] if one is not None and one.dtype in _MASKS]
+        masks = [one for one in args[1] if one is not None and one.dtype in operators.MASKS]
         fills = operator.name != "index" and args[2].numel() == 1
         if masks and not fills:
             self._told("mask", args[0] if self._is_free(args[0]) else masks[0])
@@ -317,9 +277,7 @@ class StepMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
         What goes to the other side is handed on as another tensor: the one that stayed stays.
         """
         device = _device_of(name, args, kwargs)
-        if result is not tensor or tensor.device.type != "cpu" or device is None:
-            return result
-        if self._homes.tensors_tell:
+        if tensor.device.type != "cpu" or device is None or self._homes.tensors_tell:
             return result
         home, goes = self._home(tensor), self._asked_to(name, device)
         if not _crosses(home, goes):
@@ -396,7 +354,7 @@ def _kind_of(operator: Operator) -> Callable[..., Any]:
         return StepMode.waits
     if name in _BY_MASK:
         return StepMode.indexes
-    if name in _COPIES:
+    if name in operators.COPIES:
         return StepMode.copies
     if str(operator.func) == "aten.repeat_interleave.Tensor":
         return StepMode.repeats
@@ -441,8 +399,11 @@ def watch_methods(mode_of_thread: Callable[[], StepMode | None]) -> Undo:
                 result = original(tensor, *args, **kwargs)
             finally:
                 _here.is_inside = False
-            if result is tensor and sys._getframe(1).f_code.co_filename.startswith(_TORCH):
-                return result  # torch knows some tensors by the objects that they are
+            if name != "tolist":
+                if result is not tensor:
+                    return result  # a copy, by an operator that was seen
+                if sys._getframe(1).f_code.co_filename.startswith(_TORCH):
+                    return result  # torch knows some tensors by the objects that they are
             if is_traced():
                 return result
             try:

@@ -14,6 +14,7 @@ from torch._C import _len_torch_dispatch_stack as modes_on
 from torch._C import _len_torch_function_stack as function_modes_on
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
+from fmcheck.runtime.steps import operators
 from fmcheck.runtime.steps.homes import tensors_in
 
 if TYPE_CHECKING:
@@ -62,15 +63,16 @@ def is_ours(mode: Any) -> bool:
     return type(mode).__module__.startswith(_PACKAGE)
 
 
-def called(func: Any, args: Any, kwargs: Any) -> Any:
+def called(operator: Operator, args: Any, kwargs: Any) -> Any:
     """Makes a call that torch handed to a mode."""
+    call = operator.call
     try:
-        return func(*args, **kwargs) if kwargs else func(*args)
+        return call(*args, **kwargs) if kwargs else call(*args)
     except RuntimeError:
-        tensors = _numbers_made_tensors(func, args)
+        tensors = _numbers_made_tensors(operator.func, args)
         if tensors is None:
             raise
-    return func(*tensors, **kwargs)
+    return call(*tensors, **kwargs)
 
 
 def _numbers_made_tensors(func: Any, args: Any) -> list[Any] | None:
@@ -156,6 +158,56 @@ def silences(operator: Operator) -> bool:
     return operator.of_torch and function_modes_on() > 0 and not modes_on()
 
 
+class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees each operator of a thread: what is done with one is said by `run`, in a subclass."""
+
+    # Else torch refuses to run `torch.cond` and its like.
+    supports_higher_order_operators = True
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Keeps torch from wrapping the method below, which would import all of Dynamo."""
+        return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Leaves code compiled that is compiled: its operators are one call, out of sight."""
+        return True
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        """Runs an operator, or what it consists of."""
+        if types and self.leaves(types):
+            return NotImplemented
+        operator = operators.known.get(id(func)) or operators.read(func, self.failed)
+        if operator.composite and self._takes_apart(operator, types, args):
+            # A function mode would call the operator, and not what it consists of.
+            with torch._C.DisableTorchFunction(), self:
+                return func.decompose(*args, **(kwargs or {}))
+        if silences(operator):
+            with torch._C.DisableTorchFunction():
+                return self.run(operator, args, kwargs or {})
+        return self.run(operator, args, kwargs or {})
+
+    def run(self, operator: Operator, args: Any, kwargs: Any) -> Any:
+        """Makes the call of an operator."""
+        raise NotImplementedError
+
+    def failed(self, err: Exception) -> None:
+        """Our own code failed, on the way to `run`."""
+        raise NotImplementedError
+
+    def leaves(self, types: Any) -> bool:
+        """Tells whether a call is left to the classes of its tensors."""
+        return False
+
+    def _takes_apart(self, operator: Operator, types: Any, args: Any) -> bool:
+        try:
+            return decomposes(operator, types, args)
+        except Exception as err:
+            self.failed(err)
+            return False
+
+
 def decomposes(operator: Operator, types: Any, args: Any) -> bool:
     """Tells whether an operator is to be seen by what it consists of.
 
@@ -164,14 +216,3 @@ def decomposes(operator: Operator, types: Any, args: Any) -> bool:
     # Who else looks on, a mode beneath or a class of tensors, sees what it would see without us.
     is_alone = operator.composite and not types and not modes_on()
     return is_alone and all(map(has_memory, tensors_in(args)))
-
-
-def taken_apart(mode: TorchDispatchMode, func: Any, args: Any, kwargs: Any) -> Any:
-    """Runs an operator by what it consists of, which a mode is to see."""
-    # A function mode would call the operator, and not what it consists of.
-    with torch._C.DisableTorchFunction():
-        TorchDispatchMode.__enter__(mode)  # type: ignore[no-untyped-call]
-        try:
-            return func.decompose(*args, **(kwargs or {}))
-        finally:
-            TorchDispatchMode.__exit__(mode, None, None, None)  # type: ignore[no-untyped-call]

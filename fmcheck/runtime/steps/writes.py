@@ -17,12 +17,17 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
 from fmcheck.runtime.core.patches import patch
-from fmcheck.runtime.steps import operators
-from fmcheck.runtime.steps.torch_modes import called, has_memory, put_beneath, silences, take_out
+from fmcheck.runtime.steps.operators import MASKS
+from fmcheck.runtime.steps.torch_modes import (
+    OperatorMode,
+    called,
+    has_memory,
+    put_beneath,
+    take_out,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -58,7 +63,7 @@ def _by_place(hit: torch.Tensor, index: torch.Tensor, *_: Any, **__: Any) -> Non
 
 def _by_indices(hit: torch.Tensor, indices: Any, *_: Any, **__: Any) -> None:
     given = [(at, one) for at, one in enumerate(indices) if one is not None]
-    masks = [one for _, one in given if one.dtype in (torch.bool, torch.uint8)]
+    masks = [one for _, one in given if one.dtype in MASKS]
     if masks and len(given) == 1:  # without the places that it means, for which a device waits
         ((at, mask),) = given
         behind = hit.dim() - at - mask.dim()
@@ -300,53 +305,40 @@ def leave(traces: Iterable[Trace]) -> None:
         _unseen.let_go()
 
 
-class WriteMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class WriteMode(OperatorMode):  # type: ignore[no-untyped-call]
     """Sees each operator of a thread that fills."""
 
-    supports_higher_order_operators = True
+    def leaves(self, types: Any) -> bool:
+        """A subclass takes itself apart first, and calls with what is inside."""
+        return any(one.__torch_dispatch__ != _UNTAUGHT for one in types)
 
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        """Keeps torch from wrapping the method below, which would import all of Dynamo."""
+    def failed(self, err: Exception) -> None:
+        """Each trace says from now on that it knows nothing for sure."""
+        _failed(err)
+
+    def _takes_apart(self, *_: Any) -> bool:
         return False
 
-    @classmethod
-    def ignore_compile_internals(cls) -> bool:
-        """Leaves compiled functions compiled."""
-        return True
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def run(self, operator: Operator, args: Any, kwargs: Any) -> Any:
         """Makes the call, and notes what it wrote."""
-        # A subclass takes itself apart first, and calls with what is inside.
-        if any(one.__torch_dispatch__ != _UNTAUGHT for one in types):
-            return NotImplemented
-        operator = operators.known.get(id(func)) or operators.read(func, _failed)
-        if silences(operator):
-            with torch._C.DisableTorchFunction():
-                return _run(operator, args, kwargs or {})
-        return _run(operator, args, kwargs or {})
-
-
-def _run(operator: Operator, args: Any, kwargs: Any) -> Any:
-    """Makes the call of an operator, and notes what it wrote."""
-    plan = noted = None
-    try:
-        plan = _plans.get(id(operator)) or _plans.setdefault(id(operator), _plan(operator))
-        # Before the call: it may write the very indices that say where it writes.
-        noted = _noted(plan, args, kwargs) if plan.writes else None
-    except Exception as err:
-        _failed(err)
-    try:
-        return called(operator.func, args, kwargs)
-    except BaseException:
-        plan = plan and plan._replace(sure=False)
-        raise
-    finally:
-        if plan is not None and noted:
-            try:
-                _tell(plan, args, kwargs, noted)
-            except Exception as err:
-                _failed(err)
+        plan = noted = None
+        try:
+            plan = _plans.get(id(operator)) or _plans.setdefault(id(operator), _plan(operator))
+            # Before the call: it may write the very indices that say where it writes.
+            noted = _noted(plan, args, kwargs) if plan.writes else None
+        except Exception as err:
+            _failed(err)
+        try:
+            return called(operator, args, kwargs)
+        except BaseException:
+            plan = plan and plan._replace(sure=False)
+            raise
+        finally:
+            if plan is not None and noted:
+                try:
+                    _tell(plan, args, kwargs, noted)
+                except Exception as err:
+                    _failed(err)
 
 
 def _failed(err: Exception) -> None:
