@@ -1145,3 +1145,255 @@ def test_is_found(code, source):
 @pytest.mark.parametrize(("code", "source"), RIGHT.values(), ids=RIGHT)
 def test_is_left_alone(code, source):
     assert codes(code, source) == []
+
+
+#: A class whose graph reads `rows`, and methods of it that make `rows` in the first call only.
+RUNNER = """
+class Runner(GraphRunner):
+    def run(self, batch, n):
+        self.prepare(n)
+        self.rows[:n].copy_(batch.rows)
+        self.graph.replay()
+"""
+ONCE = {
+    "an early return where it is there": """
+        def prepare(self, n):
+            if self.rows is not None:
+                return
+            self.rows = torch.empty(64)
+        """,
+    "one that asks for its attribute": """
+        def prepare(self, n):
+            if hasattr(self, "rows"):
+                return
+            self.rows = torch.empty(64)
+        """,
+    "one with a default": """
+        def prepare(self, n):
+            if getattr(self, "rows", None) is not None:
+                return
+            self.rows = torch.empty(64)
+        """,
+    "one that asks for its size too": """
+        def prepare(self, n):
+            if self.rows is not None and self.rows.numel() >= n:
+                return
+            self.rows = torch.empty(n)
+        """,
+    "one that asks for its size alone": """
+        def prepare(self, n):
+            if self.rows.numel() >= n:
+                return
+            self.rows = torch.empty(n)
+        """,
+    "an early return by a flag": """
+        def prepare(self, n):
+            if self.is_made:
+                return
+            self.is_made = True
+            self.rows = torch.empty(64)
+        """,
+    "a flag that is set last": """
+        def prepare(self, n):
+            if not self.is_made:
+                self.rows = torch.empty(64)
+                self.is_made = True
+        """,
+    "a flag that is cleared": """
+        def __init__(self):
+            self.is_new = True
+
+        def prepare(self, n):
+            if self.is_new:
+                self.is_new = False
+                self.rows = torch.empty(64)
+        """,
+    "a flag that memory given back clears": """
+        def prepare(self, n):
+            if self.is_made:
+                return
+            self.is_made = True
+            self.rows = torch.empty(64)
+
+        def deallocate(self):
+            self.is_made = False
+        """,
+    "a test of what is made beside it": """
+        def prepare(self, n):
+            if not hasattr(self, "lens"):
+                self.lens = torch.empty(64)
+                self.rows = torch.empty(64)
+        """,
+    "an assertion": """
+        def prepare(self, n):
+            assert self.rows is None
+            self.rows = torch.empty(64)
+        """,
+    "an error": """
+        def prepare(self, n):
+            if self.rows is not None:
+                raise RuntimeError("twice")
+            self.rows = torch.empty(64)
+        """,
+    "a method that says so": """
+        def prepare(self, n):
+            if self._is_made():
+                return
+            self.rows = torch.empty(64)
+
+        def _is_made(self):
+            return self.rows is not None
+        """,
+    "a property that says so": """
+        def prepare(self, n):
+            if not self.is_ready:
+                self.rows = torch.empty(64)
+
+        @property
+        def is_ready(self):
+            return getattr(self, "rows", None) is not None
+        """,
+    "a test in the caller": """
+        def prepare(self, n):
+            if self.rows is None:
+                self._fresh()
+
+        def _fresh(self):
+            self.rows = torch.empty(64)
+        """,
+    "a flag in the caller": """
+        def prepare(self, n):
+            if self.is_made:
+                return
+            self.is_made = True
+            self._fresh()
+
+        def _fresh(self):
+            self.rows = torch.empty(64)
+        """,
+    "a call before the first step": """
+        def __init__(self):
+            self._fresh()
+
+        def _fresh(self):
+            self.rows = torch.empty(64)
+        """,
+    "a return of what replays": """
+        def prepare(self, n):
+            if self.graph is not None:
+                return
+            self.rows = torch.empty(n)
+        """,
+}
+AGAIN = {
+    "every time": """
+        def prepare(self, n):
+            self.rows = torch.empty(n)
+        """,
+    "an early return where it is not there": """
+        def prepare(self, n):
+            if self.rows is None:
+                return
+            self.rows = torch.empty(n)
+        """,
+    "one where there is no graph": """
+        def prepare(self, n):
+            if self.graph is None:
+                return
+            self.rows = torch.empty(n)
+        """,
+    "one that asks for something else": """
+        def prepare(self, n):
+            if self.lens is not None:
+                return
+            self.rows = torch.empty(n)
+        """,
+    "one that asks for another's": """
+        def prepare(self, n):
+            if n.rows is not None:
+                return
+            self.rows = torch.empty(64)
+        """,
+    "a flag that nothing sets": """
+        def prepare(self, n):
+            if self.is_made:
+                return
+            self.rows = torch.empty(n)
+        """,
+    "a flag that is set as it was": """
+        def prepare(self, n):
+            if self.is_made:
+                return
+            self.is_made = False
+            self.rows = torch.empty(n)
+        """,
+    "a flag that a step clears": """
+        def prepare(self, n):
+            if self.is_made:
+                return
+            self.is_made = True
+            self.rows = torch.empty(n)
+
+        def finish(self):
+            self.is_made = False
+        """,
+    "a flag of the call": """
+        def prepare(self, n):
+            made = False
+            if not made:
+                made = True
+                self.rows = torch.empty(n)
+        """,
+    "a flag that may be passed over": """
+        def prepare(self, n, force):
+            if self.is_made and not force:
+                return
+            self.is_made = True
+            self.rows = torch.empty(n)
+        """,
+    "a flag of the other branch": """
+        def prepare(self, n):
+            if self.is_made:
+                self.rows = torch.empty(n)
+            else:
+                self.is_made = True
+        """,
+    "a caller without a test": """
+        def prepare(self, n):
+            self._fresh(n)
+
+        def _fresh(self, n):
+            self.rows = torch.empty(n)
+        """,
+    "one caller of two without": """
+        def prepare(self, n):
+            if self.rows is None:
+                self._fresh(n)
+
+        def finish(self, n):
+            self._fresh(n)
+
+        def _fresh(self, n):
+            self.rows = torch.empty(n)
+        """,
+    "handed on": """
+        def __init__(self):
+            self._fresh(64)
+
+        def prepare(self, n):
+            self.later(self._fresh)
+
+        def _fresh(self, n):
+            self.rows = torch.empty(n)
+        """,
+}
+
+
+@pytest.mark.parametrize("methods", ONCE.values(), ids=ONCE)
+def test_a_graph_s_buffer_that_is_made_once_is_left_alone(methods: str) -> None:
+    assert codes("FM603", RUNNER + textwrap.indent(textwrap.dedent(methods), "    ")) == []
+
+
+@pytest.mark.parametrize("methods", AGAIN.values(), ids=AGAIN)
+def test_a_graph_s_buffer_that_is_made_again_is_found(methods: str) -> None:
+    assert codes("FM603", RUNNER + textwrap.indent(textwrap.dedent(methods), "    ")) == ["FM603"]
