@@ -1397,3 +1397,108 @@ def test_a_graph_s_buffer_that_is_made_once_is_left_alone(methods: str) -> None:
 @pytest.mark.parametrize("methods", AGAIN.values(), ids=AGAIN)
 def test_a_graph_s_buffer_that_is_made_again_is_found(methods: str) -> None:
     assert codes("FM603", RUNNER + textwrap.indent(textwrap.dedent(methods), "    ")) == ["FM603"]
+
+
+FILLED_EACH_STEP = parse_contract('engine.name = "any"\nstreams.fills_pinned = ["stage*"]\n', "x")
+#: How a class makes its pinned memory, and how `stage` writes it before it copies from `self.host`.
+PINNED = {
+    "as a variable says": ("self.host = torch.empty(n, pin_memory=pin)", "self.host[:n] = v"),
+    "kept as an array": (
+        "self.host = torch.empty(n, pin_memory=True)\nself.np = self.host.numpy()",
+        "self.np[:n] = v",
+    ),
+    "kept as an array under a condition": (
+        "self.host = torch.empty(n, pin_memory=True)\n"
+        "self.rows = self.host.numpy() if pin else None",
+        "self.rows[:n] = v",
+    ),
+    "a part of an array": (
+        "self.host = torch.empty(n, pin_memory=True)\nself.rows = self.host.numpy()\n"
+        "self.tail = self.rows[1:]",
+        "self.tail[:n] = v",
+    ),
+    "by a function of numpy": (
+        "self.host = torch.empty(n, pin_memory=True)\nself.rows = np.asarray(self.host)",
+        "self.rows[:n] = v",
+    ),
+    "written by one": (
+        "self.host = torch.empty(n, pin_memory=True)\nself.rows = self.host.numpy()",
+        "np.copyto(self.rows[:n], v)",
+    ),
+    "in another shape": (
+        "self.host = torch.empty(n, pin_memory=True).view(2, -1)",
+        "self.host[:n] = v",
+    ),
+    "the other way round": (
+        "self.rows = torch.empty(n, pin_memory=True).numpy()\n"
+        "self.host = torch.from_numpy(self.rows)",
+        "self.rows[:n] = v",
+    ),
+    "by a local name": (
+        "host = torch.empty(n, pin_memory=True)\nself.host = host\nself.rows = host.numpy()",
+        "self.rows[:n] = v",
+    ),
+    "as a field of the class": (
+        "return cls(host=torch.zeros(1, pin_memory=pin))",
+        "self.host[0] = v",
+    ),
+    "as a field of the class by its name": (
+        "host = torch.zeros(1, pin_memory=pin)\nreturn Stage(host=host)",
+        "self.host[0] = v",
+    ),
+}
+#: The same where `stage` writes other memory than it copies from.
+NOT_PINNED = {
+    "another": (
+        "self.host = torch.empty(n, pin_memory=pin)\nself.rows = torch.empty(n, pin_memory=pin)",
+        "self.rows[:n] = v",
+    ),
+    "the other half": (
+        "both = torch.empty(2, n, pin_memory=True)\nself.host = both[0]\nself.rows = both[1]",
+        "self.rows[:n] = v",
+    ),
+    "a copy": (
+        "self.host = torch.empty(n, pin_memory=True)\nself.rows = self.host.clone()",
+        "self.rows[:n] = v",
+    ),
+    "one of two in turn": (
+        "self.host = torch.empty(n, pin_memory=True)\nself.rows = torch.empty(n, pin_memory=True)\n"
+        "self.now = self.host if pin else self.rows",
+        "self.rows[:n] = v",
+    ),
+    "pageable memory beside it": (
+        "self.cpu = torch.empty(n, pin_memory=True)\nself.data = torch.empty(n)",
+        "self.data[:n] = v",
+    ),
+    "a field of another class": (
+        "return Other(host=torch.zeros(1, pin_memory=pin))",
+        "self.host[0] = v",
+    ),
+}
+
+
+def staged(makes: str, writes: str) -> list[str]:
+    source = f"""\
+import numpy as np
+import torch
+
+class Stage:
+    def make(cls, self, n, pin):
+{textwrap.indent(makes, " " * 8)}
+
+    def stage(self, n, v):
+        {writes}
+        self.dev.copy_(self.host, non_blocking=True)
+"""
+    rule = rules()["FM403"]([FILLED_EACH_STEP])
+    return [one.code for one in lint_text(source.encode(), "x.py", [rule])]
+
+
+@pytest.mark.parametrize(("makes", "writes"), PINNED.values(), ids=PINNED)
+def test_pinned_memory_is_known_however_a_class_keeps_it(makes: str, writes: str) -> None:
+    assert staged(makes, writes) == ["FM403"]
+
+
+@pytest.mark.parametrize(("makes", "writes"), NOT_PINNED.values(), ids=NOT_PINNED)
+def test_a_write_of_other_memory_is_none_of_what_is_copied(makes: str, writes: str) -> None:
+    assert staged(makes, writes) == []

@@ -11,7 +11,7 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.expressions import literal_elements
+from fmcheck.lint.model.expressions import is_name, literal_elements
 from fmcheck.lint.model.vocabulary import HELD, SAME_SHAPE, VIEWS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
@@ -201,7 +201,9 @@ class Names:
             return self._named(node, seen)
         if isinstance(node, cst.Attribute):
             held = self.regions(node.value, seen)
-            if node.attr.value in HELD and any(one.leaf for one in held):
+            # `self.cpu` is no half of `self`, but an attribute like any other.
+            is_half = node.attr.value in HELD and not is_name(node.value, "self")
+            if is_half and any(one.leaf for one in held):
                 return [one.cut_by(node) for one in held] if node.attr.value == "T" else held
             return [one.attribute(node.attr.value, node) for one in held if one.is_whole]
         if isinstance(node, cst.Subscript):
