@@ -8,6 +8,7 @@ from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted
 from fmcheck.lint.model.fills import Kind, fillings
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.positions import may_cover
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -25,7 +26,9 @@ class ResetAfterCopy(FunctionRule):
 
     ## What it does
     Looks for a function that copies into the head of a buffer, `buf[:raw].copy_(...)`, and then
-    sets all of the same buffer to one value, on a path that has passed the copy.
+    sets all of the same buffer to one value, on a path that has passed the copy. Where both name a
+    part of a buffer by index, a part that the copy did not reach, or one row of what it did, is
+    left alone: `buf[:, 3, 3] = 1` after `buf[:, :3, 3] = moved`.
 
     ## Why is this bad
     The reset is there for the padded tail, and takes the batch with it: each row now points at the
@@ -98,6 +101,14 @@ def counted(lengths, counts):
     lengths.zero_()
 """
         ),
+        Example(
+            """\
+def poses(moved):
+    out = torch.zeros_like(moved)
+    out[:, :3, 3].copy_(moved)
+    out[:, 3, 3] = 1  # by no fill_
+"""
+        ),
     )
 
     def check(self, part: Part) -> Iterator[Finding]:
@@ -130,6 +141,7 @@ def _undoes(reset: Write, fill: Write, part: Part) -> bool:
         and fill.order < reset.order
         and fill.region.path == reset.region.path
         and fill.region.leaf == reset.region.leaf
+        and may_cover(reset.region, fill.region)
         and not _exclude(fill, reset)
         and not _is_used(fill, reset, part)
     )

@@ -33,16 +33,16 @@ class PinnedBufferReused(ClassRule):
     """A pinned host buffer is written while an asynchronous copy may still read it.
 
     ## What it does
-    Follows pinned tensors (`pin_memory=True`, `.pin_memory()`, kept in an attribute or a local
-    name, and views of them) to copies with `non_blocking=True` and to the contract's
-    `streams.uploads`. It flags a host write that may follow such a copy in the same function, by
-    another round of a loop too, with no wait between. Where the contract names the methods that
-    fill reused buffers in every step (`streams.fills_pinned`), or where a function's name says that
-    it runs in every step and nothing in its class ever waits, it flags writes there that no wait
-    precedes: the previous step's copy may be pending. Where it names a guard
-    (`[[streams.guard]]`), it flags calls of the methods that the guard covers outside of it, in a
-    function that enters it. Off by default: of seven findings on code that it was not written on
-    three were right.
+    Follows pinned tensors (`pin_memory=True` or a variable, `.pin_memory()`; kept in an attribute
+    or a local name, or handed to the class's own constructor by name; and views of them, NumPy's
+    too) to copies with `non_blocking=True` and to the contract's `streams.uploads`. It flags a host
+    write that may follow such a copy in the same function, by another round of a loop too, with no
+    wait between. Where the contract names the methods that fill reused buffers in every step
+    (`streams.fills_pinned`), or where a function's name says that it runs in every step and nothing
+    in its class ever waits, it flags writes there that no wait precedes: the previous step's copy
+    may be pending. Where it names a guard (`[[streams.guard]]`), it flags calls of the methods that
+    the guard covers outside of it, in a function that enters it. Off by default: of seven findings
+    on code that it was not written on three were right.
 
     ## Why is this bad
     A copy reads its source when it runs, not when it is enqueued. If the host is ahead, the device

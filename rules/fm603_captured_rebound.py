@@ -9,6 +9,8 @@ from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.fills import Filling, Kind, fillings
 from fmcheck.lint.model.function import classes
+from fmcheck.lint.model.once import Once
+from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,6 +19,7 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Finding
     from fmcheck.lint.model.fills import Write
+    from fmcheck.lint.model.function import Function
     from fmcheck.lint.source.module import Family, Part
 
 #: Functions of torch and methods of a tensor that return memory of their own.
@@ -63,7 +66,9 @@ class CapturedRebound(ClassRule):
     name or those of its methods, and fills the same attribute in place: then it is a static
     buffer. Or the method learns of a replay by its name or a parameter (`replay`,
     `forbid_realloc`) and `forward` reads the attribute. Methods whose names speak of making or
-    capturing are left alone, and so are assignments under a test of the attribute or of a replay.
+    capturing are left alone, and so are assignments under a test of the attribute or of a replay,
+    and those that a first call alone makes: `if self.is_made: return` comes before, and the method
+    then sets `self.is_made`.
     Off by default: released engines have given nothing to judge it by.
 
     ## Why is this bad
@@ -140,6 +145,22 @@ class Attention:
         ),
         Example(
             """\
+class LazyRunner(GraphRunner):
+    def first_use(self, size):
+        if self.is_made:
+            return
+        self.is_made = True
+        self.rows = torch.zeros(size)
+
+    def fill(self, batch, raw_bs):
+        self.rows[:raw_bs].copy_(batch.rows)
+
+    def sleep(self):
+        self.is_made = False
+"""
+        ),
+        Example(
+            """\
 class DecodeRunner(GraphRunner):
     def __init__(self, size):
         self.rows = torch.zeros(size)
@@ -186,6 +207,7 @@ class Pool:
             for inner in one.function.nodes
             if isinstance(inner, cst.Attribute)
         }
+        once = Once({one.name: one.function for one in reversed(methods)}, _BEFORE.search)
         for method in methods:
             if not _BEFORE.search(method.name):
                 captured = (static if replays else set()) | (read if _is_told(method) else set())
@@ -198,6 +220,8 @@ class Pool:
                         and path.startswith("self.")
                         and path in captured
                         and not _is_asked(write, method.part)
+                        and not _is_left(write, method.function, once)
+                        and not once.makes_once(write.site, _paths(write), method.function)
                     ):
                         yield self._finding(write, method.part)
 
@@ -236,3 +260,27 @@ def _is_asked(write: Write, part: Part) -> bool:
     return any(
         write.region.leaf in text or _GRAPH.search(text) or _REPLAYS.search(text) for text in texts
     )
+
+
+def _is_left(write: Write, function: Function, once: Once) -> bool:
+    """Tells whether a return before an assignment asks how long its attribute is, or replays."""
+    known = function.flow.known(write.site) if function.flow.contains(write.site) else ()
+    left = [one for one in known if one.leaves]
+    held = tuple(f"{path}." for path in _paths(write))
+    if any(
+        (dotted(inner) or "").startswith(held)
+        for one in left
+        for inner in walk(one.test)
+        if isinstance(inner, cst.Attribute)
+    ):
+        return True
+    return any(
+        not found.is_there and (_GRAPH.search(found.path) or _REPLAYS.search(found.path))
+        for one in left
+        for found in once.asked(one.test, one.holds)
+    )
+
+
+def _paths(write: Write) -> set[str]:
+    """Returns the names of what is assigned, as they stand and with local names replaced."""
+    return {write.region.path, dotted(write.site) or ""}

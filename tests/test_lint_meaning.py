@@ -1145,3 +1145,360 @@ def test_is_found(code, source):
 @pytest.mark.parametrize(("code", "source"), RIGHT.values(), ids=RIGHT)
 def test_is_left_alone(code, source):
     assert codes(code, source) == []
+
+
+#: A class whose graph reads `rows`, and methods of it that make `rows` in the first call only.
+RUNNER = """
+class Runner(GraphRunner):
+    def run(self, batch, n):
+        self.prepare(n)
+        self.rows[:n].copy_(batch.rows)
+        self.graph.replay()
+"""
+ONCE = {
+    "an early return where it is there": """
+        def prepare(self, n):
+            if self.rows is not None:
+                return
+            self.rows = torch.empty(64)
+        """,
+    "one that asks for its attribute": """
+        def prepare(self, n):
+            if hasattr(self, "rows"):
+                return
+            self.rows = torch.empty(64)
+        """,
+    "one with a default": """
+        def prepare(self, n):
+            if getattr(self, "rows", None) is not None:
+                return
+            self.rows = torch.empty(64)
+        """,
+    "one that asks for its size too": """
+        def prepare(self, n):
+            if self.rows is not None and self.rows.numel() >= n:
+                return
+            self.rows = torch.empty(n)
+        """,
+    "one that asks for its size alone": """
+        def prepare(self, n):
+            if self.rows.numel() >= n:
+                return
+            self.rows = torch.empty(n)
+        """,
+    "an early return by a flag": """
+        def prepare(self, n):
+            if self.is_made:
+                return
+            self.is_made = True
+            self.rows = torch.empty(64)
+        """,
+    "a flag that is set last": """
+        def prepare(self, n):
+            if not self.is_made:
+                self.rows = torch.empty(64)
+                self.is_made = True
+        """,
+    "a flag that is cleared": """
+        def __init__(self):
+            self.is_new = True
+
+        def prepare(self, n):
+            if self.is_new:
+                self.is_new = False
+                self.rows = torch.empty(64)
+        """,
+    "a flag that memory given back clears": """
+        def prepare(self, n):
+            if self.is_made:
+                return
+            self.is_made = True
+            self.rows = torch.empty(64)
+
+        def deallocate(self):
+            self.is_made = False
+        """,
+    "a test of what is made beside it": """
+        def prepare(self, n):
+            if not hasattr(self, "lens"):
+                self.lens = torch.empty(64)
+                self.rows = torch.empty(64)
+        """,
+    "an assertion": """
+        def prepare(self, n):
+            assert self.rows is None
+            self.rows = torch.empty(64)
+        """,
+    "an error": """
+        def prepare(self, n):
+            if self.rows is not None:
+                raise RuntimeError("twice")
+            self.rows = torch.empty(64)
+        """,
+    "a method that says so": """
+        def prepare(self, n):
+            if self._is_made():
+                return
+            self.rows = torch.empty(64)
+
+        def _is_made(self):
+            return self.rows is not None
+        """,
+    "a property that says so": """
+        def prepare(self, n):
+            if not self.is_ready:
+                self.rows = torch.empty(64)
+
+        @property
+        def is_ready(self):
+            return getattr(self, "rows", None) is not None
+        """,
+    "a test in the caller": """
+        def prepare(self, n):
+            if self.rows is None:
+                self._fresh()
+
+        def _fresh(self):
+            self.rows = torch.empty(64)
+        """,
+    "a flag in the caller": """
+        def prepare(self, n):
+            if self.is_made:
+                return
+            self.is_made = True
+            self._fresh()
+
+        def _fresh(self):
+            self.rows = torch.empty(64)
+        """,
+    "a call before the first step": """
+        def __init__(self):
+            self._fresh()
+
+        def _fresh(self):
+            self.rows = torch.empty(64)
+        """,
+    "a return of what replays": """
+        def prepare(self, n):
+            if self.graph is not None:
+                return
+            self.rows = torch.empty(n)
+        """,
+}
+AGAIN = {
+    "every time": """
+        def prepare(self, n):
+            self.rows = torch.empty(n)
+        """,
+    "an early return where it is not there": """
+        def prepare(self, n):
+            if self.rows is None:
+                return
+            self.rows = torch.empty(n)
+        """,
+    "one where there is no graph": """
+        def prepare(self, n):
+            if self.graph is None:
+                return
+            self.rows = torch.empty(n)
+        """,
+    "one that asks for something else": """
+        def prepare(self, n):
+            if self.lens is not None:
+                return
+            self.rows = torch.empty(n)
+        """,
+    "one that asks for another's": """
+        def prepare(self, n):
+            if n.rows is not None:
+                return
+            self.rows = torch.empty(64)
+        """,
+    "a flag that nothing sets": """
+        def prepare(self, n):
+            if self.is_made:
+                return
+            self.rows = torch.empty(n)
+        """,
+    "a flag that is set as it was": """
+        def prepare(self, n):
+            if self.is_made:
+                return
+            self.is_made = False
+            self.rows = torch.empty(n)
+        """,
+    "a flag that a step clears": """
+        def prepare(self, n):
+            if self.is_made:
+                return
+            self.is_made = True
+            self.rows = torch.empty(n)
+
+        def finish(self):
+            self.is_made = False
+        """,
+    "a flag of the call": """
+        def prepare(self, n):
+            made = False
+            if not made:
+                made = True
+                self.rows = torch.empty(n)
+        """,
+    "a flag that may be passed over": """
+        def prepare(self, n, force):
+            if self.is_made and not force:
+                return
+            self.is_made = True
+            self.rows = torch.empty(n)
+        """,
+    "a flag of the other branch": """
+        def prepare(self, n):
+            if self.is_made:
+                self.rows = torch.empty(n)
+            else:
+                self.is_made = True
+        """,
+    "a caller without a test": """
+        def prepare(self, n):
+            self._fresh(n)
+
+        def _fresh(self, n):
+            self.rows = torch.empty(n)
+        """,
+    "one caller of two without": """
+        def prepare(self, n):
+            if self.rows is None:
+                self._fresh(n)
+
+        def finish(self, n):
+            self._fresh(n)
+
+        def _fresh(self, n):
+            self.rows = torch.empty(n)
+        """,
+    "handed on": """
+        def __init__(self):
+            self._fresh(64)
+
+        def prepare(self, n):
+            self.later(self._fresh)
+
+        def _fresh(self, n):
+            self.rows = torch.empty(n)
+        """,
+}
+
+
+@pytest.mark.parametrize("methods", ONCE.values(), ids=ONCE)
+def test_a_graph_s_buffer_that_is_made_once_is_left_alone(methods: str) -> None:
+    assert codes("FM603", RUNNER + textwrap.indent(textwrap.dedent(methods), "    ")) == []
+
+
+@pytest.mark.parametrize("methods", AGAIN.values(), ids=AGAIN)
+def test_a_graph_s_buffer_that_is_made_again_is_found(methods: str) -> None:
+    assert codes("FM603", RUNNER + textwrap.indent(textwrap.dedent(methods), "    ")) == ["FM603"]
+
+
+FILLED_EACH_STEP = parse_contract('engine.name = "any"\nstreams.fills_pinned = ["stage*"]\n', "x")
+#: How a class makes its pinned memory, and how `stage` writes it before it copies from `self.host`.
+PINNED = {
+    "as a variable says": ("self.host = torch.empty(n, pin_memory=pin)", "self.host[:n] = v"),
+    "kept as an array": (
+        "self.host = torch.empty(n, pin_memory=True)\nself.np = self.host.numpy()",
+        "self.np[:n] = v",
+    ),
+    "kept as an array under a condition": (
+        "self.host = torch.empty(n, pin_memory=True)\n"
+        "self.rows = self.host.numpy() if pin else None",
+        "self.rows[:n] = v",
+    ),
+    "a part of an array": (
+        "self.host = torch.empty(n, pin_memory=True)\nself.rows = self.host.numpy()\n"
+        "self.tail = self.rows[1:]",
+        "self.tail[:n] = v",
+    ),
+    "by a function of numpy": (
+        "self.host = torch.empty(n, pin_memory=True)\nself.rows = np.asarray(self.host)",
+        "self.rows[:n] = v",
+    ),
+    "written by one": (
+        "self.host = torch.empty(n, pin_memory=True)\nself.rows = self.host.numpy()",
+        "np.copyto(self.rows[:n], v)",
+    ),
+    "in another shape": (
+        "self.host = torch.empty(n, pin_memory=True).view(2, -1)",
+        "self.host[:n] = v",
+    ),
+    "the other way round": (
+        "self.rows = torch.empty(n, pin_memory=True).numpy()\n"
+        "self.host = torch.from_numpy(self.rows)",
+        "self.rows[:n] = v",
+    ),
+    "by a local name": (
+        "host = torch.empty(n, pin_memory=True)\nself.host = host\nself.rows = host.numpy()",
+        "self.rows[:n] = v",
+    ),
+    "as a field of the class": (
+        "return cls(host=torch.zeros(1, pin_memory=pin))",
+        "self.host[0] = v",
+    ),
+    "as a field of the class by its name": (
+        "host = torch.zeros(1, pin_memory=pin)\nreturn Stage(host=host)",
+        "self.host[0] = v",
+    ),
+}
+#: The same where `stage` writes other memory than it copies from.
+NOT_PINNED = {
+    "another": (
+        "self.host = torch.empty(n, pin_memory=pin)\nself.rows = torch.empty(n, pin_memory=pin)",
+        "self.rows[:n] = v",
+    ),
+    "the other half": (
+        "both = torch.empty(2, n, pin_memory=True)\nself.host = both[0]\nself.rows = both[1]",
+        "self.rows[:n] = v",
+    ),
+    "a copy": (
+        "self.host = torch.empty(n, pin_memory=True)\nself.rows = self.host.clone()",
+        "self.rows[:n] = v",
+    ),
+    "one of two in turn": (
+        "self.host = torch.empty(n, pin_memory=True)\nself.rows = torch.empty(n, pin_memory=True)\n"
+        "self.now = self.host if pin else self.rows",
+        "self.rows[:n] = v",
+    ),
+    "pageable memory beside it": (
+        "self.cpu = torch.empty(n, pin_memory=True)\nself.data = torch.empty(n)",
+        "self.data[:n] = v",
+    ),
+    "a field of another class": (
+        "return Other(host=torch.zeros(1, pin_memory=pin))",
+        "self.host[0] = v",
+    ),
+}
+
+
+def staged(makes: str, writes: str) -> list[str]:
+    source = f"""\
+import numpy as np
+import torch
+
+class Stage:
+    def make(cls, self, n, pin):
+{textwrap.indent(makes, " " * 8)}
+
+    def stage(self, n, v):
+        {writes}
+        self.dev.copy_(self.host, non_blocking=True)
+"""
+    rule = rules()["FM403"]([FILLED_EACH_STEP])
+    return [one.code for one in lint_text(source.encode(), "x.py", [rule])]
+
+
+@pytest.mark.parametrize(("makes", "writes"), PINNED.values(), ids=PINNED)
+def test_pinned_memory_is_known_however_a_class_keeps_it(makes: str, writes: str) -> None:
+    assert staged(makes, writes) == ["FM403"]
+
+
+@pytest.mark.parametrize(("makes", "writes"), NOT_PINNED.values(), ids=NOT_PINNED)
+def test_a_write_of_other_memory_is_none_of_what_is_copied(makes: str, writes: str) -> None:
+    assert staged(makes, writes) == []

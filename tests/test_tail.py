@@ -1011,6 +1011,59 @@ def test_a_reset_before_a_copy_undoes_nothing(body: str) -> None:
     assert quick_and_whole(f"def stage(self, x, n):\n{lines}", "FM204") == ([], [])
 
 
+APART = {
+    "an index beyond a slice": "x[:, :3, 3] = t\nx[:, 3, 3] = 1",
+    "a method": "x[:, :3, 3].copy_(t)\nx[:, 3, 3] = 1",
+    "another index": "x[0, :n] = t\nx[1] = 0",
+    "another index, in two steps": "x[0][:n] = t\nx[1] = 0",
+    "by a name": "row = x[0]\nrow[:n] = t\nx[1] = 0",
+    "from the end": "x[-1, :n] = t\nx[-2] = 0",
+    "the last, after all but it": "x[:, :-1, 3] = t\nx[:, -1, 3] = 1",
+    "after an ellipsis": "x[..., :3, 3] = t\nx[..., 3, 3] = 1",
+    "before an ellipsis": "x[0, ..., :n] = t\nx[1, ...] = 0",
+    "every second": "x[:n, 1::2] = t\nx[:, ::2] = 0",
+    "a list of indices": "x[[0, 1], :n] = t\nx[[2, 3]] = 0",
+    "a slice of a slice": "x[2:][0, :n] = t\nx[1] = 0",
+    "with an axis more": "x[None, 0, :n] = t\nx[None, 1] = 0",
+    "in an array of the host": "host = x[0].numpy()\nhost[:n] = t\nx[1] = 0",
+    "one of several": "x[i, :n] = t\nx[i, 0] = 1",
+    "the one after the front": "x[i, :n] = t\nx[i, n] = -1",
+    "a column": "x[i, :n] = t\nx[i, :, 3] = 0",
+    "of another holder": "x[0].rows[:n] = t\nx[1].rows[:] = 0",
+}
+
+
+@pytest.mark.parametrize("body", APART.values(), ids=APART)
+def test_a_reset_of_another_part_of_a_buffer_undoes_nothing(body: str) -> None:
+    lines = textwrap.indent(body.replace("x[", "self.x["), " " * 4)
+    source = f"def stage(self, t, n, i):\n    # copy_ zero_\n{lines}\n"
+    assert quick_and_whole(source, "FM204") == ([], [])
+
+
+MET = {
+    "the same index": "x[0, :n] = t\nx[0] = 0",
+    "unknown indices": "x[i, :n] = t\nx[j] = 0",
+    "from both ends": "x[0, :n] = t\nx[-1] = 0",
+    "an index inside": "x[:, :3, 3] = t\nx[:, :, 3] = 1",
+    "in another shape": "flat = x.view(-1, 4)\nflat[0, :n] = t\nx[1] = 0",
+    "turned": "x.T[0, :n] = t\nx[1] = 0",
+    "any of them": "x[0][:n] = t\nfor one in x:\n    one.zero_()",
+    "starred": "x[*i, :n] = t\nx[1] = 0",
+    "a slice of one": "x[i, :1] = t\nx[i, 0] = 1",
+    "an unknown step": "x[::n][0, :i] = t\nx[1] = 0",
+    "expressions": "x[i, : 2 * n] = t\nx[i, n + 1] = 0",
+}
+
+
+@pytest.mark.parametrize("body", MET.values(), ids=MET)
+def test_a_reset_that_may_take_a_copied_front_is_found(body: str) -> None:
+    lines = textwrap.indent(re.sub(r"\bx\b", "self.x", body), " " * 4)
+    source = f"def stage(self, t, n, i, j):\n    # copy_ zero_\n{lines}\n"
+    quick, whole = quick_and_whole(source, "FM204")
+    assert [one.code for one in quick] == ["FM204"]
+    assert quick == whole
+
+
 def test_a_reset_after_a_list_of_fronts_is_found_wherever_the_list_is_made() -> None:
     quick, whole = quick_and_whole(
         """

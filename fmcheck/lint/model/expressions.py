@@ -83,9 +83,9 @@ def holder(node: cst.CSTNode) -> str:
             node = node.func.value
         else:
             break
-    while parts and parts[0] in HELD:
-        del parts[0]
     name = node.value if isinstance(node, cst.Name) else ""
+    while parts and parts[0] in HELD and (name, len(parts)) != ("self", 1):
+        del parts[0]
     return ".".join([name, *reversed(parts)])
 
 

@@ -11,8 +11,8 @@ from collections import defaultdict
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.expressions import literal_elements
-from fmcheck.lint.model.vocabulary import HELD, VIEWS
+from fmcheck.lint.model.expressions import is_name, literal_elements
+from fmcheck.lint.model.vocabulary import HELD, SAME_SHAPE, VIEWS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
@@ -32,7 +32,8 @@ class Region:
     """A stretch `[start:stop]` of the buffer at `path`; without bounds it is the whole buffer.
 
     `leaf` is the buffer's own name, the last part of `path`, and "" for what is no buffer, as the
-    result of a call. `node` is where the slice is written.
+    result of a call. `node` is where the slice is written. `cuts` are the subscripts that lead to
+    it, those of each holder apart. Any other node among them makes a view, None any one element.
     """
 
     path: str
@@ -40,6 +41,7 @@ class Region:
     node: CSTNode
     start: CSTNode | None = None
     stop: CSTNode | None = None
+    cuts: tuple[tuple[CSTNode | None, ...], ...] = ((),)
 
     @property
     def is_whole(self) -> bool:
@@ -58,11 +60,16 @@ class Region:
 
     def attribute(self, name: str, node: CSTNode) -> Region:
         """Returns the buffer that the object at this path holds as `name`."""
-        return Region(f"{self.path}.{name}", name, node)
+        return Region(f"{self.path}.{name}", name, node, cuts=(*self.cuts, ()))
 
     def element(self, node: CSTNode) -> Region:
         """Returns what stands for any element of the container at this path."""
-        return Region(self.path + ANY, self.leaf + ANY if self.leaf else "", node)
+        return Region(self.path + ANY, self.leaf + ANY if self.leaf else "", node, cuts=self.cuts)
+
+    def cut_by(self, node: CSTNode | None) -> Region:
+        """Returns this region, with one more that cuts it or looks at it in another shape."""
+        *holders, own = self.cuts
+        return replace(self, cuts=(*holders, (*own, node)))
 
     def may_be(self, other: Region) -> bool:
         """Tells whether this buffer may be the other, or hold it, if one function names both."""
@@ -194,8 +201,10 @@ class Names:
             return self._named(node, seen)
         if isinstance(node, cst.Attribute):
             held = self.regions(node.value, seen)
-            if node.attr.value in HELD and any(one.leaf for one in held):
-                return held
+            # `self.cpu` is no half of `self`, but an attribute like any other.
+            is_half = node.attr.value in HELD and not is_name(node.value, "self")
+            if is_half and any(one.leaf for one in held):
+                return [one.cut_by(node) for one in held] if node.attr.value == "T" else held
             return [one.attribute(node.attr.value, node) for one in held if one.is_whole]
         if isinstance(node, cst.Subscript):
             return self._sliced(node, seen)
@@ -225,7 +234,7 @@ class Names:
         elements = self.elements(binding.value)
         if elements is None:
             for one in self.regions(binding.value, seen):
-                yield one.element(one.node)
+                yield one.element(one.node).cut_by(None)
             return
         for element in elements:
             parts = literal_elements(element)
@@ -244,6 +253,7 @@ class Names:
             keys = self._keys(indices[0])
             if keys:
                 return [one.attribute(key, node) for one in base for key in keys]
+        base = [one.cut_by(node) for one in base]
         is_cut = bool(inner) and isinstance(inner[0], cst.Slice) and _is_bounded(inner[0])
         if indices and not is_cut:
             # `a[i]` is an element; `a[n:, 0]` is a column of the rows from n on.
@@ -279,13 +289,14 @@ class Names:
             word = call.func.attr.value
             args = [arg.value for arg in call.args]
             if word in VIEWS:
-                return self.regions(call.func.value, seen)
+                held = self.regions(call.func.value, seen)
+                return held if word in SAME_SHAPE else [one.cut_by(call) for one in held]
             if word == "get" and args and isinstance(args[0], cst.SimpleString):
                 held = self.regions(call.func.value, seen)
                 return [one.attribute(str(args[0].evaluated_value), call) for one in held]
             if word == "narrow" and len(args) == 3 and _is_zero(args[1]):
                 held = self.regions(call.func.value, seen)
-                return [replace(one, node=call, stop=args[2]) for one in held]
+                return [replace(one.cut_by(call), node=call, stop=args[2]) for one in held]
         return [Region(f"{self._part.code(call.func)}()", "", call)]
 
 

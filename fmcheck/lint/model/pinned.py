@@ -8,10 +8,17 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.expressions import holder, last_name, literal_elements, receiver, targets
+from fmcheck.lint.model.expressions import (
+    holder,
+    keywords,
+    last_name,
+    literal_elements,
+    receiver,
+    targets,
+)
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.streams import is_non_blocking
-from fmcheck.lint.model.vocabulary import PARTS
+from fmcheck.lint.model.vocabulary import PARTS, VIEWS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
@@ -31,6 +38,14 @@ WRITES = frozenset(
         *("exponential_", "normal_", "random_", "uniform_"),
     }
 )
+
+
+#: Those of the methods which return a part that return one view.
+_VIEWS_OF_ONE = VIEWS | {"narrow", "select", "expand", "transpose"}
+#: Functions that return the same memory as an array or a tensor.
+_SHARING = frozenset({"asarray", "from_numpy", "as_tensor"})
+#: How many names are looked through, one bound to another.
+_MOST_NAMES = 8
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,29 +82,64 @@ class Pinned:
         self.names: set[str] = set()
         #: Attributes that are bound to a view of one another, in sets.
         self.views: list[set[str]] = []
+        #: What each attribute is bound to a view of.
+        self._above: dict[str, set[str]] = {}
+        #: The first attribute that each call which makes a pinned tensor is bound to.
+        self._made: dict[CSTNode, str] = {}
         self.learn(functions)
 
     def learn(self, functions: Iterable[Function]) -> None:
         """Takes in what some functions bind."""
         for function in functions:
             for node in function.nodes:
-                self._note(node, function.part)
+                self._note(node, function)
 
-    def _note(self, node: CSTNode, part: Part) -> None:
-        if type(node) is cst.Call and last_name(node.func) in self._uploads:
-            self.names.add(holder(node))
+    def _note(self, node: CSTNode, function: Function) -> None:
+        if type(node) is cst.Call:
+            if last_name(node.func) in self._uploads:
+                self.names.add(holder(node))
+            if _makes_own(node, function.part):
+                # What a constructor is handed by name is taken for a field of that name.
+                for name, given in keywords(node).items():
+                    self._bind({f"self.{name}"}, given, function)
         bound = targets(node)
         value = getattr(node, "value", None)
         if not bound or value is None:
             return
-        if makes_pinned(value, part):
+        if makes_pinned(value, function.part):
             self.names.update(map(holder, bound))
         # `a[rows] = b` copies values, and binds nothing.
-        held = {holder(one) for one in bound if not isinstance(one, cst.Subscript)}
-        if held and (not isinstance(value, cst.Call) or last_name(value.func) in PARTS):
-            view = {*held, holder(value)} - {""}
-            if len(view) > 1 and all(name.startswith("self.") for name in view):
-                self.views.append(view)
+        held = {holder(one) for one in bound if not isinstance(one, cst.Subscript)} - {""}
+        if held:
+            self._bind(held, value, function)
+
+    def _bind(self, bound: set[str], value: CSTNode, function: Function) -> None:
+        """Notes attributes and names that are bound to a value, or to a view of it."""
+        for source in _sources(value, function):
+            if makes_pinned(source, function.part):
+                self._bind_made(bound, source)
+            elif not isinstance(source, cst.Call):
+                view = {*bound, holder(source)} - {""}
+                if len(view) > 1 and all(name.startswith("self.") for name in view):
+                    self.views.append(view)
+                    for name in bound:
+                        self._above.setdefault(name, set()).add(holder(source))
+
+    def _bind_made(self, bound: set[str], source: CSTNode) -> None:
+        """Notes what is bound to a pinned tensor; an attribute that comes later is a view."""
+        kept = {name for name in bound if name.startswith("self.")}
+        self.names |= bound - kept
+        if kept:
+            first = self._made.setdefault(source, min(kept))
+            self.names |= kept if first in kept else set()
+            self.views.append({first, *kept})
+
+    def _same(self, path: str) -> set[str]:
+        """Returns the attributes that one is a view of, or that are views of it."""
+        above = {path}
+        while more := {one for name in above for one in self._above.get(name, ())} - above:
+            above |= more
+        return above.union(*(view for view in self.views if path in view))
 
     def attributes(self) -> set[str]:
         """Returns the pinned attributes."""
@@ -103,8 +153,7 @@ class Pinned:
             if "." not in path:
                 found |= {path} if any(makes_pinned(one, streams.part) for one in values) else set()
             else:
-                same = {path}.union(*(view for view in self.views if path in view))
-                found |= same & self.attributes()
+                found |= self._same(path) & self.attributes()
         return found
 
     def writes(self, streams: Streams) -> Iterator[Touch]:
@@ -151,6 +200,9 @@ def makes_pinned(value: CSTNode, part: Part) -> bool:
     word = last_name(value.func)
     if word == "pin_memory":
         return True
+    held = receiver(value)
+    if word in _VIEWS_OF_ONE and held is not None:
+        return makes_pinned(held, part)
     if word in ("to", "cuda", "partial"):
         return False
     return any(
@@ -159,6 +211,34 @@ def makes_pinned(value: CSTNode, part: Part) -> bool:
         and last_name(arg.value) != "False"
         for arg in value.args
     )
+
+
+def _makes_own(call: cst.Call, part: Part) -> bool:
+    """Tells whether a call makes an object of the class that it stands in."""
+    family = part.stretch.family
+    if family is None or not family.is_class or not part.is_nested:
+        return False
+    return isinstance(call.func, cst.Name) and call.func.value in ("cls", family.name)
+
+
+def _sources(value: CSTNode, function: Function, depth: int = 0) -> Iterator[CSTNode]:
+    """Yields what a value is, or is a view of, a name that stands for one other thing replaced."""
+    if isinstance(value, cst.IfExp):
+        yield from _sources(value.body, function, depth)
+        yield from _sources(value.orelse, function, depth)
+    elif isinstance(value, cst.Call) and last_name(value.func) in PARTS:
+        yield from _sources(receiver(value) or value.func, function, depth)
+    elif isinstance(value, cst.Call) and last_name(value.func) in _SHARING and value.args:
+        yield from _sources(value.args[0].value, function, depth)
+    elif isinstance(value, cst.Subscript) and isinstance(value.value, cst.Call):
+        yield from _sources(value.value, function, depth)
+    else:
+        name = value.value if isinstance(value, cst.Name) else ""
+        bound = function.names.values(name)
+        if len(bound) == 1 and name not in function.parameters and depth < _MOST_NAMES:
+            yield from _sources(bound[0], function, depth + 1)
+        else:
+            yield value
 
 
 def _is_named(target: cst.Subscript) -> bool:
@@ -180,6 +260,8 @@ def _written(node: CSTNode) -> Iterator[CSTNode]:
         held = receiver(node) if last_name(node.func) in WRITES else None
         if held is not None and not is_non_blocking(node):
             yield held
+        if last_name(node.func) == "copyto" and node.args:
+            yield node.args[0].value
         for arg in node.args:
             if arg.keyword is not None and arg.keyword.value == "out":
                 yield arg.value

@@ -6,6 +6,8 @@ import re
 
 #: Calls that return another view of the whole buffer.
 VIEWS = frozenset({"view", "reshape", "flatten", "squeeze", "unsqueeze", "t", "detach", "numpy"})
+#: Those of them that leave each element at its place.
+SAME_SHAPE = frozenset({"detach", "numpy"})
 #: Calls that return a part or a view of a tensor, or the same one elsewhere.
 PARTS = VIEWS | {
     "narrow",

@@ -1,0 +1,183 @@
+"""Once: what a method does in its first call only, by the tests that lead there.
+
+if self.is_made:                    if not hasattr(self, "rows"):
+    return                              self.rows = torch.empty(64)
+self.is_made = True                     self.lens = torch.empty(64)
+self.rows = torch.empty(64)
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
+from fmcheck.lint.source.lazy import cst
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+
+    from libcst import CSTNode
+
+    from fmcheck.lint.model.function import Function
+
+#: Names of methods that take back what a class has made, or make it anew.
+_UNMAKES = re.compile(
+    r"(^|_)(de_?alloc|deallocate|delete|drop|free|offload|re_?init(ialize)?|restart|resume|"
+    r"shutdown|sleep|stop|suspend|teardown|unload|wake)(_|$)"
+)
+_FALSY = ("False", "None", "0")
+
+
+@dataclass(frozen=True, slots=True)
+class Asked:
+    """What a test found out: whether the value at a path is there, or true."""
+
+    path: str
+    is_there: bool
+
+
+class Once:
+    """The methods of a class, asked for what they do but once.
+
+    `prepares` tells from its name that a method runs before the steps, or starts afresh.
+    """
+
+    def __init__(
+        self, methods: Mapping[str, Function], prepares: Callable[[str], object | None]
+    ) -> None:
+        self._methods = methods
+        self._prepares = prepares
+
+    def makes_once(self, node: CSTNode, paths: Collection[str], function: Function) -> bool:
+        """Tells whether `node`, which gives an attribute a value, runs in a first call only.
+
+        `paths` are the names of the attribute: `self.buffers.rows`, and `buffers.rows`.
+        """
+        if self._is_guarded(node, paths, function, ()):
+            return True
+        return self._is_called_once(paths, function, (function,))
+
+    def _is_guarded(
+        self, node: CSTNode, paths: Collection[str], function: Function, called: Sequence[Function]
+    ) -> bool:
+        """Tells whether a test keeps later calls from `node`, which may call others to do it."""
+        tests = list(self._tests(node, function))
+        if any(
+            one.path in paths and not one.is_there
+            for test, holds in tests
+            for one in self.asked(test, holds, lenient=True)
+        ):
+            return True
+        for test, holds in tests:
+            set_here = list(_assigned(function, test, holds))
+            for other in called:
+                set_here += _assigned(other)
+            for one in self.asked(test, holds):
+                if self._is_settled(one, set_here):
+                    return True
+        return False
+
+    def _is_settled(self, asked: Asked, assigned: Sequence[tuple[str, CSTNode]]) -> bool:
+        """Tells whether an assignment makes a test come out otherwise from then on."""
+        turned = [value for path, value in assigned if path == asked.path]
+        if not any(_is_falsy(value) is asked.is_there for value in turned):
+            return False
+        return not any(
+            path == asked.path and _is_falsy(value) is not asked.is_there
+            for name, method in self._methods.items()
+            if not (self._prepares(name) or _UNMAKES.search(name))
+            for path, value in _assigned(method)
+        )
+
+    def _is_called_once(
+        self, paths: Collection[str], function: Function, called: Sequence[Function]
+    ) -> bool:
+        """Tells whether a private method is called, and only where it runs in a first call."""
+        name = function.name
+        if not name.startswith("_") or name.startswith("__") or len(called) > 3:
+            return False
+        uses = [
+            (node, method)
+            for method in self._methods.values()
+            for node in method.nodes
+            if isinstance(node, cst.Attribute) and dotted(node) == f"self.{name}"
+        ]
+        return bool(uses) and all(
+            isinstance(method.parents.get(node), cst.Call)
+            and (
+                self._prepares(method.name)
+                or self._is_guarded(node, paths, method, called)
+                or (method not in called and self._is_called_once(paths, method, (*called, method)))
+            )
+            for node, method in uses
+        )
+
+    def _tests(self, node: CSTNode, function: Function) -> Iterator[tuple[CSTNode, bool]]:
+        """Yields the tests that are decided where a node runs, and how."""
+        flow = function.flow
+        if flow.contains(node):
+            yield from ((one.test, one.holds) for one in flow.known(node))
+            for one in function.nodes:
+                if isinstance(one, cst.Assert) and flow.contains(one) and flow.dominates(one, node):
+                    yield one.test, True
+
+    def asked(
+        self, test: CSTNode, holds: bool, *, lenient: bool = False, depth: int = 0
+    ) -> Iterator[Asked]:
+        """Yields what a test is certain to have found out; what it may have if `lenient`."""
+        if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
+            yield from self.asked(test.expression, not holds, lenient=lenient, depth=depth)
+        elif isinstance(test, cst.BooleanOperation):
+            if lenient or holds is isinstance(test.operator, cst.And):
+                for side in (test.left, test.right):
+                    yield from self.asked(side, holds, lenient=lenient, depth=depth)
+        elif isinstance(test, cst.Comparison) and len(test.comparisons) == 1:
+            other = test.comparisons[0]
+            if is_name(other.comparator, "None"):
+                is_there = holds is isinstance(other.operator, (cst.IsNot, cst.NotEqual))
+                yield from (Asked(path, is_there) for path in _paths(test.left))
+        else:
+            yield from (Asked(path, holds) for path in _paths(test))
+            named = dotted(test.func if isinstance(test, cst.Call) else test) or ""
+            method = self._methods.get(named.removeprefix("self."))
+            if named.startswith("self.") and method is not None and depth < 3:
+                for value in _returned(method):
+                    yield from self.asked(value, holds, lenient=lenient, depth=depth + 1)
+
+
+def _paths(node: CSTNode) -> Iterator[str]:
+    """Yields the path of an attribute, however it is named."""
+    path = dotted(node.func if isinstance(node, cst.Call) else node)
+    if path is not None:
+        yield path
+    if isinstance(node, cst.Call) and len(node.args) > 1:
+        key = node.args[1].value
+        if last_name(node.func) in ("getattr", "hasattr") and isinstance(key, cst.SimpleString):
+            yield f"{dotted(node.args[0].value)}.{key.raw_value}"
+
+
+def _returned(method: Function) -> Sequence[CSTNode]:
+    """Returns the one value that a method returns, nothing if it does more than that."""
+    returns = [one for one in method.nodes if isinstance(one, cst.Return)]
+    return [one.value for one in returns if one.value is not None] if len(returns) == 1 else []
+
+
+def _assigned(
+    function: Function, test: CSTNode | None = None, holds: bool = True
+) -> Iterator[tuple[str, CSTNode]]:
+    """Yields the attributes that a function assigns, where `test` comes out so if it is given."""
+    flow = function.flow
+    for node in function.nodes:
+        paths = [path for path in map(dotted, targets(node)) if path is not None and "." in path]
+        value = getattr(node, "value", None)
+        if not paths or value is None or not flow.contains(node):
+            continue
+        known = flow.known(node)
+        if test is None or any(one.test is test and one.holds is holds for one in known):
+            yield from ((path, value) for path in paths)
+
+
+def _is_falsy(value: CSTNode) -> bool:
+    return isinstance(value, (cst.Name, cst.Integer)) and value.value in _FALSY
