@@ -57,6 +57,7 @@ FILES = {
             "extents",
             "fill_writes",
             "hold",
+            "interpreted",
             "shapes",
             "headlines",
             "homes",

@@ -7,6 +7,7 @@ or those that an index picked. Where that cannot be told, nothing is reported an
 
 from __future__ import annotations
 
+import sys
 import weakref
 from dataclasses import dataclass, field, replace
 from pathlib import PurePath
@@ -25,6 +26,7 @@ from fmcheck.runtime.order.extents import (
     picked,
 )
 from fmcheck.runtime.order.races import Party, race
+from fmcheck.runtime.relay.relay_tensor import is_made_by_relay
 
 if TYPE_CHECKING:
     import torch
@@ -84,7 +86,8 @@ class Touch:
 
 @dataclass(eq=False, slots=True)
 class Memory:
-    """What is known of one storage. `left_out` is what others follow.
+    """What is known of one storage. `left_out` is what others follow, but for what reaches memory
+    that is `shared` by the tensor that the engine itself has, and not by the relay's.
 
     Where writes are delayed, `image` is what its last write in place went over, `out` tells that
     everybody sees that write; memory that is written `by_index` is shown as it is. What is
@@ -96,6 +99,7 @@ class Memory:
     writes: list[Touch] = field(default_factory=list)
     reads: list[Touch] = field(default_factory=list)
     left_out: bool = False
+    shared: bool = False
     by_index: bool = False
     on_host: bool = False
     image: torch.Tensor | None = None
@@ -117,9 +121,13 @@ class Handover:
         """A tensor's memory is followed by other means, or not at all."""
         self.memory_of(tensor).left_out = True
 
+    def share(self, tensor: torch.Tensor) -> None:
+        """Memory that others follow is the engine's own as well, which has a tensor of its own."""
+        self.memory_of(tensor).shared = True
+
     def before(self, call: Call) -> None:
         """The host has launched the call, and has waited for what it is about to read itself."""
-        if call.host:
+        if call.host and not call.is_view:
             self.fences.read_by_host(call.lane)
         else:
             self.fences.launch(call.lane)
@@ -145,7 +153,7 @@ class Handover:
         now = lane, fences.time(lane), moment
         for tensor in call.reads:
             memory = self.memory_of(tensor)
-            if not memory.left_out:
+            if not _is_followed_by_others(memory):
                 late = self._touch(memory, tensor, now, call)
                 if call.plan.name in READS and tensor is call.args[0]:
                     late.extent = picked(READS, call.name, call.args)
@@ -153,7 +161,7 @@ class Handover:
                 self._read(memory, late)
         for tensor in call.writes:
             memory = self.memory_of(tensor)
-            if not memory.left_out:
+            if not _is_followed_by_others(memory):
                 late = self._touch(memory, tensor, now, call)
                 if call.plan.name not in WRITES or self._picks(memory, late, call):
                     self._write(memory, late)
@@ -295,6 +303,10 @@ class Handover:
         tally = self.fences.tally
         site = tally.sites[tally.moments.site(moment)]
         return f"tensor of {PurePath(site.path).name}:{site.line} in {site.function}"
+
+
+def _is_followed_by_others(memory: Memory) -> bool:
+    return memory.left_out and not (memory.shared and not is_made_by_relay(sys._getframe(1)))
 
 
 def _touch(tensor: torch.Tensor, lane: Lane, count: int, moment: int, is_copy: bool) -> Touch:

@@ -279,10 +279,14 @@ class Runner(runner_module.GPUModelRunner):
             )
             state.num_computed_prefill_tokens[batch.idx_mapping_np] = ended
             state.num_computed_tokens_np[batch.idx_mapping_np] += batch.num_scheduled_tokens
-        told = output.get_output()
+        told = self.taken(output)
         for request, tokens in zip(told.req_ids, told.sampled_token_ids, strict=True):
             self.tokens[request] += tokens
         return told
+
+    def taken(self, output: Any) -> Any:
+        """Waits for a result."""
+        return output.get_output()
 
     def sample(self, hidden_states: Any, input_batch: Any, grammar_output: Any) -> Any:
         """Samples by the model, and verifies drafts."""
@@ -291,7 +295,7 @@ class Runner(runner_module.GPUModelRunner):
         wanted = next_token(ids, input_batch.positions[rows])
         starts = input_batch.cu_num_logits.tolist()
         counts, width = [], self.num_speculative_steps + 1
-        sampled = torch.zeros(input_batch.num_reqs, width, dtype=torch.int64)
+        sampled = torch.zeros(input_batch.num_reqs, width, dtype=torch.int64, device=CPU)
         for number, (start, end) in enumerate(itertools.pairwise(starts)):
             right = 1
             while start + right < end and int(ids[start + right]) == int(wanted[start + right - 1]):
@@ -299,7 +303,7 @@ class Runner(runner_module.GPUModelRunner):
             counts.append(right)
             sampled[number, :right] = wanted[start : start + right]
         count, rejected = get_num_sampled_and_rejected(
-            torch.tensor(counts, dtype=torch.int32),
+            torch.tensor(counts, dtype=torch.int32, device=CPU),
             input_batch.seq_lens,
             input_batch.cu_num_logits,
             input_batch.idx_mapping,

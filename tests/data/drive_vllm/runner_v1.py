@@ -38,7 +38,7 @@ _to = torch.Tensor.to
 
 def _to_other_memory(self: torch.Tensor, *where: Any, **how: Any) -> torch.Tensor:
     """Copies to the host as from a device, though both are memory of a CPU."""
-    if not where or type(where[0]) is not str:
+    if not where or type(where[0]) is not str or how.get("copy"):
         return _to(self, *where, **how)
     return torch.empty_like(self, device="cpu").copy_(self, **how)
 

@@ -78,3 +78,11 @@ def test_first_token_of_a_new_owner() -> None:
     runner.req_states.num_computed_tokens.gpu[row] = 2
     runner.req_states.num_computed_prefill_tokens[row] = 2
     runner.step({"b": 1})
+
+
+def test_result_that_is_read_before_its_copy_is_done() -> None:
+    def early(real: Any, output: Any) -> Any:
+        output.copy_event = torch.cpu.Event()
+        return real(output)
+
+    serve(broken(Runner(), "taken", 4, early))
