@@ -7,6 +7,7 @@ kernel of the cache slots. A step's result is taken after the next step was laun
 
 from __future__ import annotations
 
+import functools
 import random
 from collections import deque
 from types import SimpleNamespace
@@ -36,6 +37,7 @@ runner_module.get_pp_group = lambda: SimpleNamespace(
 _to = torch.Tensor.to
 
 
+@functools.wraps(_to)  # fmcheck knows calls by their names
 def _to_other_memory(self: torch.Tensor, *where: Any, **how: Any) -> torch.Tensor:
     """Copies to the host as from a device, though both are memory of a CPU."""
     if not where or type(where[0]) is not str or how.get("copy"):
