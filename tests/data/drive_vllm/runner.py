@@ -7,6 +7,7 @@ Streams and events are those of `torch.cpu`; host and device are one memory.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import os
@@ -99,6 +100,19 @@ async_utils.stream = lambda to_stream, from_stream: torch.cpu.stream(to_stream)
 torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[assignment,method-assign]
 _tensor = torch.tensor
 torch.tensor = lambda *data, pin_memory=False, **kind: _tensor(*data, **kind)
+
+_to = torch.Tensor.to
+
+
+@functools.wraps(_to)  # fmcheck knows calls by their names
+def _to_other_memory(self: torch.Tensor, *where: Any, **how: Any) -> torch.Tensor:
+    """Copies to the host as from a device, though both are memory of a CPU."""
+    if not where or type(where[0]) is not str or how.get("copy"):
+        return _to(self, *where, **how)
+    return torch.empty_like(self, device="cpu").copy_(self, **how)
+
+
+torch.Tensor.to = _to_other_memory  # type: ignore[assignment,method-assign]
 
 VOCABULARY, REQUESTS, TOKENS, BLOCK, LENGTH = 97, 4, 32, 4, 64
 CPU = torch.device("cpu")

@@ -7,7 +7,6 @@ kernel of the cache slots. A step's result is taken after the next step was laun
 
 from __future__ import annotations
 
-import functools
 import random
 from collections import deque
 from types import SimpleNamespace
@@ -32,20 +31,6 @@ from vllm.v1.worker.gpu_input_batch import InputBatch  # isort: skip
 runner_module.get_pp_group = lambda: SimpleNamespace(
     world_size=1, is_last_rank=True, is_first_rank=True
 )
-
-
-_to = torch.Tensor.to
-
-
-@functools.wraps(_to)  # fmcheck knows calls by their names
-def _to_other_memory(self: torch.Tensor, *where: Any, **how: Any) -> torch.Tensor:
-    """Copies to the host as from a device, though both are memory of a CPU."""
-    if not where or type(where[0]) is not str or how.get("copy"):
-        return _to(self, *where, **how)
-    return torch.empty_like(self, device="cpu").copy_(self, **how)
-
-
-torch.Tensor.to = _to_other_memory  # type: ignore[assignment,method-assign]
 
 
 class Runner(runner_module.GPUModelRunner):
