@@ -107,9 +107,9 @@ _to = torch.Tensor.to
 @functools.wraps(_to)  # fmcheck knows calls by their names
 def _to_other_memory(self: torch.Tensor, *where: Any, **how: Any) -> torch.Tensor:
     """Copies to the host as from a device, though both are memory of a CPU."""
-    if not where or type(where[0]) is not str or how.get("copy"):
-        return _to(self, *where, **how)
-    return torch.empty_like(self, device="cpu").copy_(self, **how)
+    if where and isinstance(where[0], str):
+        how["copy"] = True
+    return _to(self, *where, **how)
 
 
 torch.Tensor.to = _to_other_memory  # type: ignore[assignment,method-assign]
