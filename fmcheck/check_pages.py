@@ -283,8 +283,11 @@ PAGES = {
         "see the previous step's values.",
         how="From a non-blocking copy to the host until its event or stream was waited for, reads "
         "of its target are bugs: by `.tolist()` and the like, and by operators such as indexing. "
-        "A copy on a stream that already waits for the first one reads in order.",
-        unseen="Reads through memory that was never seen as a tensor; and operators, in order on "
+        "A copy on a stream that already waits for the first one reads in order. An array of "
+        "NumPy's over the target must not go before the wait: it was read too early, or for "
+        "nothing.",
+        unseen="Reads through memory that was never seen as a tensor, and of arrays of NumPy's "
+        "that are kept until the wait; and operators, in order on "
         "the copy's stream, on a target that is not certain to be the host's: neither pinned, nor "
         'returned by `.to("cpu")`, nor named by `host_values`.',
         fix="Record an event after the copy and `synchronize()` it before the read.",

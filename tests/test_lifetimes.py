@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -149,6 +150,51 @@ def test_numpy_reads_as_well(watch: Watch) -> None:
     engine.pull()
     engine.tokens_cpu.numpy()
     assert codes(watch) == ["FR404"]
+
+
+def test_an_array_may_be_made_before_the_event_and_read_after_it(watch: Watch) -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        tokens = engine.tokens.to("cpu", non_blocking=True, copy=True).numpy()
+        done = engine.forward.record_event()
+    done.synchronize()
+    assert tokens.tolist() == [0, 1, 2, 3]
+    del tokens
+    assert found(watch) == []
+
+
+@pytest.mark.parametrize("view", [lambda tensor: tensor.numpy(), np.asarray])
+def test_an_array_that_goes_before_the_event_was_read_too_early(
+    watch: Watch, view: Callable[..., Any]
+) -> None:
+    engine = Engine()
+    engine.pull()
+    tokens = view(engine.tokens_cpu)[1:]
+    assert found(watch) == []
+    assert tokens.tolist() == [1, 2, 3]
+    del tokens
+    (violation,) = found(watch)
+    assert violation.code == "FR404"
+    assert "the array over the target of an asynchronous copy is gone" in violation.notes[0]
+
+
+def test_an_array_of_other_numbers_is_a_copy_that_reads_at_once(watch: Watch) -> None:
+    engine = Engine()
+    done = engine.pull()
+    tokens = np.asarray(engine.tokens_cpu, dtype=np.float32)
+    done.synchronize()
+    assert tokens.tolist() == [0, 1, 2, 3]
+    assert codes(watch) == ["FR404"]
+
+
+def test_an_array_over_the_host_s_memory_makes_nobody_wait(watch: Watch) -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        pulled = engine.tokens.to("cpu", non_blocking=True, copy=True)
+        kept = pulled.numpy()
+    pulled.tolist()
+    assert codes(watch) == ["FR404"]
+    assert kept.tolist() == [0, 1, 2, 3]
 
 
 def test_the_copy_s_own_stream_does_not_make_the_host_wait(watch: Watch) -> None:

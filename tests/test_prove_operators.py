@@ -40,6 +40,14 @@ index_like = ["positions"]
 tail_is_discarded = ["hidden"]
 holds = { lens = 1 }
 
+[[graph_inputs.fill]]
+class = "mine.runner:Runner"
+methods = ["prepare"]
+inputs = "self.starts"
+only = ["gpu"]
+axis.rows = { raw = "n", padded = "padded", capacity = "padded" }
+holds = { gpu = 0 }
+
 [[graph_inputs.registry]]
 slot_class = "Slot"
 policy_argument = "padding"
@@ -187,8 +195,15 @@ def test_a_kernel_that_writes_is_a_stash():
 
 def test_a_slice_is_gathered_twice_where_the_contract_says_that_it_takes():
     body = "(m, n):\n    x = m.tokens_buf[:n, 0]\n"
-    assert planted("gather-twice", f"def prepare{body}") == [["+m.tokens_buf[:n, 0]"]]
+    assert planted("gather-twice", f"def prepare{body}") == [["+m.tokens_buf[:n, 0] + 0"]]
     assert planted("gather-twice", f"def look_up{body}") == []
+
+
+def test_a_half_of_a_buffer_is_reset_and_no_other_buffer_s_half():
+    assert planted("drop-reset", "def f(s):\n    s.starts.gpu[2:].fill_(0)\n") == [
+        ["-s.starts.gpu[2:].fill_(0)", "+pass"]
+    ]
+    assert planted("drop-reset", "def f(s):\n    s.counts.gpu[2:].fill_(0)\n") == []
 
 
 def test_every_operator_has_a_case():

@@ -24,6 +24,7 @@ PLANTED = {
     "test_second_prepare": ["FR102"],
     "test_dropped_drafts": ["FR102"],
     "test_first_token_of_a_new_owner": ["FR104"],
+    "test_result_that_is_read_before_its_copy_is_done": ["FR404"],
 }
 
 #: The same of model runner V1.
@@ -130,3 +131,21 @@ def test_random_workloads_are_silent_in_each_mode_of_streams(streams: str, runne
 
 def source_line(release: str, number: int) -> str:
     return (release_folder(release) / RUNNER).read_text().splitlines()[number - 1]
+
+
+@pytest.mark.parametrize(("release", "found"), [("0.23.0", ["FR401"]), ("0.24.0", [])])
+def test_a_store_that_does_not_wait_is_reported_in_the_last_release_that_has_it(
+    release: str, found: list[str]
+) -> None:
+    """vllm#45704: blocks were copied to the host while the step might still write them."""
+    test = "test_a_block_is_stored_that_the_step_still_writes"
+    done = drove(release, "offload")
+    assert codes(done.failures.get(test, "")) == found
+    assert (test in done.passed) is (not found), done.output
+
+
+def test_a_load_that_does_not_wait_is_reported_in_the_newest_release() -> None:
+    """vllm#47282, which is open: blocks are filled while the step may still read them."""
+    done = drove(RELEASES[-1], "offload")
+    assert codes(done.failures["test_a_block_is_loaded_that_the_step_still_reads"]) == ["FR401"]
+    assert "test_a_block_is_stored_that_the_step_still_writes" in done.passed

@@ -383,6 +383,23 @@ def test_what_is_bound_was_written_by_whoever_made_it(bench: Bench, fenced: bool
     assert [code for code, _ in found] == ([] if fenced else ["FR401"])
 
 
+@pytest.mark.parametrize("fenced", [True, False])
+def test_the_engine_s_own_tensor_is_followed_beside_the_buffer(bench: Bench, fenced: bool) -> None:  # noqa: F811
+    made, watch = mirror_of(bench, streams="tracked")
+    forward, copy = torch.cpu.Stream(), torch.cpu.Stream()
+    forward.wait_stream(torch.cpu.current_stream())
+    with torch.cpu.stream(forward):
+        lens = torch.arange(6) * 2
+        made.publish(lens)
+        made.lens[torch.tensor([1, 2])]
+    if fenced:
+        copy.wait_stream(forward)
+    with torch.cpu.stream(copy):
+        lens.clone()
+    found = [(one.code, one.access.verb) for one in watch.drain()]
+    assert found == ([] if fenced else [("FR401", "read")])
+
+
 # --- columns of one row on two streams ---
 
 

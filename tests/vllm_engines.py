@@ -1,13 +1,15 @@
 """Whole engines of vLLM on CPU, with and without `pytest -p fmcheck`, healthy and spoilt.
 
 `python -m tests.vllm_engines` prints what the healthy engines passed and how much was checked, how
-much longer it took, and which spoilt relay was reported in which test. `--part` picks one.
+much longer it took, and which spoilt relay was reported in which test. `--part` picks one;
+`--ratio N` runs each model runner's engines N times bare and N times watched, in turn.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import resource
 import sys
 import tempfile
 from pathlib import Path
@@ -75,13 +77,42 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(prog="python -m tests.vllm_engines", description=__doc__)
     parser.add_argument("--kind", default="", help="one kind of healthy engine (default: all)")
     parser.add_argument("--part", choices=("healthy", "spoilt"), help="default: both")
+    parser.add_argument("--ratio", type=int, metavar="N", help="the time alone, bare and watched")
     chosen = parser.parse_args(arguments)
     print(f"vllm {RELEASE}", flush=True)
+    if chosen.ratio:
+        for runner in ("v1", "v2"):
+            _tell_ratio(runner, chosen.ratio)
+        return
     if chosen.part != "spoilt":
         _tell_healthy(chosen.kind)
     if chosen.part != "healthy":
         for fault in SPOILT:
             _tell_spoilt(fault)
+
+
+def _tell_ratio(runner: str, times: int) -> None:
+    """Runs a model runner's engines bare and watched in turn, so that both meet the same load."""
+    walls, spent = {False: 0.0, True: 0.0}, {False: 0.0, True: 0.0}
+    for number in range(2 * times):
+        watched = bool((number + number // 2) % 2)  # bare, watched, watched, bare
+        before = _cpu()
+        done = healthy(tests=runner, watched=watched)
+        if done.failures:
+            sys.exit(f"{runner}: {sorted(done.failures)}")
+        walls[watched] += done.seconds
+        spent[watched] += _cpu() - before
+    print(
+        f"  {runner}: {len(done.passed)} tests, {times} times each: wall {walls[True]:.0f} s to "
+        f"{walls[False]:.0f} s, {walls[True] / walls[False]:.2f}; CPU {spent[True]:.0f} s to "
+        f"{spent[False]:.0f} s, {spent[True] / spent[False]:.2f}; load {os.getloadavg()[0]:.1f}",
+        flush=True,
+    )
+
+
+def _cpu() -> float:
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
 
 
 def _tell_healthy(kind: str) -> None:

@@ -27,12 +27,13 @@ class Names:
 
     `buffers` are relay buffers, attributes; those of `swappable` exist from the start and may be
     taken for each other, those of `bound` may be given a new tensor by a step. `inputs` are graph
-    inputs whose padded tail matters, less those that are `harmless`. `writers` and `readers` are
-    the functions of the relay's modules that write and gather, and of kernels those that write;
-    `peeks` those whose gathers do not consume, `takes` those that gather by a slice as well,
-    `kernels` functions that gather in untracked code. `slots` are the slot classes by name, with
-    their policy's argument, the policy of a slot that names none, and the policies that keep a
-    stale tail. `agnostic` and `cuda_only` are globs of paths.
+    inputs whose padded tail matters, `OBJECT.half` where a fill is of one object's half alone, less
+    those that are `harmless`. `writers` and `readers` are the functions of the relay's modules that
+    write and gather, and of kernels those that write; `peeks` those whose gathers do not consume,
+    `takes` those that gather by a slice as well, `kernels` functions that gather in untracked code.
+    `slots` are the slot classes by name, with their policy's argument, the policy of a slot that
+    names none, and the policies that keep a stale tail. `agnostic` and `cuda_only` are globs of
+    paths.
     """
 
     buffers: tuple[str, ...] = ()
@@ -57,9 +58,10 @@ class Names:
         """Tells whether a step may give an attribute of this name a new tensor."""
         return _matches(name, self.bound)
 
-    def is_input(self, name: str) -> bool:
-        """Tells whether a buffer of this name is a graph input whose tail matters."""
-        return _matches(name, self.inputs) and not _matches(name, self.harmless)
+    def is_input(self, name: str, of: str = "") -> bool:
+        """Tells whether a buffer of this name, `of` an object, is an input whose tail matters."""
+        found = _matches(name, self.inputs) or _matches(f"{of}.{name}", self.inputs)
+        return found and not _matches(name, self.harmless)
 
     def is_agnostic(self, path: str) -> bool:
         """Tells whether code at this path, from the import root, is meant for every device."""
@@ -91,6 +93,13 @@ def last_name(node: cst.CSTNode) -> str:
     if isinstance(node, cst.Attribute):
         return node.attr.value
     return node.value if isinstance(node, cst.Name) else ""
+
+
+def holder(node: cst.CSTNode) -> str:
+    """Returns the last name but one of a dotted expression, "" without one."""
+    while isinstance(node, cst.Subscript):
+        node = node.value
+    return last_name(node.value) if isinstance(node, cst.Attribute) else ""
 
 
 def constant(node: cst.CSTNode) -> str:
@@ -192,7 +201,10 @@ def _tails(given: GraphInputs) -> Iterator[str]:
     yield from given.holds
     yield from given.valid
     for fill in given.fill:
-        yield from fill.holds
+        _, dot, one = fill.inputs.rpartition(".")
+        # A half of one buffer, as in `self.lengths.gpu`, says nothing of others' halves.
+        is_half = dot and len(fill.only) == 1
+        yield from (f"{one}.{name}" if is_half else name for name in fill.holds)
 
 
 def _matches(name: str, globs: Iterable[str]) -> bool:

@@ -40,7 +40,10 @@ def _gathered_twice(tree: Tree, names: Names) -> Iterator[Fault]:
         if not what or one is None or function is None or _is_inner(tree, node):
             continue
         if function.name.value not in names.peeks:
-            yield tree.preceded(one, tree.text(node), node, f"{what} is gathered twice")
+            text = tree.text(node)
+            # A slice alone is a view, and reads nothing.
+            text = f"{text} + 0" if _is_view(node) else text
+            yield tree.preceded(one, text, node, f"{what} is gathered twice")
 
 
 def _swapped(tree: Tree, names: Names) -> Iterator[Fault]:
@@ -112,6 +115,11 @@ def _gathers(tree: Tree, node: cst.CSTNode, names: Names) -> str:
         return f"`{buffer}`" if buffer else ""
     name = called(node)
     return f"what `{name}` reads" if name in names.readers | names.kernels else ""
+
+
+def _is_view(node: cst.CSTNode) -> bool:
+    """Tells whether an expression takes a slice of rows."""
+    return isinstance(node, cst.Subscript) and isinstance(node.slice[0].slice, cst.Slice)
 
 
 def _is_inner(tree: Tree, node: cst.CSTNode) -> bool:

@@ -112,8 +112,9 @@ class Block:
 
     It `is_host` where the last asynchronous copy found it to be the host's. What is `on_host` only
     copies touch in a stream's order: all else the host does itself, at once. `left_out` is what
-    others follow. Where writes are delayed, `image` is what its last write in place went over,
-    `out` tells that everybody sees that write; memory written `by_index` is shown as it is.
+    others follow, but for what reaches memory that is `shared` by the tensor that the engine itself
+    has, and not by the relay's. Where writes are delayed, `image` is what its last write in place
+    went over, `out` tells that everybody sees that write; memory written `by_index` is shown as is.
     """
 
     storage: weakref.ref[Any]
@@ -127,6 +128,7 @@ class Block:
     read_by: tuple[Copy, ...] = ()
     is_host: bool = False
     left_out: bool = False
+    shared: bool = False
     by_index: bool = False
     on_host: bool = False
     image: torch.Tensor | None = None

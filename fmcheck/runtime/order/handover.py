@@ -7,6 +7,7 @@ or those that an index picked. Where that cannot be told, nothing is reported an
 
 from __future__ import annotations
 
+import sys
 from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -23,6 +24,7 @@ from fmcheck.runtime.order.extents import (
     picked,
 )
 from fmcheck.runtime.order.races import Party, race
+from fmcheck.runtime.relay.relay_tensor import is_made_by_relay
 
 if TYPE_CHECKING:
     import torch
@@ -53,9 +55,13 @@ class Handover:
         """A tensor's memory is followed by other means, or not at all."""
         self.blocks.of(tensor).left_out = True
 
+    def share(self, tensor: torch.Tensor) -> None:
+        """Memory that others follow is the engine's own as well, which has a tensor of its own."""
+        self.blocks.of(tensor).shared = True
+
     def before(self, call: Call) -> None:
         """The host has launched the call, and has waited for what it is about to read itself."""
-        if call.host:
+        if call.host and not call.is_view:
             self.fences.read_by_host(call.lane)
         else:
             self.fences.launch(call.lane)
@@ -79,7 +85,7 @@ class Handover:
         is_loose = not plan.of_torch or plan.name in PARTLY
         picks = plan.name in READS
         for tensor, block in zip(call.reads, call.read_in(self.blocks), strict=True):
-            if not block.left_out:
+            if not _is_followed_by_others(block):
                 late = self._touch(block, tensor, now, call)
                 if picks and tensor is call.args[0]:
                     late.extent = picked(READS, plan.name, call.args)
@@ -87,7 +93,7 @@ class Handover:
                 self._read(block, late)
         for tensor in call.writes:
             block = self.blocks.of(tensor)
-            if not block.left_out:
+            if not _is_followed_by_others(block):
                 late = self._touch(block, tensor, now, call)
                 if plan.name not in WRITES or self._picks(block, late, call):
                     self._write(block, late)
@@ -216,6 +222,10 @@ class Handover:
         tally = self.fences.tally
         site = tally.sites[tally.moments.site(moment)]
         return f"tensor of {PurePath(site.path).name}:{site.line} in {site.function}"
+
+
+def _is_followed_by_others(block: Block) -> bool:
+    return block.left_out and not (block.shared and not is_made_by_relay(sys._getframe(1)))
 
 
 def _touch(tensor: torch.Tensor, lane: Lane, count: int, moment: int, is_copy: bool) -> Touch:

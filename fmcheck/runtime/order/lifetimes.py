@@ -10,8 +10,12 @@ All three ask the fences whether the use happened before; nothing waits for a ba
 from __future__ import annotations
 
 import ctypes
+import itertools
 import random
-from typing import TYPE_CHECKING
+import weakref
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
 
 from fmcheck.runtime.order.blocks import Block, Copy, Use, content, holds, span
 from fmcheck.runtime.order.too_soon import TooSoon
@@ -30,7 +34,13 @@ if TYPE_CHECKING:
 
 # They say that the host has the memory, and do not look at what is in it.
 _NO_READS = frozenset({"cpu"})
+# They give an array over the host's memory, which is read later, out of torch's sight.
+_VIEWS = frozenset({"numpy", "__array__"})
 _UNCERTAIN = (Home.UNKNOWN, Home.EITHER)
+_EARLY = "the host reads the target of an asynchronous copy that it has not waited for"
+_UNREAD = (
+    "the array over the target of an asynchronous copy is gone, and the host never waited for it"
+)
 # Copies of one block that are kept in mind, each way.
 _KEPT_COPIES = 16
 
@@ -60,6 +70,8 @@ class Lifetimes:
         self._coin = None if fences.seed is None else random.Random(fences.seed)
         self._told = TooSoon(fences)
         self._read_by_copies: set[Block] = set()
+        self._views: dict[int, weakref.ref[Any]] = {}
+        self._numbers = itertools.count()
         fences.listeners.append(self._heard)
 
     def begin_test(self) -> None:
@@ -71,6 +83,7 @@ class Lifetimes:
         for block in self.blocks:
             block.filled_by = block.read_by = ()
         self._read_by_copies.clear()
+        self._views.clear()
 
     # --- what the operators do ---
 
@@ -83,7 +96,7 @@ class Lifetimes:
                 self._writes(call, tensor)
             if call.name == "copy_":
                 self._blocks(call)
-        if not (call.is_async_copy or (call.host and call.name in _NO_READS)):
+        if not (call.is_async_copy or call.is_view or (call.host and call.name in _NO_READS)):
             for tensor, block in zip(call.reads, call.read_in(self.blocks), strict=True):
                 if block.filled_by and self._host_reads(call, tensor, block) and self._is_shown():
                     return _poisoned(tensor)
@@ -98,6 +111,8 @@ class Lifetimes:
             homes.pull(tensor)
         elif call.name == "numpy" and not homes.was_pulled(tensor):
             self._view_as_array(tensor)
+        if call.name in _VIEWS and not homes.was_pulled(tensor):
+            call.is_view = self._home(tensor) is Home.HOST
 
     def _view_as_array(self, tensor: torch.Tensor) -> None:
         if self._home(tensor) is not Home.DEVICE:
@@ -113,6 +128,8 @@ class Lifetimes:
     def after(self, call: Call) -> None:
         """Notes who used what."""
         if call.host:
+            if call.is_view:
+                self._viewed(call)
             return
         use = Use(*call.now(self.fences))
         number = call.lane.number
@@ -201,9 +218,34 @@ class Lifetimes:
         self._forget_done(block)
         for copy in block.filled_by:
             if copy.use.meets(*span(tensor)) and not self._is_in_order(call, copy):
-                self._early_read(call, copy.use)
+                self._early_read(call.name, self._here(), copy.use)
                 return True
         return False
+
+    def _viewed(self, call: Call) -> None:
+        """An array over the target of a copy: it has to outlive the host's wait for that.
+
+        Nobody sees its values being read. One that goes before was read too early, or for nothing.
+        """
+        tensor = call.reads[0]
+        block = self.blocks.of(tensor)
+        if not block.filled_by:
+            return
+        self._forget_done(block)
+        early = [copy for copy in block.filled_by if copy.known and copy.use.meets(*span(tensor))]
+        if not early:
+            return
+        if not np.may_share_memory(call.view, tensor.detach().numpy()):
+            self._early_read(call.name, self._here(), early[0].use)
+            return
+        key, copy, verb, moment = next(self._numbers), early[0], call.name, self._here()
+
+        def gone(_: object) -> None:
+            self._views.pop(key, None)
+            if self.tally.active and not self._is_done(copy):
+                self._early_read(verb, moment, copy.use, _UNREAD)
+
+        self._views[key] = weakref.ref(call.view, gone)
 
     def _is_in_order(self, call: Call, copy: Copy) -> bool:
         """Tells whether a read comes behind a copy without a wait of the host, or may do so.
@@ -225,16 +267,16 @@ class Lifetimes:
             return False
         return self._coin is None or self._coin.random() < 0.5
 
-    def _early_read(self, call: Call, copy: Use) -> None:
+    def _early_read(self, verb: str, moment: int, copy: Use, note: str = _EARLY) -> None:
         where = self._told.line(copy.moment)
         self._told.tell(
             "FR404",
-            Use(self.fences.host, copy.count, self._here()),
-            call.name,
+            Use(self.fences.host, copy.count, moment),
+            verb,
             copy,
             "copy",
             f"a wait of the host for an event recorded after {where} on stream `{copy.lane.name}`",
-            "the host reads the target of an asynchronous copy that it has not waited for",
+            note,
         )
 
     # --- FR403 ---

@@ -66,7 +66,8 @@ class Call:
 
     `reads` and `writes` are the tensors among its arguments, `made` those of its results that
     share no argument's memory; none of them is without memory. `host` tells of a read by the host,
-    which has waited for `lane`. `device` is the one that it runs on, None for the CPU.
+    which has waited for `lane`. `device` is the one that it runs on, None for the CPU. One that
+    `is_view` made an array over the host's own memory: that waits for nothing, and is read later.
     """
 
     plan: Operator
@@ -80,6 +81,9 @@ class Call:
     device: torch.device | None = None
     #: Whether this copies without the host waiting for it.
     is_async_copy: bool = False
+    is_view: bool = False
+    #: The array that such a read returned.
+    view: Any = None
     _read_in: list[Block] | None = None
     _made_in: list[Block] | None = None
     _site: int = -1
@@ -254,6 +258,21 @@ class Ops:
             return make(plan, args, kwargs)
         return self._made(call, lambda: make(plan, args, kwargs))
 
+    def is_watched(self) -> bool:
+        """Tells whether this thread's accesses are told of."""
+        here = self._here
+        off = here.mode is None or here.of_device or here.quiet or here.reading
+        return self.tally.active and not off
+
+    def ran(self, name: str, reads: list[torch.Tensor], writes: list[torch.Tensor]) -> None:
+        """Tells of what ran on the current stream without an operator of torch's."""
+        lane = virtual.current_lane()
+        if lane.fences.tally is self.tally:
+            plan = Operator(None, name, is_view=False, of_torch=True)
+            call = Call(plan, (), {}, lane, reads, writes)
+            self._undo(self.before(call))
+            self.after(call)
+
     def _call(self, plan: Operator, args: Any, kwargs: Any) -> Call | None:
         """Returns an operator's call as listeners are told of it, None if they are not."""
         if plan.unknown:
@@ -292,7 +311,9 @@ class Ops:
             if undo:
                 self._undo(undo)
         try:
-            if not (call.writes or call.host):
+            if call.is_view:
+                call.view = result
+            elif not (call.writes or call.host):
                 call.made = _made(result)
             if call.made or call.plan.name != "_to_copy":
                 self.after(call)

@@ -33,6 +33,7 @@ from fmcheck.runtime.relay.scope import CHECK, Scope, current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
+    from types import FrameType
 
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.relay.owners import Owners
@@ -207,7 +208,20 @@ def _put(tensor: torch.Tensor, index: Any, value: Any) -> None:
     tensor[index] = value
 
 
+# How many frames lie between the engine's call and those that hear of it.
+_DEEPEST = 16
 _MAKING = frozenset(one.__code__ for one in (_made, _taken, _put))
+
+
+def is_made_by_relay(frame: FrameType | None) -> bool:
+    """Tells whether a relay tensor makes the call that a frame of fmcheck's hears of."""
+    for _ in range(_DEEPEST):
+        if frame is None:
+            return False
+        if frame.f_code in _MAKING:
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _is_the_engines(err: Exception) -> bool:

@@ -155,7 +155,11 @@ class Streams:
             lanes.delay.adopt(buffer)
 
     def bound(self, buffer: RelayBuffer) -> None:
-        """The engine has bound a new buffer with values: whoever made those has written it."""
+        """The engine has bound a new buffer with values: whoever made those has written it.
+
+        The engine may go on with the tensor that it has bound, beside the buffer.
+        """
+        self.handover.share(buffer.base)
         if type(buffer.lanes) is RelayLanes:
             for write in self.handover.blocks.of(buffer.base).writes:
                 buffer.lanes.was_written(write.lane, write.count, write.moment)

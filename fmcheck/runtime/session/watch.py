@@ -123,6 +123,7 @@ class Watch:
         self._after_import("torch", self._watch_launches)
         if self._streams != "off":
             self._after_import("torch", self._follow_streams)
+            self._after_import("triton.runtime.interpreter", self._follow_interpreter)
         self._after_import("torch._dynamo", _teach_dynamo)
         # By name, as the module that has it would import what it is about.
         self._after_import("torch._dynamo.backends.common", self._watch_asserts)
@@ -365,6 +366,12 @@ class Watch:
             self.timeline = Timeline(followed.fences)
         self.services.streams = followed
         yield from followed.follow()
+
+    def _follow_interpreter(self, interpreter: ModuleType) -> Iterator[Undo]:
+        from fmcheck.runtime.order import interpreted
+
+        if self.services.streams is not None:
+            yield from interpreted.follow(self.services.streams.ops, interpreter)
 
     def _after_import(self, name: str, take: Callable[[ModuleType], Iterator[Undo]]) -> None:
         import wrapt

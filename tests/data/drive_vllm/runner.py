@@ -7,6 +7,7 @@ Streams and events are those of `torch.cpu`; host and device are one memory.
 
 from __future__ import annotations
 
+import functools
 import inspect
 import itertools
 import os
@@ -99,6 +100,19 @@ async_utils.stream = lambda to_stream, from_stream: torch.cpu.stream(to_stream)
 torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[assignment,method-assign]
 _tensor = torch.tensor
 torch.tensor = lambda *data, pin_memory=False, **kind: _tensor(*data, **kind)
+
+_to = torch.Tensor.to
+
+
+@functools.wraps(_to)  # fmcheck knows calls by their names
+def _to_other_memory(self: torch.Tensor, *where: Any, **how: Any) -> torch.Tensor:
+    """Copies to the host as from a device, though both are memory of a CPU."""
+    if where and isinstance(where[0], str):
+        how["copy"] = True
+    return _to(self, *where, **how)
+
+
+torch.Tensor.to = _to_other_memory  # type: ignore[assignment,method-assign]
 
 VOCABULARY, REQUESTS, TOKENS, BLOCK, LENGTH = 97, 4, 32, 4, 64
 CPU = torch.device("cpu")
@@ -279,10 +293,14 @@ class Runner(runner_module.GPUModelRunner):
             )
             state.num_computed_prefill_tokens[batch.idx_mapping_np] = ended
             state.num_computed_tokens_np[batch.idx_mapping_np] += batch.num_scheduled_tokens
-        told = output.get_output()
+        told = self.taken(output)
         for request, tokens in zip(told.req_ids, told.sampled_token_ids, strict=True):
             self.tokens[request] += tokens
         return told
+
+    def taken(self, output: Any) -> Any:
+        """Waits for a result."""
+        return output.get_output()
 
     def sample(self, hidden_states: Any, input_batch: Any, grammar_output: Any) -> Any:
         """Samples by the model, and verifies drafts."""
@@ -291,7 +309,7 @@ class Runner(runner_module.GPUModelRunner):
         wanted = next_token(ids, input_batch.positions[rows])
         starts = input_batch.cu_num_logits.tolist()
         counts, width = [], self.num_speculative_steps + 1
-        sampled = torch.zeros(input_batch.num_reqs, width, dtype=torch.int64)
+        sampled = torch.zeros(input_batch.num_reqs, width, dtype=torch.int64, device=CPU)
         for number, (start, end) in enumerate(itertools.pairwise(starts)):
             right = 1
             while start + right < end and int(ids[start + right]) == int(wanted[start + right - 1]):
@@ -299,7 +317,7 @@ class Runner(runner_module.GPUModelRunner):
             counts.append(right)
             sampled[number, :right] = wanted[start : start + right]
         count, rejected = get_num_sampled_and_rejected(
-            torch.tensor(counts, dtype=torch.int32),
+            torch.tensor(counts, dtype=torch.int32, device=CPU),
             input_batch.seq_lens,
             input_batch.cu_num_logits,
             input_batch.idx_mapping,

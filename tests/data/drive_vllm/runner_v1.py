@@ -33,19 +33,6 @@ runner_module.get_pp_group = lambda: SimpleNamespace(
 )
 
 
-_to = torch.Tensor.to
-
-
-def _to_other_memory(self: torch.Tensor, *where: Any, **how: Any) -> torch.Tensor:
-    """Copies to the host as from a device, though both are memory of a CPU."""
-    if not where or type(where[0]) is not str:
-        return _to(self, *where, **how)
-    return torch.empty_like(self, device="cpu").copy_(self, **how)
-
-
-torch.Tensor.to = _to_other_memory  # type: ignore[assignment,method-assign]
-
-
 class Runner(runner_module.GPUModelRunner):
     """The real class without its `__init__`, which wants a device and a model."""
 

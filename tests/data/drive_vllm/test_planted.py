@@ -78,3 +78,15 @@ def test_first_token_of_a_new_owner() -> None:
     runner.req_states.num_computed_tokens.gpu[row] = 2
     runner.req_states.num_computed_prefill_tokens[row] = 2
     runner.step({"b": 1})
+
+
+def test_result_that_is_read_before_its_copy_is_done() -> None:
+    copied = []
+
+    def early(real: Any, output: Any) -> Any:
+        output.copy_event = torch.cpu.Event()
+        copied.extend((output.sampler_output, output.num_sampled_tokens))
+        return real(output)
+
+    serve(broken(Runner(), "taken", 4, early))
+    torch.cpu.synchronize()  # before the memory goes
