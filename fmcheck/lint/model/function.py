@@ -106,18 +106,16 @@ class Function:
     def callers(self) -> Iterator[tuple[Function, cst.Call]]:
         """Yields the functions of the same file that call this one, and where."""
         # Once for each name: many functions may have it.
-        known: dict[str, list[tuple[Function, cst.Call]]] = self.module.memo.setdefault("calls", {})
+        known: dict[str, dict[Function | None, list[tuple[Function, cst.Call]]]]
+        known = self.module.memo.setdefault("calls", {})
         if self.name not in known:
-            known[self.name] = [
-                (function, call)
-                for part in self.module.naming(self.name)
-                for function in functions(part)
-                for call in function.calls
-                if last_name(call.func) == self.name
-            ]
-        for function, call in known[self.name]:
-            if function.called(call) is self:
-                yield function, call
+            found = known[self.name] = {}
+            for part in self.module.naming(self.name):
+                for function in functions(part):
+                    for call in function.calls:
+                        if last_name(call.func) == self.name:
+                            found.setdefault(function.called(call), []).append((function, call))
+        yield from known[self.name].get(self, ())
 
     def _method(self, name: str) -> Function | None:
         family = self.part.stretch.family
@@ -140,8 +138,11 @@ class Function:
 
 def _beside_classes(module: Module, name: str) -> Function | None:
     """Returns the one function of a name that no class of a module holds."""
-    found = _called(name, (part for part in module.defining(name) if not part.is_nested))
-    return found[0] if len(found) == 1 else None
+    known: dict[str, Function | None] = module.memo.setdefault("beside classes", {})
+    if name not in known:
+        found = _called(name, (part for part in module.defining(name) if not part.is_nested))
+        known[name] = found[0] if len(found) == 1 else None
+    return known[name]
 
 
 def _called(name: str, parts: Iterable[Part]) -> Sequence[Function]:

@@ -7,11 +7,12 @@ import sys
 import threading
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Site
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import CodeType, FrameType
 
 _OWN = str(Path(__file__).parent.parent)
@@ -44,6 +45,10 @@ _SCRATCH = str(_ROOMS / "session" / "budget_probes.py")
 # Where pytest turns values into text, for the report of a test that has failed.
 _SHOWING = os.path.join("_pytest", "_io", "")
 _UNKNOWN = Site("<unknown>", 0, "<unknown>")
+# Functions of fmcheck's that make an engine's call in its stead, by their code.
+_making: set[CodeType] = set()
+# How many frames lie between the engine's call and those that hear of it.
+_DEEPEST = 16
 
 
 class Sites:
@@ -149,6 +154,29 @@ class Sites:
             self._codes += [one.f_code for one in (frame, caller) if one is not None]
             self._sites.append(made)
             return self._numbers.setdefault(key, len(self._sites) - 1)
+
+
+def makes_the_engines_call(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Marks a function that makes an engine's call in its stead, and does nothing else."""
+    _making.add(function.__code__)
+    return function
+
+
+def is_making(frame: FrameType) -> bool:
+    """Tells whether a frame is that of such a function."""
+    return frame.f_code in _making
+
+
+def is_made_here(ours: int = 0) -> bool:
+    """Tells whether such a function makes the call that is heard of `ours` frames further in."""
+    frame: FrameType | None = sys._getframe(1 + ours)
+    for _ in range(_DEEPEST):
+        if frame is None:
+            return False
+        if is_making(frame):
+            return True
+        frame = frame.f_back
+    return False
 
 
 def _line(frame: FrameType | None) -> int:

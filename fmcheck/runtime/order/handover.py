@@ -7,11 +7,11 @@ or those that an index picked. Where that cannot be told, nothing is reported an
 
 from __future__ import annotations
 
-import sys
 from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
+from fmcheck.runtime.core.site import is_made_here
 from fmcheck.runtime.order.blocks import Block, Blocks, Touch, span
 from fmcheck.runtime.order.extents import (
     PARTLY,
@@ -24,7 +24,6 @@ from fmcheck.runtime.order.extents import (
     picked,
 )
 from fmcheck.runtime.order.races import Party, race
-from fmcheck.runtime.relay.relay_tensor import is_made_by_relay
 
 if TYPE_CHECKING:
     import torch
@@ -225,7 +224,7 @@ class Handover:
 
 
 def _is_followed_by_others(block: Block) -> bool:
-    return block.left_out and not (block.shared and not is_made_by_relay(sys._getframe(1)))
+    return block.left_out and not (block.shared and not is_made_here(1))
 
 
 def _touch(tensor: torch.Tensor, lane: Lane, count: int, moment: int, is_copy: bool) -> Touch:

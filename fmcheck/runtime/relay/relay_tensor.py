@@ -16,6 +16,7 @@ import torch
 from fmcheck.runtime.core import rows
 from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.poison import poison_for
+from fmcheck.runtime.core.site import is_making, makes_the_engines_call
 from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.relay import devices, picks, untraced
 from fmcheck.runtime.relay.buffer import (
@@ -33,7 +34,6 @@ from fmcheck.runtime.relay.scope import CHECK, Scope, current
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
-    from types import FrameType
 
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.relay.owners import Owners
@@ -196,37 +196,24 @@ def _window_of_view(view: torch.Tensor, buffer: RelayBuffer) -> Window:
 # --- the engine's own call ---
 
 
+@makes_the_engines_call
 def _made(func: Call, args: Arguments, kwargs: Options) -> Any:
     return func(*args, **kwargs)
 
 
+@makes_the_engines_call
 def _taken(tensor: torch.Tensor, index: Any) -> Any:
     return tensor[index]
 
 
+@makes_the_engines_call
 def _put(tensor: torch.Tensor, index: Any, value: Any) -> None:
     tensor[index] = value
 
 
-# How many frames lie between the engine's call and those that hear of it.
-_DEEPEST = 16
-_MAKING = frozenset(one.__code__ for one in (_made, _taken, _put))
-
-
-def is_made_by_relay(frame: FrameType | None) -> bool:
-    """Tells whether a relay tensor makes the call that a frame of fmcheck's hears of."""
-    for _ in range(_DEEPEST):
-        if frame is None:
-            return False
-        if frame.f_code in _MAKING:
-            return True
-        frame = frame.f_back
-    return False
-
-
 def _is_the_engines(err: Exception) -> bool:
     """Tells whether an error came out of the engine's own call."""
-    return any(frame.f_code in _MAKING for frame, _ in traceback.walk_tb(err.__traceback__))
+    return any(is_making(frame) for frame, _ in traceback.walk_tb(err.__traceback__))
 
 
 # --- what a call does -------------------------------------------------------------------------
