@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from tests.forks import Done, run_each
+
 REPOSITORY = Path(__file__).parent.parent
 CPU = ("--device", "cpu", "--backend", "eager")
 AOT = ("--device", "cpu", "--backend", "aot_eager")
@@ -91,9 +93,18 @@ def test_in_health_every_detector_fires() -> None:
     assert set(states.values()) <= {"fires", "-"}
 
 
+@pytest.fixture(scope="module")
+def sabotaged() -> dict[str, Done]:
+    asked = [
+        (sabotage, ("doctor", *(AOT if code == "FR602" else CPU)))
+        for code, sabotage in SABOTAGE.items()
+    ]
+    return dict(zip(SABOTAGE, run_each(asked), strict=True))
+
+
 @pytest.mark.parametrize("code", SABOTAGE)
-def test_a_detector_that_is_sabotaged_is_named(code: str) -> None:
-    done = doctor(SABOTAGE[code], *(AOT if code == "FR602" else CPU))
+def test_a_detector_that_is_sabotaged_is_named(code: str, sabotaged: dict[str, Done]) -> None:
+    done = sabotaged[code]
     assert done.returncode == 1, done.stdout + done.stderr
     assert f"fmcheck: {code} " in done.stderr
     assert " dead" in done.stdout

@@ -129,6 +129,7 @@ def test_no_generic_name_is_importable(lint_only, elsewhere):
     assert lint_only.finds("fmcheck.plugin", elsewhere)
 
 
+@pytest.mark.sweep
 def test_editable_install_gives_the_same_names(root, tmp_path, elsewhere, monkeypatch):
     source = copy_checkout(root, tmp_path / "source")
     environment = Environment.make(tmp_path / "env")

@@ -166,7 +166,9 @@ def test_a_run_says_who_noticed_and_touches_nothing(mine, tmp_path):
     assert json.loads(out.read_text())["score"] == 100
 
 
-@pytest.mark.parametrize("ends", [signal.SIGINT, signal.SIGTERM])
+@pytest.mark.parametrize(
+    "ends", [signal.SIGINT, pytest.param(signal.SIGTERM, marks=pytest.mark.sweep)]
+)
 def test_a_run_that_is_ended_keeps_what_it_tried(mine, tmp_path, ends):
     state = tmp_path / "state"
     process = subprocess.Popen(

@@ -55,6 +55,7 @@ def test_healthy_drives_are_silent(release: str) -> None:
     assert "fmcheck error" not in told.output
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize(("release", "has"), [("0.5.16", 1), ("0.5.19", 5), ("0.5.23", 5)])
 def test_drives_of_what_few_engines_switch_on_are_silent(release: str, has: int) -> None:
     told = drove(release, "rarer")
@@ -62,6 +63,7 @@ def test_drives_of_what_few_engines_switch_on_are_silent(release: str, has: int)
     assert len(told.passed) == has
 
 
+@pytest.mark.sweep
 @pytest.mark.parametrize("release", ["0.5.13", "0.5.23"])
 def test_healthy_drives_are_silent_beside_the_own_guard(release: str) -> None:
     told = drove(release, "healthy", in_ci=True)

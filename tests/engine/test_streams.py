@@ -129,11 +129,12 @@ def test_the_engine_s_own_guard_is_no_race(watch: Watch) -> None:
     assert watch.drain() == ()
 
 
+@pytest.mark.parametrize("workload", [0, pytest.param(1, marks=pytest.mark.sweep)])
 @pytest.mark.parametrize("name", RACES)
-def test_a_race_changes_answers_every_time_when_writes_are_delayed(name: str) -> None:
+def test_a_race_changes_answers_when_writes_are_delayed(name: str, workload: int) -> None:
     """100 of 100 by `python -m tests.stream_modes races`."""
-    assert all(answers_differ(name, "delayed", 0, workload) for workload in range(2))
-    assert not answers_differ(name, "tracked", 0)
+    assert answers_differ(name, "delayed", 0, workload)
+    assert not answers_differ(name, "tracked", 0, workload)
 
 
 def test_a_seed_replays_what_it_did() -> None:
