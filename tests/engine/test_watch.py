@@ -70,7 +70,7 @@ def test_any_other_fault_is_reported_only_as_it_says(watch: Watch, name: str) ->
 
 
 @pytest.mark.sweep
-@pytest.mark.parametrize("seed", SEEDS[1:])
+@pytest.mark.parametrize("seed", SEEDS[1:3])
 @pytest.mark.parametrize("name", FAULTS)
 def test_a_fault_is_reported_only_as_it_says_in_each_workload(
     watch: Watch, name: str, seed: int
