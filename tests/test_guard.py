@@ -16,7 +16,7 @@ from tests.sglang_env import HERE, STUBS, NoEnvironment, sglang_python
 @pytest.mark.parametrize(
     ("steps", "programs", "chosen"),
     [
-        ("300", "6", ()),
+        ("600", "12", ()),
         pytest.param("1500", "25", ("-k", "random_programs or any_order"), marks=pytest.mark.sweep),
     ],
     ids=["all", "random programs"],
