@@ -4,26 +4,26 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.expressions import is_name, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.places import Places
-from fmcheck.lint.model.steps import REPEATED, is_beside, is_for_debugging, is_step
+from fmcheck.lint.model.steps import REPEATED, is_for_debugging, is_step
 from fmcheck.lint.source.walking import walk
+from fmcheck.lint.step_rule import StepRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Part
 
 #: Calls that read one number of a tensor.
 _NUMBERS = frozenset({"bool", "float", "int"})
 
 
-class ReadPerElement(FunctionRule):
+class ReadPerElement(StepRule):
     """A loop reads the elements of a device tensor one by one, and waits for each.
 
     ## What it does
@@ -110,10 +110,6 @@ def load_lengths(lens: torch.Tensor):
 """
         ),
     )
-
-    def applies(self, file: File) -> bool:
-        """Tells whether a file runs a model, by its path."""
-        return not is_beside(file.identity)
 
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each read of a loop, one for each tensor and loop."""

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, NamedTuple
 
-from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.places import Places
 from fmcheck.lint.model.read_backs import read_backs
-from fmcheck.lint.model.steps import STEP, is_beside, is_for_debugging
+from fmcheck.lint.model.steps import is_for_debugging
+from fmcheck.lint.step_rule import StepRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Part
 
 #: Methods and functions of torch whose result is a number on the device.
@@ -52,7 +52,7 @@ _STREAM = _Wait(
 )
 
 
-class SyncInStep(FunctionRule):
+class SyncInStep(StepRule):
     """The host waits for the device in each step of a model.
 
     ## What it does
@@ -91,7 +91,6 @@ class SyncInStep(FunctionRule):
     )
     on_by_default = False
     words = ((".item()", "int(", "float(", "repeat_interleave(", ".to(", "synchronize()"),)
-    judges = STEP
     seen_in = (
         "https://github.com/lightseekorg/tokenspeed/pull/1115",
         "https://github.com/pytorch/torchtitan/pull/3274",
@@ -164,10 +163,6 @@ def dispatch(sizes, hidden):
         ),
     )
 
-    def applies(self, file: File) -> bool:
-        """Tells whether a file runs a model, by its path."""
-        return not is_beside(file.identity)
-
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each number that a step reads."""
         for function in functions(part):
@@ -176,9 +171,11 @@ def dispatch(sizes, hidden):
 
     def _waits(self, function: Function) -> Iterator[Finding]:
         calls = [call for call in function.calls if last_name(call.func) in _WAITING]
-        places = Places(function) if calls else None
+        if not calls:
+            return
+        places = Places(function)
         for call in calls:
-            wait = _wait(call, function, places) if places is not None else None
+            wait = _wait(call, function, places)
             if wait is None or _is_fallback(call, function) or is_for_debugging(call, function):
                 continue
             if call not in read_backs(function):  # FM506 reports what is on the device for certain

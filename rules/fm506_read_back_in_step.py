@@ -4,21 +4,20 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint import Example, FunctionRule, Judged, Severity
+from fmcheck.lint import Example, Judged, Severity
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.read_backs import read_backs
-from fmcheck.lint.model.steps import STEP, is_beside
+from fmcheck.lint.step_rule import StepRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.finding import Finding
     from fmcheck.lint.model.read_backs import ReadBack
-    from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Part
 
 
-class ReadBackInStep(FunctionRule):
+class ReadBackInStep(StepRule):
     """A step reads back from the device what the host had, or what it computes for each step.
 
     ## What it does
@@ -67,7 +66,6 @@ class ReadBackInStep(FunctionRule):
         ),
         ("device", ".to(", ".cuda(", "self."),
     )
-    judges = STEP
     seen_in = (
         "https://github.com/lightseekorg/tokenspeed/pull/1115",
         "https://github.com/pytorch/torchrec/pull/3318",
@@ -133,10 +131,6 @@ def forward(lens, hidden):
 """
         ),
     )
-
-    def applies(self, file: File) -> bool:
-        """Tells whether a file runs a model, by its path."""
-        return not is_beside(file.identity)
 
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each number that is read back."""

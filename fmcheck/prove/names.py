@@ -95,7 +95,7 @@ def last_name(node: cst.CSTNode) -> str:
     return node.value if isinstance(node, cst.Name) else ""
 
 
-def holder(node: cst.CSTNode) -> str:
+def owner_of(node: cst.CSTNode) -> str:
     """Returns the last name but one of a dotted expression, "" without one."""
     while isinstance(node, cst.Subscript):
         node = node.value

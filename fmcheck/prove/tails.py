@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import libcst as cst
 
-from fmcheck.prove.names import RESETS, called, constant, holder, last_name
+from fmcheck.prove.names import RESETS, called, constant, last_name, owner_of
 from fmcheck.prove.operator import Operator
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def _resets(tree: Tree, names: Names) -> Iterator[tuple[Statement, str, bool]]:
         if receiver is None or one.function.startswith("__"):
             continue
         name = last_name(receiver)
-        if names.is_input(name, holder(receiver)):
+        if names.is_input(name, owner_of(receiver)):
             yield one, name, not _is_cut(receiver)
         elif registry and one.function and any(_slices(tree, one)):
             yield one, name, False

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.model.function import Function
 
-#: Names of methods that take back what a class has made, or make it anew.
+#: Names of methods that free what a class has created, or create it again.
 _UNMAKES = re.compile(
     r"(^|_)(de_?alloc|deallocate|delete|drop|free|offload|re_?init(ialize)?|restart|resume|"
     r"shutdown|sleep|stop|suspend|teardown|unload|wake)(_|$)"
@@ -70,14 +70,12 @@ class Once:
             for one in self.asked(test, holds, lenient=True)
         ):
             return True
-        for test, holds in tests:
-            set_here = list(_assigned(function, test, holds))
-            for other in called:
-                set_here += _assigned(other)
-            for one in self.asked(test, holds):
-                if self._is_settled(one, set_here):
-                    return True
-        return False
+        by_others = [one for other in called for one in _assigned(other)]
+        return any(
+            self._is_settled(one, [*_assigned(function, test, holds), *by_others])
+            for test, holds in tests
+            for one in self.asked(test, holds)
+        )
 
     def _is_settled(self, asked: Asked, assigned: Sequence[tuple[str, CSTNode]]) -> bool:
         """Tells whether an assignment makes a test come out otherwise from then on."""

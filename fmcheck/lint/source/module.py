@@ -191,7 +191,7 @@ class Module:
         """
         for family in self.families_with(words):
             for stretch in family.stretches_with(self.renamed(words)):
-                if judges is None or any(map(judges.match, _DEFINED.findall(stretch.text))):
+                if judges is None or any(map(judges.match, stretch.defined)):
                     yield from stretch.parts
 
     def renamed(self, words: Words) -> Words:
@@ -224,10 +224,8 @@ class Module:
         found: dict[str, list[Stretch]] = {}
         for family in self.families:
             for stretch in family.stretches:
-                for match in _DEFINED.finditer(stretch.text):
-                    known = found.setdefault(match[1], [])
-                    if stretch not in known:
-                        known.append(stretch)
+                for name in dict.fromkeys(stretch.defined):
+                    found.setdefault(name, []).append(stretch)
         return found
 
     def defining(self, name: str) -> Iterator[Part]:
@@ -374,6 +372,11 @@ class Stretch:
     def text(self) -> str:
         """The text of the slice."""
         return self.module.text[self.place.start : self.place.end]
+
+    @cached_property
+    def defined(self) -> Sequence[str]:
+        """The names of the functions in it, by a look at the text."""
+        return _DEFINED.findall(self.text)
 
     @cached_property
     def tree(self) -> Tree:

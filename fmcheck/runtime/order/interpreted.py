@@ -38,7 +38,7 @@ def follow(ops: Ops, interpreter: ModuleType) -> Iterator[Undo]:
 
 def _told(ops: Ops, run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
-    def __call__(kernel: Any, *args: Any, **kwargs: Any) -> Any:  # noqa: N807
+    def call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
         if is_here() or not ops.is_watched():
             return run(kernel, *args, **kwargs)
         given: list[tuple[torch.Tensor, bytes | None]] = []
@@ -52,7 +52,7 @@ def _told(ops: Ops, run: Callable[..., Any]) -> Callable[..., Any]:
             ops.ran(name, [one for one, _ in given], written)
         return result
 
-    return __call__
+    return call
 
 
 def _tensors(values: Iterable[Any]) -> Iterator[torch.Tensor]:

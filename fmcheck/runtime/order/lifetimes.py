@@ -290,7 +290,7 @@ class Lifetimes:
             if not (copy.known and copy.use.meets(*span(tensor))):
                 continue
             if not (copy.doubtful and self.fences.ordered(copy.use.epoch, call.lane)):
-                _no_longer(block, copy)  # it is told of once
+                _forget(block, copy)  # it is reported once
                 self._overwritten(copy.use, call.name.rstrip("_"), self._here())
                 return
 
@@ -300,7 +300,7 @@ class Lifetimes:
         for copy in block.read_by:
             if copy.known and self._changed(block, copy):
                 self._overwritten(copy.use, "write seen", moment)
-                _no_longer(block, copy)
+                _forget(block, copy)
                 return
 
     def _changed(self, block: Block, copy: Copy) -> bool:
@@ -370,7 +370,7 @@ class Lifetimes:
                 for copy in [one for one in block.read_by if self._is_done(one)]:
                     if copy.known and self._changed(block, copy):
                         self._overwritten(copy.use, "write seen", happened.moment)
-                    _no_longer(block, copy)
+                    _forget(block, copy)
                 if not block.read_by:
                     self._read_by_copies.discard(block)
 
@@ -389,8 +389,8 @@ class Lifetimes:
         return self.tally.moments.on("host", self.tally.sites.here(2))
 
 
-def _no_longer(block: Block, copy: Copy) -> None:
-    """Forgets a copy that read a block."""
+def _forget(block: Block, copy: Copy) -> None:
+    """Keeps a copy that read a block in mind no longer."""
     block.read_by = tuple(one for one in block.read_by if one is not copy)
 
 

@@ -259,7 +259,7 @@ class Ops:
         return self._made(call, lambda: make(plan, args, kwargs))
 
     def is_watched(self) -> bool:
-        """Tells whether this thread's accesses are told of."""
+        """Tells whether the listeners hear of this thread's accesses."""
         here = self._here
         off = here.mode is None or here.of_device or here.quiet or here.reading
         return self.tally.active and not off
