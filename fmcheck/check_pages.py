@@ -155,8 +155,9 @@ PAGES = {
             "owner that has just finished."
         ),
         unseen=(
-            "Needs `[[owners]]`, and `[[steps]]` for freed rows. Slices, whole buffers, sinks, "
-            "constants and buffers on a device are not checked."
+            "Needs `[[owners]]`, and `[[steps]]` for freed rows. Slices, whole buffers, sinks and "
+            "constants are not checked. On a device, what a graph replays keeps the step of its "
+            "capture, so that it may write freed rows."
         ),
         fix=(
             "Check how the index is computed: padded entries point at the sink, and a finished "
@@ -170,8 +171,9 @@ PAGES = {
         how="The row numbers of a write by an index are compared with each other, and the values "
         "of those that are named twice.",
         unseen=(
-            "Kernels, whose values are not seen; indices of several dimensions; buffers on a "
-            "device. Sinks, and rows that get the same value each time, are not reported."
+            "Kernels, whose values are not seen; indices of several dimensions; on a device, "
+            "values that are not contiguous, or of another dtype than the buffer. Sinks, and rows "
+            "that get the same value each time, are not reported."
         ),
         fix="Point padded entries at the sink, in place of a repeated last row; or write each "
         "row once.",
@@ -229,7 +231,7 @@ PAGES = {
         means="A padded entry read the sink row of a relay buffer, and it held what a capture or "
         "an earlier padded write had left there.",
         how="A gather that reads a sink row compares what it holds with `sink_holds`.",
-        unseen="Buffers without `sink_holds`, and buffers on a device.",
+        unseen="Buffers without `sink_holds`.",
         fix="Reset the sink row after the capture, and mask padded entries where rows are written.",
         seen_in=("lightseekorg/tokenspeed#700",),
     ),

@@ -147,7 +147,6 @@ class Model:
         """Makes a write; returns the values it went over, and those that are not valid.
 
         Where it `picks` rows, each has to have an owner; to those in `twice` it gave two values.
-        Neither is looked at where that would make the host wait for a device.
         """
         marks = torch.zeros(self.memory.shape, dtype=torch.int64)
         touched = self._touched_by(call, marks, updates)
@@ -166,11 +165,7 @@ class Model:
         nobodys = [
             row
             for row in by_row
-            if picks
-            and self.has_owners
-            and not self.lies_in_memory
-            and row not in retired
-            and self._is_nobodys(row)
+            if picks and self.has_owners and row not in retired and self._is_nobodys(row)
         ]
         lost = [
             row
@@ -187,7 +182,7 @@ class Model:
                 known.writer = self.pool.generation(row) if self.pool else 0
         said = self._say("FR103", lost) if not updates else []
         said += self._say("FR105", invalid) + self._say("FR109", nobodys)
-        given = [] if self.lies_in_memory else [row for row in twice if row not in self.sinks]
+        given = [row for row in twice if row not in self.sinks]
         return said + self._say("FR110", given)
 
     def _is_nobodys(self, row: int) -> bool:

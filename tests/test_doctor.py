@@ -39,7 +39,7 @@ SABOTAGE = {
     "FR108": "from fmcheck.runtime.core import table\ntable.of_take_back = lambda _: 0\n",
     "FR109": "from fmcheck.runtime.core import table\ntable.of_owned_write = lambda *_: 0\n",
     "FR110": "from fmcheck.runtime.relay.buffer import RelayBuffer\n"
-    "RelayBuffer.repeats = lambda *_: None\n",
+    "RelayBuffer._judge_repeats = lambda *_: None\n",
     "FR202": "from fmcheck.runtime.graphs.tails import HostTail\n"
     "HostTail.judge_values = lambda *_: None\n",
     "FR203": "from fmcheck.runtime.graphs.tails import HostTail\n"

@@ -76,6 +76,13 @@ def test_what_a_kernel_is_handed_is_the_table(kind, state, stale):
     assert bool(table.packed_losses() >> state & 1) is (table.of_write(state, True) == table.LOST)
 
 
+@pytest.mark.parametrize("in_flight", [False, True])
+@pytest.mark.parametrize("standing", table.Standing)
+def test_whose_a_row_is_a_kernel_is_handed_too(standing, in_flight):
+    nobodys = bool(table.packed_unowned() >> (2 * standing + in_flight) & 1)
+    assert nobodys is (table.of_owned_write(standing, in_flight) == table.UNOWNED)
+
+
 @pytest.mark.parametrize("state", State)
 @pytest.mark.parametrize("kind", [kind for kind in KINDS if kind.has_poison])
 def test_of_what_is_no_poison_the_state_says_nothing(kind, state):

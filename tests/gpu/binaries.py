@@ -125,6 +125,7 @@ def _kernels_of(module: Any) -> dict[str, Any]:
 def _use(dtype: Any, width: int, bound: Any) -> None:
     import torch
 
+    from fmcheck.runtime.relay.layout import Layout
     from fmcheck.runtime.relay.owners import Owners
     from fmcheck.runtime.relay.relay_tensor import relay_tensor
     from fmcheck.runtime.session.watch import Watch
@@ -135,9 +136,9 @@ def _use(dtype: Any, width: int, bound: Any) -> None:
         owners = Owners()
         plain = torch.zeros((600, width) if width else (600,), dtype=dtype)
         streams = watch.services.streams
-        buf = relay_tensor(
-            plain, "Map.buf", "m:Map", watch.tally, bound, (0,), owners, "always", streams
-        )
+        layout = Layout(sink_holds=None if bound is None else 1)
+        told = ("Map.buf", "m:Map", watch.tally, bound, (0,), owners, "always", streams, layout)
+        buf = relay_tensor(plain, *told)
         buf._relay.lay_poison()
         owners.hand_out([1, 2], ["first", "second"])
         batch = torch.tensor([1, 2])

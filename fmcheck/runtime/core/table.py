@@ -26,6 +26,8 @@ GOOD = 0
 UNWRITTEN, READ_TWICE, LOST, STALE, INVALID = 101, 102, 103, 104, 105
 SINK_CONTENT = 204
 SINK, STILL_HELD, FREED_TWICE, UNOWNED, REPEATED = 106, 107, 108, 109, 110
+#: Steps that may still write a row for the owner that gave it back: one runs, one is planned.
+IN_FLIGHT = 2
 _HOLDS_VALUE = (State.LIVE, State.SPARED)
 
 
@@ -166,3 +168,11 @@ def packed(kind: Kind) -> int:
 def packed_losses() -> int:
     """Returns a bit for each state in which a held row loses its value to a write."""
     return sum(1 << place for place, loses in enumerate(losses()[:, 1].tolist()) if loses)
+
+
+@cache
+def packed_unowned() -> int:
+    """Returns two bits for each standing: whether a write is nobody's, without and with a step in
+    flight.
+    """
+    return sum(1 << place for place, nobodys in enumerate(unowned().reshape(-1)) if nobodys)

@@ -22,7 +22,7 @@ from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.device import kernels
 from fmcheck.runtime.device.guards import Guards
 from fmcheck.runtime.device.own_fence import OwnFence
-from fmcheck.runtime.device.ring import INVALID_WRITE, LOST_WRITE, UNSEEN, Record
+from fmcheck.runtime.device.ring import INVALID_WRITE, UNSEEN, Record
 from fmcheck.runtime.relay import picks, relay_tensor, scope
 from fmcheck.runtime.relay.buffer import VALUES, PutOff, RelayBuffer, Write
 
@@ -42,6 +42,8 @@ _ELEMENTS = 8192
 #: Elements that a program has at hand at once: with more, threads spill registers (docs/gpu.md).
 _AT_ONCE = 1024
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
+#: What is found at a write.
+_OF_WRITES = (table.LOST, table.UNOWNED, table.REPEATED, INVALID_WRITE)
 
 
 class GuardedBuffer(RelayBuffer):
@@ -86,9 +88,15 @@ class GuardedBuffer(RelayBuffer):
         }
         self.owned_rows = full(1, torch.int8)
         self.owned_rows[torch.from_numpy(self._sink).to(device)] = 0
-        self._held = full(0, torch.int8)
+        self._standing = full(table.Standing.NEVER, torch.int8)
+        self._left_in = full(0, torch.int64)
         if self.owners is not None:
-            self._held.copy_(torch.from_numpy(self.owners.held(np.arange(rows)).astype(np.int8)))
+            every = np.arange(rows)
+            self._standing.copy_(torch.from_numpy(self.owners.standing(every)))
+            self._left_in.copy_(torch.from_numpy(self.owners.left_in(every)))
+        self._sink_holds = torch.full(
+            (1,), self.layout.sink_holds or 0, dtype=plain.dtype, device=device
+        )
         self._writes = full(0, torch.int64)
         self._stamps = full(0, torch.int64)
         self._epoch = torch.zeros(1, dtype=torch.int64, device=device)
@@ -133,11 +141,17 @@ class GuardedBuffer(RelayBuffer):
                 moment = self.tally.moments.now(site, self.device)
                 self._retire_by_scope(self._rows_on_device(index), None, moment, judges=False)
 
-    def stash_rows(self, expression: Any, site: int, how: Write = VALUES) -> None:
+    def stash_rows(
+        self,
+        expression: Any,
+        site: int,
+        how: Write = VALUES,
+        values: torch.Tensor | None = None,
+    ) -> None:
         """A write into the whole buffer, after it was made."""
         index = self._rows_written(expression)
         if index is None:
-            super().stash_rows(expression, site, how)
+            super().stash_rows(expression, site, how, values)
             return
         if not self.tally.active:
             return
@@ -151,7 +165,8 @@ class GuardedBuffer(RelayBuffer):
                 self.lanes.wrote(rows, moment)
             if self.is_on_trust:
                 self._settle_on_device(rows, how)
-            self._launch_write(rows, moment, how, judges=not (resets and how.constant))
+            judges = not (resets and how.constant)
+            self._launch_write(rows, moment, how, judges, self._bits_of_rows(values, rows))
             self._halt_if_asked()
 
     def _rows_written(self, expression: Any) -> torch.Tensor | None:
@@ -162,6 +177,20 @@ class GuardedBuffer(RelayBuffer):
             return None
         every = torch.arange(len(self.base), device=self.base.device)
         return every[expression].reshape(-1)
+
+    def _bits_of_rows(self, values: torch.Tensor | None, rows: torch.Tensor) -> torch.Tensor | None:
+        """Returns the bits of values of which each row was given its own; None if it was not.
+
+        None, too, where torch made others of them on the way: that would have to be done again.
+        """
+        if values is None or values.dtype != self._plain.dtype or values.device != rows.device:
+            return None
+        has_each = values.dim() == self._plain.dim() and len(values) == len(rows)
+        if not (has_each and values.numel() == self._width * len(values)):
+            return None
+        if not values.is_contiguous():
+            return None
+        return values.detach().view(self._bits.dtype)
 
     # --- by owners ---
 
@@ -180,6 +209,7 @@ class GuardedBuffer(RelayBuffer):
             if self.lanes is not None and self.owners.drained:
                 self.lanes.reused(rows, True)
             generations = self.owners.generations(rows)
+            self._has_owners = True
             ledger = self.on_device
             with self._own_fence.behind_the_last_launch():
                 kernels.hand_out_rows[self._grid(len(rows))](
@@ -194,7 +224,7 @@ class GuardedBuffer(RelayBuffer):
                     ledger["read_in"],
                     ledger["generation"],
                     self._writes,
-                    self._held,
+                    self._standing,
                     self._epoch,
                     len(rows),
                     self._width,
@@ -214,13 +244,15 @@ class GuardedBuffer(RelayBuffer):
             rows = self._owned(rows)
             if not rows.size:
                 return
-            held = self.owners.held(rows).astype(np.int8)
+            standing, left_in = self.owners.standing(rows), self.owners.left_in(rows)
             with self._own_fence.behind_the_last_launch():
                 kernels.spare_rows[self._grid(len(rows))](
                     self.upload(rows),
-                    self.upload(held),
+                    self.upload(standing),
+                    self.upload(left_in),
                     self.on_device["state"],
-                    self._held,
+                    self._standing,
+                    self._left_in,
                     len(rows),
                     BLOCK=self._block,
                 )
@@ -237,10 +269,17 @@ class GuardedBuffer(RelayBuffer):
         with self._by_the_host():
             super().adopt_values(bound)
 
-    def stash(self, window: Window, expression: Any, site: int, how: Write = VALUES) -> None:
+    def stash(
+        self,
+        window: Window,
+        expression: Any,
+        site: int,
+        how: Write = VALUES,
+        values: torch.Tensor | None = None,
+    ) -> None:
         """A write by any expression."""
         with self._by_the_host():
-            super().stash(window, expression, site, how)
+            super().stash(window, expression, site, how, values)
             # No kernel counts so far down: a gather that was put off sees that it was written.
             written = np.unique(window.touched(expression) % len(self.ledger))
             self._writes[self.upload(written)] -= 1 << 32
@@ -249,9 +288,6 @@ class GuardedBuffer(RelayBuffer):
         """A gather by any expression."""
         with self._by_the_host():
             super().gather(*args)
-
-    def repeats(self, *args: Any) -> None:
-        """Row numbers on the device are not compared: that would make the host wait."""
 
     def peek(self, *args: Any) -> None:
         """A read that does not consume."""
@@ -284,7 +320,7 @@ class GuardedBuffer(RelayBuffer):
         with self.as_of(records[0]):
             rows = np.array([record.row for record in records], np.int64)
             bits = np.array([record.bits for record in records], np.int64)
-            verb = "write" if kind in (LOST_WRITE, INVALID_WRITE) else "gather"
+            verb = "write" if kind in _OF_WRITES else "gather"
             code = "FR105" if kind == INVALID_WRITE else f"FR{kind}"
             story.report(self, code, rows, bits.astype(self._bits_dtype), moment, verb)
 
@@ -358,6 +394,7 @@ class GuardedBuffer(RelayBuffer):
             ledger["read_in"],
             ledger["generation"],
             ledger["reported"],
+            self._sink_holds,
             self._writes,
             self._writes if seen is None else seen,
             self._ring.records,
@@ -380,23 +417,32 @@ class GuardedBuffer(RelayBuffer):
             HAS_POISON=self.poison.bits is not None,
             CHECKS=table.packed(table.kind_of(self.poison)),
             SIGN=_SIGNS.get(sign, 0),
+            SINKS=self.layout.sink_holds is not None,
             BLOCK=self._block,
             WIDE=self._wide,
         )
 
     def _launch_write(
-        self, index: torch.Tensor, moment: int, how: Write, judges: bool = True
+        self,
+        index: torch.Tensor,
+        moment: int,
+        how: Write,
+        judges: bool = True,
+        given: torch.Tensor | None = None,
     ) -> None:
         self._is_launched()
         ledger = self.on_device
         sign, limit = self.poison.bound or ("", 0)
+        step = self.tally.moments.step_of(moment)
         kernels.write_guard[(1,)](
             index,
             self._plain,
             self._bits,
+            self._bits if given is None else given,
             ledger["state"],
             self.owned_rows,
-            self._held,
+            self._standing,
+            self._left_in,
             ledger["last_write"],
             ledger["written_in"],
             ledger["last_read"],
@@ -418,6 +464,9 @@ class GuardedBuffer(RelayBuffer):
             self.poison.bits or 0,
             limit,
             moment,
+            -1 if step is None else step,
+            int(self._has_owners and how.picks),
+            int(given is not None and how.picks),
             GUARDS=self._guards_writes and not how.updates,
             EMPTIES=how.constant and self.poison.certain and not self.poison.is_float,
             CONSTANT=how.constant,

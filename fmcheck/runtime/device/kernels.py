@@ -25,7 +25,12 @@ INVALID_WRITE = tl.constexpr(ring.INVALID_WRITE)
 
 # The table of rows, as far as it is the same for every buffer.
 LOST, INVALID = tl.constexpr(table.LOST), tl.constexpr(table.INVALID)
+UNOWNED, REPEATED = tl.constexpr(table.UNOWNED), tl.constexpr(table.REPEATED)
+SINK_CONTENT = tl.constexpr(table.SINK_CONTENT)
 LOSSES = tl.constexpr(table.packed_losses())
+NOBODYS = tl.constexpr(table.packed_unowned())
+IN_FLIGHT = tl.constexpr(table.IN_FLIGHT)
+HELD = tl.constexpr(int(table.Standing.HELD))
 WIDTH, BASE = tl.constexpr(table.WIDTH), tl.constexpr(table.BASE)
 MASK = tl.constexpr((1 << table.WIDTH) - 1)
 
@@ -90,6 +95,7 @@ def gather_guard(
     read_in,
     generation,
     reported,
+    sink_holds,  # [1]: read if SINKS
     writes,
     seen_writes,  # [count], of the time of the gather: read if RETIRES_LATE
     ring,
@@ -112,6 +118,7 @@ def gather_guard(
     HAS_POISON: tl.constexpr,
     CHECKS: tl.constexpr,  # of poison, by the row's state: `table.packed`
     SIGN: tl.constexpr,  # of the bound: 0 none, 1 `>=`, 2 `>`
+    SINKS: tl.constexpr,  # whether it is said what they hold
     BLOCK: tl.constexpr,
     WIDE: tl.constexpr,
 ):
@@ -119,7 +126,8 @@ def gather_guard(
 
     The verdict is on the values that the engine got, or `FROM_BUFFER` on those that it is about to
     get: then nothing may retire. A row that stands in the index twice was gathered once: what one
-    launch both judges and retires is for one program.
+    launch both judges and retires is for one program. Padded entries point at one sink by the
+    dozen: of sinks, a program reports the first that is wrong.
     """
     program = tl.program_id(0)
     if JUDGES and program == 0:
@@ -129,7 +137,9 @@ def gather_guard(
     rows = tl.load(index + entries, mask=there, other=0)
     rows = tl.where(rows < 0, rows + row_count, rows)
     there = there & (rows >= 0) & (rows < row_count)
-    there = there & (tl.load(owned + rows, mask=there, other=0) != 0)
+    is_owned = tl.load(owned + rows, mask=there, other=0) != 0
+    sinks = there & ~is_owned
+    there = there & is_owned
     held = tl.load(state + rows, mask=there, other=EMPTY)
     live = (held & 1) != 0
     # What was reported when it was written is not reported again.
@@ -210,6 +220,38 @@ def gather_guard(
         )
         tl.store(last_write + rows, tl.zeros_like(rows) + NEVER, mask=unseen)
 
+    if JUDGES and SINKS:
+        expected = tl.load(sink_holds)
+        with_other = there & False
+        its_other = tl.zeros_like(rows)
+        for start in range(0, width, WIDE):
+            inside = sinks[:, None] & ((start + columns) < width)[None, :]
+            at = entries[:, None] * width + (start + columns)[None, :]
+            if FROM_BUFFER:
+                at = rows[:, None] * row_stride + (start + columns)[None, :]
+            bits = tl.load(value_bits + at, mask=inside, other=0).to(tl.int64)
+            value = tl.load(values + at, mask=inside, other=0)
+            newly, first = _first_of(inside & (value != expected), bits, columns)
+            its_other = tl.where(newly & ~with_other, first, its_other)
+            with_other = with_other | newly
+        is_first = tl.arange(0, BLOCK) == tl.argmax(with_other.to(tl.int32), axis=0)
+        _record(
+            ring,
+            counts,
+            capacity,
+            with_other & is_first,
+            buffer_number,
+            tl.zeros_like(rows) + SINK_CONTENT,
+            rows,
+            its_other,
+            moment,
+            tl.load(last_write + rows, mask=sinks, other=NEVER),
+            tl.load(written_in + rows, mask=sinks, other=0),
+            tl.load(last_read + rows, mask=sinks, other=NEVER),
+            tl.load(read_in + rows, mask=sinks, other=0),
+            tl.load(generation + rows, mask=sinks, other=0),
+        )
+
     if RETIRES:
         gone = there
         if RETIRES_LATE:
@@ -240,16 +282,21 @@ def gather_guard(
         "poison",
         "limit",
         "moment",
+        "step",
+        "by_owner",
+        "by_value",
     ],
-    do_not_specialize_on_alignment=["values", "index"],
+    do_not_specialize_on_alignment=["values", "index", "given_bits"],
 )
 def write_guard(
     index,  # [count]
     values,  # the buffer: [rows, row_stride]
     buffer_bits,  # the same memory as integers
+    given_bits,  # [count, width], what each entry was given: read `by_value`
     state,
     owned,
-    held_by_owner,
+    standing,
+    left_in,
     last_write,
     written_in,
     last_read,
@@ -271,6 +318,9 @@ def write_guard(
     poison: tl.int64,
     limit: tl.int64,
     moment: tl.int64,
+    step: tl.int64,  # -1 where nobody counts them
+    by_owner: tl.int64,  # whether each row has to be somebody's
+    by_value: tl.int64,  # whether a row may have been given two values
     GUARDS: tl.constexpr,
     EMPTIES: tl.constexpr,
     CONSTANT: tl.constexpr,
@@ -285,7 +335,8 @@ def write_guard(
 
     `GUARDS` reports values that were lost, `SIGN` those that are not valid. One program does all
     rows in order, so that a row that stands in the index twice was written once: what it held is
-    read before anything is entered, and a stamp tells what this launch has entered itself.
+    read before anything is entered, and a stamp tells what this launch has entered itself. An entry
+    whose row holds another value than it was given shares the row with one of another value.
     """
     this = tl.load(epoch) + 1
     for begin in range(0, count, BLOCK):
@@ -294,8 +345,11 @@ def write_guard(
         rows = tl.load(index + entries, mask=there, other=0)
         rows = tl.where(rows < 0, rows + row_count, rows)
         there = there & (rows >= 0) & (rows < row_count)
-        there = there & (tl.load(owned + rows, mask=there, other=0) != 0)
+        is_owned = tl.load(owned + rows, mask=there, other=0) != 0
+        sinks = there & ~is_owned
+        there = there & is_owned
         held = tl.load(state + rows, mask=there, other=EMPTY)
+        has_it = tl.load(standing + rows, mask=there, other=HELD).to(tl.int64)
         fresh = there & (tl.load(stamps + rows, mask=there, other=0) != this)
         retired = there & False
         if EMPTIES:
@@ -313,7 +367,7 @@ def write_guard(
                 & ~retired
                 & ((((tl.zeros_like(rows) + LOSSES) >> held.to(tl.int64)) & 1) != 0)
             )
-            lost = lost & (tl.load(held_by_owner + rows, mask=there, other=0) != 0)
+            lost = lost & (has_it == HELD)
             _record(
                 ring,
                 counts,
@@ -329,6 +383,54 @@ def write_guard(
                 tl.load(last_read + rows, mask=lost, other=NEVER),
                 tl.load(read_in + rows, mask=lost, other=0),
                 tl.load(generation + rows, mask=lost, other=0),
+            )
+        if by_owner != 0:
+            since = step - tl.load(left_in + rows, mask=there, other=0)
+            flight = ((step < 0) | (since < IN_FLIGHT)).to(tl.int64)
+            nobodys = ((tl.zeros_like(rows) + NOBODYS) >> (2 * has_it + flight)) & 1
+            nobodys = there & fresh & ~retired & (nobodys != 0)
+            _record(
+                ring,
+                counts,
+                capacity,
+                nobodys,
+                buffer_number,
+                tl.zeros_like(rows) + UNOWNED,
+                rows,
+                tl.load(buffer_bits + rows * row_stride, mask=nobodys, other=0).to(tl.int64),
+                moment,
+                tl.load(last_write + rows, mask=nobodys, other=NEVER),
+                tl.load(written_in + rows, mask=nobodys, other=0),
+                tl.load(last_read + rows, mask=nobodys, other=NEVER),
+                tl.load(read_in + rows, mask=nobodys, other=0),
+                tl.load(generation + rows, mask=nobodys, other=0),
+            )
+        if by_value != 0:
+            columns = tl.arange(0, WIDE)
+            differing = tl.zeros([BLOCK], tl.int32)
+            for start in range(0, width, WIDE):
+                inside = there[:, None] & ((start + columns) < width)[None, :]
+                at = rows[:, None] * row_stride + (start + columns)[None, :]
+                bits = tl.load(buffer_bits + at, mask=inside, other=0)
+                at = entries[:, None].to(tl.int64) * width + (start + columns)[None, :]
+                given = tl.load(given_bits + at, mask=inside, other=0)
+                differing += tl.sum((inside & (bits != given)).to(tl.int32), axis=1)
+            twice = differing != 0
+            _record(
+                ring,
+                counts,
+                capacity,
+                twice,
+                buffer_number,
+                tl.zeros_like(rows) + REPEATED,
+                rows,
+                tl.load(buffer_bits + rows * row_stride, mask=twice, other=0).to(tl.int64),
+                moment,
+                tl.zeros_like(rows) + moment,
+                tl.load(generation + rows, mask=twice, other=0),
+                tl.load(last_read + rows, mask=twice, other=NEVER),
+                tl.load(read_in + rows, mask=twice, other=0),
+                tl.load(generation + rows, mask=twice, other=0),
             )
         invalid = there & False
         its_invalid = tl.zeros_like(rows)
@@ -373,7 +475,7 @@ def write_guard(
         written = there & ~retired
         tl.store(reported + rows, invalid.to(tl.int8), mask=written & fresh)
         tl.store(state + rows, tl.zeros_like(held) + LIVE, mask=written)
-        tl.store(last_write + rows, tl.zeros_like(rows) + moment, mask=written)
+        tl.store(last_write + rows, tl.zeros_like(rows) + moment, mask=written | sinks)
         ended = retired & ((held & 1) != 0)
         tl.store(state + rows, tl.zeros_like(held) + CONSUMED, mask=ended)
         tl.store(last_read + rows, tl.zeros_like(rows) + moment, mask=ended)
@@ -405,7 +507,7 @@ def hand_out_rows(
     read_in,
     generation,
     writes,
-    held_by_owner,
+    standing,
     epoch,
     count: tl.int64,
     width: tl.int64,
@@ -431,7 +533,7 @@ def hand_out_rows(
     tl.store(last_read + rows, read | PAST, mask=there)
     tl.store(generation + rows, tl.load(generations + entries, mask=there, other=0), mask=there)
     tl.store(state + rows, tl.zeros_like(held) + EMPTY, mask=there)
-    tl.store(held_by_owner + rows, tl.zeros_like(held).to(tl.int8) + 1, mask=there)
+    tl.store(standing + rows, tl.zeros_like(held).to(tl.int8) + HELD, mask=there)
     # What a gather put off must not retire is told by a write since: so is this.
     tl.store(writes + rows, tl.zeros_like(rows) - 1 - tl.load(epoch), mask=there)
     if HAS_POISON:
@@ -443,12 +545,21 @@ def hand_out_rows(
 
 
 @triton.jit(do_not_specialize=["count"])
-def spare_rows(index, still_held, state, held_by_owner, count: tl.int64, BLOCK: tl.constexpr):
-    """Nobody waits for what the rows hold; `still_held` tells which of them have their owner."""
+def spare_rows(
+    index,  # [count]
+    now_standing,  # [count]
+    now_left_in,  # [count]
+    state,
+    standing,
+    left_in,
+    count: tl.int64,
+    BLOCK: tl.constexpr,
+):
+    """Nobody waits for what the rows hold, whoever has them now."""
     entries = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     there = entries < count
     rows = tl.load(index + entries, mask=there, other=0)
     held = tl.load(state + rows, mask=there, other=EMPTY)
     tl.store(state + rows, tl.zeros_like(held) + SPARED, mask=there & ((held & 1) != 0))
-    owner = tl.load(still_held + entries, mask=there, other=0)
-    tl.store(held_by_owner + rows, owner, mask=there)
+    tl.store(standing + rows, tl.load(now_standing + entries, mask=there, other=0), mask=there)
+    tl.store(left_in + rows, tl.load(now_left_in + entries, mask=there, other=0), mask=there)

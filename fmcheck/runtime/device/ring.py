@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 #: Records that fit between two drains, on each device. Further ones are counted, and that is told.
 CAPACITY = 4096
 UNSEEN = 0
-LOST_WRITE = 103
 #: FR105 of a write; 105 is that of a gather.
 INVALID_WRITE = 1105
 

@@ -13,11 +13,13 @@ from fmcheck.runtime.core.ledger import NEVER, Ledger, State
 from fmcheck.runtime.core.rows import EVERYTHING, row_dims, row_map
 from fmcheck.runtime.relay import picks, scope
 from fmcheck.runtime.relay.layout import PLAIN, Layout
+from fmcheck.runtime.relay.memory import bits_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
+    import torch
 
     from fmcheck.runtime.core.poison import Poison
     from fmcheck.runtime.core.tally import Tally
@@ -143,8 +145,6 @@ class RelayBuffer:
     is_on_device = False
     streams: Streams | None = None
     layout: Layout = PLAIN
-    #: Whether the last write by an index named a row twice.
-    has_repeats = False
     #: Whether it is the host that touches it now, in no stream's order.
     is_by_host = False
 
@@ -313,10 +313,16 @@ class RelayBuffer:
         if not self.is_captured():
             self.retire(self.whole, picks.host(index), site)
 
-    def stash_rows(self, expression: Any, site: int, how: Write = VALUES) -> None:
+    def stash_rows(
+        self,
+        expression: Any,
+        site: int,
+        how: Write = VALUES,
+        values: torch.Tensor | None = None,
+    ) -> None:
         """A write into the whole buffer, after it was made."""
         if not self.is_captured():
-            self.stash(self.whole, picks.host(expression), site, how)
+            self.stash(self.whole, picks.host(expression), site, how, values)
 
     def is_captured(self) -> bool:
         """Tells whether what is launched goes into a graph; if so, counts an unchecked call."""
@@ -339,11 +345,19 @@ class RelayBuffer:
                     EVERYTHING if window.whole else np.unique(window.rows), site, by_host
                 )
 
-    def stash(self, window: Window, expression: Any, site: int, how: Write = VALUES) -> None:
+    def stash(
+        self,
+        window: Window,
+        expression: Any,
+        site: int,
+        how: Write = VALUES,
+        values: torch.Tensor | None = None,
+    ) -> None:
         """A write, after it was made: the rows are live, and their values judged.
 
         One that updates what stood there (`add_`) loses nothing. Rows that a constant has filled
-        with poison are not live: that is how an engine takes values out.
+        with poison are not live: that is how an engine takes values out. `values` are what was
+        written, where they are known.
         """
         if not self.tally.active:
             return
@@ -355,8 +369,7 @@ class RelayBuffer:
             if rows.size == 0:
                 return
             moment = self.tally.moments.now(site, self.device)
-            if how.picks:
-                self.has_repeats = self._names_twice(rows)
+            named = rows if how.picks and values is not None and self._names_twice(rows) else None
             if self.lanes is not None:
                 self.lanes.wrote(rows, moment)
             window.memory.uncover(expression)
@@ -378,6 +391,8 @@ class RelayBuffer:
             self.ledger.stash(rows, moment)
             if invalid is not None:
                 self.ledger.report(invalid)
+            if named is not None and values is not None:
+                self._judge_repeats(window, named, values, moment)
             for waiting in self._put_off:
                 waiting.leave_out(rows % len(self.ledger))
 
@@ -594,28 +609,23 @@ class RelayBuffer:
         self._last_place[rows] = order
         return bool(self._last_place[rows].tobytes() != order.tobytes())
 
-    def repeats(self, window: Window, expression: Any, values: Any, site: int) -> None:
-        """A write, after it was made, by an index that may name a row twice.
-
-        `values` is what was written, as bits, an entry for each of the index.
-        """
-        rows = window.touched(expression)
-        if not self.tally.active or rows.ndim != 1 or rows.size < 2:
-            return
-        with self.tally.lock:
-            order = np.arange(rows.size)
-            self._last_place[rows] = order
-            last = self._last_place[rows]
-            again = np.flatnonzero(last != order)
-            if not again.size:
-                return
-            differs = (values[again] != values[last[again]]).reshape(len(again), -1).any(axis=1)
-            twice = self._owned(np.unique(rows[again[differs]] % len(self.ledger)))
-            if twice.size:
-                moment = self.tally.moments.now(site, self.device)
-                bits = self.whole.memory.read(twice).reshape(len(twice), -1)
-                code = f"FR{table.REPEATED}"
-                story.report(self, code, twice, bits[:, 0], moment, verb="write")
+    def _judge_repeats(
+        self, window: Window, rows: npt.NDArray[Any], values: torch.Tensor, moment: int
+    ) -> None:
+        """Reports rows that a write by a list of row numbers gave two values."""
+        if not (values.is_cpu and values.dim() == window.rows.ndim and len(values) == rows.size):
+            return  # one value for all
+        given = bits_of(values)
+        order = np.arange(rows.size)
+        self._last_place[rows] = order
+        last = self._last_place[rows]
+        again = np.flatnonzero(last != order)
+        differs = (given[again] != given[last[again]]).reshape(len(again), -1).any(axis=1)
+        twice = self._owned(np.unique(rows[again[differs]] % len(self.ledger)))
+        if twice.size:
+            bits = self.whole.memory.read(twice).reshape(len(twice), -1)
+            code = f"FR{table.REPEATED}"
+            story.report(self, code, twice, bits[:, 0], moment, verb="write")
 
     def _is_covered(self, window: Window, expression: Any) -> npt.NDArray[np.bool_]:
         """Tells of each row whether an index expression reaches all of its elements."""

@@ -134,6 +134,14 @@ class UnitOwners:
         """Tells which units belong to a row that nobody has."""
         return self.of_rows.unowned(units // self._per_row, step)
 
+    def standing(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
+        """Returns who has the row of each of some units."""
+        return self.of_rows.standing(units // self._per_row)
+
+    def left_in(self, units: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns the step in which the row of each of some units was taken back last."""
+        return self.of_rows.left_in(units // self._per_row)
+
     # --- as one that follows the rows ---
 
     def hand_out(self, rows: npt.NDArray[np.int64]) -> None:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 _REMEMBERED = 4
-#: Steps that may still write a row for the owner that gave it back: one runs, one is planned.
-_IN_FLIGHT = 2
 
 
 class Owners:
@@ -149,10 +147,19 @@ class Owners:
         if step is None:
             in_flight = np.ones(rows.shape, np.int8)
         else:
-            in_flight = (step - self._left_in[rows] < _IN_FLIGHT).astype(np.int8)
+            in_flight = (step - self._left_in[rows] < table.IN_FLIGHT).astype(np.int8)
+        return np.asarray(table.unowned()[self.standing(rows), in_flight])
+
+    def standing(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
+        """Returns who has each of some rows."""
+        self._reach(rows)
         freed = np.where(self._generation[rows] > 0, Standing.FREED, Standing.NEVER)
-        standing = np.where(self._out[rows], Standing.HELD, freed)
-        return np.asarray(table.unowned()[standing, in_flight])
+        return np.where(self._out[rows], Standing.HELD, freed).astype(np.int8)
+
+    def left_in(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+        """Returns the step in which each of some rows was taken back last."""
+        self._reach(rows)
+        return self._left_in[rows]
 
     def owner(self, row: int) -> str:
         """Returns the name of who holds a row, "" where nobody does or it has none."""

@@ -29,7 +29,7 @@ from fmcheck.runtime.relay.buffer import (
     window_of,
 )
 from fmcheck.runtime.relay.layout import PLAIN, Layout, UnitOwners, of_units
-from fmcheck.runtime.relay.memory import Veil, VeiledMemory, bits_of, memory_of
+from fmcheck.runtime.relay.memory import Veil, VeiledMemory, memory_of
 from fmcheck.runtime.relay.scope import CHECK, Scope, current
 
 if TYPE_CHECKING:
@@ -108,12 +108,10 @@ def relay_tensor(
     rows, per_row = _row_count(base, layout), layout.per_row(tensor)
     whole = window_of(base.shape, base.stride(), 0, int(base.stride(0)), memory, True, rows)
     whose = of_units(owners, per_row)
-    told = (name, relay, whole, poison, sink_rows, tally, device, whose, overwrite)
+    place = (whole, poison, sink_rows, tally, device)
+    told = (name, relay, *place, whose, overwrite, layout, per_row)
     with unfollowed():
-        buffer = (on_device(tensor, *told) if guards else None) or RelayBuffer(
-            *told, layout, per_row
-        )
-        buffer.layout = layout
+        buffer = (on_device(tensor, *told) if guards else None) or RelayBuffer(*told)
         if wants_guard(tensor) and not guards:
             tally.note(f"buffer `{name}`: each access waits for the device (not rows in front)")
         buffer.take(base, veil)
@@ -306,11 +304,11 @@ def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
             constant = _is_constant(func, args, kwargs)
             by_index = expression is not rows.EVERYTHING and not updates and not constant
             how = Write(updates, constant, by_index)
-            for tensor in written:
-                _enter_write(tensor, expression, how)
+            values = None
             if by_index and len(written) == 1:
-                name = picks.name_of(func)
-                _enter_repeats(written[0], expression, picks.written_values(name, args, kwargs))
+                values = picks.written_values(picks.name_of(func), args, kwargs)
+            for tensor in written:
+                _enter_write(tensor, expression, how, values)
     for reader in _relay_tensors((args[1:], kwargs)):
         _enter_peek(reader, _comes_to_host(reader, target, kwargs, *args[2:]))
     if func is torch.Tensor.__setitem__:
@@ -353,8 +351,7 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     tensor._relay.order()
     if type(index) is torch.Tensor is type(value):
         _put(tensor._plain, index, value)
-        _enter_write(tensor, index, PICKED)
-        _enter_repeats(tensor, index, value)
+        _enter_write(tensor, index, PICKED, value)
         return
     _put(tensor._plain, plain(index), plain(value))
     constant = isinstance(value, _NUMBERS)
@@ -677,33 +674,21 @@ def _enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
             buffer.peek(window(tensor), buffer.tally.sites.here(_OUR_FRAMES), by_host)
 
 
-def _enter_write(tensor: RelayTensor, expression: Any, how: Write = VALUES) -> None:
+def _enter_write(
+    tensor: RelayTensor, expression: Any, how: Write = VALUES, values: Any = None
+) -> None:
+    """Enters a write, of a tensor of `values` where it is one of rows by their numbers."""
     buffer = tensor._relay
     with contained(buffer.tally, CHECK):
+        has_values = isinstance(values, torch.Tensor) and picks.are_rows(expression)
+        given = plain(values) if has_values else None
         if (tensor._window or window(tensor)).whole:
-            buffer.stash_rows(expression, buffer.tally.sites.here(_OUR_FRAMES), how)
+            buffer.stash_rows(expression, buffer.tally.sites.here(_OUR_FRAMES), how, given)
             return
         if buffer.is_captured():
             return
         shown, expression = _within(tensor, picks.without_skipped(picks.host(expression)))
-        buffer.stash(shown, expression, buffer.tally.sites.here(_OUR_FRAMES), how)
-
-
-def _enter_repeats(tensor: RelayTensor, index: Any, values: Any) -> None:
-    """Looks whether a write of a value for each row number gave one row two of them."""
-    if not tensor._relay.has_repeats:
-        return
-    tensor._relay.has_repeats = False
-    if not (picks.are_rows(index) and isinstance(values, torch.Tensor)):
-        return
-    if not (index.dim() == 1 and len(index) > 1 and index.is_cpu and values.is_cpu):
-        return
-    if values.dim() != tensor._plain.dim() or len(values) != len(index):
-        return  # one value for all
-    buffer = tensor._relay
-    with contained(buffer.tally, CHECK):
-        site = buffer.tally.sites.here(_OUR_FRAMES)
-        buffer.repeats(window(tensor), picks.host(index), bits_of(plain(values)), site)
+        buffer.stash(shown, expression, buffer.tally.sites.here(_OUR_FRAMES), how, given)
 
 
 def _within(tensor: RelayTensor, expression: Any) -> tuple[Window, Any]:

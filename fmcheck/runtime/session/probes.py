@@ -121,7 +121,7 @@ def verdict(found: Iterable[str], expected: str, healthy: Iterable[str]) -> str:
 # --- the life of a row ---
 
 
-def _scratch(place: Place) -> tuple[Any, Any, Tally]:
+def _scratch(place: Place, sink_holds: int | None = None) -> tuple[Any, Any, Tally]:
     """Returns a watched buffer of its own session, rows to use it with, and that session.
 
     Each row has an owner.
@@ -129,12 +129,14 @@ def _scratch(place: Place) -> tuple[Any, Any, Tally]:
     import torch
 
     from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.relay.layout import Layout
     from fmcheck.runtime.relay.owners import Owners
     from fmcheck.runtime.relay.relay_tensor import relay_tensor
 
     tally, owners = Tally(), Owners()
     plain = torch.zeros(4, dtype=torch.int64, device=place.device)
-    made = relay_tensor(plain, "scratch", "doctor", tally, (">=", 0), owners=owners)
+    layout = Layout(sink_holds=sink_holds)
+    made = relay_tensor(plain, "scratch", "doctor", tally, (">=", 0), owners=owners, layout=layout)
     made._relay.lay_poison()
     owners.hand_out(_ROWS, ["first"] * len(_ROWS))
     return made, torch.tensor(_ROWS, device=place.device), tally
@@ -253,13 +255,10 @@ def _of_the_head(code: str) -> Callable[[Place], str]:
 
 
 def _sink_content(place: Place) -> str:
-    from fmcheck.runtime.relay.layout import Layout
-
     found: list[str] = []
     healthy: list[str] = []
     for told, value in ((found, 7), (healthy, 0)):
-        buf, rows, tally = _scratch(place)
-        buf._relay.layout = Layout(sink_holds=0)
+        buf, rows, tally = _scratch(place, sink_holds=0)
         buf[rows] = 5
         buf[rows * 0] = value
         buf[rows * 0]
@@ -385,12 +384,12 @@ PROBES += [
     Probe("FR106", _owners_probe("FR106", True, "a", 1), ("cpu",), (EAGER,)),
     Probe("FR107", _owners_probe("FR107", False, "ab", 1), ("cpu",), (EAGER,)),
     Probe("FR108", _owners_probe("FR108", False, "a", 2), ("cpu",), (EAGER,)),
-    Probe("FR109", _row_probe("FR109", _unowned_write), ("cpu",)),
-    Probe("FR110", _row_probe("FR110", _written_twice), ("cpu",)),
+    Probe("FR109", _row_probe("FR109", _unowned_write)),
+    Probe("FR110", _row_probe("FR110", _written_twice)),
     Probe("FR201", _stale_tail, backends=(EAGER,)),
     Probe("FR202", _of_the_head("FR202"), backends=(EAGER,)),
     Probe("FR203", _of_the_head("FR203"), backends=(EAGER,)),
-    Probe("FR204", _sink_content, ("cpu",), (EAGER,)),
+    Probe("FR204", _sink_content, backends=(EAGER,)),
     Probe("FR301", _wrong_device, backends=(EAGER,)),
     Probe("FR401", _stream_race, backends=(EAGER,), of_streams=True),
     *(

@@ -19,6 +19,7 @@ from fmcheck.runtime.core.unfollowed import is_here
 from fmcheck.runtime.device import kernels
 from fmcheck.runtime.device.guard import GuardedBuffer
 from fmcheck.runtime.relay import opaque, relay_tensor
+from fmcheck.runtime.relay.layout import PLAIN, Layout
 from fmcheck.runtime.relay.owners import Owners
 from fmcheck.runtime.relay.scope import Scope, scoped
 from fmcheck.runtime.session import probes
@@ -50,10 +51,12 @@ def launched(monkeypatch):
     return counts
 
 
-def watched(rows=8, width=0, dtype=torch.int64, bound=(">=", 0), owners=None):
+def watched(rows=8, width=0, dtype=torch.int64, bound=(">=", 0), owners=None, layout=PLAIN):
     tally = Tally()
     plain = torch.zeros((rows, width) if width else (rows,), dtype=dtype)
-    made = relay_tensor.relay_tensor(plain, "Map.buf", "m:Map", tally, bound, (0,), owners)
+    made = relay_tensor.relay_tensor(
+        plain, "Map.buf", "m:Map", tally, bound, (0,), owners, layout=layout
+    )
     assert type(made._relay) is GuardedBuffer
     made._relay.lay_poison()
     return made, tally
@@ -134,8 +137,9 @@ def test_a_row_that_stands_in_the_index_twice_was_gathered_once(width, dtype, bo
     assert (code, count) == ("FR102", 299)
 
 
-#: Of rows and their values; who is given a row (FR106 to FR110) is decided on the host.
-ROW_PROBES = [probe for probe in probes.PROBES if "FR101" <= probe.code <= "FR105"]
+#: Of rows and their values; who is given a row (FR106 to FR108) is decided on the host.
+OF_ROWS = ("FR101", "FR102", "FR103", "FR104", "FR105", "FR109", "FR110", "FR204")
+ROW_PROBES = [probe for probe in probes.PROBES if probe.code in OF_ROWS]
 
 
 @pytest.mark.parametrize("probe", ROW_PROBES, ids=lambda probe: probe.code)
@@ -151,7 +155,8 @@ def test_a_kernel_that_does_nothing_is_noticed(probe, monkeypatch):
         def __getitem__(self, grid):
             return lambda *args, **kwargs: None
 
-    kernel = "write_guard" if probe.code in ("FR103", "FR105") else "gather_guard"
+    of_writes = ("FR103", "FR105", "FR109", "FR110")
+    kernel = "write_guard" if probe.code in of_writes else "gather_guard"
     monkeypatch.setattr(kernels, kernel, Nothing())
     assert probes.tried(probe, probes.Place("cpu")) != ""
 
@@ -209,6 +214,70 @@ def test_a_row_written_twice_by_one_call_was_written_once():
     assert told(tally) == []
     buf[torch.tensor([3])] = 5
     assert told(tally) == [("FR103", (3,), 1)]
+
+
+def test_a_row_that_was_taken_back_steps_ago_is_nobodys():
+    owners = Owners()
+    buf, tally = watched(owners=owners)
+    tally.moments.counts_steps = True
+    row = torch.tensor([1])
+    buf[row] = torch.tensor([6])  # nobody was given anything so far
+    owners.hand_out([1], ["a"])
+    owners.take_back([1], step=tally.moments.step)
+    for value in range(2):
+        assert told(tally) == [], value
+        tally.moments.begin_step()
+        buf[row] = torch.tensor([value])
+    assert told(tally) == [("FR109", (1,), 1)]
+    buf[torch.tensor([0])] = torch.tensor([9])  # the sink is nobody's ever
+    buf[row] = 0
+    buf[row - 1 : row + 1] = torch.tensor([9, 9])
+    assert told(tally) == []
+
+
+@pytest.mark.parametrize("width", [0, 3, 300])
+@pytest.mark.parametrize("dtype", [torch.int64, torch.bfloat16, torch.bool])
+def test_a_write_that_gives_a_row_two_values_is_a_fault(width, dtype, launched):
+    buf, tally = watched(400, width, dtype, None)
+    rows = torch.tensor([*range(1, 300), 5, 0, 0, 7, 399, 399])
+    values = torch.ones((len(rows), width) if width else len(rows), dtype=dtype)
+    values[-5] = 0  # a sink's
+    before = launched["write_guard"]
+    buf[rows] = values
+    assert told(tally) == []
+    values[-3] = 0
+    buf[rows] = values
+    values[-3], values[-1] = 1, 0
+    buf.index_copy_(0, rows, values)
+    assert launched["write_guard"] - before == 3
+    assert told(tally) == [("FR110", (7,), 1), ("FR110", (399,), 1)]
+
+
+def test_values_that_torch_makes_others_of_are_not_compared():
+    buf, tally = watched()
+    rows = torch.tensor([1, 1, 2])
+    buf[rows] = torch.tensor([5])
+    buf[rows] = torch.arange(6)[::2]  # with gaps between them
+    buf.index_add_(0, rows, torch.tensor([5, 6, 7]))
+    assert told(tally) == []
+
+
+@pytest.mark.parametrize("scope", [None, Scope.PEEK])
+@pytest.mark.parametrize(("width", "dtype"), [(0, torch.int64), (300, torch.float32)])
+def test_a_sink_that_holds_something_else_is_a_fault(width, dtype, scope):
+    buf, tally = watched(8, width, dtype, None, layout=Layout(sink_holds=3))
+    sink, rows = torch.tensor([0]), torch.tensor([1, 0, 2, 0])
+    take = scoped(buf.__getitem__, scope, tally) if scope else buf.__getitem__
+    buf[:3] = torch.full((3, width) if width else (3,), 3, dtype=dtype)
+    take(rows)
+    assert told(tally) == []
+    buf[:3] = torch.full((3, width) if width else (3,), 3, dtype=dtype)
+    buf[sink] = torch.full((1, width) if width else (1,), 9, dtype=dtype)
+    take(rows)
+    (violation,) = tally.drain()
+    assert (violation.code, violation.rows, violation.row_count) == ("FR204", (0,), 1)
+    assert violation.values == ("9",)
+    assert violation.last_write.site.function == "test_a_sink_that_holds_something_else_is_a_fault"
 
 
 def test_the_story_is_that_of_the_moment():
