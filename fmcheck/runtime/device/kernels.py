@@ -52,20 +52,23 @@ def _record(
     read_in,
     generation,
 ):
-    """Appends a record for each row that is wanted; past the end of the ring it only counts."""
+    """Appends a record for each row that is wanted, with what the ledger says of it now.
+
+    Past the end of the ring it only counts.
+    """
     at = tl.atomic_add(counts + tl.zeros_like(rows), 1, mask=wanted)
     fits = wanted & (at < capacity)
     place = ring + at * FIELDS
     tl.store(place, buffer + tl.zeros_like(rows), mask=fits)
-    tl.store(place + 1, kind, mask=fits)
+    tl.store(place + 1, tl.zeros_like(rows) + kind, mask=fits)
     tl.store(place + 2, rows, mask=fits)
-    tl.store(place + 3, bits, mask=fits)
+    tl.store(place + 3, bits.to(tl.int64), mask=fits)
     tl.store(place + 4, moment + tl.zeros_like(rows), mask=fits)
-    tl.store(place + 5, last_write, mask=fits)
-    tl.store(place + 6, written_in, mask=fits)
-    tl.store(place + 7, last_read, mask=fits)
-    tl.store(place + 8, read_in, mask=fits)
-    tl.store(place + 9, generation, mask=fits)
+    tl.store(place + 5, tl.load(last_write + rows, mask=fits, other=NEVER), mask=fits)
+    tl.store(place + 6, tl.load(written_in + rows, mask=fits, other=0), mask=fits)
+    tl.store(place + 7, tl.load(last_read + rows, mask=fits, other=NEVER), mask=fits)
+    tl.store(place + 8, tl.load(read_in + rows, mask=fits, other=0), mask=fits)
+    tl.store(place + 9, tl.load(generation + rows, mask=fits, other=0), mask=fits)
 
 
 @triton.jit(
@@ -181,11 +184,6 @@ def gather_guard(
             with_invalid = with_invalid | newly
         unseen = there & ~live & ~with_poison & ~with_invalid & HAS_POISON
         wanted = with_poison | unseen
-        wrote = tl.load(last_write + rows, mask=there, other=NEVER)
-        wrote_in = tl.load(written_in + rows, mask=there, other=0)
-        took = tl.load(last_read + rows, mask=there, other=NEVER)
-        took_in = tl.load(read_in + rows, mask=there, other=0)
-        now_in = tl.load(generation + rows, mask=there, other=0)
         _record(
             ring,
             counts,
@@ -196,11 +194,11 @@ def gather_guard(
             rows,
             its_poison,
             moment,
-            wrote,
-            wrote_in,
-            took,
-            took_in,
-            now_in,
+            last_write,
+            written_in,
+            last_read,
+            read_in,
+            generation,
         )
         _record(
             ring,
@@ -208,15 +206,15 @@ def gather_guard(
             capacity,
             with_invalid,
             buffer_number,
-            tl.zeros_like(rows) + INVALID,
+            INVALID,
             rows,
             its_invalid,
             moment,
-            wrote,
-            wrote_in,
-            took,
-            took_in,
-            now_in,
+            last_write,
+            written_in,
+            last_read,
+            read_in,
+            generation,
         )
         tl.store(last_write + rows, tl.zeros_like(rows) + NEVER, mask=unseen)
 
@@ -241,15 +239,15 @@ def gather_guard(
             capacity,
             with_other & is_first,
             buffer_number,
-            tl.zeros_like(rows) + SINK_CONTENT,
+            SINK_CONTENT,
             rows,
             its_other,
             moment,
-            tl.load(last_write + rows, mask=sinks, other=NEVER),
-            tl.load(written_in + rows, mask=sinks, other=0),
-            tl.load(last_read + rows, mask=sinks, other=NEVER),
-            tl.load(read_in + rows, mask=sinks, other=0),
-            tl.load(generation + rows, mask=sinks, other=0),
+            last_write,
+            written_in,
+            last_read,
+            read_in,
+            generation,
         )
 
     if RETIRES:
@@ -374,15 +372,15 @@ def write_guard(
                 capacity,
                 lost,
                 buffer_number,
-                tl.zeros_like(rows) + LOST,
+                LOST,
                 rows,
-                tl.load(buffer_bits + rows * row_stride, mask=lost, other=0).to(tl.int64),
+                tl.load(buffer_bits + rows * row_stride, mask=lost, other=0),
                 moment,
-                tl.load(last_write + rows, mask=lost, other=NEVER),
-                tl.load(written_in + rows, mask=lost, other=0),
-                tl.load(last_read + rows, mask=lost, other=NEVER),
-                tl.load(read_in + rows, mask=lost, other=0),
-                tl.load(generation + rows, mask=lost, other=0),
+                last_write,
+                written_in,
+                last_read,
+                read_in,
+                generation,
             )
         if by_owner != 0:
             since = step - tl.load(left_in + rows, mask=there, other=0)
@@ -395,42 +393,15 @@ def write_guard(
                 capacity,
                 nobodys,
                 buffer_number,
-                tl.zeros_like(rows) + UNOWNED,
+                UNOWNED,
                 rows,
-                tl.load(buffer_bits + rows * row_stride, mask=nobodys, other=0).to(tl.int64),
+                tl.load(buffer_bits + rows * row_stride, mask=nobodys, other=0),
                 moment,
-                tl.load(last_write + rows, mask=nobodys, other=NEVER),
-                tl.load(written_in + rows, mask=nobodys, other=0),
-                tl.load(last_read + rows, mask=nobodys, other=NEVER),
-                tl.load(read_in + rows, mask=nobodys, other=0),
-                tl.load(generation + rows, mask=nobodys, other=0),
-            )
-        if by_value != 0:
-            columns = tl.arange(0, WIDE)
-            differing = tl.zeros([BLOCK], tl.int32)
-            for start in range(0, width, WIDE):
-                inside = there[:, None] & ((start + columns) < width)[None, :]
-                at = rows[:, None] * row_stride + (start + columns)[None, :]
-                bits = tl.load(buffer_bits + at, mask=inside, other=0)
-                at = entries[:, None].to(tl.int64) * width + (start + columns)[None, :]
-                given = tl.load(given_bits + at, mask=inside, other=0)
-                differing += tl.sum((inside & (bits != given)).to(tl.int32), axis=1)
-            twice = differing != 0
-            _record(
-                ring,
-                counts,
-                capacity,
-                twice,
-                buffer_number,
-                tl.zeros_like(rows) + REPEATED,
-                rows,
-                tl.load(buffer_bits + rows * row_stride, mask=twice, other=0).to(tl.int64),
-                moment,
-                tl.zeros_like(rows) + moment,
-                tl.load(generation + rows, mask=twice, other=0),
-                tl.load(last_read + rows, mask=twice, other=NEVER),
-                tl.load(read_in + rows, mask=twice, other=0),
-                tl.load(generation + rows, mask=twice, other=0),
+                last_write,
+                written_in,
+                last_read,
+                read_in,
+                generation,
             )
         invalid = there & False
         its_invalid = tl.zeros_like(rows)
@@ -461,15 +432,15 @@ def write_guard(
                 capacity,
                 invalid,
                 buffer_number,
-                tl.zeros_like(rows) + INVALID_WRITE,
+                INVALID_WRITE,
                 rows,
                 its_invalid,
                 moment,
-                tl.load(last_write + rows, mask=invalid, other=NEVER),
-                tl.load(written_in + rows, mask=invalid, other=0),
-                tl.load(last_read + rows, mask=invalid, other=NEVER),
-                tl.load(read_in + rows, mask=invalid, other=0),
-                tl.load(generation + rows, mask=invalid, other=0),
+                last_write,
+                written_in,
+                last_read,
+                read_in,
+                generation,
             )
         tl.debug_barrier()
         written = there & ~retired
@@ -482,6 +453,33 @@ def write_guard(
         tl.store(stamps + rows, tl.zeros_like(rows) + this, mask=there)
         tl.store(writes + rows, tl.zeros_like(rows) + this, mask=written)
         tl.debug_barrier()
+        if by_value != 0:
+            columns = tl.arange(0, WIDE)
+            differing = tl.zeros([BLOCK], tl.int32)
+            for start in range(0, width, WIDE):
+                inside = there[:, None] & ((start + columns) < width)[None, :]
+                at = rows[:, None] * row_stride + (start + columns)[None, :]
+                bits = tl.load(buffer_bits + at, mask=inside, other=0)
+                at = entries[:, None].to(tl.int64) * width + (start + columns)[None, :]
+                given = tl.load(given_bits + at, mask=inside, other=0)
+                differing += tl.sum((inside & (bits != given)).to(tl.int32), axis=1)
+            twice = differing != 0
+            _record(
+                ring,
+                counts,
+                capacity,
+                twice,
+                buffer_number,
+                REPEATED,
+                rows,
+                tl.load(buffer_bits + rows * row_stride, mask=twice, other=0),
+                moment,
+                last_write,
+                written_in,
+                last_read,
+                read_in,
+                generation,
+            )
     tl.store(epoch, this)
     tl.atomic_add(launches + 1, 1)
 
