@@ -2,15 +2,24 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
 import re
+import select
 import subprocess
+import sys
+from typing import TYPE_CHECKING
 
 import pytest
 
 from fmcheck.supported import LOWEST_PYTEST, LOWEST_TORCH
 from tests import matrix
+from tests.empty_cuda import TEXT, make_libraries
 from tests.matrix import COMBINATIONS, Combination, Row, Unavailable
 from tests.test_plugin import HEALTHY, Project, project  # noqa: F401  # a fixture
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def metadata_of(name: str, project: Project, version: str) -> None:  # noqa: F811
@@ -65,9 +74,134 @@ def test_the_matrix_has_every_python_and_the_oldest_pytest(root) -> None:
     assert {one.python for one in COMBINATIONS} == wanted
 
 
-def test_the_page_has_a_line_for_each_combination(root) -> None:
-    lines = (root / "docs" / "matrix.md").read_text().splitlines()
+def test_the_page_has_a_line_for_each_combination_as_it_is_recorded() -> None:
+    text = matrix.PAGE.read_text()
+    assert text == matrix.page(matrix.recorded())
+    lines = text.splitlines()
     assert sum(line.startswith("| ") and line[2].isdigit() for line in lines) == len(COMBINATIONS)
+
+
+@pytest.fixture
+def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A record of its own, in which nothing has been tried."""
+    monkeypatch.setattr(matrix, "RECORD", tmp_path / "matrix.json")
+    monkeypatch.setattr(matrix, "PAGE", tmp_path / "matrix.md")
+    matrix.RECORD.write_text("{}")
+    return tmp_path
+
+
+@pytest.mark.usefixtures("kept")
+def test_what_is_not_tried_again_keeps_its_line_with_its_day() -> None:
+    first, second = (one.name for one in COMBINATIONS[:2])
+    before = Row("3.10.1", "2.14", "9.2", "7 passed", "2026-11-22, `abc`", passed=True)
+    after = Row("3.11.1", "2.15", "9.2", "8 passed", "2026-11-23, `def`", passed=True)
+    matrix.record(first, before)
+    matrix.record(second, after)
+    matrix.record(first, Row("3.10", "newest", "newest", "not tried: no network"))
+    assert matrix.recorded()[:2] == [before, after]
+    assert "| 3.10.1 | 2.14 | 9.2 | 7 passed | 2026-11-22, `abc` |" in matrix.PAGE.read_text()
+    assert "| 3.14 | newest | newest | not tried |" in matrix.PAGE.read_text()
+
+
+@pytest.mark.usefixtures("kept")
+@pytest.mark.parametrize(
+    ("row", "status"),
+    [
+        (Row("3.10.1", "2.14", "9.2", "7 passed", "2026-11-22", passed=True), 0),
+        (Row("3.10.1", "2.14", "9.2", "7 passed: 1 failed in `test_x`", "2026-11-22"), 1),
+        (Row("3.10", "newest", "newest", "not tried: no Python 3.10 here"), 0),
+    ],
+)
+def test_the_command_ends_with_1_where_a_test_failed(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, row: Row, status: int
+) -> None:
+    monkeypatch.setattr(matrix, "tried", lambda *_, **__: row)
+    monkeypatch.setattr(matrix, "KEPT", tmp_path / "environments")
+    assert matrix.main(["--only", COMBINATIONS[0].name]) == status
+
+
+FILES = {
+    "passes": "assert True",
+    "fails": "assert False",
+    "crashes": "import os, signal; os.kill(os.getpid(), signal.SIGSEGV)",
+    "late": "assert True",
+}
+
+
+@pytest.mark.process
+def test_a_file_that_fails_crashes_or_cannot_be_imported_is_named_and_costs_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = tmp_path / "tests"
+    folder.mkdir()
+    for name, code in FILES.items():
+        text = f"import pytest\n@pytest.mark.torch\ndef test_it():\n    {code}\n"
+        (folder / f"test_{name}.py").write_text(text)
+    (folder / "test_new_grammar.py").write_text("import nothing_of_this_name\n")
+    (folder / "test_other.py").write_text("def test_that_is_not_chosen(): assert False\n")
+    monkeypatch.setattr(matrix, "ROOT", tmp_path)
+    found, log = matrix.quick_tests(sys.executable, dict(os.environ), with_torch=True)
+    assert not found.all_passed
+    assert found.said == (
+        "2 passed, 1 failed, 1 error: `test_crashes` crashed (SIGSEGV); 1 failed in `test_fails`; "
+        "1 error in `test_new_grammar`"
+    )
+    assert "nothing_of_this_name" in log
+
+
+@pytest.mark.process
+def test_tests_that_cannot_be_collected_are_no_pass(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(matrix, "ROOT", tmp_path)
+    found, _ = matrix.quick_tests(sys.executable, dict(os.environ), with_torch=True)
+    assert not found.all_passed
+    assert found.said == "collecting the tests ended with 5"
+
+
+@pytest.mark.process
+def test_what_hangs_is_ended_with_all_that_it_started(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    held = tmp_path / "held"
+    os.mkfifo(held)
+    reader = os.open(held, os.O_RDONLY | os.O_NONBLOCK)
+    monkeypatch.setattr(matrix, "LIMIT", 2)
+    done = matrix._ended(["sh", "-c", f"sleep 600 > {held} & echo begun; wait"], dict(os.environ))
+    assert (done.status, done.output) == (None, "begun\n")
+    found = matrix.Results()
+    found.add("tests/engine/test_x.py", done)
+    assert found.troubles == ["`engine/test_x` did not end within 2 s"]
+    poll = select.poll()
+    poll.register(reader, select.POLLIN)
+    ((_, state),) = poll.poll(60_000)  # the sleeping one held the other end
+    os.close(reader)
+    assert state & select.POLLHUP
+
+
+@pytest.mark.process
+def test_an_empty_library_has_torch_tell_that_there_is_no_device(tmp_path: Path) -> None:
+    """torch reads the text of an error: a number in its place ended the process."""
+
+    def compiled(name: str, code: str, *options: str) -> None:
+        (tmp_path / "it.c").write_text(code)
+        command = ["cc", "-shared", "-fPIC", "-w", "-o", name, "it.c", *options]
+        subprocess.run(command, cwd=tmp_path, check=True)
+
+    (tmp_path / "it.map").write_text("libcudart.so.13 { global: *; };\n")
+    soname = "-Wl,-soname,libcudart.so.13"
+    code = "int cudaGetDevice(void) {}\nchar *cudaGetErrorString(int error) {}\n"
+    compiled("libcudart.so.13", code, soname, "-Wl,--version-script=it.map")
+    code = "char *found(void) { return cudaGetErrorString(cudaGetDevice()); }\n"
+    declared = "int cudaGetDevice(void);\nchar *cudaGetErrorString(int);\n"
+    (tmp_path / "lib").mkdir()
+    compiled("lib/libtorch_cuda.so", declared + code, "./libcudart.so.13")
+
+    make_libraries(tmp_path / "lib", tmp_path / "empty")
+    library = ctypes.CDLL(str(tmp_path / "empty" / "libcudart.so.13"))
+    assert library.cudaGetDevice() == 100
+    library.cudaGetErrorString.restype = ctypes.c_char_p
+    assert library.cudaGetErrorString(100) == TEXT.encode()
 
 
 def test_what_cannot_be_had_is_said_to_be_untried(monkeypatch) -> None:
@@ -80,9 +214,17 @@ def test_what_cannot_be_had_is_said_to_be_untried(monkeypatch) -> None:
     assert "| 3.99 | 2.11 | 7.4 | not tried: no Python 3.99 here |" in matrix.page([row])
 
 
-@pytest.mark.parametrize(("cpu_builds", "others"), [(True, []), (False, ["torch==2.11.*"])])
-def test_no_other_than_a_cpu_build_is_asked_for_where_none_is_wanted(
-    monkeypatch: pytest.MonkeyPatch, cpu_builds: bool, others: list[str]
+@pytest.mark.parametrize(
+    ("torch", "cpu_builds", "asked_for"),
+    [
+        ("2.11", True, ["torch==2.11.0+cpu"]),
+        ("2.11", False, ["torch==2.11.0+cpu", "torch==2.11.*"]),
+        ("newest", True, ["torch==2.13.0+cpu"]),
+        ("newest", False, ["torch"]),
+    ],
+)
+def test_a_cpu_build_of_a_version_comes_first_and_alone_where_no_other_is_wanted(
+    monkeypatch: pytest.MonkeyPatch, torch: str, cpu_builds: bool, asked_for: list[str]
 ) -> None:
     wanted: list[str] = []
 
@@ -91,8 +233,8 @@ def test_no_other_than_a_cpu_build_is_asked_for_where_none_is_wanted(
         return subprocess.CompletedProcess([], 1)
 
     monkeypatch.setattr(matrix, "_pip", pip)
-    assert not matrix._install_torch("python3.11", "2.11", cpu_builds=cpu_builds)
-    assert wanted == ["torch==2.11.0+cpu", *others]
+    assert not matrix._install_torch("python3.11", torch, cpu_builds=cpu_builds)
+    assert wanted == asked_for
 
 
 def test_a_python_that_is_not_here_is_named() -> None:
