@@ -191,12 +191,13 @@ def _by_name(config: pytest.Config) -> bool:
 
 
 def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
+    from fmcheck.supported import check_versions
+
+    check_versions()  # before what an older one cannot import
     from fmcheck.config import allowing_unchecked, find_settings, load_settings
     from fmcheck.processes.outreach import Outreach
     from fmcheck.runtime.session.session import Session
-    from fmcheck.supported import check_versions
 
-    check_versions()
     known = config.known_args_namespace
     named = getattr(known, "fmcheck_config", None)
     located = load_settings(Path(named)) if named else find_settings(config.rootpath)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import ctypes
 import os
 import re
@@ -12,7 +13,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fmcheck.supported import LOWEST_PYTEST, LOWEST_TORCH
+from fmcheck import __main__, plugin
+from fmcheck.errors import UsageError
+from fmcheck.supported import LOWEST_PYTEST, LOWEST_PYTHON, LOWEST_TORCH, check_python
 from tests import matrix
 from tests.empty_cuda import TEXT, make_libraries
 from tests.matrix import COMBINATIONS, Combination, Row, Unavailable
@@ -55,6 +58,43 @@ def test_an_older_pytest_is_refused(project: Project, version: str) -> None:  # 
 def test_an_older_torch_stops_nobody_who_asks_for_no_watch(project: Project) -> None:  # noqa: F811
     metadata_of("torch", project, "1.13.1")
     project.run(HEALTHY, load=False).assert_outcomes(passed=1)
+
+
+@pytest.fixture
+def older_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "version_info", (3, 9, 18, "final", 0))
+    monkeypatch.setattr("platform.python_version", lambda: "3.9.18")
+
+
+@pytest.mark.usefixtures("older_python")
+def test_an_older_python_that_runs_a_checkout_is_refused_in_one_line(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "argv", ["fmcheck", "lint", "."])
+    monkeypatch.setitem(sys.modules, "fmcheck.lint.run.replay", None)  # what it cannot import
+    assert __main__.main() == 2
+    assert capsys.readouterr() == ("", "fmcheck: Python: expected 3.10 or newer, got 3.9.18\n")
+
+
+@pytest.mark.usefixtures("older_python")
+def test_an_older_python_is_refused_a_watch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setitem(sys.modules, "fmcheck.config", None)  # what it cannot import
+    with pytest.raises(UsageError, match=r"^Python: expected 3\.10 or newer, got 3\.9\.18$"):
+        plugin._watch(None, "fail")
+
+
+@pytest.mark.parametrize("name", ["fmcheck/__init__", "fmcheck/__main__", "fmcheck/cli/__init__"])
+def test_an_older_python_can_read_what_refuses_it(root: Path, name: str) -> None:
+    ast.parse((root / f"{name}.py").read_text(), feature_version=(3, 8))
+
+
+def test_the_oldest_python_is_the_one_that_pip_is_told(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (named,) = re.findall(r'requires-python = ">=([\d.]+)"', (root / "pyproject.toml").read_text())
+    assert named == ".".join(map(str, LOWEST_PYTHON))
+    monkeypatch.setattr(sys, "version_info", (*LOWEST_PYTHON, 0, "final", 0))
+    check_python()
 
 
 def test_the_oldest_torch_is_named_once(root) -> None:
