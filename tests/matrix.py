@@ -245,7 +245,7 @@ def _environment(asked: Combination, *, cpu_builds: bool) -> str:
         raise Unavailable(f"no {build} {asked.torch} for Python {asked.python}")
     pytest = "pytest" if asked.pytest == NEWEST else f"pytest=={asked.pytest}.*"
     wanted = [
-        ".[pytest,completion]",
+        ".[pytest,completion,server]",
         "setuptools>=77",
         pytest,
         "hypothesis>=6.100",
@@ -289,9 +289,8 @@ def _install_what_torch_needs(python: str, empty: Path) -> None:
     done = subprocess.run([python, "-c", code], capture_output=True, text=True, check=True)
     light = ("filelock", "typing-extensions", "sympy", "networkx", "jinja2", "fsspec", "setuptools")
     _pip(python, *light)
-    triton = [line.partition(";")[0] for line in done.stdout.splitlines() if "triton=" in line]
-    if triton:
-        _pip(python, "--no-deps", triton[0].strip())
+    if triton := triton_of(done.stdout.splitlines()):
+        _pip(python, "--no-deps", triton)
     site = subprocess.run(
         [python, "-c", "import sysconfig; print(sysconfig.get_path('purelib'))"],
         capture_output=True,
@@ -311,6 +310,12 @@ def _install_what_torch_needs(python: str, empty: Path) -> None:
     )
     if done.returncode:
         raise Unavailable(f"import torch: {done.stderr.strip().splitlines()[-1]}")
+
+
+def triton_of(needed: Sequence[str]) -> str:
+    """Returns the Triton that torch asks for, such as `triton~=3.9.0`, "" for none."""
+    asked = (line.partition(";")[0].strip() for line in needed)
+    return next((line for line in asked if re.match(r"(pytorch-)?triton\b(?!-)", line)), "")
 
 
 def _with(empty: Path) -> dict[str, str]:

@@ -315,3 +315,13 @@ def test_it_misses_what_is_ordered_but_stale_and_the_life_of_a_row_does_not(rela
         with torch.cpu.stream(two):
             _ = buf[torch.tensor([1])]
     assert [found.code for found in watch.drain()] == ["FR102"]
+
+
+def test_a_lane_that_begins_again_knows_nothing_and_none_knows_what_it_does_next() -> None:
+    clocks = Clocks()
+    one, two = clocks.add(), clocks.add()
+    clocks.acquire(two, clocks.release(one))
+    clocks.acquire(one, clocks.release(two))
+    clocks.reopen(two)
+    assert clocks.known(two, one) == 0
+    assert not clocks.covers(one, clocks.now(two))

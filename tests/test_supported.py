@@ -277,6 +277,18 @@ def test_a_cpu_build_of_a_version_comes_first_and_alone_where_no_other_is_wanted
     assert wanted == asked_for
 
 
+@pytest.mark.parametrize(
+    ("line", "asked_for"),
+    [
+        ('triton==3.6.0; platform_system == "Linux"', "triton==3.6.0"),
+        ('triton~=3.9.0; platform_system == "Linux"', "triton~=3.9.0"),
+        ("triton-kernels>=1", ""),
+    ],
+)
+def test_the_triton_that_torch_asks_for_comes_with_it(line: str, asked_for: str) -> None:
+    assert matrix.triton_of(["sympy>=1.13.3", line, "networkx"]) == asked_for
+
+
 def test_a_python_that_is_not_here_is_named() -> None:
     with pytest.raises(Unavailable, match=r"no Python 3\.99 here"):
         matrix.interpreter("3.99")
