@@ -55,6 +55,36 @@ def test_an_older_pytest_is_refused(project: Project, version: str) -> None:  # 
     result.stderr.fnmatch_lines([told])
 
 
+@pytest.mark.process
+@pytest.mark.parametrize(
+    ("option", "status", "told"),
+    [
+        ("--fmcheck=off", 0, ""),
+        ("--fmcheck=fail", 4, "ERROR: fmcheck: pytest: expected 7.4 or newer, got 6.2.5; without "),
+    ],
+)
+def test_a_pytest_that_has_no_stash_is_refused_a_watch_and_otherwise_left_alone(
+    tmp_path: Path, option: str, status: int, told: str
+) -> None:
+    """Each pytest loads the plugin, of an environment that fmcheck only lints in too."""
+    (tmp_path / "pytest-6.2.5.dist-info").mkdir()
+    metadata = "Metadata-Version: 2.1\nName: pytest\nVersion: 6.2.5\n"
+    (tmp_path / "pytest-6.2.5.dist-info" / "METADATA").write_text(metadata)
+    (tmp_path / "test_it.py").write_text("def test_it(): pass\n")
+    older = "import sys, pytest; del pytest.StashKey; sys.exit(pytest.main(sys.argv[1:]))"
+    command = [sys.executable, "-c", older, "-q", "-p", "fmcheck", option]
+    paths = os.pathsep.join((str(tmp_path), str(matrix.ROOT)))
+    done = subprocess.run(
+        command,
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": paths},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr.startswith(told)) == (status, True), done.stderr
+
+
 def test_an_older_torch_stops_nobody_who_asks_for_no_watch(project: Project) -> None:  # noqa: F811
     metadata_of("torch", project, "1.13.1")
     project.run(HEALTHY, load=False).assert_outcomes(passed=1)
