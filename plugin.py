@@ -130,7 +130,7 @@ def pytest_configure(config: pytest.Config) -> None:
 
 def pytest_unconfigure(config: pytest.Config) -> None:
     """Lets go of the engine."""
-    session = config.stash.get(_SESSION, None)
+    session = _session(config)
     if session is not None:
         session.let_end()
         session.reach.stop()
@@ -141,14 +141,19 @@ def pytest_unconfigure(config: pytest.Config) -> None:
 @pytest.fixture(name="fmcheck")
 def _fixture(request: pytest.FixtureRequest) -> Watched:
     """What fmcheck saw in this test: `violations`, `counts`, `sync()`, `expect(...)`."""
-    session = request.config.stash.get(_SESSION, None)
+    session = _session(request.config)
     if session is None:
         pytest.skip("needs fmcheck, which is off: run with `-p fmcheck`")
     return session.outcomes.watched(request.node)
 
 
+def _session(config: pytest.Config) -> _Session | None:
+    """Returns the session of a watched run, None where nothing is watched."""
+    return None if _SESSION is None else config.stash.get(_SESSION, None)
+
+
 def _start(config: pytest.Config) -> None:
-    if _SESSION in config.stash or config.pluginmanager.has_plugin("fmcheck-off"):
+    if _session(config) is not None or config.pluginmanager.has_plugin("fmcheck-off"):
         return
     mode, where = _mode(config)
     try:
@@ -161,6 +166,7 @@ def _start(config: pytest.Config) -> None:
         reach.start()
     except UsageError as err:
         raise pytest.UsageError(f"fmcheck: {err}") from None
+    assert _SESSION is not None  # an older pytest was refused
     config.stash[_SESSION] = session = _Session(config, watch, reach, reports)
     config.pluginmanager.register(session, "fmcheck-session")
 
@@ -191,12 +197,13 @@ def _by_name(config: pytest.Config) -> bool:
 
 
 def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
+    from fmcheck.supported import check_versions
+
+    check_versions()  # before what an older one cannot import
     from fmcheck.config import allowing_unchecked, find_settings, load_settings
     from fmcheck.processes.outreach import Outreach
     from fmcheck.runtime.session.session import Session
-    from fmcheck.supported import check_versions
 
-    check_versions()
     known = config.known_args_namespace
     named = getattr(known, "fmcheck_config", None)
     located = load_settings(Path(named)) if named else find_settings(config.rootpath)
@@ -603,4 +610,5 @@ class _Session:
         return render_all(found, self.config.rootpath)
 
 
-_SESSION = pytest.StashKey[_Session]()
+#: pytest before 7.0 has none: it loads this file, too, in an environment that fmcheck lints in.
+_SESSION = pytest.StashKey[_Session]() if hasattr(pytest, "StashKey") else None

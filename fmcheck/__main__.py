@@ -36,6 +36,10 @@ def main() -> int:
     argv = sys.argv[1:]
     try:
         _prepare()
+        if sys.version_info < (3, 10):  # noqa: UP036, asked of a checkout and not of pip
+            from fmcheck.supported import check_python
+
+            check_python()
         from fmcheck.import_path import leave_out_working_folder
 
         leave_out_working_folder()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections import defaultdict
 
@@ -315,3 +316,42 @@ def test_it_misses_what_is_ordered_but_stale_and_the_life_of_a_row_does_not(rela
         with torch.cpu.stream(two):
             _ = buf[torch.tensor([1])]
     assert [found.code for found in watch.drain()] == ["FR102"]
+
+
+def test_a_lane_that_begins_again_knows_nothing_and_none_knows_what_it_does_next() -> None:
+    clocks = Clocks()
+    one, two = clocks.add(), clocks.add()
+    clocks.acquire(two, clocks.release(one))
+    clocks.acquire(one, clocks.release(two))
+    clocks.reopen(two)
+    assert clocks.known(two, one) == 0
+    assert not clocks.covers(one, clocks.now(two))
+
+
+def test_a_lane_that_is_opened_knows_of_the_one_thing_that_the_host_did(fences: Fences) -> None:
+    shadow = Shadow(4, fences.clocks)
+    conflicts(fences, shadow, "write", fences.host, 1)
+    (one,) = opened(fences, "one")
+    assert conflicts(fences, shadow, "read", one, 1) == []
+
+
+def test_all_that_lanes_did_is_settled_for_each_of_them(fences: Fences) -> None:
+    one, two = opened(fences, "one", "two")
+    shadow = Shadow(4, fences.clocks)
+    conflicts(fences, shadow, "write", one, 1)
+    conflicts(fences, shadow, "write", two, 2)
+    fences.settle()
+    assert conflicts(fences, shadow, "write", two, 1) == []
+    assert conflicts(fences, shadow, "write", one, 2) == []
+
+
+def test_of_records_that_were_replaced_the_last_are_remembered(
+    fences: Fences, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fmcheck.runtime.order.fences._REPLACED", 2)
+    (one,) = opened(fences, "one")
+    records = [fences.record(one) for _ in range(4)]
+    for before, made in itertools.pairwise(records):
+        fences.record_again(before, made)
+    replaced = [fences.replaced_by(each) for each in records]
+    assert replaced == [None, None, records[1], records[2]]

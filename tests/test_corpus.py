@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from tests.clones import commit_source, file_at
-from tests.corpus import CorpusError, sdist_source, wheel_source
+from tests.corpus import CorpusError, sdist_source, unpack_python, wheel_source
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -68,7 +68,7 @@ def sdist(cache: Path) -> Path:
     (folder / "packed").mkdir(parents=True)
     (folder / "packed" / "code.py").write_text("x = 1\n")
     (folder / "packed" / "notes.txt").write_text("much")
-    (folder / "packed" / "link.py").symlink_to("/etc/passwd")
+    (folder / "packed" / "link.py").symlink_to("code.py")
     (folder / "setup.py").write_text("import setuptools; setuptools.setup()\n")
     (folder / "PKG-INFO").write_text(METADATA.replace("tiny", "packed"))
     (folder / "setup.cfg").write_text("[metadata]\nname = packed\nversion = 1.0\n")
@@ -82,6 +82,23 @@ def test_source_distribution_is_unpacked_with_its_python_files_only(sdist: Path)
     files = {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
     assert folder == sdist / "sdists/packed-1.0"
     assert files == {"packed-1.0/packed/code.py", "packed-1.0/setup.py"}
+
+
+def test_links_of_an_archive_are_left_out_wherever_they_lead(tmp_path: Path) -> None:
+    """pip refuses an absolute one by itself, where Python's own filter is what it unpacks with."""
+    (tmp_path / "code.py").write_text("x = 1\n")
+    for name, leads in (
+        ("absolute.py", "/etc/passwd"),
+        ("up.py", "../up.py"),
+        ("in.py", "code.py"),
+    ):
+        (tmp_path / name).symlink_to(leads)
+    with tarfile.open(tmp_path / "a.tar", "w") as archive:
+        for path in sorted(tmp_path.glob("*.py")):
+            archive.add(path, path.name)
+    with tarfile.open(tmp_path / "a.tar") as archive:
+        unpack_python(archive, tmp_path / "into")
+    assert [path.name for path in (tmp_path / "into").iterdir()] == ["code.py"]
 
 
 def test_source_distribution_that_cannot_be_had_says_what_was_needed(cache: Path) -> None:

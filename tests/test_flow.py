@@ -96,6 +96,16 @@ def test_branches_together_are_on_every_path() -> None:
 
 
 @pytest.mark.parametrize(
+    ("last", "expected"), [("_", True), ("name", True), ("2", False), ("_ if y", False)]
+)
+def test_the_cases_of_a_match_are_on_every_path_if_the_last_catches_all(
+    last: str, expected: bool
+) -> None:
+    paths = Paths(f"match x:\n    case 1:\n        a()\n    case {last}:\n        c()\nb()\n")
+    assert paths.flow.any_on_every_path([paths.at["a"], paths.at["c"]]) is expected
+
+
+@pytest.mark.parametrize(
     ("body", "first", "then", "expected"),
     [
         (STRAIGHT, "a", "b", True),

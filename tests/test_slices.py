@@ -83,6 +83,13 @@ def test_an_escaped_quote_does_not_close_a_string():
     assert cut(source) == [source]
 
 
+def test_quotes_right_behind_an_escaped_one_close_a_string():
+    source = 'text = """\\""""\ndef f(): pass\n'
+
+    assert Cuts(source).certain
+    assert cut(source) == ['text = """\\""""\n', "def f(): pass\n"]
+
+
 @pytest.mark.parametrize(
     "head",
     [

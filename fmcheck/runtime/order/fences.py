@@ -73,7 +73,7 @@ class Record:
 
 @dataclass(eq=False)
 class Lane:
-    """A stream, or the host. `made` is the moment at which it was made, where that is known.
+    """A stream, or the host.
 
     `waits` are never changed in place: who keeps them knows what the lane had waited for by then.
     """
@@ -81,7 +81,6 @@ class Lane:
     number: int
     fences: Fences
     naming: Callable[[], str]
-    made: int = 0
     waits: Mapping[int, Happening] = field(default_factory=dict)
     ring: deque[Happening] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
     _name: str = ""

@@ -247,8 +247,7 @@ def _number(stream: Any) -> int:
 
 def _open(stream: Any) -> Lane:
     assert _fences is not None
-    site = _fences.tally.sites.here(1)
-    made = _fences.tally.sites[site]
+    made = _fences.tally.sites[_fences.tally.sites.here(1)]
     line = linecache.getline(made.path, made.line)
     assigned = _ASSIGNED.match(line) if line.count("Stream(") == 1 else None
     known = assigned.group(1) if assigned else ""
@@ -262,7 +261,6 @@ def _open(stream: Any) -> Lane:
     number = _number(stream)
     reference = _weakly(stream)
     lane = _fences.open(name, stream)
-    lane.made = site
     stream._fmcheck_lane = lane
     return lane
 
