@@ -32,16 +32,22 @@ _BASE = {
     "block_size": 32,
     "enable_prefix_caching": False,
 }
+# An answer's own tokens are searched for what follows; most drafts are wrong.
+_DRAFTS = {"num_speculative_tokens": 2, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
 _WAYS: dict[str, dict[str, Any]] = {
     "": {},
     "chunked": {"max_num_batched_tokens": 16},
     # Four requests of two blocks each do not fit: some are preempted.
     "tight": {"num_gpu_blocks_override": 7},
     "children": {},
+    # Drafts that the host looks up, and those that a kernel looks up.
+    "ngram": {"speculative_config": {"method": "ngram", **_DRAFTS}},
+    "scan": {"speculative_config": {"method": "ngram_gpu", **_DRAFTS}},
 }
 KINDS = (
-    *("v1-plain", "v1-async", "v1-async-tight"),
+    *("v1-plain", "v1-async", "v1-async-tight", "v1-plain-ngram", "v1-async-scan"),
     *("v2-plain", "v2-async", "v2-async-chunked", "v2-async-tight", "v2-async-children"),
+    "v2-async-scan",
 )
 # The CPU's attention takes no smaller heads.
 _HEAD, _HIDDEN, _KEYS, _INNER, _WORDS, _LAYERS = 32, 128, 64, 128, 256, 2
