@@ -57,6 +57,8 @@ def put_streams_in() -> None:
 
 
 put_triton_in()
+# Up to 0.19 vLLM imports it, to keep grammars on the disk.
+sys.modules.setdefault("diskcache", MagicMock())
 
 import vllm.utils.torch_utils as torch_utils  # noqa: E402
 

@@ -140,6 +140,7 @@ class Runner(runner_module.GPUModelRunner):
         self.speculator = Speculator(self) if speculates else None
         self.draft_tokens_handler = MagicMock()
         self.output_copy_stream = torch.cpu.Stream()
+        self.output_copy_event = torch.cpu.Event()  # up to 0.19, for all results
         self.execute_model_state = None
         self.tokens: dict[str, list[int]] = {}
         self.next_block = 1

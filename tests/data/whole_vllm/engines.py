@@ -40,14 +40,13 @@ _WAYS: dict[str, dict[str, Any]] = {
     # Four requests of two blocks each do not fit: some are preempted.
     "tight": {"num_gpu_blocks_override": 7},
     "children": {},
-    # Drafts that the host looks up, and those that a kernel looks up.
     "ngram": {"speculative_config": {"method": "ngram", **_DRAFTS}},
-    "scan": {"speculative_config": {"method": "ngram_gpu", **_DRAFTS}},
+    "draft": {"speculative_config": {"method": "draft_model", "num_speculative_tokens": 2}},
 }
 KINDS = (
-    *("v1-plain", "v1-async", "v1-async-tight", "v1-plain-ngram", "v1-async-scan"),
+    *("v1-plain", "v1-async", "v1-async-tight", "v1-plain-ngram", "v1-async-draft"),
     *("v2-plain", "v2-async", "v2-async-chunked", "v2-async-tight", "v2-async-children"),
-    "v2-async-scan",
+    "v2-async-draft",
 )
 # The CPU's attention takes no smaller heads.
 _HEAD, _HIDDEN, _KEYS, _INNER, _WORDS, _LAYERS = 32, 128, 64, 128, 256, 2
@@ -111,7 +110,10 @@ def engine_of(kind: str, model: str) -> Iterator[Any]:
     from vllm import LLM
     from vllm.distributed import cleanup_dist_env_and_memory
 
-    engine = LLM(model=model, async_scheduling=loop == "async", **{**_BASE, **_WAYS[way]})
+    options = {**_BASE, **_WAYS[way]}
+    if way == "draft":
+        options["speculative_config"] = {**options["speculative_config"], "model": model}
+    engine = LLM(model=model, async_scheduling=loop == "async", **options)
     config = engine.llm_engine.vllm_config
     assert config.use_v2_model_runner == (runner == "v2")
     assert config.scheduler_config.async_scheduling == (loop == "async")
