@@ -24,7 +24,7 @@ DRIVES = HERE / "data" / "drive_vllm"
 RUNNERS = {"V2": "", "V1": "_v1"}
 STREAMS = ("tracked", "delayed", "random")
 #: Drives of streams alone: they make nothing that the contract declares.
-WITHOUT_RELAY = ("offload",)
+WITHOUT_RELAY = ("offload", "open", "transfer")
 
 
 @cache
