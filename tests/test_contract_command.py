@@ -23,10 +23,14 @@ RELAY = """
         def __init__(self):
             self.tokens_buf = torch.zeros(8)
             self.topk_p_buf = None
+            self.most = 8
 
     if torch.cuda.is_available():
-        def gather(rows):
+        def gather(rows, tokens, *, lens=None):
             return rows
+
+    def hand_out(request):
+        return request.rid
 """
 LOOP = """
     raise SystemExit("nothing here is run")
@@ -78,6 +82,23 @@ CONTRACT = """
     functions = ["toy.relay:Relay.inherited"]
     does = "takes back"
     rows = "rows"
+
+    [[owners]]
+    functions = ["toy.relay:hand_out"]
+    does = "hands out"
+    rows = "return"
+    owner = "request.rid"
+
+    [[opaque]]
+    functions = ["toy.relay:gather", "toy.of_an_old_release:gather"]
+    rows = "rows"
+    rows_where = ["lens > 0"]
+    reads = ["tokens"]
+
+    [[opaque]]
+    functions = ["toy.of_an_old_release:scatter"]
+    rows = "indices"
+    writes = ["tokens"]
 
     [[steps]]
     functions = ["toy.loop:Loop.step"]
@@ -252,6 +273,36 @@ def test_a_name_that_only_some_releases_have_is_looked_for_in_these(
             '["fil1", "pop',
             "graph_inputs.fill.methods: `fil1` not found in any file",
         ),
+        (
+            '["toy.relay:gather", "toy.of',
+            '["toy.relay:gathers", "toy.of',
+            "opaque.functions: there is no `toy.relay:gathers`; did you mean `gather`?",
+        ),
+        (
+            '["toy.relay:gather", "toy.of',
+            '["toy.rellay:gather", "toy.of',
+            "opaque.functions: there is no module `toy.rellay` (named for `gather`); "
+            "did you mean `toy.relay`?",
+        ),
+        (
+            'rows = "rows"\n    rows_where',
+            'rows = "row"\n    rows_where',
+            "opaque.rows: `toy.relay:gather` has no `row`; did you mean `rows`?",
+        ),
+        ('"lens > 0"', '"len > 0"', "opaque.rows_where: `toy.relay:gather` has no `len`"),
+        ('reads = ["tokens"]', 'reads = ["token"]', "opaque.reads: `toy.relay:gather` has no"),
+        (
+            'owner = "request.rid"',
+            'owner = "requests[rid].rid"',
+            "owners.owner: `toy.relay:hand_out` has no `requests`; did you mean `request`?",
+        ),
+        ('"request.rid"', '"request.rids"', "owners.owner: `rids` not found in any file"),
+        (
+            'padded = "self.most"',
+            'padded = "self.mosst"',
+            "graph_inputs.fill.axis.rows.padded: `mosst` not found in any file; did you mean",
+        ),
+        ('"self.buffers"', '"self.bufers"', "graph_inputs.fill.inputs: `bufers` not found"),
         # One of several is there, and this is a slip of what no other one means.
         ('["fill", "populate"]', '["fill", "replays"]', "did you mean `replay`?"),
     ],

@@ -225,6 +225,59 @@ def test_a_chunk_of_the_same_prompt_loses_nothing(bench: Bench) -> None:  # noqa
     assert codes(watch) == ["FR103"]
 
 
+def begun_with(fill: str) -> Callable[[str], str]:
+    """The pool's rows get a first value before they are returned."""
+    said = "            return [req.row for req in reqs]"
+    return lambda source: source.replace(said, f"            {fill}\n{said}")
+
+
+FIRST_VALUES = {
+    "by a slice": "self.fm.tokens_buf[reqs[0].row : reqs[0].row + 1] = 7",
+    "by an index": "self.fm.stash(torch.tensor([reqs[0].row]), torch.tensor([7]))",
+}
+
+
+@pytest.mark.parametrize("fill", FIRST_VALUES.values(), ids=FIRST_VALUES)
+def test_what_a_hand_out_writes_is_the_new_owners(
+    bench: Bench,  # noqa: F811
+    fill: str,
+) -> None:
+    engine, watch = bench.engine(OWNERS, begun_with(fill)(POOL))
+    fm, pool, first, second = engine.FutureMap(), engine.Pool(), request("a"), request("b")
+    pool.fm = fm
+    for _ in range(3):
+        engine.loop()
+    rows = torch.tensor(pool.alloc([first]))
+    assert fm.tokens_buf[rows].tolist() == [7]
+    pool.free(first)
+    for _ in range(3):
+        engine.loop()
+    # The same row: nothing of the owner before is in it, and it may be overwritten unread.
+    assert fm.tokens_buf[torch.tensor(pool.alloc([second]))].tolist() == [7]
+    pool.free(second)
+    fm.stash(torch.tensor(pool.alloc([request("c")])), 5)
+    assert codes(watch) == []
+    fm.tokens_buf[rows]
+    fm.tokens_buf[rows]
+    assert codes(watch) == ["FR102"]
+
+
+def test_a_hand_out_that_writes_to_a_row_of_nobodys_is_reported(
+    bench: Bench,  # noqa: F811
+) -> None:
+    fill = "if self.others: self.fm.stash(torch.tensor(self.others), torch.tensor([7]))"
+    engine, watch = bench.engine(OWNERS, begun_with(fill)(POOL))
+    pool, first = engine.Pool(), request("a")
+    pool.fm, pool.others = engine.FutureMap(), []
+    assert pool.alloc([first]) == [1]
+    pool.free(first)
+    for _ in range(3):
+        engine.loop()
+    pool.free_rows, pool.others = [4], [1]
+    assert pool.alloc([request("b")]) == [4]
+    assert codes(watch) == ["FR109"]
+
+
 def test_a_hand_out_of_none_hands_out_nothing(bench: Bench) -> None:  # noqa: F811
     engine, watch = bench.engine(OWNERS, POOL)
     assert engine.Pool().alloc([request("a"), request("b"), request("c")]) is None

@@ -2,17 +2,22 @@
 
 from __future__ import annotations
 
+import ast
+import json
 import re
 from typing import TYPE_CHECKING
 
 import pytest
 
+from fmcheck.cli import main
 from tests.drives import codes
 from tests.sglang_env import NoEnvironment
 from tests.vllm_drives import RUNNERS, STREAMS, drive, workloads
 from tests.vllm_env import RELEASES, release_folder
 
 if TYPE_CHECKING:
+    from pathlib import Path
+
     from tests.drives import Drive
 
 RUNNER = "vllm/v1/worker/gpu/model_runner.py"
@@ -149,3 +154,74 @@ def test_a_load_that_does_not_wait_is_reported_in_the_newest_release() -> None:
     done = drove(RELEASES[-1], "offload")
     assert codes(done.failures["test_a_block_is_loaded_that_the_step_still_reads"]) == ["FR401"]
     assert "test_a_block_is_stored_that_the_step_still_writes" in done.passed
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("release", "found"), [("0.13.0", ["FR401"]), ("0.20.0", [])])
+def test_an_offload_that_does_not_wait_is_reported_in_the_last_release_that_has_it(
+    release: str, found: list[str]
+) -> None:
+    """vllm#31341: the same in the first offload of cache blocks to the host."""
+    test = "test_a_block_is_stored_that_the_step_still_writes"
+    done = drove(release, "transfer")
+    assert codes(done.failures.get(test, "")) == found
+    assert (test in done.passed) is (not found), done.output
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(("release", "found"), [("0.19.1", ["FR104"]), ("0.20.0", [])])
+def test_a_row_with_the_last_owners_token_is_reported_in_the_last_release_that_has_it(
+    release: str, found: list[str]
+) -> None:
+    """vllm#39833: a request whose prompt was computed elsewhere begins with it."""
+    test = "test_the_first_step_of_a_request_that_was_computed_elsewhere"
+    done = drove(release, "until_0_19")
+    assert codes(done.failures.get(test, "")) == found
+    assert (test in done.passed) is (not found), done.output
+
+
+@pytest.mark.sweep
+def test_open_reports_are_reported_where_they_are_wrong_and_only_there() -> None:
+    """vllm#47644 is a race; vllm#36942 views what it has not waited for, and reads it behind."""
+    done = drove(RELEASES[-1], "open")
+    assert {name: set(codes(text)) for name, text in done.failures.items()} == {
+        "test_steps_of_a_pipeline_overlap_and_wait_for_no_copy": {"FR403"}
+    }, done.output
+    assert done.passed == {
+        "test_steps_of_a_pipeline_with_the_event_of_asynchronous_scheduling",
+        "test_pooled_results_are_viewed_before_the_wait_and_read_behind_it",
+    }
+
+
+@pytest.mark.sweep
+@pytest.mark.parametrize(
+    ("file", "code", "function", "seen"),
+    [
+        ("worker/gpu_model_runner.py", "FM403", "execute_model", {"0.13.0": True, "0.20.0": False}),
+        (
+            "sample/rejection_sampler.py",
+            *("FM502", "_get_logprobs_tensors"),
+            {"0.13.0": True, "0.20.0": False},
+        ),
+    ],
+)
+def test_the_linter_reports_a_fault_in_the_last_release_that_has_it(
+    file: str, code: str, function: str, seen: dict[str, bool], tmp_path: Path
+) -> None:
+    """vllm#31373: inputs prepared outside of the guard; vllm#31336: masks the host waits for."""
+    settings = tmp_path / "fmcheck.toml"
+    settings.write_text('contracts = ["vllm"]\n')
+    for release, is_seen in seen.items():
+        path = release_folder(release) / "vllm" / "v1" / file
+        found = tmp_path / f"{release}.json"
+        how = ["--select", code, "--config", str(settings), "--no-cache", "--format", "json"]
+        main(["lint", str(path), *how, "--output-file", str(found)])
+        lines = [one["line"] for one in json.loads(found.read_text())]
+        assert bool(_lines_in(path, function) & set(lines)) is is_seen, (release, lines)
+
+
+def _lines_in(path: Path, function: str) -> set[int]:
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.FunctionDef) and node.name == function:
+            return set(range(node.lineno, (node.end_lineno or node.lineno) + 1))
+    raise AssertionError(f"{path}: no {function}")

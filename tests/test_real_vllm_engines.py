@@ -75,6 +75,7 @@ def test_an_engine_in_children_is_checked_and_silent() -> None:
         ("wrong_row", "v2-async", ["FR109", "FR102"]),  # the row that it writes has no owner
         ("second_prepare", "v2-async", ["FR102"]),
         ("dropped_update", "v2-async-children", ["FR102"]),
+        ("dropped_update", "v2-async-draft", ["FR102"]),
     ],
 )
 def test_a_spoilt_relay_is_reported_in_the_test_that_ran_into_it(

@@ -24,7 +24,7 @@ DRIVES = HERE / "data" / "drive_vllm"
 RUNNERS = {"V2": "", "V1": "_v1"}
 STREAMS = ("tracked", "delayed", "random")
 #: Drives of streams alone: they make nothing that the contract declares.
-WITHOUT_RELAY = ("offload",)
+WITHOUT_RELAY = ("offload", "open", "transfer")
 
 
 @cache
@@ -60,17 +60,26 @@ def main() -> None:
     """Prints the table, or what random workloads came to."""
     parser = argparse.ArgumentParser(prog="python -m tests.vllm_drives", description=__doc__)
     parser.add_argument("--workloads", type=int, metavar="N", help="random ones, in each mode")
-    number = parser.parse_args().workloads
-    if number is not None:
-        for runner in RUNNERS:
+    parser.add_argument("--runner", choices=RUNNERS, help="the workloads of one model runner")
+    chosen = parser.parse_args()
+    if chosen.workloads is not None:
+        for runner in [chosen.runner] if chosen.runner else RUNNERS:
             for streams in STREAMS:
-                done = workloads(runner, streams, range(number))
-                failed = sorted(done.failures) or "silent"
-                print(f"{runner}, streams {streams}: {len(done.passed)} passed, {failed}")
+                _tell_workloads(runner, streams, chosen.workloads)
         return
     for release in RELEASES:
         for runner, end in RUNNERS.items():
             _tell(release, runner, end)
+
+
+def _tell_workloads(runner: str, streams: str, number: int) -> None:
+    done = workloads(runner, streams, range(number))
+    failed = sorted(done.failures) or "silent"
+    print(
+        f"vllm {RELEASES[-1]}, {runner}, streams {streams}: {len(done.passed)} of {number} passed, "
+        f"{failed}; {done.counts[1]:,} writes, {done.counts[2]:,} gathers, {done.seconds:.0f} s",
+        flush=True,
+    )
 
 
 def _tell(release: str, runner: str, end: str) -> None:

@@ -75,14 +75,16 @@ def _run(arguments: Sequence[str], **more: str) -> Drive:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Prints the tables."""
     parser = argparse.ArgumentParser(prog="python -m tests.vllm_engines", description=__doc__)
-    parser.add_argument("--kind", default="", help="one kind of healthy engine (default: all)")
+    parser.add_argument(
+        "--kind", default="", help="one kind of healthy engine (default: all), also for the ratio"
+    )
     parser.add_argument("--part", choices=("healthy", "spoilt"), help="default: both")
     parser.add_argument("--ratio", type=int, metavar="N", help="the time alone, bare and watched")
     chosen = parser.parse_args(arguments)
     print(f"vllm {RELEASE}", flush=True)
     if chosen.ratio:
-        for runner in ("v1", "v2"):
-            _tell_ratio(runner, chosen.ratio)
+        for tests in (f"{chosen.kind}]",) if chosen.kind else ("v1", "v2"):
+            _tell_ratio(tests, chosen.ratio)
         return
     if chosen.part != "spoilt":
         _tell_healthy(chosen.kind)
@@ -91,21 +93,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
             _tell_spoilt(fault)
 
 
-def _tell_ratio(runner: str, times: int) -> None:
-    """Runs a model runner's engines bare and watched in turn, so that both meet the same load."""
+def _tell_ratio(tests: str, times: int) -> None:
+    """Runs a model runner's engines, or one kind, bare and watched in turn: both meet one load."""
     walls, spent = {False: 0.0, True: 0.0}, {False: 0.0, True: 0.0}
     for number in range(2 * times):
         watched = bool((number + number // 2) % 2)  # bare, watched, watched, bare
         before = _cpu()
-        done = healthy(tests=runner, watched=watched)
+        done = healthy(tests=tests, watched=watched)
         if done.failures:
-            sys.exit(f"{runner}: {sorted(done.failures)}")
+            sys.exit(f"{tests}: {sorted(done.failures)}")
         walls[watched] += done.seconds
         spent[watched] += _cpu() - before
     print(
-        f"  {runner}: {len(done.passed)} tests, {times} times each: wall {walls[True]:.0f} s to "
-        f"{walls[False]:.0f} s, {walls[True] / walls[False]:.2f}; CPU {spent[True]:.0f} s to "
-        f"{spent[False]:.0f} s, {spent[True] / spent[False]:.2f}; load {os.getloadavg()[0]:.1f}",
+        f"  {tests.rstrip(']')}: {len(done.passed)} tests, {times} times each: "
+        f"wall {walls[True]:.0f} s to {walls[False]:.0f} s, {walls[True] / walls[False]:.2f}; "
+        f"CPU {spent[True]:.0f} s to {spent[False]:.0f} s, {spent[True] / spent[False]:.2f}; "
+        f"load {os.getloadavg()[0]:.1f}",
         flush=True,
     )
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
@@ -18,23 +19,30 @@ if TYPE_CHECKING:
 QUIET = frozenset(
     {"launches.budget.waits_in", "launches.fused", "launches.per_step", "late_results.functions"}
 )
+#: What a path begins with, or a tensor has, without that any source says so.
+_WITHOUT_SOURCE = frozenset({"return", "self", "shape", "slot"})
+_NAME = re.compile(r"[^\W\d]\w*")
 #: A key and what it names.
 Named: TypeAlias = "tuple[str, Sequence[str]]"
 
 
 @dataclass(frozen=True, slots=True)
 class Words:
-    """Names, or globs of them, under one key; of `alternatives` one has to be there, not each."""
+    """Names, or globs of them, under one key; of `alternatives` one has to be there, not each.
+
+    Those of a path may be declared elsewhere as well.
+    """
 
     key: str
     names: Sequence[str]
     alternatives: bool = False
+    of_path: bool = False
 
 
 def references(contract: Contract, version: str | None) -> Iterator[Named]:
     """Yields the functions and classes, `module:name`, of which one has to be there each time.
 
-    Of opaque functions none has to exist.
+    Opaque functions are not among them: a release may lack the modules of all.
     """
     inputs, launches = contract.graph_inputs, contract.launches
     for relay in contract.relay:
@@ -95,6 +103,10 @@ def words(contract: Contract, version: str | None) -> Iterator[Words]:
     for relay in contract.relay:
         if applies(relay.releases, version):
             yield from _of_relay(relay, version)
+    for owners in contract.owners:
+        if applies(owners.releases, version):
+            for key in ("rows", "owner", "pool"):
+                yield _in_path(f"owners.{key}", getattr(owners, key))
     for key, name in inputs(contract):
         yield Words(key, (name,))
     for registry in contract.graph_inputs.registry:
@@ -107,6 +119,7 @@ def words(contract: Contract, version: str | None) -> Iterator[Words]:
         if applies(fill.releases, version):
             for key, name in inputs_of(fill):
                 yield Words(key, (name,))
+            yield from _of_paths(fill)
             yield Words("graph_inputs.fill.methods", fill.methods, alternatives=True)
             for key in ("settled_by", "captured_by"):
                 plain = [one for one in getattr(fill, key) if ":" not in one]
@@ -133,6 +146,23 @@ def _of_relay(relay: Relay, version: str | None) -> Iterator[Words]:
     for key in ("peeks", "consumes_at_return", "takes"):
         plain = [one for one in getattr(relay, key) if ":" not in one]
         yield Words(f"relay.{key}", plain, alternatives=True)
+
+
+def _of_paths(fill: Fill) -> Iterator[Words]:
+    for key in ("inputs", "source", "mapping"):
+        yield _in_path(f"graph_inputs.fill.{key}", getattr(fill, key))
+    for name, axis in fill.axis.items():
+        for key in ("raw", "padded", "capacity"):
+            yield _in_path(f"graph_inputs.fill.axis.{name}.{key}", getattr(axis, key))
+    for name, value in fill.holds.items():
+        if isinstance(value, str):
+            yield _in_path(f"graph_inputs.fill.holds.{name}", value)
+
+
+def _in_path(key: str, path: str) -> Words:
+    """Returns the names that a path is made of and that the source has to have."""
+    names = [name for name in _NAME.findall(path) if name not in _WITHOUT_SOURCE]
+    return Words(key, names, of_path=True)
 
 
 def _of_streams(streams: Streams) -> Iterator[Words]:

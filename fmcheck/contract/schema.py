@@ -157,8 +157,8 @@ class Opaque(_Part, frozen=True, kw_only=True):
     for each row index, or `seq_lens > prefill_len[rows]`, where `prefill_len` has one for each row;
     `starts[1:] - starts > 1` is about neighbours, a name alone is a mask, and `drafts is not None`
     asks whether there is such an argument. `functions` lists
-    alternatives, for kernels move between releases; none of them has to exist. A kernel that treats
-    its buffers differently is declared once for each.
+    alternatives, for kernels move between releases; a release may lack the modules of all of them.
+    A kernel that treats its buffers differently is declared once for each.
     """
 
     functions: tuple[str, ...]

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.contract import applies
 from fmcheck.contract.names import files, references, words
+from fmcheck.contract.row_conditions import condition
 from fmcheck.errors import nearest
 from fmcheck.lint.model.expressions import targets
 from fmcheck.lint.source import decode, read
@@ -22,11 +23,13 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from fmcheck.contract import Contract
+    from fmcheck.contract import Contract, Opaque, OwnerFunctions
 
 #: How near a name has to be to be offered, and to be taken for what one of several is a slip of.
 _NEAR, _SAME = 0.75, 0.9
 _IDENTIFIER = re.compile(r"[^\W\d]\w*")
+#: Of a path, what it starts at and what it takes for a key.
+_PARAMETER = re.compile(r"(?:^|\[)([^\W\d]\w*)")
 
 
 class Source:
@@ -65,6 +68,17 @@ class Source:
                 self._bound[path] = {"*"}
         return self._bound[path]
 
+    def parameters(self, reference: str) -> set[str]:
+        """Returns the parameters of `module:name`, nothing where its definition is not seen."""
+        module, _, name = reference.partition(":")
+        path = self.module(module)
+        if path is None or name not in self.bound(path):
+            return set()
+        body = cst.parse_module(self.text(path)).body
+        each = [one.params for known, one in _functions(body, "") if known == name]
+        lists = [(*one.posonly_params, *one.params, *one.kwonly_params) for one in each]
+        return {one.name.value for listed in lists for one in listed}
+
     def defines(self, name: str) -> bool:
         """Tells whether a function or method of this name may be defined in any text."""
         return any(may_define(name, self.text(path)) for path in self.paths)
@@ -85,6 +99,12 @@ def unmet(contract: Contract, version: str | None, source: Source) -> Iterator[t
     """Yields each key that names what is not there, and a sentence about it."""
     for key, alternatives in references(contract, version):
         yield from _missing_functions(key, alternatives, source)
+    for opaque in contract.opaque:
+        if applies(opaque.releases, version):
+            yield from _of_opaque(opaque, source)
+    for owners in contract.owners:
+        if applies(owners.releases, version):
+            yield from _of_owners(owners, source)
     for key, globs in files(contract):
         for glob in globs:
             if not applies(contract.only_in.get(glob, ""), version):
@@ -103,23 +123,48 @@ def unmet(contract: Contract, version: str | None, source: Source) -> Iterator[t
         ]
         is_met = one.alternatives and len(missing) < len(one.names)
         for name in missing:
-            known = _nearest(name, free, _SAME if is_met else _NEAR)
+            names = source.identifiers if one.of_path else free
+            known = _nearest(name, names, _SAME if is_met else _NEAR)
             if known or not is_met:
                 yield one.key, f"`{name}` not found in any file{known}"
 
 
+def _of_opaque(opaque: Opaque, source: Source) -> Iterator[tuple[str, str]]:
+    """Yields what a release lacks of a kernel: the function, or parameters that are named."""
+    yield from _missing_functions("opaque.functions", opaque.functions, source, gone=True)
+    named = [("rows", opaque.rows)]
+    named += [(key, name) for key in ("reads", "writes") for name in getattr(opaque, key)]
+    named += [("rows_where", name) for text in opaque.rows_where for name in condition(text).names]
+    for function in opaque.functions:
+        known = source.parameters(function)
+        for key, name in named if known else ():
+            if name not in known:
+                yield f"opaque.{key}", f"`{function}` has no `{name}`{nearest(name, known)}"
+
+
+def _of_owners(owners: OwnerFunctions, source: Source) -> Iterator[tuple[str, str]]:
+    """Yields the parameters that paths start at, or take for a key, and no alternative has."""
+    known = {name for function in owners.functions for name in source.parameters(function)}
+    for key in ("rows", "owner"):
+        for name in _PARAMETER.findall(getattr(owners, key)) if known else ():
+            if name not in {*known, "return"}:
+                function = owners.functions[0]
+                yield f"owners.{key}", f"`{function}` has no `{name}`{nearest(name, known)}"
+
+
 def _missing_functions(
-    key: str, alternatives: Sequence[str], source: Source
+    key: str, alternatives: Sequence[str], source: Source, gone: bool = False
 ) -> Iterator[tuple[str, str]]:
     """Yields what is said of alternatives none of which is there, or that are slips of one.
 
-    Where another one is there, a name that is missing may be that of another release.
+    Where another one is there, a name that is missing may be that of another release; of what may
+    be `gone` a module that is missing, too.
     """
     missing = [one for one in alternatives if not _defines(one, source)]
     is_met = len(missing) < len(alternatives)
-    own = {one.partition(":")[2] for one in alternatives}
     for one in missing:
         module, _, name = one.partition(":")
+        own = {other.partition(":")[2] for other in alternatives if other.startswith(f"{module}:")}
         path = source.module(module)
         if path is None and module.partition(".")[0] == "torch":
             continue  # no name of the engine's
@@ -128,7 +173,10 @@ def _missing_functions(
             if known or not is_met:
                 yield key, f"there is no `{one}`{known}"
         elif not is_met:
-            known = nearest(module, _module_names(source, module.count(".") + 1), _NEAR)
+            names = _module_names(source, module.count(".") + 1)
+            known = nearest(module, names, _SAME if gone else _NEAR)
+            if gone and not known:
+                continue
             yield key, f"there is no module `{module}` (named for `{name}`){known}"
 
 
@@ -143,6 +191,17 @@ def _defines(reference: str, source: Source) -> bool:
     # What a class inherits, or a module takes from another one by `*`, is defined elsewhere.
     is_inherited = f"{owner}.*" in defined and source.defines(method)
     return name in defined or "*" in defined or is_inherited
+
+
+def _functions(body: Iterable[cst.CSTNode], prefix: str) -> Iterator[tuple[str, cst.FunctionDef]]:
+    """Yields the functions that a module defines, methods with their class."""
+    for node in body:
+        if isinstance(node, cst.FunctionDef):
+            yield prefix + node.name.value, node
+        elif isinstance(node, cst.ClassDef):
+            yield from _functions(node.body.body, f"{prefix}{node.name.value}.")
+        elif not isinstance(node, cst.BaseSmallStatement):
+            yield from _functions(children(node), prefix)
 
 
 def _bound(body: Iterable[cst.CSTNode], prefix: str) -> Iterator[str]:

@@ -284,6 +284,11 @@ class GuardedBuffer(RelayBuffer):
             written = np.unique(window.touched(expression) % len(self.ledger))
             self._writes[self.upload(written)] -= 1 << 32
 
+    def judge_late(self, rows: npt.NDArray[Any], moment: int) -> None:
+        """Judges the owners of rows that a hand-out wrote."""
+        with self._by_the_host():
+            super().judge_late(rows, moment)
+
     def gather(self, *args: Any) -> None:
         """A gather by any expression."""
         with self._by_the_host():

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -9,6 +10,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 
 from fmcheck.runtime.core import story, table
+from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.ledger import NEVER, Ledger, State
 from fmcheck.runtime.core.rows import EVERYTHING, row_dims, row_map
 from fmcheck.runtime.relay import picks, scope
@@ -384,7 +386,11 @@ class RelayBuffer:
             if retired is not None:
                 self.ledger.invalidate(retired, moment)
                 rows = np.setdiff1d(rows % len(self.ledger), retired)
-            if self._has_owners and how.picks:
+            if scope.is_handing_out():  # whose rows these are is known at its end
+                whole = rows % len(self.ledger)
+                judge = functools.partial(self.judge_late, whole, moment) if how.picks else None
+                scope.note_write(scope.Written(self, whole, moment, judge))
+            elif self._has_owners and how.picks:
                 self._judge_owners(rows, moment)
             if self._guards_writes and not how.updates:
                 self._judge_write(window, expression, rows, moment)
@@ -425,8 +431,9 @@ class RelayBuffer:
     def hand_out(self, rows: npt.NDArray[np.int64]) -> None:
         """Rows have new owners: they are empty, with poison over what the old ones left.
 
-        On a device, the poison must not overtake gathers that are still in flight for the old
-        owners; here each gather has been waited for.
+        What the hand-out itself wrote stays, and may be overwritten unread. On a device, the
+        poison must not overtake gathers that are still in flight for the old owners; here each
+        gather has been waited for.
         """
         if not self.tally.active or self.owners is None:
             return
@@ -438,8 +445,17 @@ class RelayBuffer:
             self._has_owners = True
             if self.lanes is not None and self.owners.drained is not False:
                 self.lanes.reused(rows, self.owners.drained)
+            begun = [
+                (mine, one.moment, self.whole.memory.keep(mine))
+                for one in scope.written_to(self)
+                if (mine := np.intersect1d(one.rows, rows)).size
+            ]
             self._poison_over(self.whole, rows)
             self.ledger.hand_out(rows, generations)
+            for mine, moment, kept in begun:
+                self.whole.memory.put_back(mine, kept)
+                self.ledger.stash(mine, moment)
+                self.ledger.spare(mine)
             for waiting in self._put_off:
                 waiting.leave_out(rows)
 
@@ -585,6 +601,12 @@ class RelayBuffer:
         if lost.size:
             bits = self.whole.memory.read(lost).reshape(len(lost), -1)
             story.report(self, f"FR{table.LOST}", lost, bits[:, 0], moment, verb="write")
+
+    def judge_late(self, rows: npt.NDArray[Any], moment: int) -> None:
+        """Judges the owners of rows that a hand-out wrote, now that it has ended."""
+        if self._has_owners and self.tally.active:
+            with contained(self.tally, scope.CHECK), self.tally.lock:
+                self._judge_owners(rows, moment)
 
     def _judge_owners(self, rows: npt.NDArray[Any], moment: int) -> None:
         """Reports rows that values were written to while nobody held them.

@@ -1,16 +1,23 @@
-"""Scopes: functions of the contract inside which gathers are others than elsewhere."""
+"""Scopes: functions of the contract inside which gathers, or writes, are others than elsewhere.
+
+What a function writes into the rows that it hands out is their new owner's, though who that is is
+known at its end alone.
+"""
 
 from __future__ import annotations
 
+import contextlib
 import enum
 import functools
 import threading
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from fmcheck.runtime.core.containment import contained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
+
+    import numpy.typing as npt
 
     from fmcheck.runtime.core.tally import Tally
 
@@ -26,11 +33,24 @@ class Scope(enum.Enum):
     TAKE = "at once, and those by a slice as well"
 
 
+class Written(NamedTuple):
+    """A write inside a function that hands rows out, and what judges whose they are by then."""
+
+    buffer: object
+    rows: npt.NDArray[Any]
+    moment: int
+    judge: Callable[[], None] | None
+
+
 class _Open(threading.local):
-    """The scopes that this thread is in, innermost last, each with what it has put off."""
+    """The scopes that this thread is in, innermost last, each with what it has put off.
+
+    `handing` has the writes of each hand-out that is under way.
+    """
 
     def __init__(self) -> None:
         self.stack: list[tuple[Scope, list[Callable[[], None]]]] = []
+        self.handing: list[list[Written]] = []
 
 
 _open = _Open()
@@ -45,6 +65,37 @@ def current() -> Scope | None:
 def put_off(consume: Callable[[], None]) -> None:
     """Leaves `consume` to the end of the innermost scope."""
     _open.stack[-1][1].append(consume)
+
+
+@contextlib.contextmanager
+def handing_out() -> Iterator[None]:
+    """Runs a function that hands rows out, and what books them for their owners."""
+    _open.handing.append([])
+    try:
+        yield
+    finally:
+        written = _open.handing.pop()
+        if _open.handing:
+            _open.handing[-1] += written
+        else:
+            for one in written:
+                if one.judge is not None:
+                    one.judge()
+
+
+def is_handing_out() -> bool:
+    """Tells whether this thread is in a function that hands rows out."""
+    return bool(_open.handing)
+
+
+def note_write(written: Written) -> None:
+    """Keeps a write of the hand-out that is under way."""
+    _open.handing[-1].append(written)
+
+
+def written_to(buffer: object) -> list[Written]:
+    """Returns what the hand-outs that are under way have written to a buffer."""
+    return [one for writes in _open.handing for one in writes if one.buffer is buffer]
 
 
 def scoped(function: Callable[..., Any], scope: Scope, tally: Tally) -> Callable[..., Any]:

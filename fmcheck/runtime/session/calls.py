@@ -16,7 +16,7 @@ from fmcheck.errors import nearest
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
 from fmcheck.runtime.core.patches import CallHold, installed_version
-from fmcheck.runtime.relay.scope import Scope, scoped
+from fmcheck.runtime.relay.scope import Scope, handing_out, scoped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -106,11 +106,12 @@ class OwnerHold(CallHold):
             if not self.tally.active:
                 return function(*args, **kwargs)
             if hands_out:
-                result = function(*args, **kwargs)
-                told = self._tell(reference, lambda: self._handed(names(args, kwargs), result))
-                if told is not None:
-                    with contained(self.tally, CHECK), self.tally.lock:
-                        self._hand_out(whose, *told)
+                with handing_out():
+                    result = function(*args, **kwargs)
+                    told = self._tell(reference, lambda: self._handed(names(args, kwargs), result))
+                    if told is not None:
+                        with contained(self.tally, CHECK), self.tally.lock:
+                            self._hand_out(whose, *told)
                 return result
             leaving = self._tell(reference, lambda: self._leaving(names(args, kwargs)))
             result = function(*args, **kwargs)

@@ -2,28 +2,30 @@
 
 Real are `GPUModelRunner.prepare_inputs`, `prepare_attn` and `sample_tokens`, `RequestState`,
 `InputBuffers`, `BlockTables`, `AsyncOutput` and their kernels, which Triton's interpreter runs.
-Streams and events are those of `torch.cpu`; host and device are one memory.
 """
 
 from __future__ import annotations
 
-import functools
 import inspect
 import itertools
-import os
 import random
-import sys
-import types
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
 
 import numpy as np
 import torch
-import triton
-import triton.language as tl
-import vllm
+from on_cpu import CPU, given, put_streams_in
 from serving import serve_three
+
+import vllm.v1.worker.gpu.async_utils as async_utils  # isort: skip
+import vllm.v1.worker.gpu.buffer_utils as buffer_utils  # isort: skip
+import vllm.v1.worker.gpu.model_runner as runner_module  # isort: skip
+from vllm.v1.worker.gpu.block_table import BlockTables  # isort: skip
+from vllm.v1.worker.gpu.input_batch import InputBuffers  # isort: skip
+from vllm.v1.worker.gpu.input_batch import get_num_sampled_and_rejected  # isort: skip
+from vllm.v1.worker.gpu.sample.output import SamplerOutput  # isort: skip
+from vllm.v1.worker.gpu.states import RequestState  # isort: skip
 
 
 class HostBuffer:
@@ -46,82 +48,13 @@ class HostMemory(HostBuffer):
         self.uva = self.memory  # type: ignore[assignment,method-assign]
 
 
-def _put_triton_in() -> None:
-    """Lets vLLM find a Triton, whose kernels are interpreted: it looks for a device first."""
-    package = types.ModuleType("vllm.triton_utils")
-    package.__path__ = [os.path.join(os.path.dirname(vllm.__file__), "triton_utils")]
-    extra = MagicMock()
-    package.__dict__.update(
-        HAS_TRITON=True,
-        triton=triton,
-        tl=tl,
-        tldevice=extra,
-        LOG2E=1.44269504,
-        LOGE2=0.6931471805599453,
-        gluon=None,
-        gl=None,
-        aggregate=lambda one: one,
-        use_tensor_descriptor=lambda *_, **__: False,
-    )
-    sys.modules["vllm.triton_utils"] = package
-
-
-def _put_streams_in() -> None:
-    """Lets `torch.cuda` make the streams and events of `torch.cpu`, which fmcheck follows."""
-    torch.cuda.Stream = lambda *_, **__: torch.cpu.Stream()  # type: ignore[assignment,misc]
-    torch.cuda.Event = lambda *_, **__: torch.cpu.Event()  # type: ignore[assignment,misc]
-    torch.Event = lambda *_, **__: torch.cpu.Event()  # type: ignore[assignment,misc]
-    torch.cuda.current_stream = lambda *_: torch.cpu.current_stream()
-    torch.cuda.stream = lambda one: torch.cpu.stream(one)  # type: ignore[assignment]
-
-
-_put_triton_in()
-
-import vllm.utils.torch_utils as torch_utils  # noqa: E402
-
-torch_utils.PIN_MEMORY = False  # pinning asks for an accelerator; others import the name
-
-import vllm.v1.worker.gpu.async_utils as async_utils  # noqa: E402
-import vllm.v1.worker.gpu.buffer_utils as buffer_utils  # noqa: E402
-import vllm.v1.worker.gpu.model_runner as runner_module  # noqa: E402
-from vllm.v1.worker.gpu.block_table import BlockTables  # noqa: E402
-from vllm.v1.worker.gpu.input_batch import (  # noqa: E402
-    InputBuffers,
-    get_num_sampled_and_rejected,
-)
-from vllm.v1.worker.gpu.sample.output import SamplerOutput  # noqa: E402
-from vllm.v1.worker.gpu.states import RequestState  # noqa: E402
-
-_put_streams_in()
+put_streams_in()
 _pool = inspect.getsource(buffer_utils.UvaBufferPool)
 buffer_utils.UvaBuffer = HostBuffer if ".uva(" in _pool else HostMemory
 buffer_utils.is_uva_available = lambda: True
 async_utils.stream = lambda to_stream, from_stream: torch.cpu.stream(to_stream)
-torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[assignment,method-assign]
-_tensor = torch.tensor
-torch.tensor = lambda *data, pin_memory=False, **kind: _tensor(*data, **kind)
-
-_to = torch.Tensor.to
-
-
-@functools.wraps(_to)  # fmcheck knows calls by their names
-def _to_other_memory(self: torch.Tensor, *where: Any, **how: Any) -> torch.Tensor:
-    """Copies to the host as from a device, though both are memory of a CPU."""
-    if where and isinstance(where[0], str):
-        how["copy"] = True
-    return _to(self, *where, **how)
-
-
-torch.Tensor.to = _to_other_memory  # type: ignore[assignment,method-assign]
 
 VOCABULARY, REQUESTS, TOKENS, BLOCK, LENGTH = 97, 4, 32, 4, 64
-CPU = torch.device("cpu")
-
-
-def given(function: Any, **arguments: Any) -> Any:
-    """Calls a function with those arguments that this release has."""
-    known = inspect.signature(function).parameters
-    return function(**{name: value for name, value in arguments.items() if name in known})
 
 
 def made(kind: Any, **fields: Any) -> Any:
@@ -207,6 +140,7 @@ class Runner(runner_module.GPUModelRunner):
         self.speculator = Speculator(self) if speculates else None
         self.draft_tokens_handler = MagicMock()
         self.output_copy_stream = torch.cpu.Stream()
+        self.output_copy_event = torch.cpu.Event()  # up to 0.19, for all results
         self.execute_model_state = None
         self.tokens: dict[str, list[int]] = {}
         self.next_block = 1
@@ -217,7 +151,7 @@ class Runner(runner_module.GPUModelRunner):
 
     # --- what the engine's scheduler would do ---
 
-    def add(self, request: str, prompt: list[int]) -> None:
+    def add(self, request: str, prompt: list[int], computed: int = 0) -> None:
         """Admits a request with all blocks that it can ever need."""
         state = self.req_states
         given(
@@ -225,7 +159,7 @@ class Runner(runner_module.GPUModelRunner):
             req_id=request,
             prompt_len=len(prompt),
             all_token_ids=prompt,
-            num_computed_tokens=0,
+            num_computed_tokens=computed,
             max_tokens=LENGTH - len(prompt),
         )
         row = state.req_id_to_index[request]

@@ -15,7 +15,8 @@ from unittest.mock import MagicMock
 
 import numpy as np
 import torch
-from runner import BLOCK, CPU, LENGTH, REQUESTS, TOKENS, VOCABULARY, given, made, next_token
+from on_cpu import CPU, given
+from runner import BLOCK, LENGTH, REQUESTS, TOKENS, VOCABULARY, made, next_token
 from serving import serve_three
 
 import vllm.v1.worker.gpu_model_runner as runner_module  # isort: skip

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from runner import CPU
+from on_cpu import CPU, put_streams_in
 
 import vllm.v1.simple_kv_offload.copy_backend as copies  # isort: skip
 from vllm.v1.simple_kv_offload.metadata import SimpleCPUOffloadMetadata  # isort: skip
@@ -21,6 +21,7 @@ from vllm.v1.simple_kv_offload.worker import SimpleCPUOffloadWorker  # isort: sk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
+put_streams_in()
 BLOCKS, SIZE = 8, 4
 
 

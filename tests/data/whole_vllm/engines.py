@@ -32,16 +32,21 @@ _BASE = {
     "block_size": 32,
     "enable_prefix_caching": False,
 }
+# An answer's own tokens are searched for what follows; most drafts are wrong.
+_DRAFTS = {"num_speculative_tokens": 2, "prompt_lookup_min": 1, "prompt_lookup_max": 2}
 _WAYS: dict[str, dict[str, Any]] = {
     "": {},
     "chunked": {"max_num_batched_tokens": 16},
     # Four requests of two blocks each do not fit: some are preempted.
     "tight": {"num_gpu_blocks_override": 7},
     "children": {},
+    "ngram": {"speculative_config": {"method": "ngram", **_DRAFTS}},
+    "draft": {"speculative_config": {"method": "draft_model", "num_speculative_tokens": 2}},
 }
 KINDS = (
-    *("v1-plain", "v1-async", "v1-async-tight"),
+    *("v1-plain", "v1-async", "v1-async-tight", "v1-plain-ngram", "v1-async-draft"),
     *("v2-plain", "v2-async", "v2-async-chunked", "v2-async-tight", "v2-async-children"),
+    "v2-async-draft",
 )
 # The CPU's attention takes no smaller heads.
 _HEAD, _HIDDEN, _KEYS, _INNER, _WORDS, _LAYERS = 32, 128, 64, 128, 256, 2
@@ -105,7 +110,10 @@ def engine_of(kind: str, model: str) -> Iterator[Any]:
     from vllm import LLM
     from vllm.distributed import cleanup_dist_env_and_memory
 
-    engine = LLM(model=model, async_scheduling=loop == "async", **{**_BASE, **_WAYS[way]})
+    options = {**_BASE, **_WAYS[way]}
+    if way == "draft":
+        options["speculative_config"] = {**options["speculative_config"], "model": model}
+    engine = LLM(model=model, async_scheduling=loop == "async", **options)
     config = engine.llm_engine.vllm_config
     assert config.use_v2_model_runner == (runner == "v2")
     assert config.scheduler_config.async_scheduling == (loop == "async")
