@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
+from fixtures.found.late import CUDA, LateDevice
 from tests.found import DRIVES, FOUND, shown
 from tests.sglang_env import NoEnvironment
 
@@ -62,3 +64,14 @@ def test_the_page_has_the_command_the_version_and_the_figures(name: str) -> None
     right, wrong = WRONG[name]
     assert f"right: {right}\n  wrong: {wrong}" in section
     assert FOUND[name].version in section
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor])
+def test_the_stand_in_for_a_device_waits_where_pageable_memory_is_copied(make) -> None:
+    with LateDevice() as device:
+        device.default.late = True
+        torch.ones(2, device=CUDA).add_(1)
+        assert not device.default.query()
+        make([1, 2], device=CUDA)
+        assert device.default.query()
