@@ -56,6 +56,7 @@ class WaitOnDefaultStream(FunctionRule):
     seen_in = (
         "https://github.com/sgl-project/sglang/blob/v0.5.22/python/sglang/srt/disaggregation/"
         "common/staging_buffer.py",
+        "https://github.com/huggingface/transformers/blob/v5.23.0/src/transformers/cache_utils.py",
     )
     bad = (
         Example(

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DRIVES = REPOSITORY / "fixtures" / "found" / "drives"
+TRANSFORMERS = "5.23.0"
 
 
 class Found(NamedTuple):
@@ -94,6 +95,18 @@ FOUND = {
     "sglang_lora": Found(
         "SGLang", "0.5.23", lambda: sglang_env.release_folder("0.5.23"), sglang_env.sglang_python
     ),
+    "transformers_batching": Found(
+        "transformers",
+        TRANSFORMERS,
+        lambda: wheel_source("transformers", TRANSFORMERS),
+        vllm_env.vllm_python,
+    ),
+    "transformers_offload": Found(
+        "transformers",
+        TRANSFORMERS,
+        lambda: wheel_source("transformers", TRANSFORMERS),
+        vllm_env.vllm_python,
+    ),
     "vllm_ascend_seed": Found(
         "vllm-ascend",
         "0.23.0",
@@ -109,6 +122,9 @@ FOUND = {
         of_commit("EnflameTechnology/vllm-gcu", "7b5aaca941dd"),
         vllm_env.vllm_python,
         needs_clone=True,
+    ),
+    "vllm_weights": Found(
+        "vLLM", "0.33.0", lambda: vllm_env.release_folder("0.33.0"), vllm_env.vllm_python
     ),
 }
 

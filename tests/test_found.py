@@ -6,7 +6,9 @@ import re
 from pathlib import Path
 
 import pytest
+import torch
 
+from fixtures.found.late import CUDA, LateDevice
 from tests.found import DRIVES, FOUND, shown
 from tests.sglang_env import NoEnvironment
 
@@ -24,9 +26,12 @@ WRONG = {
     "mstar_offload": ("[59, 68, 39, 9, 72]", "[76, 2, 16, 27, 14]"),
     "mstar_sampling": ("[19, 19, 19, 19, 19, 19]", "[17, 14, 17, 18, 10, 13]"),
     "sglang_lora": ("[11, 12, 21, 22]", "[21, 22, 21, 22]"),
+    "transformers_batching": ("[55, 67, 14, 82, 12, 32]", "[55, 88, 59, 7, 59, 12]"),
+    "transformers_offload": ("[48, 48, 48, 30, 30, 59]", "[48, 69, 30, 0, 83, 48]"),
     "vllm_ascend_seed": ("[22, 28, 6, 20]", "[20, 20, 20, 20]"),
     "vllm_fast_prefill": ("[1, 2, 2, 2]", "[1, 1, 1, 1]"),
     "vllm_gcu_index": ("[11, 80, 58]", "[7, 52, 64]"),
+    "vllm_weights": ("[40.0, 40.0, 40.0, 40.0]", "[4.0, 4.0, 4.0, 4.0]"),
 }
 
 
@@ -59,3 +64,14 @@ def test_the_page_has_the_command_the_version_and_the_figures(name: str) -> None
     right, wrong = WRONG[name]
     assert f"right: {right}\n  wrong: {wrong}" in section
     assert FOUND[name].version in section
+
+
+@pytest.mark.torch
+@pytest.mark.parametrize("make", [torch.tensor, torch.as_tensor])
+def test_the_stand_in_for_a_device_waits_where_pageable_memory_is_copied(make) -> None:
+    with LateDevice() as device:
+        device.default.late = True
+        torch.ones(2, device=CUDA).add_(1)
+        assert not device.default.query()
+        make([1, 2], device=CUDA)
+        assert device.default.query()
