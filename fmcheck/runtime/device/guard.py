@@ -150,7 +150,7 @@ class GuardedBuffer(RelayBuffer):
     ) -> None:
         """A write into the whole buffer, after it was made."""
         index = self._rows_written(expression)
-        if index is None:
+        if index is None or scope.is_handing_out():  # the host has to know which rows these are
             super().stash_rows(expression, site, how, values)
             return
         if not self.tally.active:
@@ -212,6 +212,8 @@ class GuardedBuffer(RelayBuffer):
             self._has_owners = True
             ledger = self.on_device
             with self._own_fence.behind_the_last_launch():
+                places = [(self.upload(mine), moment) for mine, moment in self._begun(rows)]
+                begun = [(at, moment, self._bits[at]) for at, moment in places]
                 kernels.hand_out_rows[self._grid(len(rows))](
                     self.upload(rows),
                     self.upload(generations),
@@ -234,6 +236,10 @@ class GuardedBuffer(RelayBuffer):
                     BLOCK=self._block,
                     WIDE=self._wide,
                 )
+                for at, moment, kept in begun:
+                    self._bits[at] = kept
+                    ledger["last_write"][at] = moment
+                    ledger["state"][at] = int(State.SPARED)
                 self._own_fence.handed_out()
 
     def spare(self, rows: npt.NDArray[np.int64]) -> None:

@@ -446,9 +446,7 @@ class RelayBuffer:
             if self.lanes is not None and self.owners.drained is not False:
                 self.lanes.reused(rows, self.owners.drained)
             begun = [
-                (mine, one.moment, self.whole.memory.keep(mine))
-                for one in scope.written_to(self)
-                if (mine := np.intersect1d(one.rows, rows)).size
+                (mine, moment, self.whole.memory.keep(mine)) for mine, moment in self._begun(rows)
             ]
             self._poison_over(self.whole, rows)
             self.ledger.hand_out(rows, generations)
@@ -458,6 +456,13 @@ class RelayBuffer:
                 self.ledger.spare(mine)
             for waiting in self._put_off:
                 waiting.leave_out(rows)
+
+    def _begun(self, rows: npt.NDArray[np.int64]) -> Iterator[tuple[npt.NDArray[np.int64], int]]:
+        """Yields which of some rows the hand-out that is under way has written, and when."""
+        for one in scope.written_to(self):
+            mine = np.intersect1d(one.rows, rows)
+            if mine.size:
+                yield mine, one.moment
 
     def spare(self, rows: npt.NDArray[np.int64]) -> None:
         """Rows were taken back, or go on to the next chunk: what they hold may be overwritten."""

@@ -21,7 +21,7 @@ from fmcheck.runtime.device.guard import GuardedBuffer
 from fmcheck.runtime.relay import opaque, relay_tensor
 from fmcheck.runtime.relay.layout import PLAIN, Layout
 from fmcheck.runtime.relay.owners import Owners
-from fmcheck.runtime.relay.scope import Scope, scoped
+from fmcheck.runtime.relay.scope import Scope, handing_out, scoped
 from fmcheck.runtime.session import probes
 from tests import test_model
 
@@ -386,6 +386,23 @@ def test_rows_left_out_are_no_rows_of_a_view(monkeypatch):
     of_a_device(monkeypatch, put)(rows, buf[0:], counts)
     buf[rows]
     assert told(tally) == [("FR101", (3,), 1)]
+    assert not tally.broken
+
+
+def test_what_a_hand_out_writes_into_a_row_is_its_new_owners_and_stays():
+    owners = Owners()
+    buf, tally = watched(owners=owners)
+    owners.hand_out([1, 2], ["a", "b"])
+    with handing_out():
+        buf[torch.tensor([3, 4])] = torch.tensor([7, 8])
+        owners.hand_out([3], ["c"])
+    assert told(tally) == [("FR109", (4,), 1)]
+    buf[torch.tensor([3])] = torch.tensor([9])  # over what began the row
+    with handing_out():
+        buf[torch.tensor([5])] = 6
+        owners.hand_out([5], ["d"])
+    assert buf[torch.tensor([3, 5])].tolist() == [9, 6]
+    assert told(tally) == []
     assert not tally.broken
 
 
