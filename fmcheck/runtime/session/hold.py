@@ -23,7 +23,7 @@ from fmcheck.runtime.relay.scope import CHECK, Scope, scoped
 from fmcheck.runtime.session import instances
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterable, Iterator
     from types import ModuleType
 
     from fmcheck.runtime.core.patches import Undo
@@ -199,10 +199,15 @@ class RelayHold:
                 if is_like and os.path.realpath(original) == os.path.realpath(file):
                     yield name, module
 
-    def look_for_strays(self) -> None:
-        """Looks for instances with a buffer that came past all that is instrumented."""
-        for class_ in self._taken:
-            for instance in instances.instances_of(class_):
+    @property
+    def taken(self) -> tuple[type, ...]:
+        """The classes that are instrumented: the declared one, by whichever names it has."""
+        return tuple(self._taken)
+
+    def look_for_strays(self, alive: Iterable[Any]) -> None:
+        """Looks for instances, among all that are alive, with a buffer that came past the watch."""
+        for instance in alive:
+            if issubclass(type(instance), self.taken):
                 self._report_strays(instance)
 
     def _report_strays(self, instance: Any) -> None:

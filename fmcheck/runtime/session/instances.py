@@ -23,11 +23,13 @@ def with_subclasses(class_: type) -> list[type]:
     return list(dict.fromkeys(every))
 
 
-def instances_of(class_: type) -> list[Any]:
-    """Returns the objects of a class and of its subclasses that are alive, by one look at all."""
-    classes = with_subclasses(class_)
-    kinds = {id(one) for one in classes}
-    found = {id(one): one for one in gc.get_referrers(*classes) if id(type(one)) in kinds}
+def instances_of(*classes: type) -> list[Any]:
+    """Returns the objects of classes and of their subclasses that are alive, by one look at all."""
+    every = [one for class_ in classes for one in with_subclasses(class_)]
+    if not every:
+        return []
+    kinds = {id(one) for one in every}
+    found = {id(one): one for one in gc.get_referrers(*every) if id(type(one)) in kinds}
     return list(found.values())
 
 

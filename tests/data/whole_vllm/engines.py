@@ -16,6 +16,8 @@ if TYPE_CHECKING:
 
 # vLLM looks at these as it is imported, or when an engine is made.
 os.environ |= {
+    # With drafts V1 compiles a helper, and Inductor asks Triton for a device, which there is none.
+    "TORCHDYNAMO_DISABLE": "1",
     "TRITON_INTERPRET": "1",
     "VLLM_CPU_KVCACHE_SPACE": "1",
     "VLLM_LOGGING_LEVEL": "ERROR",
