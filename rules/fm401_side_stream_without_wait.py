@@ -15,8 +15,9 @@ from fmcheck.lint.model.handovers import (
     inputs_read_early,
     is_within_side_stream,
     joined_only,
+    written_early,
 )
-from fmcheck.lint.model.misplaced_waits import another_waits
+from fmcheck.lint.model.misplaced_waits import another_waits, waits_for_itself
 from fmcheck.lint.model.streams import CURRENT, Streams, streams_of
 from fmcheck.lint.model.vocabulary import ENTERED, LAUNCHES
 
@@ -45,10 +46,12 @@ class SideStreamWithoutWait(FunctionRule):
     Looks at `with stream(side):` bodies, whatever module `stream` is reached through, in these
     forms. A tensor that this very function launches on the current stream is read in the body, and
     `side` waits for nothing in between (`current_stream()` in the body is `side` itself). `side`
-    waits only for an event that its own previous job recorded. Another stream waits where `side`
-    should. A tensor that is an argument is computed with or brought to the host in the body, `side`
-    waits for nothing, and the function waits for `side` afterwards. Of two calls of one launch
-    function, one gets the event to wait for and the other does not.
+    waits only for an event that its own previous job recorded. In the body a stream waits for
+    itself, by `side.wait_stream(current_stream())` or `current_stream().wait_stream(side)`, and no
+    other wait stands in its place. Another stream waits where `side` should. A tensor that is an
+    argument is computed with or brought to the host in the body, `side` waits for nothing, and the
+    function waits for `side` afterwards. Of two calls of one launch function, one gets the event to
+    wait for and the other does not.
 
     A stream that a caller hands in may be the current one, and is left alone; so is what a caller
     has launched where no wait follows the body, and where a caller in the file waits for anything.
@@ -83,7 +86,7 @@ class SideStreamWithoutWait(FunctionRule):
     words = (
         (*ENTERED, "wait_event*="),
         ("with ", "with(", "wait_event"),
-        (*(f"{one}(" for one in sorted(LAUNCHES)), ".to(", *WAITED),
+        (*(f"{one}(" for one in sorted(LAUNCHES)), ".to(", "empty(", *WAITED),
     )
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31341",
@@ -125,6 +128,23 @@ def save(self, parts):
         self.out.copy_(rows)
 """,
             at=((5, 10),),
+        ),
+        Example(
+            """\
+import torch
+
+def save(self, rows):
+    with torch.cuda.stream(self.side):
+        self.side.wait_stream(torch.cuda.current_stream())
+        self.out.copy_(rows)
+
+def load(self, rows):
+    self.side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(self.side):
+        self.out.copy_(rows)
+        torch.cuda.current_stream().wait_stream(self.side)
+""",
+            at=((5, 9), (12, 9)),
         ),
         Example(
             """\
@@ -185,6 +205,19 @@ import torch
 def save(self, rows):
     with torch.cuda.stream(self.side):
         self.out.copy_(rows)
+"""
+        ),
+        Example(
+            """\
+import torch
+
+def save(self, rows):
+    self.side.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(self.side):
+        self.side.wait_stream(torch.cuda.current_stream())  # once more, and for nothing
+        self.out.copy_(rows)
+        torch.cuda.current_stream().wait_stream(self.side)
+    torch.cuda.current_stream().wait_stream(self.side)
 """
         ),
         Example(
@@ -289,6 +322,17 @@ def finish(self, loads, stores):
     def _early(self, streams: Streams, part: Part, reported: set[CSTNode]) -> Iterator[Finding]:
         """Yields a finding for each body of a known side stream that reads too early."""
         function = streams.function
+        for context, wait in waits_for_itself(streams):
+            if context.node not in reported and not streams.may_be_current(context.stream):
+                reported.add(context.node)
+                yield part.finding(
+                    self,
+                    wait.node,
+                    f"`{context.stream}` waits for itself here",
+                    note=f"in this body `current_stream()` is `{context.stream}`",
+                    help="move the wait out of the body, or take the other stream before it",
+                    related=[(context.node.items[0], "the body begins here")],
+                )
         for context, wait in another_waits(streams):
             if context.node not in reported:
                 reported.add(context.node)
@@ -314,6 +358,19 @@ def finish(self, loads, stores):
                         "the body"
                     ),
                     related=[(one.producer, f"`{one.name}` is launched here")],
+                )
+        for one in written_early(streams):
+            if one.context.node not in reported and not self._is_known_to_caller(function, one):
+                reported.add(one.context.node)
+                stream = part.code(one.context.item)
+                yield part.finding(
+                    self,
+                    one.consumer,
+                    f"`{one.name}` is written on `{stream}`, which waits for nothing",
+                    note="its memory is the current stream's, and what used it before may still run",
+                    help=f"`{stream}.wait_stream(current_stream())` before the body, or create it "
+                    "in the body",
+                    related=[(one.producer, f"`{one.name}` is created here")],
                 )
         for name, read, context, join in joined_only(streams):
             if context.node in reported or callers_wait(function):

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.effects import orders_streams
-from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver
+from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, receiver
 from fmcheck.lint.model.stream_kinds import is_side
 from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, is_non_blocking, streams_of
 from fmcheck.lint.model.tensor_use import (
@@ -131,15 +131,8 @@ def _reads_early(
 
 def joined_only(streams: Streams) -> Iterator[tuple[str, CSTNode, Context, Wait]]:
     """Yields arguments that a side stream reads which waits for nothing, and is awaited later."""
-    function = streams.function
     for context in _side_contexts(streams):
-        if any(
-            wait.order < context.end and wait.waiter != CURRENT and wait.on != context.stream
-            for wait in streams.waits
-        ) or any(
-            streams.order[call] < context.end and helper_waits(call, function)
-            for call in function.calls
-        ):
+        if _waits_before(context, streams):
             continue
         joins = [
             wait
@@ -151,6 +144,71 @@ def joined_only(streams: Streams) -> Iterator[tuple[str, CSTNode, Context, Wait]
         read = _argument_read(context, streams) if joins else None
         if read is not None:
             yield last_name(read), read, context, joins[0]
+
+
+def written_early(streams: Streams) -> Iterator[Handover]:
+    """Yields memory of the current stream that a side stream writes, which waits for nothing.
+
+    What filled it, or what used the memory before, may still run.
+    """
+    for context in _side_contexts(streams):
+        if _waits_before(context, streams):
+            continue
+        for node, order in streams.order.items():
+            if (
+                order < context.order
+                and isinstance(node, cst.Assign)
+                and isinstance(node.targets[0].target, cst.Name)
+                and streams.stream_at(order) == CURRENT
+                and _is_made_on_device(node.value)
+            ):
+                name = node.targets[0].target.value
+                consumer = _written_in(name, context, streams)
+                if (
+                    consumer is not None
+                    and streams.names.values(name) == [node.value]
+                    and scope_of(node, streams) is scope_of(consumer, streams)
+                    and streams.flow.contains(node)
+                    and streams.flow.may_follow(node, consumer)
+                    and not streams.flow.excludes(node, consumer)
+                ):
+                    yield Handover(name, node, consumer, context.stream, context)
+
+
+def _written_in(name: str, context: Context, streams: Streams) -> CSTNode | None:
+    """Returns the first use of a name in a body, if that writes it or takes its address."""
+    for node in streams.nodes(context.order, context.end):
+        if is_name(node, name) and streams.stream_at(streams.order[node]) == context.stream:
+            held = streams.parents.get(node)
+            while isinstance(held, cst.Subscript):
+                held = streams.parents.get(held)
+            word = held.attr.value if isinstance(held, cst.Attribute) else ""
+            return node if word in IN_PLACE or word == "data_ptr" else None
+    return None
+
+
+def _is_made_on_device(value: CSTNode) -> bool:
+    """Tells whether memory is allocated here, on a device that is named or another tensor's."""
+    while isinstance(value, cst.Call) and last_name(value.func) in (*VIEWS, "as_strided"):
+        value = receiver(value) or value.func
+    word = last_name(value.func) if isinstance(value, cst.Call) else ""
+    if not isinstance(value, cst.Call) or word.rpartition("_")[0] not in ("", "new"):
+        return False
+    device = keywords(value).get("device")
+    if word.removeprefix("new_") not in ("empty", "full", "ones", "zeros") or device is None:
+        return False
+    return not (isinstance(device, cst.SimpleString) and device.evaluated_value == "cpu")
+
+
+def _waits_before(context: Context, streams: Streams) -> bool:
+    """Tells whether a body's stream, or the host, may wait for anything before the body ends."""
+    return any(
+        wait.order < context.end and wait.waiter != CURRENT and wait.on != context.stream
+        for wait in streams.waits
+    ) or any(
+        streams.order[call] < context.end and helper_waits(call, streams.function)
+        for call in streams.function.calls
+    )
 
 
 def _argument_read(context: Context, streams: Streams) -> CSTNode | None:
