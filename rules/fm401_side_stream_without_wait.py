@@ -50,8 +50,10 @@ class SideStreamWithoutWait(FunctionRule):
     itself, by `side.wait_stream(current_stream())` or `current_stream().wait_stream(side)`, and no
     other wait stands in its place. Another stream waits where `side` should. A tensor that is an
     argument is computed with or brought to the host in the body, `side` waits for nothing, and the
-    function waits for `side` afterwards. Of two calls of one launch function, one gets the event to
-    wait for and the other does not.
+    function waits for `side` afterwards. Device memory that this function creates is first written
+    in the body, or its address taken, and `side` waits for nothing: what filled it, or used it
+    before, may still run. Of two calls of one launch function, one gets the event to wait for and
+    the other does not.
 
     A stream that a caller hands in may be the current one, and is left alone; so is what a caller
     has launched where no wait follows the body, and where a caller in the file waits for anything.
@@ -165,6 +167,32 @@ def offload(self, blocks):
         ),
         Example(
             """\
+import torch
+
+def receive(self, sizes, engine):
+    side = torch.cuda.Stream()
+    rows = torch.empty(sizes, device=self.device)
+    lens = torch.zeros(len(sizes), device=self.device).view(-1, 1)
+    with torch.cuda.stream(side):
+        engine.read_into(rows.data_ptr(), side.cuda_stream)
+    with torch.cuda.stream(self.copy_stream):
+        lens[:4].copy_(self.pinned_lens, non_blocking=True)
+""",
+            at=((8, 26), (10, 9)),
+        ),
+        Example(
+            """\
+def show(self, rows):
+    device_module.synchronize()
+    self.shown.stream.wait_stream(device_module.current_stream())
+    with device_module.stream(self.side):
+        self.shown.copy_(rows, non_blocking=True)
+    self.shown.stream.synchronize()
+""",
+            at=((3, 5),),
+        ),
+        Example(
+            """\
 def finish(self, loads, stores):
     if loads:
         self.backend.launch_copy(loads, is_store=False)
@@ -275,6 +303,44 @@ def split_away(self, parts, first, second):
     for i in range(2):
         with torch.cuda.stream(sides[i]):
             self.add(rows)
+"""
+        ),
+        Example(
+            """\
+import torch
+
+def receive(self, sizes, engine):
+    pinned = torch.empty(sizes, device=self.host, pin_memory=True)
+    pageable = torch.empty(sizes, device="cpu")
+    rows = torch.empty(sizes, device=self.device)
+    with torch.cuda.stream(self.copy_stream):
+        pinned.copy_(self.rows, non_blocking=True)
+        pageable.copy_(self.rows)
+    self.copy_stream.wait_stream(torch.cuda.current_stream())
+    with torch.cuda.stream(self.copy_stream):
+        rows.copy_(self.rows)
+    with torch.cuda.stream(self.other_stream):
+        lens = torch.empty(len(sizes), device=self.device)
+        lens.copy_(self.pinned, non_blocking=True)
+
+def refill(self, sizes):
+    rows = torch.empty(sizes, device=self.device)
+    rows = self.kept if self.kept is not None else rows
+    with torch.cuda.stream(self.copy_stream):
+        rows.copy_(self.pinned, non_blocking=True)
+"""
+        ),
+        Example(
+            """\
+class Shown:
+    def __init__(self, shown):
+        self.side = shown.stream
+
+    def show(self, rows):
+        self.shown.stream.wait_stream(device_module.current_stream())
+        with device_module.stream(self.side):
+            self.shown.copy_(rows, non_blocking=True)
+        self.shown.stream.synchronize()
 """
         ),
         Example(

@@ -36,6 +36,10 @@ if TYPE_CHECKING:
     from fmcheck.lint.model.streams import Context, Streams, Wait
 
 
+#: Functions that allocate memory on the device that they are told.
+_MAKES = frozenset({"empty", "full", "ones", "zeros"})
+
+
 @dataclass(frozen=True, slots=True)
 class Handover:
     """A tensor that is produced on one stream, and used on another that has not waited."""
@@ -191,13 +195,12 @@ def _is_made_on_device(value: CSTNode) -> bool:
     """Tells whether memory is allocated here, on a device that is named or another tensor's."""
     while isinstance(value, cst.Call) and last_name(value.func) in (*VIEWS, "as_strided"):
         value = receiver(value) or value.func
-    word = last_name(value.func) if isinstance(value, cst.Call) else ""
-    if not isinstance(value, cst.Call) or word.rpartition("_")[0] not in ("", "new"):
+    if not isinstance(value, cst.Call) or last_name(value.func) not in _MAKES:
         return False
-    device = keywords(value).get("device")
-    if word.removeprefix("new_") not in ("empty", "full", "ones", "zeros") or device is None:
-        return False
-    return not (isinstance(device, cst.SimpleString) and device.evaluated_value == "cpu")
+    given = keywords(value)
+    device = given.get("device")
+    is_host = isinstance(device, cst.SimpleString) and device.evaluated_value == "cpu"
+    return device is not None and not is_host and "pin_memory" not in given
 
 
 def _waits_before(context: Context, streams: Streams) -> bool:

@@ -98,7 +98,9 @@ def another_waits(streams: Streams) -> Iterator[tuple[Context, Wait]]:
                 and wait.waiter != context.stream
                 and wait.on == CURRENT
                 and not any(one.order > wait.order or not is_meant for one in ordering)
-                and (is_meant or (is_side(context.item, function) and is_side(func.value, function)))
+                and (
+                    is_meant or (is_side(context.item, function) and is_side(func.value, function))
+                )
                 and not any(one.stream == wait.waiter for one in streams.contexts)
             ):
                 yield context, wait
