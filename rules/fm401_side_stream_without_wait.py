@@ -139,14 +139,8 @@ def save(self, rows):
     with torch.cuda.stream(self.side):
         self.side.wait_stream(torch.cuda.current_stream())
         self.out.copy_(rows)
-
-def load(self, rows):
-    self.side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(self.side):
-        self.out.copy_(rows)
-        torch.cuda.current_stream().wait_stream(self.side)
 """,
-            at=((5, 9), (12, 9)),
+            at=((5, 9),),
         ),
         Example(
             """\
@@ -170,26 +164,11 @@ def offload(self, blocks):
 import torch
 
 def receive(self, sizes, engine):
-    side = torch.cuda.Stream()
     rows = torch.empty(sizes, device=self.device)
-    lens = torch.zeros(len(sizes), device=self.device).view(-1, 1)
-    with torch.cuda.stream(side):
-        engine.read_into(rows.data_ptr(), side.cuda_stream)
     with torch.cuda.stream(self.copy_stream):
-        lens[:4].copy_(self.pinned_lens, non_blocking=True)
+        rows.copy_(engine.pinned, non_blocking=True)
 """,
-            at=((8, 26), (10, 9)),
-        ),
-        Example(
-            """\
-def show(self, rows):
-    device_module.synchronize()
-    self.shown.stream.wait_stream(device_module.current_stream())
-    with device_module.stream(self.side):
-        self.shown.copy_(rows, non_blocking=True)
-    self.shown.stream.synchronize()
-""",
-            at=((3, 5),),
+            at=((6, 9),),
         ),
         Example(
             """\
@@ -233,19 +212,6 @@ import torch
 def save(self, rows):
     with torch.cuda.stream(self.side):
         self.out.copy_(rows)
-"""
-        ),
-        Example(
-            """\
-import torch
-
-def save(self, rows):
-    self.side.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(self.side):
-        self.side.wait_stream(torch.cuda.current_stream())  # once more, and for nothing
-        self.out.copy_(rows)
-        torch.cuda.current_stream().wait_stream(self.side)
-    torch.cuda.current_stream().wait_stream(self.side)
 """
         ),
         Example(
@@ -303,44 +269,6 @@ def split_away(self, parts, first, second):
     for i in range(2):
         with torch.cuda.stream(sides[i]):
             self.add(rows)
-"""
-        ),
-        Example(
-            """\
-import torch
-
-def receive(self, sizes, engine):
-    pinned = torch.empty(sizes, device=self.host, pin_memory=True)
-    pageable = torch.empty(sizes, device="cpu")
-    rows = torch.empty(sizes, device=self.device)
-    with torch.cuda.stream(self.copy_stream):
-        pinned.copy_(self.rows, non_blocking=True)
-        pageable.copy_(self.rows)
-    self.copy_stream.wait_stream(torch.cuda.current_stream())
-    with torch.cuda.stream(self.copy_stream):
-        rows.copy_(self.rows)
-    with torch.cuda.stream(self.other_stream):
-        lens = torch.empty(len(sizes), device=self.device)
-        lens.copy_(self.pinned, non_blocking=True)
-
-def refill(self, sizes):
-    rows = torch.empty(sizes, device=self.device)
-    rows = self.kept if self.kept is not None else rows
-    with torch.cuda.stream(self.copy_stream):
-        rows.copy_(self.pinned, non_blocking=True)
-"""
-        ),
-        Example(
-            """\
-class Shown:
-    def __init__(self, shown):
-        self.side = shown.stream
-
-    def show(self, rows):
-        self.shown.stream.wait_stream(device_module.current_stream())
-        with device_module.stream(self.side):
-            self.shown.copy_(rows, non_blocking=True)
-        self.shown.stream.synchronize()
 """
         ),
         Example(
@@ -433,7 +361,7 @@ def finish(self, loads, stores):
                     self,
                     one.consumer,
                     f"`{one.name}` is written on `{stream}`, which waits for nothing",
-                    note="its memory is the current stream's, and what used it before may still run",
+                    note="what used its memory before, on the current stream, may still run",
                     help=f"`{stream}.wait_stream(current_stream())` before the body, or create it "
                     "in the body",
                     related=[(one.producer, f"`{one.name}` is created here")],

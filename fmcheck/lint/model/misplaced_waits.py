@@ -121,14 +121,14 @@ def waits_for_itself(streams: Streams) -> Iterator[tuple[Context, Wait]]:
                 or func.attr.value != "wait_stream"
             ):
                 continue
-            if streams.text(context.item) == streams.part.code(func.value):
-                others = streams.waits_of(context.stream, CURRENT)
-                is_ordered = any(one.order < context.end for one in others)
-            else:  # the stream around the body was meant to wait
+            if isinstance(func.value, cst.Call):  # the stream around the body was meant to wait
                 is_ordered = any(
                     one.order > wait.order and may_be_for(one, context.stream, streams)
                     for one in streams.waits
                 )
+            else:
+                before = streams.waits_of(context.stream, CURRENT)
+                is_ordered = any(one.order < context.end for one in before)
             if not is_ordered:
                 yield context, wait
 
