@@ -444,6 +444,17 @@ WRONG = {
                 engine.read_into(rows.data_ptr(), side.cuda_stream)
         """,
     ),
+    "a write after the record that follows another": (
+        "FM402",
+        """
+        class Runner:
+            def publish(self, n, counts):
+                self.lens_cpu[:n].copy_(self.lens[:n], non_blocking=True)
+                self.positions[:n] = counts
+                self.ready_event.record()
+                self.positions[:n] += counts
+        """,
+    ),
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
@@ -1247,6 +1258,17 @@ RIGHT = {
             rows = self.kept if self.kept is not None else rows
             with torch.cuda.stream(self.copy_stream):
                 rows.copy_(self.pinned, non_blocking=True)
+        """,
+    ),
+    "an event for the copy to the host right before it": (
+        "FM402",
+        """
+        class Runner:
+            def prepare(self, n, counts):
+                self.positions[:n] = counts
+                self.lens_cpu[:n].copy_(self.lens[:n], non_blocking=True)
+                self.copied_event.record()
+                self.positions[:n] += counts
         """,
     ),
 }
