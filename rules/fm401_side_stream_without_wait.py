@@ -15,7 +15,6 @@ from fmcheck.lint.model.handovers import (
     inputs_read_early,
     is_within_side_stream,
     joined_only,
-    written_early,
 )
 from fmcheck.lint.model.misplaced_waits import another_waits, waits_for_itself
 from fmcheck.lint.model.streams import CURRENT, Streams, streams_of
@@ -50,10 +49,8 @@ class SideStreamWithoutWait(FunctionRule):
     itself, by `side.wait_stream(current_stream())` or `current_stream().wait_stream(side)`, and no
     other wait stands in its place. Another stream waits where `side` should. A tensor that is an
     argument is computed with or brought to the host in the body, `side` waits for nothing, and the
-    function waits for `side` afterwards. Device memory that this function creates is first written
-    in the body, or its address taken, and `side` waits for nothing: what filled it, or used it
-    before, may still run. Of two calls of one launch function, one gets the event to wait for and
-    the other does not.
+    function waits for `side` afterwards. Of two calls of one launch function, one gets the event to
+    wait for and the other does not.
 
     A stream that a caller hands in may be the current one, and is left alone; so is what a caller
     has launched where no wait follows the body, and where a caller in the file waits for anything.
@@ -88,7 +85,7 @@ class SideStreamWithoutWait(FunctionRule):
     words = (
         (*ENTERED, "wait_event*="),
         ("with ", "with(", "wait_event"),
-        (*(f"{one}(" for one in sorted(LAUNCHES)), ".to(", "empty(", *WAITED),
+        (*(f"{one}(" for one in sorted(LAUNCHES)), ".to(", *WAITED),
     )
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31341",
@@ -158,17 +155,6 @@ def offload(self, blocks):
     self.jobs.append(Job(stream=stream, done=done))
 """,
             at=((9, 10),),
-        ),
-        Example(
-            """\
-import torch
-
-def receive(self, sizes, engine):
-    rows = torch.empty(sizes, device=self.device)
-    with torch.cuda.stream(self.copy_stream):
-        rows.copy_(engine.pinned, non_blocking=True)
-""",
-            at=((6, 9),),
         ),
         Example(
             """\
@@ -352,19 +338,6 @@ def finish(self, loads, stores):
                         "the body"
                     ),
                     related=[(one.producer, f"`{one.name}` is launched here")],
-                )
-        for one in written_early(streams):
-            if one.context.node not in reported and not self._is_known_to_caller(function, one):
-                reported.add(one.context.node)
-                stream = part.code(one.context.item)
-                yield part.finding(
-                    self,
-                    one.consumer,
-                    f"`{one.name}` is written on `{stream}`, which waits for nothing",
-                    note="what used its memory before, on the current stream, may still run",
-                    help=f"`{stream}.wait_stream(current_stream())` before the body, or create it "
-                    "in the body",
-                    related=[(one.producer, f"`{one.name}` is created here")],
                 )
         for name, read, context, join in joined_only(streams):
             if context.node in reported or callers_wait(function):

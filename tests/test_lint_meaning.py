@@ -432,18 +432,6 @@ WRONG = {
             self.shown.stream.synchronize()
         """,
     ),
-    "an address that a side stream is handed": (
-        "FM401",
-        """
-        import torch
-
-        def receive(self, sizes, engine):
-            side = torch.cuda.Stream()
-            rows = torch.empty(sizes, device=self.device).view(-1, 1)
-            with torch.cuda.stream(side):
-                engine.read_into(rows.data_ptr(), side.cuda_stream)
-        """,
-    ),
     "a write after the record that follows another": (
         "FM402",
         """
@@ -1226,38 +1214,6 @@ RIGHT = {
                 with device_module.stream(self.side):
                     self.shown.copy_(rows, non_blocking=True)
                 self.shown.stream.synchronize()
-        """,
-    ),
-    "memory of the host, and what a side stream waits for or makes itself": (
-        "FM401",
-        """
-        import torch
-
-        def receive(self, sizes, engine):
-            pinned = torch.empty(sizes, device=self.host, pin_memory=True)
-            pageable = torch.empty(sizes, device="cpu")
-            rows = torch.empty(sizes, device=self.device)
-            with torch.cuda.stream(self.copy_stream):
-                pinned.copy_(self.rows, non_blocking=True)
-                pageable.copy_(self.rows)
-            self.copy_stream.wait_stream(torch.cuda.current_stream())
-            with torch.cuda.stream(self.copy_stream):
-                rows.copy_(self.rows)
-            with torch.cuda.stream(self.load_stream):
-                lens = torch.empty(len(sizes), device=self.device)
-                lens.copy_(self.pinned, non_blocking=True)
-        """,
-    ),
-    "a name that came to be of other memory": (
-        "FM401",
-        """
-        import torch
-
-        def refill(self, sizes):
-            rows = torch.empty(sizes, device=self.device)
-            rows = self.kept if self.kept is not None else rows
-            with torch.cuda.stream(self.copy_stream):
-                rows.copy_(self.pinned, non_blocking=True)
         """,
     ),
     "an event for the copy to the host right before it": (

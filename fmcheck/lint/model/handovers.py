@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.effects import orders_streams
-from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, receiver
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver
 from fmcheck.lint.model.stream_kinds import is_side
 from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, is_non_blocking, streams_of
 from fmcheck.lint.model.tensor_use import (
@@ -34,10 +34,6 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.model.streams import Context, Streams, Wait
-
-
-#: Functions that allocate memory on the device that they are told.
-_MAKES = frozenset({"empty", "full", "ones", "zeros"})
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,12 +88,19 @@ def _reads_early(
     name: str, producer: cst.Assign, consumer: CSTNode, context: Context, streams: Streams
 ) -> bool:
     first, last = streams.order[producer], streams.order[consumer]
+    flow, scope = streams.flow, scope_of(context.node, streams)
     if (
-        not _reaches(producer, consumer, context, streams)
+        streams.stream_at(first) != CURRENT
+        or streams.stream_at(last) != context.stream
         or launches(producer.value, streams) is None
         or not values_used(consumer, streams)
         or is_written(consumer, streams)
         or not (launches(producer.value, streams) or _is_computed_with(consumer, streams))
+        or scope_of(producer, streams) is not scope
+        or scope_of(consumer, streams) is not scope
+        or not flow.contains(producer)
+        or not flow.may_follow(producer, consumer)
+        or flow.excludes(producer, consumer)
     ):
         return False
     if any(
@@ -126,24 +129,17 @@ def _reads_early(
     return True
 
 
-def _reaches(producer: CSTNode, consumer: CSTNode, context: Context, streams: Streams) -> bool:
-    """Tells whether a run may pass what the current stream produces, and then its use in a body."""
-    flow, scope = streams.flow, scope_of(context.node, streams)
-    return (
-        streams.stream_at(streams.order[producer]) == CURRENT
-        and streams.stream_at(streams.order[consumer]) == context.stream
-        and scope_of(producer, streams) is scope
-        and scope_of(consumer, streams) is scope
-        and flow.contains(producer)
-        and flow.may_follow(producer, consumer)
-        and not flow.excludes(producer, consumer)
-    )
-
-
 def joined_only(streams: Streams) -> Iterator[tuple[str, CSTNode, Context, Wait]]:
     """Yields arguments that a side stream reads which waits for nothing, and is awaited later."""
+    function = streams.function
     for context in _side_contexts(streams):
-        if _waits_before(context, streams):
+        if any(
+            wait.order < context.end and wait.waiter != CURRENT and wait.on != context.stream
+            for wait in streams.waits
+        ) or any(
+            streams.order[call] < context.end and helper_waits(call, function)
+            for call in function.calls
+        ):
             continue
         joins = [
             wait
@@ -155,63 +151,6 @@ def joined_only(streams: Streams) -> Iterator[tuple[str, CSTNode, Context, Wait]
         read = _argument_read(context, streams) if joins else None
         if read is not None:
             yield last_name(read), read, context, joins[0]
-
-
-def written_early(streams: Streams) -> Iterator[Handover]:
-    """Yields memory of the current stream that a side stream writes, which waits for nothing.
-
-    What filled it, or what used the memory before, may still run.
-    """
-    for context in _side_contexts(streams):
-        if _waits_before(context, streams):
-            continue
-        for node, order in streams.order.items():
-            if (
-                order < context.order
-                and isinstance(node, cst.Assign)
-                and isinstance(node.targets[0].target, cst.Name)
-                and _is_made_on_device(node.value, streams)
-            ):
-                name = node.targets[0].target.value
-                consumer = _written_in(name, context, streams)
-                if (
-                    consumer is not None
-                    and streams.names.values(name) == [node.value]
-                    and _reaches(node, consumer, context, streams)
-                ):
-                    yield Handover(name, node, consumer, context.stream, context)
-
-
-def _written_in(name: str, context: Context, streams: Streams) -> CSTNode | None:
-    """Returns the first use of a name in a body, if that writes it or takes its address."""
-    for node in streams.nodes(context.order, context.end):
-        if is_name(node, name):
-            held = streams.parents.get(node)
-            while isinstance(held, cst.Subscript):
-                held = streams.parents.get(held)
-            word = held.attr.value if isinstance(held, cst.Attribute) else ""
-            return node if word in IN_PLACE or word == "data_ptr" else None
-    return None
-
-
-def _is_made_on_device(value: CSTNode, streams: Streams) -> bool:
-    """Tells whether memory is allocated here, on a device that is named or another tensor's."""
-    while isinstance(value, cst.Call) and last_name(value.func) in (*VIEWS, "as_strided"):
-        value = receiver(value) or value.func
-    if not isinstance(value, cst.Call) or last_name(value.func) not in _MAKES:
-        return False
-    return "device" in keywords(value) and not ON_HOST.search(streams.part.code(value))
-
-
-def _waits_before(context: Context, streams: Streams) -> bool:
-    """Tells whether a body's stream, or the host, may wait for anything before the body ends."""
-    return any(
-        wait.order < context.end and wait.waiter != CURRENT and wait.on != context.stream
-        for wait in streams.waits
-    ) or any(
-        streams.order[call] < context.end and helper_waits(call, streams.function)
-        for call in streams.function.calls
-    )
 
 
 def _argument_read(context: Context, streams: Streams) -> CSTNode | None:
