@@ -1227,6 +1227,25 @@ RIGHT = {
                 self.positions[:n] += counts
         """,
     ),
+    "a context manager whose name does not say its stream": (
+        "FM401",
+        """
+        import torch
+
+        def forward(moe, rows, overlap):
+            if overlap:
+                current_stream = torch.cuda.current_stream()
+                moe.alt_stream.wait_stream(current_stream)
+                stream_context = torch.cuda.stream(moe.alt_stream)
+            else:
+                stream_context = nullcontext()
+            with stream_context:
+                rows = moe.run(rows)
+            if overlap:
+                current_stream.wait_stream(moe.alt_stream)
+            return rows
+        """,
+    ),
 }
 
 

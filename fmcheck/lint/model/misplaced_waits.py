@@ -9,6 +9,7 @@ from fmcheck.lint.model.handovers import changes_stream, helper_waits, may_be_fo
 from fmcheck.lint.model.stream_kinds import attribute_values, is_side
 from fmcheck.lint.model.streams import CURRENT, HOST, is_non_blocking
 from fmcheck.lint.model.tensor_use import READS, launches
+from fmcheck.lint.model.vocabulary import looks_like_context
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
@@ -85,7 +86,10 @@ def another_waits(streams: Streams) -> Iterator[tuple[Context, Wait]]:
                 before is not None and wait.node in walk(before)
             )
             # One that is awaited right after the body, too, was plainly meant to be the body's.
-            is_meant = wait.waiter in awaited and not any(
+            # The name of a context manager does not say which stream that enters.
+            is_named = looks_like_context(last_name(context.item))
+            is_meant = wait.waiter in awaited and not is_named
+            is_meant = is_meant and not any(
                 isinstance(one, cst.Attribute)
                 and any(
                     not isinstance(value, cst.Call)  # perhaps the other one, by another name
