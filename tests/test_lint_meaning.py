@@ -1246,6 +1246,27 @@ RIGHT = {
             return rows
         """,
     ),
+    "a wait of the host in the body, and what captures a graph there": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, rows):
+            with torch.cuda.stream(self.side):
+                self.side.wait_stream(self.main)
+                self.out.copy_(rows)
+                self.side.synchronize()
+                torch.cuda.current_stream().wait_stream(self.side)
+
+        def capture(self, region, rows):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                graphed = torch.cuda.make_graphed_callables(region, (rows.clone(),))
+                torch.cuda.current_stream().wait_stream(side)
+            return graphed
+        """,
+    ),
 }
 
 

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint.model.expressions import is_name, last_name, receiver
 from fmcheck.lint.model.handovers import changes_stream, helper_waits, may_be_for
 from fmcheck.lint.model.stream_kinds import attribute_values, is_side
-from fmcheck.lint.model.streams import CURRENT, HOST, is_non_blocking
+from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, is_non_blocking
 from fmcheck.lint.model.tensor_use import READS, launches
 from fmcheck.lint.model.vocabulary import looks_like_context
 from fmcheck.lint.source.lazy import cst
@@ -127,8 +127,9 @@ def waits_for_itself(streams: Streams) -> Iterator[tuple[Context, Wait]]:
                 continue
             if isinstance(func.value, cst.Call):  # the stream around the body was meant to wait
                 is_ordered = any(
-                    one.order > wait.order and may_be_for(one, context.stream, streams)
+                    may_be_for(one, context.stream, streams)
                     for one in streams.waits
+                    if one.order > (context.order if one.waiter in (HOST, ANYTHING) else wait.order)
                 )
             else:
                 before = streams.waits_of(context.stream, CURRENT)
