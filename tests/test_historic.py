@@ -14,7 +14,7 @@ from tests.corpus import CorpusError
 from tests.corpus_first_sight import Place, lint
 from tests.historic import SETS, Fault, faults, fetch, main, measured, touched_lines
 from tests.museum import entries
-from tests.sight_records import Found, load_record, record_path
+from tests.sight_records import Found, load_record, record_path, records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -220,9 +220,9 @@ def test_all_rules_have_a_record_of_their_own(place, clone, monkeypatch, capsys)
     assert "visible: 0 of 1 seen" in capsys.readouterr().out
     main(["measure", "--all-rules"], place)
     assert "visible: 1 of 1 seen" in capsys.readouterr().out
-    names = ("historic2", "historic2-all")
-    kept = [load_record(record_path(place.records, name)) for name in names]
-    assert [(one.tree, len(one.found)) for one in kept] == [("historic2", 0), ("historic2-all", 1)]
+    kept = records(place.records)
+    found = {one.tree: len(one.found) for one in kept}
+    assert found == {"historic2": 0, "historic2-all": 1}
 
 
 def test_a_later_measurement_leaves_the_first_as_it_is(place, capsys):
@@ -277,9 +277,9 @@ def projects(name: str) -> set[str]:
 
 
 def test_no_fault_is_of_a_project_that_is_still_fresh():
-    records = Place().records
+    folder = Place().records
     unread = {
-        one.project for one in trees.load().fresh if not record_path(records, one.name).exists()
+        one.project for one in trees.load().fresh if not record_path(folder, one.name).exists()
     }
     assert not projects("historic2") & unread
     assert not projects("historic") & {one.project for one in trees.load().fresh}
