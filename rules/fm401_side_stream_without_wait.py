@@ -16,7 +16,7 @@ from fmcheck.lint.model.handovers import (
     is_within_side_stream,
     joined_only,
 )
-from fmcheck.lint.model.misplaced_waits import another_waits
+from fmcheck.lint.model.misplaced_waits import another_waits, waits_for_itself
 from fmcheck.lint.model.streams import CURRENT, Streams, streams_of
 from fmcheck.lint.model.vocabulary import ENTERED, LAUNCHES
 
@@ -45,10 +45,12 @@ class SideStreamWithoutWait(FunctionRule):
     Looks at `with stream(side):` bodies, whatever module `stream` is reached through, in these
     forms. A tensor that this very function launches on the current stream is read in the body, and
     `side` waits for nothing in between (`current_stream()` in the body is `side` itself). `side`
-    waits only for an event that its own previous job recorded. Another stream waits where `side`
-    should. A tensor that is an argument is computed with or brought to the host in the body, `side`
-    waits for nothing, and the function waits for `side` afterwards. Of two calls of one launch
-    function, one gets the event to wait for and the other does not.
+    waits only for an event that its own previous job recorded. In the body a stream waits for
+    itself, by `side.wait_stream(current_stream())` or `current_stream().wait_stream(side)`, and no
+    other wait stands in its place. Another stream waits where `side` should. A tensor that is an
+    argument is computed with or brought to the host in the body, `side` waits for nothing, and the
+    function waits for `side` afterwards. Of two calls of one launch function, one gets the event to
+    wait for and the other does not.
 
     A stream that a caller hands in may be the current one, and is left alone; so is what a caller
     has launched where no wait follows the body, and where a caller in the file waits for anything.
@@ -125,6 +127,17 @@ def save(self, parts):
         self.out.copy_(rows)
 """,
             at=((5, 10),),
+        ),
+        Example(
+            """\
+import torch
+
+def save(self, rows):
+    with torch.cuda.stream(self.side):
+        self.side.wait_stream(torch.cuda.current_stream())
+        self.out.copy_(rows)
+""",
+            at=((5, 9),),
         ),
         Example(
             """\
@@ -289,6 +302,17 @@ def finish(self, loads, stores):
     def _early(self, streams: Streams, part: Part, reported: set[CSTNode]) -> Iterator[Finding]:
         """Yields a finding for each body of a known side stream that reads too early."""
         function = streams.function
+        for context, wait in waits_for_itself(streams):
+            if context.node not in reported and not streams.may_be_current(context.stream):
+                reported.add(context.node)
+                yield part.finding(
+                    self,
+                    wait.node,
+                    f"`{context.stream}` waits for itself here",
+                    note=f"in this body `current_stream()` is `{context.stream}`",
+                    help="move the wait out of the body, or take the other stream before it",
+                    related=[(context.node.items[0], "the body begins here")],
+                )
         for context, wait in another_waits(streams):
             if context.node not in reported:
                 reported.add(context.node)

@@ -6,8 +6,10 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.device_writes import device_writes
+from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.streams import ANYTHING, HOST, Streams, streams_of
+from fmcheck.lint.model.streams import ANYTHING, HOST, Streams, goes_to_host, streams_of
+from fmcheck.lint.model.vocabulary import ON_HOST
 from fmcheck.lint.source.globs import fits
 
 if TYPE_CHECKING:
@@ -16,7 +18,7 @@ if TYPE_CHECKING:
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
     from fmcheck.lint.model.device_writes import DeviceWrite
-    from fmcheck.lint.model.streams import Record
+    from fmcheck.lint.model.streams import Copy, Record
     from fmcheck.lint.source.module import Part
 
 
@@ -26,7 +28,8 @@ class RecordBeforeLastWrite(FunctionRule):
     ## What it does
     Looks for `event.record()` and `stream.record_event()` between two writes on one stream: to the
     same tensor, or to two relay buffers of the contract by the same rows. It is silent if any event
-    is recorded after the last write. `record()` of anything that is no event by its name or its
+    is recorded after the last write, and about what was written before a copy to the host that
+    the record follows. `record()` of anything that is no event by its name or its
     argument (a metric, a profiler) is left alone, and so are writes to host memory.
 
     ## Why is this bad
@@ -183,10 +186,15 @@ def stage(self, batch, is_first):
             for one in streams.waits
             if one.waiter == HOST and one.on in (ANYTHING, record.event, record.stream)
         ]
+        # What is copied to the host right before a record is what it is for.
+        copied = max(
+            (one.order for one in streams.copies if one.order < record.order and _is_to_host(one)),
+            default=-1,
+        )
         before = [
             one
             for one in mine
-            if one.order < record.order and streams.flow.may_follow(one.node, record.node)
+            if copied < one.order < record.order and streams.flow.may_follow(one.node, record.node)
         ]
         for late in mine:
             is_last = late.order > last and streams.flow.may_follow(record.node, late.node)
@@ -206,6 +214,16 @@ def stage(self, batch, is_first):
     def _is_relay(self, path: str) -> bool:
         leaf = path.rpartition(".")[2]
         return fits(leaf, self._relays)
+
+
+def _is_to_host(copy: Copy) -> bool:
+    """Tells whether a copy goes to memory of the host, by its name or its call."""
+    if copy.target is None:
+        return goes_to_host(copy.node)
+    base = copy.target
+    while isinstance(base, cst.Subscript):
+        base = base.value
+    return bool(ON_HOST.search(last_name(base)))
 
 
 def _timed(streams: Streams) -> set[str]:

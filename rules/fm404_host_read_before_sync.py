@@ -29,50 +29,17 @@ if TYPE_CHECKING:
 #: Methods of a host tensor or array that read its values at once. Views are none of them.
 READS = frozenset(
     (
-        *(
-            "abs",
-            "all",
-            "any",
-            "argmax",
-            "argmin",
-            "argsort",
-            "astype",
-            "bincount",
-            "clone",
-            "cumsum",
-        ),
-        *(
-            "double",
-            "eq",
-            "exp",
-            "float",
-            "half",
-            "item",
-            "log",
-            "max",
-            "mean",
-            "min",
-            "ne",
-            "nonzero",
-        ),
-        *("norm", "prod", "round", "sort", "std", "sum", "tobytes", "tolist", "topk", "unique"),
+        *("abs", "all", "any", "argmax", "argmin", "argsort", "astype", "bincount", "clone"),
+        *("cumsum", "double", "eq", "exp", "float", "half", "item", "log", "max", "mean", "min"),
+        *("ne", "nonzero", "norm", "prod", "round", "sort", "std", "sum", "tobytes", "tolist"),
+        *("topk", "unique"),
     )
 )
 #: Functions of `torch` and NumPy that compute on the host where their arguments are there.
 _COMPUTES = frozenset(
     (
-        *(
-            "allclose",
-            "argsort",
-            "cat",
-            "concat",
-            "concatenate",
-            "cumsum",
-            "equal",
-            "hstack",
-            "isnan",
-        ),
-        *("mean", "save", "stack", "sum", "unique", "vstack", "where"),
+        *("allclose", "argsort", "cat", "concat", "concatenate", "cumsum", "equal", "hstack"),
+        *("isnan", "mean", "save", "stack", "sum", "unique", "vstack", "where"),
     )
 )
 _LIBRARIES = ("torch.", "numpy.", "np.", "pickle.")
@@ -82,18 +49,10 @@ READERS = frozenset({"int", "float", "bool", "sum", "max", "min", "any", "all", 
 SYNCS = frozenset({"item", "tolist", "cpu", "nonzero"})
 #: Expressions whose value is, or holds, that of a part.
 _DISPLAYS = frozenset(
-    {
-        "Dict",
-        "DictComp",
-        "DictElement",
-        "Element",
-        "GeneratorExp",
-        "IfExp",
-        "List",
-        "ListComp",
-        "Subscript",
-        "Tuple",
-    }
+    (
+        *("Dict", "DictComp", "DictElement", "Element", "GeneratorExp", "IfExp", "List"),
+        *("ListComp", "Subscript", "Tuple"),
+    )
 )
 #: What is pinned by its name.
 _PINNED = re.compile(r"(^|_|\b)(pin|pinned)(_|\b|$)")
@@ -109,11 +68,12 @@ class HostReadBeforeSync(FunctionRule):
     `host.copy_(x, non_blocking=True)` where `host` is pinned, by its name or where it is made:
     a copy to other memory of the host returns when it is done. It flags a read of the values
     (`tolist`, `item`, `int(...)`, `float()` and other computing on the host, arithmetic, a
-    truth test, a comparison, `torch.cat` of a list that copies were appended to) that no
-    `synchronize`, `query` or other wait precedes, and an object that is created from such a
-    copy in a function that neither records an event nor waits. Views (`[...]`, `unbind`,
-    `numpy`) are no reads. `int(...)` or `bool(...)` of a buffer that an object keeps is a poll,
-    whose answer may be old, and is left alone; so is what calls itself asynchronous.
+    truth test, a comparison, `torch.cat` of a list that copies were appended to, `.numpy()` that
+    is assigned to a part of an array) that no `synchronize`, `query` or other wait precedes, and
+    an object that is created from such a copy in a function that neither records an event nor
+    waits. Views (`[...]`, `unbind`, `numpy`) are no reads. `int(...)` or `bool(...)` of a buffer
+    that an object keeps is a poll, whose answer may be old, and is left alone; so is what calls
+    itself asynchronous.
 
     ## Why is this bad
     The copy is only enqueued when the call returns. The host sees what the memory held before:
@@ -426,6 +386,7 @@ def _is_held(node: CSTNode, streams: Streams) -> bool:
 
 def _outwards(node: CSTNode, streams: Streams) -> tuple[Use | None, set[str]]:
     """Follows a tensor outwards, through views and displays, to what reads it or holds it."""
+    is_array = False
     while True:
         inner, node = node, streams.parents.get(node, streams.function.node)
         if isinstance(node, cst.Attribute):
@@ -437,6 +398,7 @@ def _outwards(node: CSTNode, streams: Streams) -> tuple[Use | None, set[str]]:
                 return Use(call, f"`{word}()`"), set()
             if word not in VIEWS and word not in ("unbind", "split", "chunk"):
                 return None, set()
+            is_array |= word == "numpy"
             node = call
         elif isinstance(node, cst.Arg):
             call = streams.parents[node]
@@ -455,9 +417,24 @@ def _outwards(node: CSTNode, streams: Streams) -> tuple[Use | None, set[str]]:
             return Use(inner, "this expression" if is_sum else "this test"), set()
         elif isinstance(node, (cst.Assign, cst.AnnAssign)) and inner is node.value:
             targets = node.targets if isinstance(node, cst.Assign) else [node]
+            if is_array and any(_is_region(one.target) for one in targets):
+                return Use(inner, "this assignment"), set()
             return None, {squeezed(streams.part.code(one.target)) for one in targets}
         elif type(node).__name__ not in _DISPLAYS or inner is getattr(node, "slice", None):
             return None, set()
+
+
+def _is_region(target: CSTNode) -> bool:
+    """Tells whether a target is a part of an array, which takes the values and keeps no name."""
+    if not isinstance(target, cst.Subscript):
+        return False
+    given = [one.slice for one in target.slice]
+    values = [one.value for one in given if isinstance(one, cst.Index)]
+    return len(values) < len(given) or any(
+        isinstance(one, cst.Ellipsis)
+        or (isinstance(one, cst.Call) and last_name(one.func) in ("ix_", "slice", "tuple"))
+        for one in values
+    )
 
 
 def _computes(call: cst.Call, streams: Streams) -> bool:

@@ -133,11 +133,13 @@ def first_sight(tree: Fresh, commit: str, rules: str) -> Record:
     )
 
 
-def lint(folder: Path) -> tuple[int, list[Found]]:
-    """Returns the exit status and the findings of the default rules on a folder."""
+def lint(folder: Path, *options: str) -> tuple[int, list[Found]]:
+    """Returns the exit status and the findings on a folder, of the default rules if no option
+    selects others.
+    """
     root = str(Path(__file__).resolve().parent.parent)
     command = [sys.executable, "-I", "-c", f"{START}sys.exit(main())", root]
-    command += ["lint", ".", "--format", "json", "--no-cache"]
+    command += ["lint", ".", "--format", "json", "--no-cache", *options]
     done = subprocess.run(
         command, cwd=folder, capture_output=True, text=True, check=False, timeout=LONGEST
     )
@@ -262,7 +264,7 @@ def _folder(record: Record, place: Place) -> Path:
     for tree in trees.load(place.trees).fresh:
         if tree.name == record.tree:
             return trees.source(tree)
-    return cache_folder() / record.tree
+    return cache_folder() / record.kind
 
 
 def _git(root: Path, *words: str) -> str:

@@ -1,14 +1,15 @@
 """`python -m tests.historic`: recall on historic faults, in real files before and after the fix.
 
-`tests/data/historic.toml` lists the faults, with the rule by which they were chosen. `fetch` copies
-their files, as they were before and after, from clones in the cache (`tests/clones.py`) into the
-cache; none of them is in this repository. `measure` lints both forms with the default rules.
+`tests/data/historic.toml` and `historic2.toml` list two sets of faults, each with the rule by which
+they were chosen; the second is meant where none is named. `fetch` copies their files, as they were
+before and after, from clones in the cache (`tests/clones.py`) into the cache; none of them is in
+this repository. `measure` lints both forms with the default rules, or with all of them.
 
 A fault is *seen* if a finding of the files before is gone after the fix: nothing but the fix lies
 between. Whether that finding is about the fault is for two readers to say. A fixed form is
 *flagged* if it has a finding in a function that the fix touched, or one that was not there before.
-The first measurement is recorded and read as fresh trees are (`tests/corpus_first_sight.py`, the
-tree `historic`); later ones are printed only.
+The first measurement is recorded and read as fresh trees are (`tests/corpus_first_sight.py`, a tree
+named after the set, with `-all` for all rules); later ones are printed only.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ from tests.sight_records import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-DATA = Path(__file__).parent / "data" / "historic.toml"
-NAME = "historic"
+DATA = Path(__file__).parent / "data"
+SETS = ("historic", "historic2")
+NAME = "historic"  # the folder in the cache
 FORMS = ("before", "after")
 #: The least share of visible faults to be seen, and the most fixed forms to be flagged.
 LEAST_SEEN, MOST_FLAGGED = 0.60, 0.05
@@ -85,8 +87,9 @@ class Outcome(NamedTuple):
     flags: tuple[Found, ...]
 
 
-def faults(path: Path = DATA) -> list[Fault]:
-    """Returns the faults of the list."""
+def faults(name: str) -> list[Fault]:
+    """Returns the faults of a set."""
+    path = DATA / f"{name}.toml"
     return list(convert(read_toml(path), _List, str(path)).fault)
 
 
@@ -111,7 +114,7 @@ def fetch(fault: Fault) -> None:
                 target.write_bytes(content)
 
 
-def measured(fault: Fault) -> Outcome:
+def measured(fault: Fault, *options: str) -> Outcome:
     """Lints a fault before and after its fix.
 
     Raises:
@@ -124,7 +127,7 @@ def measured(fault: Fault) -> Outcome:
                 f"{fault.thread}: its files are not in {fault.folder / form}: `python -m "
                 "tests.historic fetch` copies them from clones in the cache"
             )
-        _, found[form] = lint(fault.folder / form)
+        _, found[form] = lint(fault.folder / form, *options)
     before, after = ([one for one in found[form] if not one.is_diagnostic] for form in FORMS)
     folders = [fault.folder / form for form in FORMS]
     touched = set(_touched(fault))
@@ -158,8 +161,11 @@ def main(arguments: Sequence[str] | None = None, place: Place | None = None) -> 
     """Runs a command; 1 if the figures are not good enough, 2 if it is refused."""
     parser = argparse.ArgumentParser(prog="python -m tests.historic")
     parser.add_argument("command", choices=("fetch", "measure", "table"))
+    parser.add_argument("set", nargs="?", choices=SETS, default=SETS[-1])
+    parser.add_argument("--all-rules", action="store_true", help="not only the default rules")
     asked = parser.parse_args(arguments)
-    listed = faults()
+    listed = faults(asked.set)
+    known = record_path((place or Place()).records, asked.set + ("-all" if asked.all_rules else ""))
     try:
         if asked.command == "fetch":
             for fault in listed:
@@ -167,24 +173,24 @@ def main(arguments: Sequence[str] | None = None, place: Place | None = None) -> 
             print(f"{len(listed)} faults, files in {cache_folder() / NAME}")
             return 0
         if asked.command == "measure":
-            return measure(listed, place or Place())
-        return table(listed, load_record(record_path((place or Place()).records, NAME)), place)
+            options = ("--select", "ALL") if asked.all_rules else ()
+            return measure(listed, place or Place(), known, options)
+        return table(listed, load_record(known), place)
     except (CorpusError, RecordError) as err:
         print(err, file=sys.stderr)
         return 2
 
 
-def measure(listed: Sequence[Fault], place: Place) -> int:
+def measure(listed: Sequence[Fault], place: Place, known: Path, options: Sequence[str]) -> int:
     """Lints all faults, prints what is seen, and records the first measurement."""
-    known = record_path(place.records, NAME)
     commit, rules = ("", "") if known.exists() else linter(place.root)
-    outcomes = [measured(fault) for fault in listed]
+    outcomes = [measured(fault, *options) for fault in listed]
     for line in told(outcomes):
         print(line)
     if known.exists():
         print(f"not recorded: the first measurement stands in {known.name} (`table` prints it)")
     else:
-        path = write_record(place.records, recorded(outcomes, commit, rules))
+        path = write_record(place.records, recorded(known.stem, outcomes, commit, rules))
         print(f"recorded in {path.name}: commit it before anybody reads it")
     return _verdict(
         [bool(one.gone) for one in outcomes], [bool(one.flags) for one in outcomes], listed
@@ -205,7 +211,7 @@ def told(outcomes: Sequence[Outcome]) -> Iterator[str]:
     )
 
 
-def recorded(outcomes: Sequence[Outcome], commit: str, rules: str) -> Record:
+def recorded(tree: str, outcomes: Sequence[Outcome], commit: str, rules: str) -> Record:
     """Returns the record of a measurement; paths begin with the thread and the form."""
     found: list[Found] = []
     for fault, *sides in outcomes:
@@ -217,7 +223,7 @@ def recorded(outcomes: Sequence[Outcome], commit: str, rules: str) -> Record:
     folders = [one.fault.folder for one in outcomes]
     files = [path for folder in folders for path in folder.rglob("*.py")]
     return Record(
-        tree=NAME,
+        tree=tree,
         version=f"{len(outcomes)} faults",
         kind="historic",
         related="",

@@ -12,9 +12,9 @@ import pytest
 from tests import historic, trees
 from tests.corpus import CorpusError
 from tests.corpus_first_sight import Place, lint
-from tests.historic import DATA, Fault, faults, fetch, main, measured, touched_lines
+from tests.historic import SETS, Fault, faults, fetch, main, measured, touched_lines
 from tests.museum import entries
-from tests.sight_records import Found, load_record, record_path
+from tests.sight_records import Found, load_record, record_path, records
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -33,12 +33,14 @@ def git(root: Path, *words: str) -> str:
     return done.stdout.strip()
 
 
-def events(folder: Path) -> tuple[int, list[Found]]:
-    """A linter that reports each line with an event of CUDA, in code that asks for its device."""
+def events(folder: Path, *options: str) -> tuple[int, list[Found]]:
+    """A linter that reports each line with an event of CUDA, in code that asks for its device, and
+    in all code if all rules are on.
+    """
     lines = [
         (path, number)
         for path in sorted(folder.rglob("*.py"))
-        if "get_device_module" in path.read_text()
+        if "get_device_module" in path.read_text() or options == ("--select", "ALL")
         for number, line in enumerate(path.read_text().splitlines(), 1)
         if "torch.cuda.Event" in line
     ]
@@ -195,13 +197,13 @@ def place(clone, tmp_path, monkeypatch) -> Place:
         fault(clone, RIGHT, RIGHT + "y = 1\n", 2),
         fault(clone, RIGHT, RIGHT + "z = 1\n", 3, visible=False),
     ]
-    monkeypatch.setattr(historic, "faults", lambda: listed)
+    monkeypatch.setattr(historic, "faults", lambda name: listed)
     assert main(["fetch"]) == 0
     return Place(root, root / "sight", root / "trees.toml")
 
 
 def test_the_first_measurement_is_recorded(place, capsys):
-    assert main(["measure"], place) == 1
+    assert main(["measure", "historic"], place) == 1
     out = capsys.readouterr().out
     assert "visible: 1 of 2 seen" in out
     assert "fixed forms flagged: 0 of 3" in out
@@ -209,10 +211,24 @@ def test_the_first_measurement_is_recorded(place, capsys):
     assert found.path == "someone+engine-1/before/engine.py"
 
 
+def test_all_rules_have_a_record_of_their_own(place, clone, monkeypatch, capsys):
+    bare = "import torch\n"
+    listed = [fault(clone, bare + BESIDE, bare, 4)]
+    monkeypatch.setattr(historic, "faults", lambda name: listed)
+    main(["fetch"])
+    main(["measure"], place)
+    assert "visible: 0 of 1 seen" in capsys.readouterr().out
+    main(["measure", "--all-rules"], place)
+    assert "visible: 1 of 1 seen" in capsys.readouterr().out
+    kept = records(place.records)
+    found = {one.tree: len(one.found) for one in kept}
+    assert found == {"historic2": 0, "historic2-all": 1}
+
+
 def test_a_later_measurement_leaves_the_first_as_it_is(place, capsys):
-    main(["measure"], place)
+    main(["measure", "historic"], place)
     kept = record_path(place.records, "historic").read_bytes()
-    main(["measure"], place)
+    main(["measure", "historic"], place)
     assert record_path(place.records, "historic").read_bytes() == kept
     assert "not recorded: the first measurement stands" in capsys.readouterr().out
 
@@ -220,40 +236,50 @@ def test_a_later_measurement_leaves_the_first_as_it_is(place, capsys):
 def test_a_fault_counts_as_seen_where_two_readers_say_that_the_finding_is_about_it(place, capsys):
     from tests.corpus_first_sight import main as sight
 
-    main(["measure"], place)
+    main(["measure", "historic"], place)
     git(place.root, "add", ".")
     git(place.root, "commit", "-qm", "first measurement")
     for reader, by in (("first", "ann"), ("second", "bob")):
         capsys.readouterr()
-        main(["table"], place)
+        main(["table", "historic"], place)
         assert "visible: 0 of 2 seen" in capsys.readouterr().out
         command = ["verdict", "historic", "1", reader, "right", "names the event", "--by", by]
         assert sight(command, place) == 0
-    main(["table"], place)
+    main(["table", "historic"], place)
     assert "visible: 1 of 2 seen" in capsys.readouterr().out
 
 
-def test_the_list_has_enough_faults_that_source_shows():
-    listed = faults()
+@pytest.mark.parametrize(("name", "most"), [("historic", 12), ("historic2", 10)])
+def test_the_list_has_enough_faults_that_source_shows(name, most):
+    listed = faults(name)
     assert len(listed) >= 36
     assert sum(one.visible for one in listed) >= 30
-    assert max(Counter(one.thread.partition("#")[0] for one in listed).values()) <= 12
+    assert max(Counter(one.thread.partition("#")[0] for one in listed).values()) <= most
 
 
 def test_no_fault_is_listed_twice_or_known_to_the_museum():
-    threads = [one.thread for one in faults()]
+    threads = [one.thread for name in SETS for one in faults(name)]
     assert len(set(threads)) == len(threads)
     assert not set(threads) & set(entries())
 
 
-def test_a_fault_has_whole_commits_and_python_files():
-    for one in faults():
+@pytest.mark.parametrize("name", SETS)
+def test_a_fault_has_whole_commits_and_python_files(name):
+    for one in faults(name):
         assert re.fullmatch("[0-9a-f]{40}", one.before), one.thread
         assert re.fullmatch("[0-9a-f]{40}", one.after), one.thread
         assert 0 < len(one.paths) <= 6, one.thread
         assert all(path.endswith(".py") for path in one.paths), one.thread
 
 
+def projects(name: str) -> set[str]:
+    return {trees.project(one.thread.partition("#")[0]) for one in faults(name)}
+
+
 def test_no_fault_is_of_a_project_that_is_still_fresh():
-    fresh = {tree.project for tree in trees.load().fresh}
-    assert not {trees.project(one.thread.partition("#")[0]) for one in faults(DATA)} & fresh
+    folder = Place().records
+    unread = {
+        one.project for one in trees.load().fresh if not record_path(folder, one.name).exists()
+    }
+    assert not projects("historic2") & unread
+    assert not projects("historic") & {one.project for one in trees.load().fresh}

@@ -392,6 +392,57 @@ WRONG = {
             return RunnerOutput(pooled=pooled)
         """,
     ),
+    "an array that takes the values of a copy": (
+        "FM404",
+        """
+        import numpy as np
+
+        def write(self, values, rows):
+            self.rows[np.ix_(rows, rows)] = values.to("cpu", non_blocking=True).numpy()
+        """,
+    ),
+    "a part of an array that does": (
+        "FM404",
+        """
+        def write(self, values):
+            host = values.to("cpu", non_blocking=True)
+            self.rows[:4] = host.numpy()
+        """,
+    ),
+    "a stream that waits for itself after its work": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, rows):
+            self.side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.side):
+                self.out.copy_(rows)
+                torch.cuda.current_stream().wait_stream(self.side)
+        """,
+    ),
+    "waits of another stream before and after a body": (
+        "FM401",
+        """
+        def show(self, rows):
+            device_module.synchronize()
+            self.shown.stream.wait_stream(device_module.current_stream())
+            with device_module.stream(self.side):
+                self.shown.copy_(rows, non_blocking=True)
+            self.shown.stream.synchronize()
+        """,
+    ),
+    "a write after the record that follows another": (
+        "FM402",
+        """
+        class Runner:
+            def publish(self, n, counts):
+                self.lens_cpu[:n].copy_(self.lens[:n], non_blocking=True)
+                self.positions[:n] = counts
+                self.ready_event.record()
+                self.positions[:n] += counts
+        """,
+    ),
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
@@ -1127,6 +1178,93 @@ RIGHT = {
 
         def launch(kernel, out, stream=None):
             kernel[(8,)](out, stream or torch.cuda.current_stream())
+        """,
+    ),
+    "a container that keeps an array": (
+        "FM404",
+        """
+        def keep(self, values, name):
+            self.by_name[name, 0] = values.to("cpu", non_blocking=True).numpy()
+            self.mirror[2:4] = values.to("cpu", non_blocking=True)
+        """,
+    ),
+    "a wait in a body that was there before it": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, rows):
+            self.side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.side):
+                self.side.wait_stream(torch.cuda.current_stream())
+                self.out.copy_(rows)
+                torch.cuda.current_stream().wait_stream(self.side)
+            torch.cuda.current_stream().wait_stream(self.side)
+        """,
+    ),
+    "a stream that may be the other one by another name": (
+        "FM401",
+        """
+        class Shown:
+            def __init__(self, shown):
+                self.side = shown.stream
+
+            def show(self, rows):
+                self.shown.stream.wait_stream(device_module.current_stream())
+                with device_module.stream(self.side):
+                    self.shown.copy_(rows, non_blocking=True)
+                self.shown.stream.synchronize()
+        """,
+    ),
+    "an event for the copy to the host right before it": (
+        "FM402",
+        """
+        class Runner:
+            def prepare(self, n, counts):
+                self.positions[:n] = counts
+                self.lens_cpu[:n].copy_(self.lens[:n], non_blocking=True)
+                self.copied_event.record()
+                self.positions[:n] += counts
+        """,
+    ),
+    "a context manager whose name does not say its stream": (
+        "FM401",
+        """
+        import torch
+
+        def forward(moe, rows, overlap):
+            if overlap:
+                current_stream = torch.cuda.current_stream()
+                moe.alt_stream.wait_stream(current_stream)
+                stream_context = torch.cuda.stream(moe.alt_stream)
+            else:
+                stream_context = nullcontext()
+            with stream_context:
+                rows = moe.run(rows)
+            if overlap:
+                current_stream.wait_stream(moe.alt_stream)
+            return rows
+        """,
+    ),
+    "a wait of the host in the body, and what captures a graph there": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, rows):
+            with torch.cuda.stream(self.side):
+                self.side.wait_stream(self.main)
+                self.out.copy_(rows)
+                self.side.synchronize()
+                torch.cuda.current_stream().wait_stream(self.side)
+
+        def capture(self, region, rows):
+            side = torch.cuda.Stream()
+            side.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(side):
+                graphed = torch.cuda.make_graphed_callables(region, (rows.clone(),))
+                torch.cuda.current_stream().wait_stream(side)
+            return graphed
         """,
     ),
 }

@@ -49,6 +49,7 @@ MADE = {"changelog.md", "rules/index.md", "checks/index.md"} | {
 ELSEWHERE = {
     "--fault": "python -m fixtures.engine",
     "--faults": "python -m fixtures.engine",
+    "--all-rules": "python -m tests.historic",
     "--check": "python -m fixtures.engine",
     "--cpu-builds": "python -m tests.matrix",
     "--page": "python -m tests.museum",

@@ -6,9 +6,10 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.expressions import is_name, last_name, receiver
 from fmcheck.lint.model.handovers import changes_stream, helper_waits, may_be_for
-from fmcheck.lint.model.stream_kinds import is_side
-from fmcheck.lint.model.streams import CURRENT, HOST, is_non_blocking
+from fmcheck.lint.model.stream_kinds import attribute_values, is_side
+from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, is_non_blocking
 from fmcheck.lint.model.tensor_use import READS, launches
+from fmcheck.lint.model.vocabulary import looks_like_context
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
@@ -71,12 +72,12 @@ def another_waits(streams: Streams) -> Iterator[tuple[Context, Wait]]:
     """Yields bodies whose stream waits for nothing, with the wait of another one there."""
     function = streams.function
     for context in streams.contexts:
-        if not is_side(context.item, function) or last_name(context.item) == "":
+        if last_name(context.item) == "":
             continue
         waits = [wait for wait in streams.waits if wait.order < context.end]
-        if any(streams.orders(one, context.stream, CURRENT) for one in waits):
-            continue
-        before = _neighbour(context.node, -1, streams)
+        ordering = [one for one in waits if streams.orders(one, context.stream, CURRENT)]
+        before, after = (_neighbour(context.node, step, streams) for step in (-1, 1))
+        awaited = [one.on for one in streams.waits if after is not None and one.node in walk(after)]
         for wait in waits:
             func = wait.node.func
             if last_name(func) != "wait_stream" or not isinstance(func, cst.Attribute):
@@ -84,14 +85,56 @@ def another_waits(streams: Streams) -> Iterator[tuple[Context, Wait]]:
             is_near = context.holds(wait.order) or (
                 before is not None and wait.node in walk(before)
             )
-            waiter = func.value
+            # One that is awaited right after the body, too, was plainly meant to be the body's.
+            # The name of a context manager does not say which stream that enters.
+            is_named = looks_like_context(last_name(context.item))
+            is_meant = wait.waiter in awaited and not is_named
+            is_meant = is_meant and not any(
+                isinstance(one, cst.Attribute)
+                and any(
+                    not isinstance(value, cst.Call)  # perhaps the other one, by another name
+                    for value, _ in attribute_values(one.attr.value, function)
+                )
+                for one in (context.item, func.value)
+            )
             if (
                 is_near
                 and wait.waiter != context.stream
                 and wait.on == CURRENT
-                and is_side(waiter, function)
+                and not any(one.order > wait.order or not is_meant for one in ordering)
+                and (
+                    is_meant or (is_side(context.item, function) and is_side(func.value, function))
+                )
                 and not any(one.stream == wait.waiter for one in streams.contexts)
             ):
+                yield context, wait
+
+
+def waits_for_itself(streams: Streams) -> Iterator[tuple[Context, Wait]]:
+    """Yields bodies with a wait that their stream has for itself, and no other in its place.
+
+    In the body `current_stream()` is the stream of the body, so that such a wait orders nothing.
+    """
+    for context in streams.contexts:
+        for wait in streams.waits:
+            func = wait.node.func
+            if (
+                not context.holds(wait.order)
+                or not wait.waiter == wait.on == context.stream
+                or not isinstance(func, cst.Attribute)
+                or func.attr.value != "wait_stream"
+            ):
+                continue
+            if isinstance(func.value, cst.Call):  # the stream around the body was meant to wait
+                is_ordered = any(
+                    may_be_for(one, context.stream, streams)
+                    for one in streams.waits
+                    if one.order > (context.order if one.waiter in (HOST, ANYTHING) else wait.order)
+                )
+            else:
+                before = streams.waits_of(context.stream, CURRENT)
+                is_ordered = any(one.order < context.end for one in before)
+            if not is_ordered:
                 yield context, wait
 
 

@@ -35,7 +35,8 @@ ENTERS = re.compile(r"^(StreamContext|(\w+_)?stream(_(switch|context|ctx|guard))
 #: Names of functions that order work for their caller, or wait for it.
 ORDERING = re.compile(
     r"^(?!_?(is|has|should|needs|use|can)_)"
-    r"(.*_)?((sync|synchronize|wait|fence|barrier)(_|$)|join_|(?<=_)join$)",
+    r"((.*_)?((sync|synchronize|wait|fence|barrier)(_|$)|join_|(?<=_)join$)"
+    r"|make_graphed_callables$)",  # which waits for the device around what it captures
     re.IGNORECASE,
 )
 #: Methods that wait for the stream or event that they name.
