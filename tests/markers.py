@@ -37,7 +37,17 @@ FILES = {
         *("engine/lint", "fix", "flow", "formats", "fuzz", "html", "identity", "init", "judged"),
         *("ledger", "lint_cli", "lint_files", "lint_meaning", "lint_output", "lint_suppressions"),
         *("markers", "museum", "neighbours", "pool", "printable", "prove_operators", "readme"),
-        *("registry", "relay_rules", "report", "rooms", "rules", "schemas", "since", "slices"),
+        *(
+            "qualnames",
+            "registry",
+            "relay_rules",
+            "report",
+            "rooms",
+            "rules",
+            "schemas",
+            "since",
+            "slices",
+        ),
         *("stream_rules", "supported", "suppressions", "tail", "words", "workflows"),
     ),
     "torch": (

@@ -1,9 +1,15 @@
-"""Naming: what the engine calls an object, by the attribute that holds it."""
+"""Naming: what the engine calls an object, by the attribute that holds it, and its functions.
+
+A function's qualified name, `Class.method`, is known to Python from 3.11 on. 3.10 knows the plain
+name alone, and the rest is read off the source: reports and contracts say the same on each.
+"""
 
 from __future__ import annotations
 
+import ast
 import functools
 import gc
+import linecache
 import re
 import sys
 from contextlib import suppress
@@ -11,11 +17,19 @@ from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator
-    from types import FrameType
+    from collections.abc import Iterable, Iterator, Mapping
+    from types import CodeType, FrameType
 
 # What torch's own context managers call any stream.
 _PASSING = frozenset({"stream", "prev_stream"})
+#: Nodes that are compiled to code of their own, though nobody named it.
+_UNNAMED = {
+    ast.Lambda: "<lambda>",
+    ast.ListComp: "<listcomp>",
+    ast.SetComp: "<setcomp>",
+    ast.DictComp: "<dictcomp>",
+    ast.GeneratorExp: "<genexpr>",
+}
 
 
 def holder_of(held: Any) -> str:
@@ -160,3 +174,45 @@ def _slots_of_holder(class_: type) -> tuple[str, ...]:
 def forget_classes() -> None:
     """Forgets what is known of classes: one that a test made is not to live on here."""
     _slots.clear()
+
+
+def qualified_name(code: CodeType) -> str:
+    """Returns a function's qualified name, its plain name where its source cannot be had."""
+    known: str | None = getattr(code, "co_qualname", None)
+    return name_in_source(code) if known is None else known
+
+
+def name_in_source(code: CodeType) -> str:
+    """Returns the qualified name that the source gives to a function, else its plain name."""
+    return _names_of(code.co_filename).get((code.co_firstlineno, code.co_name), code.co_name)
+
+
+@functools.cache
+def _names_of(path: str) -> Mapping[tuple[int, str], str]:
+    """Returns the qualified names of a file, by the line that each begins on and its plain name."""
+    try:
+        tree = ast.parse("".join(linecache.getlines(path)))
+    except (SyntaxError, ValueError, RecursionError, MemoryError):
+        return {}
+    return dict(_names_in(tree))
+
+
+def _names_in(tree: ast.AST) -> Iterator[tuple[tuple[int, str], str]]:
+    left: list[tuple[ast.AST, str]] = [(tree, "")]
+    while left:
+        node, prefix = left.pop()
+        within: list[ast.AST] = []  # decorators, bases and defaults are not
+        inner = prefix
+        if isinstance(node, (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)):
+            line = min([node.lineno, *(one.lineno for one in node.decorator_list)])
+            yield (line, node.name), prefix + node.name
+            inner = prefix + node.name + ("." if isinstance(node, ast.ClassDef) else ".<locals>.")
+            within = [*node.body]
+        elif (name := _UNNAMED.get(type(node))) is not None:
+            assert isinstance(node, ast.expr)
+            yield (node.lineno, name), prefix + name
+            inner = f"{prefix}{name}.<locals>."
+            within = [node.body] if isinstance(node, ast.Lambda) else [*ast.iter_child_nodes(node)]
+        left += [
+            (child, inner if child in within else prefix) for child in ast.iter_child_nodes(node)
+        ]

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Site
+from fmcheck.runtime.core.naming import qualified_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -185,8 +186,7 @@ def _line(frame: FrameType | None) -> int:
 
 def _site(frame: FrameType) -> Site:
     code = frame.f_code
-    function = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
-    return Site(code.co_filename, frame.f_lineno, function)
+    return Site(code.co_filename, frame.f_lineno, qualified_name(code))
 
 
 def _is_outside(filename: str) -> bool:

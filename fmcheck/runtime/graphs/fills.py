@@ -17,6 +17,7 @@ from fmcheck.errors import nearest
 from fmcheck.finding import CHECKS, Access, Site, Violation
 from fmcheck.runtime.core import patches, paths
 from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.core.naming import qualified_name
 from fmcheck.runtime.core.patches import functions_of
 from fmcheck.runtime.graphs.captures import Captures
 from fmcheck.runtime.graphs.demands import Demands
@@ -335,5 +336,4 @@ def _definition(method: Callable[..., Any]) -> Site:
     code: Any = getattr(inspect.unwrap(method), "__code__", None)
     if code is None:
         return Site("<unknown>", 0, getattr(method, "__qualname__", "<unknown>"))
-    function = getattr(code, "co_qualname", code.co_name)  # from Python 3.11 on
-    return Site(code.co_filename, code.co_firstlineno, function)
+    return Site(code.co_filename, code.co_firstlineno, qualified_name(code))

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.finding import CHECKS, Access, Violation
 from fmcheck.runtime.core import patches
 from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.core.naming import qualified_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -75,7 +76,7 @@ class DeviceHold:
         if not (self.tally.kinds <= {kind}) and frame.f_code.co_varnames[:1] == ("self",):
             compare_module(frame.f_locals.get("self"), kind, asked, self.tally)
         if not _has_cuda() and self._is_agnostic(frame.f_code.co_filename):
-            function = getattr(frame.f_code, "co_qualname", frame.f_code.co_name)
+            function = qualified_name(frame.f_code)
             expected = "the module of the device that the engine runs on: there is no CUDA here"
             report(self.tally, function, "device module", (asked,), "cpu", expected)
 

@@ -19,6 +19,7 @@ from fmcheck.finding import CHECKS, Access, Violation
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.moment import current_stream
+from fmcheck.runtime.core.naming import qualified_name
 from fmcheck.runtime.core.patches import CallHold
 
 if TYPE_CHECKING:
@@ -364,7 +365,4 @@ def _is_inside(functions: tuple[str, ...]) -> bool:
 
 
 def _is_called(code: CodeType, name: str) -> bool:
-    qualname = getattr(code, "co_qualname", None)  # from Python 3.11 on
-    if qualname is None:
-        return code.co_name == name.rpartition(".")[2]
-    return bool(qualname == name)
+    return code.co_name == name.rpartition(".")[2] and qualified_name(code) == name
