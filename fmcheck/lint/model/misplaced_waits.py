@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def waits_for_another(streams: Streams) -> Iterator[tuple[Context, Wait, str]]:
     """Yields bodies that nothing waits for, with the wait right after them for another stream."""
-    function = streams.function
+    function, beside = streams.function, _neighbours(streams)
     for context in streams.contexts:
         if not is_side(context.item, function):
             continue
@@ -34,10 +34,8 @@ def waits_for_another(streams: Streams) -> Iterator[tuple[Context, Wait, str]]:
             one.stream == context.stream and one.order > context.order for one in streams.records
         ):
             continue
-        after = _neighbour(context.node, 1, streams)
-        for wait in streams.waits:
-            if after is None or wait.node not in walk(after):
-                continue
+        _, after = beside.get(context.node, (None, None))
+        for wait in _waits_in(after, streams):
             other = _awaited_stream(wait, streams)
             if (
                 other is not None
@@ -70,21 +68,19 @@ def _awaited_stream(wait: Wait, streams: Streams) -> str | None:
 
 def another_waits(streams: Streams) -> Iterator[tuple[Context, Wait]]:
     """Yields bodies whose stream waits for nothing, with the wait of another one there."""
-    function = streams.function
+    function, beside = streams.function, _neighbours(streams)
     for context in streams.contexts:
         if last_name(context.item) == "":
             continue
-        waits = [wait for wait in streams.waits if wait.order < context.end]
-        ordering = [one for one in waits if streams.orders(one, context.stream, CURRENT)]
-        before, after = (_neighbour(context.node, step, streams) for step in (-1, 1))
-        awaited = [one.on for one in streams.waits if after is not None and one.node in walk(after)]
-        for wait in waits:
+        before, after = beside.get(context.node, (None, None))
+        for wait in (*_waits_in(before, streams), *_waits_in(context.node, streams)):
             func = wait.node.func
             if last_name(func) != "wait_stream" or not isinstance(func, cst.Attribute):
                 continue
-            is_near = context.holds(wait.order) or (
-                before is not None and wait.node in walk(before)
-            )
+            if wait.waiter == context.stream or wait.on != CURRENT:
+                continue
+            ordering = streams.waits_of(context.stream, CURRENT)
+            awaited = [one.on for one in _waits_in(after, streams)]
             # One that is awaited right after the body, too, was plainly meant to be the body's.
             # The name of a context manager does not say which stream that enters.
             is_named = looks_like_context(last_name(context.item))
@@ -98,10 +94,10 @@ def another_waits(streams: Streams) -> Iterator[tuple[Context, Wait]]:
                 for one in (context.item, func.value)
             )
             if (
-                is_near
-                and wait.waiter != context.stream
-                and wait.on == CURRENT
-                and not any(one.order > wait.order or not is_meant for one in ordering)
+                not any(
+                    one.order < context.end and (one.order > wait.order or not is_meant)
+                    for one in ordering
+                )
                 and (
                     is_meant or (is_side(context.item, function) and is_side(func.value, function))
                 )
@@ -116,11 +112,10 @@ def waits_for_itself(streams: Streams) -> Iterator[tuple[Context, Wait]]:
     In the body `current_stream()` is the stream of the body, so that such a wait orders nothing.
     """
     for context in streams.contexts:
-        for wait in streams.waits:
+        for wait in _waits_in(context.node, streams):
             func = wait.node.func
             if (
-                not context.holds(wait.order)
-                or not wait.waiter == wait.on == context.stream
+                not wait.waiter == wait.on == context.stream
                 or not isinstance(func, cst.Attribute)
                 or func.attr.value != "wait_stream"
             ):
@@ -138,13 +133,21 @@ def waits_for_itself(streams: Streams) -> Iterator[tuple[Context, Wait]]:
                 yield context, wait
 
 
-def _neighbour(node: CSTNode, step: int, streams: Streams) -> CSTNode | None:
-    """Returns the statement right before (-1) or right after (1) another one."""
-    body = getattr(streams.parents.get(node), "body", None)
-    if not isinstance(body, (list, tuple)) or node not in body:
-        return None
-    at = body.index(node) + step
-    return body[at] if 0 <= at < len(body) else None
+def _waits_in(node: CSTNode | None, streams: Streams) -> Iterator[Wait]:
+    """Yields the waits that stand in a statement, in order."""
+    for inner in walk(node) if node is not None else ():
+        if inner in streams.wait_at:
+            yield streams.wait_at[inner]
+
+
+def _neighbours(streams: Streams) -> dict[CSTNode, tuple[CSTNode | None, CSTNode | None]]:
+    """Returns the statements right before and right after each body, None where there is none."""
+    found: dict[CSTNode, tuple[CSTNode | None, CSTNode | None]] = {}
+    for parent in {streams.parents.get(one.node): None for one in streams.contexts}:
+        body = getattr(parent, "body", None)
+        if isinstance(body, (list, tuple)):
+            found |= zip(body, zip([None, *body], [*body[1:], None], strict=False), strict=False)
+    return found
 
 
 def lost_streams(streams: Streams) -> Iterator[Context]:

@@ -148,6 +148,11 @@ class Streams:
         return self._ordering[waiter, on]
 
     @cached_property
+    def wait_at(self) -> Mapping[CSTNode, Wait]:
+        """The waits by their calls."""
+        return {one.node: one for one in self.waits}
+
+    @cached_property
     def launched(self) -> Mapping[str, tuple[cst.Assign, int]]:
         """The plain names that are bound once, to what is launched on the current stream."""
         found: dict[str, tuple[cst.Assign, int]] = {}
