@@ -36,13 +36,13 @@ def main() -> int:
     argv = sys.argv[1:]
     try:
         _prepare()
+        from fmcheck.import_path import leave_out_working_folder
+
+        leave_out_working_folder()
         if sys.version_info < (3, 10):  # noqa: UP036, asked of a checkout and not of pip
             from fmcheck.supported import check_python
 
             check_python()
-        from fmcheck.import_path import leave_out_working_folder
-
-        leave_out_working_folder()
         # Nothing else may be imported before this: a replay takes a tenth of those imports' time.
         from fmcheck.lint.run.replay import replay
 

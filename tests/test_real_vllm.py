@@ -138,13 +138,28 @@ def source_line(release: str, number: int) -> str:
     return (release_folder(release) / RUNNER).read_text().splitlines()[number - 1]
 
 
-@pytest.mark.parametrize(("release", "found"), [("0.23.0", ["FR401"]), ("0.24.0", [])])
-def test_a_store_that_does_not_wait_is_reported_in_the_last_release_that_has_it(
-    release: str, found: list[str]
+STORED = "test_a_block_is_stored_that_the_step_still_writes"
+BEGUN = "test_the_first_step_of_a_request_that_was_computed_elsewhere"
+
+
+@pytest.mark.parametrize(
+    ("file", "test", "release", "found"),
+    [
+        # vllm#45704: blocks were copied to the host while the step might still write them.
+        ("offload", STORED, "0.23.0", ["FR401"]),
+        ("offload", STORED, "0.24.0", []),
+        # vllm#31341: the same in the first offload of cache blocks to the host.
+        pytest.param("transfer", STORED, "0.13.0", ["FR401"], marks=pytest.mark.sweep),
+        pytest.param("transfer", STORED, "0.20.0", [], marks=pytest.mark.sweep),
+        # vllm#39833: a request that was computed elsewhere begins with the last owner's token.
+        pytest.param("until_0_19", BEGUN, "0.19.1", ["FR104"], marks=pytest.mark.sweep),
+        pytest.param("until_0_19", BEGUN, "0.20.0", [], marks=pytest.mark.sweep),
+    ],
+)
+def test_a_public_fault_is_reported_in_the_last_release_that_has_it(
+    file: str, test: str, release: str, found: list[str]
 ) -> None:
-    """vllm#45704: blocks were copied to the host while the step might still write them."""
-    test = "test_a_block_is_stored_that_the_step_still_writes"
-    done = drove(release, "offload")
+    done = drove(release, file)
     assert codes(done.failures.get(test, "")) == found
     assert (test in done.passed) is (not found), done.output
 
@@ -153,31 +168,7 @@ def test_a_load_that_does_not_wait_is_reported_in_the_newest_release() -> None:
     """vllm#47282, which is open: blocks are filled while the step may still read them."""
     done = drove(RELEASES[-1], "offload")
     assert codes(done.failures["test_a_block_is_loaded_that_the_step_still_reads"]) == ["FR401"]
-    assert "test_a_block_is_stored_that_the_step_still_writes" in done.passed
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize(("release", "found"), [("0.13.0", ["FR401"]), ("0.20.0", [])])
-def test_an_offload_that_does_not_wait_is_reported_in_the_last_release_that_has_it(
-    release: str, found: list[str]
-) -> None:
-    """vllm#31341: the same in the first offload of cache blocks to the host."""
-    test = "test_a_block_is_stored_that_the_step_still_writes"
-    done = drove(release, "transfer")
-    assert codes(done.failures.get(test, "")) == found
-    assert (test in done.passed) is (not found), done.output
-
-
-@pytest.mark.sweep
-@pytest.mark.parametrize(("release", "found"), [("0.19.1", ["FR104"]), ("0.20.0", [])])
-def test_a_row_with_the_last_owners_token_is_reported_in_the_last_release_that_has_it(
-    release: str, found: list[str]
-) -> None:
-    """vllm#39833: a request whose prompt was computed elsewhere begins with it."""
-    test = "test_the_first_step_of_a_request_that_was_computed_elsewhere"
-    done = drove(release, "until_0_19")
-    assert codes(done.failures.get(test, "")) == found
-    assert (test in done.passed) is (not found), done.output
+    assert STORED in done.passed
 
 
 @pytest.mark.sweep

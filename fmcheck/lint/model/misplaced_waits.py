@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 def waits_for_another(streams: Streams) -> Iterator[tuple[Context, Wait, str]]:
     """Yields bodies that nothing waits for, with the wait right after them for another stream."""
-    function, beside = streams.function, _neighbours(streams)
+    function = streams.function
     for context in streams.contexts:
         if not is_side(context.item, function):
             continue
@@ -34,7 +34,7 @@ def waits_for_another(streams: Streams) -> Iterator[tuple[Context, Wait, str]]:
             one.stream == context.stream and one.order > context.order for one in streams.records
         ):
             continue
-        _, after = beside.get(context.node, (None, None))
+        _, after = streams.beside.get(context.node, (None, None))
         for wait in _waits_in(after, streams):
             other = _awaited_stream(wait, streams)
             if (
@@ -68,42 +68,44 @@ def _awaited_stream(wait: Wait, streams: Streams) -> str | None:
 
 def another_waits(streams: Streams) -> Iterator[tuple[Context, Wait]]:
     """Yields bodies whose stream waits for nothing, with the wait of another one there."""
-    function, beside = streams.function, _neighbours(streams)
+    function = streams.function
     for context in streams.contexts:
         if last_name(context.item) == "":
             continue
-        before, after = beside.get(context.node, (None, None))
+        before, after = streams.beside.get(context.node, (None, None))
         for wait in (*_waits_in(before, streams), *_waits_in(context.node, streams)):
             func = wait.node.func
             if last_name(func) != "wait_stream" or not isinstance(func, cst.Attribute):
                 continue
             if wait.waiter == context.stream or wait.on != CURRENT:
                 continue
-            ordering = streams.waits_of(context.stream, CURRENT)
-            awaited = [one.on for one in _waits_in(after, streams)]
-            # One that is awaited right after the body, too, was plainly meant to be the body's.
-            # The name of a context manager does not say which stream that enters.
-            is_named = looks_like_context(last_name(context.item))
-            is_meant = wait.waiter in awaited and not is_named
-            is_meant = is_meant and not any(
-                isinstance(one, cst.Attribute)
-                and any(
-                    not isinstance(value, cst.Call)  # perhaps the other one, by another name
-                    for value, _ in attribute_values(one.attr.value, function)
-                )
-                for one in (context.item, func.value)
-            )
-            if (
-                not any(
-                    one.order < context.end and (one.order > wait.order or not is_meant)
-                    for one in ordering
-                )
-                and (
-                    is_meant or (is_side(context.item, function) and is_side(func.value, function))
-                )
-                and not any(one.stream == wait.waiter for one in streams.contexts)
+            if any(one.stream == wait.waiter for one in streams.contexts):
+                continue
+            is_meant = _is_meant(context, wait, after, streams)
+            if not is_meant and not (
+                is_side(context.item, function) and is_side(func.value, function)
+            ):
+                continue
+            if not any(
+                one.order < context.end and (one.order > wait.order or not is_meant)
+                for one in streams.waits_of(context.stream, CURRENT)
             ):
                 yield context, wait
+
+
+def _is_meant(context: Context, wait: Wait, after: CSTNode | None, streams: Streams) -> bool:
+    """Tells whether a wait was plainly to be the body's: its stream is awaited right after that."""
+    # The name of a context manager does not say which stream that enters.
+    if looks_like_context(last_name(context.item)):
+        return False
+    if all(one.on != wait.waiter for one in _waits_in(after, streams)):
+        return False
+    held = [one for one in (context.item, receiver(wait.node)) if isinstance(one, cst.Attribute)]
+    return all(
+        isinstance(value, cst.Call)  # another one is perhaps the other stream, by another name
+        for one in held
+        for value, _ in attribute_values(one.attr.value, streams.function)
+    )
 
 
 def waits_for_itself(streams: Streams) -> Iterator[tuple[Context, Wait]]:
@@ -138,16 +140,6 @@ def _waits_in(node: CSTNode | None, streams: Streams) -> Iterator[Wait]:
     for inner in walk(node) if node is not None else ():
         if inner in streams.wait_at:
             yield streams.wait_at[inner]
-
-
-def _neighbours(streams: Streams) -> dict[CSTNode, tuple[CSTNode | None, CSTNode | None]]:
-    """Returns the statements right before and right after each body, None where there is none."""
-    found: dict[CSTNode, tuple[CSTNode | None, CSTNode | None]] = {}
-    for parent in {streams.parents.get(one.node): None for one in streams.contexts}:
-        body = getattr(parent, "body", None)
-        if isinstance(body, (list, tuple)):
-            found |= zip(body, zip([None, *body], [*body[1:], None], strict=False), strict=False)
-    return found
 
 
 def lost_streams(streams: Streams) -> Iterator[Context]:

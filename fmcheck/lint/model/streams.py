@@ -153,6 +153,18 @@ class Streams:
         return {one.node: one for one in self.waits}
 
     @cached_property
+    def beside(self) -> Mapping[CSTNode, tuple[CSTNode | None, CSTNode | None]]:
+        """The statements right before and right after those that stand beside a body."""
+        found: dict[CSTNode, tuple[CSTNode | None, CSTNode | None]] = {}
+        for parent in {self.parents.get(one.node): None for one in self.contexts}:
+            body = getattr(parent, "body", None)
+            if isinstance(body, (list, tuple)):
+                found |= zip(
+                    body, zip([None, *body], [*body[1:], None], strict=False), strict=False
+                )
+        return found
+
+    @cached_property
     def launched(self) -> Mapping[str, tuple[cst.Assign, int]]:
         """The plain names that are bound once, to what is launched on the current stream."""
         found: dict[str, tuple[cst.Assign, int]] = {}

@@ -20,7 +20,7 @@ from fmcheck.lint.source.walking import children
 from fmcheck.lint.source.words import may_define, whole_words, words_around
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from fmcheck.contract import Contract, Opaque, OwnerFunctions
@@ -38,7 +38,7 @@ class Source:
     def __init__(self, paths: Sequence[Path]) -> None:
         self.paths = [os.path.abspath(path).replace(os.sep, "/") for path in paths]
         self._texts: dict[str, str] = {}
-        self._bound: dict[str, set[str]] = {}
+        self._bound: dict[str, dict[str, frozenset[str]]] = {}
 
     def text(self, path: str) -> str:
         """Returns the text of one of the paths."""
@@ -56,28 +56,26 @@ class Source:
             left -= {name for name in left if _stands(name, self.text(path))}
         return left
 
-    def bound(self, path: str) -> set[str]:
-        """Returns what a module binds: names, `Class.method`; `Class.*` of one with bases.
+    def bound(self, path: str) -> Mapping[str, frozenset[str]]:
+        """Returns what a module binds, functions with the names of their parameters.
 
-        "*" is anything: of a module that does not parse, or takes over all of another one.
+        That is names, `Class.method`, and `Class.*` of one with bases. "*" is anything: of a module
+        that does not parse, or takes over all of another one.
         """
         if path not in self._bound:
+            found = self._bound[path] = {}
             try:
-                self._bound[path] = {*_bound(cst.parse_module(self.text(path)).body, "")}
+                for name, parameters in _bound(cst.parse_module(self.text(path)).body, ""):
+                    found[name] = found.get(name, frozenset()) | parameters
             except cst.ParserSyntaxError:
-                self._bound[path] = {"*"}
+                found["*"] = frozenset()
         return self._bound[path]
 
-    def parameters(self, reference: str) -> set[str]:
+    def parameters(self, reference: str) -> frozenset[str]:
         """Returns the parameters of `module:name`, nothing where its definition is not seen."""
         module, _, name = reference.partition(":")
         path = self.module(module)
-        if path is None or name not in self.bound(path):
-            return set()
-        body = cst.parse_module(self.text(path)).body
-        each = [one.params for known, one in _functions(body, "") if known == name]
-        lists = [(*one.posonly_params, *one.params, *one.kwonly_params) for one in each]
-        return {one.name.value for listed in lists for one in listed}
+        return frozenset() if path is None else self.bound(path).get(name, frozenset())
 
     def defines(self, name: str) -> bool:
         """Tells whether a function or method of this name may be defined in any text."""
@@ -169,7 +167,7 @@ def _missing_functions(
         if path is None and module.partition(".")[0] == "torch":
             continue  # no name of the engine's
         if path is not None:
-            known = nearest(name, source.bound(path) - own, _SAME if is_met else _NEAR)
+            known = nearest(name, source.bound(path).keys() - own, _SAME if is_met else _NEAR)
             if known or not is_met:
                 yield key, f"there is no `{one}`{known}"
         elif not is_met:
@@ -193,39 +191,36 @@ def _defines(reference: str, source: Source) -> bool:
     return name in defined or "*" in defined or is_inherited
 
 
-def _functions(body: Iterable[cst.CSTNode], prefix: str) -> Iterator[tuple[str, cst.FunctionDef]]:
-    """Yields the functions that a module defines, methods with their class."""
-    for node in body:
-        if isinstance(node, cst.FunctionDef):
-            yield prefix + node.name.value, node
-        elif isinstance(node, cst.ClassDef):
-            yield from _functions(node.body.body, f"{prefix}{node.name.value}.")
-        elif not isinstance(node, cst.BaseSmallStatement):
-            yield from _functions(children(node), prefix)
-
-
-def _bound(body: Iterable[cst.CSTNode], prefix: str) -> Iterator[str]:
+def _bound(body: Iterable[cst.CSTNode], prefix: str) -> Iterator[tuple[str, frozenset[str]]]:
+    nothing: frozenset[str] = frozenset()
     for node in body:
         if isinstance(node, cst.FunctionDef):
             # A module's own `__getattr__` may give anything (PEP 562).
             name = prefix + node.name.value
-            yield "*" if name == "__getattr__" else name
+            yield "*" if name == "__getattr__" else name, _parameters(node)
         elif isinstance(node, cst.ClassDef):
-            yield prefix + node.name.value
+            yield prefix + node.name.value, nothing
             if node.bases:
-                yield f"{prefix}{node.name.value}.*"
+                yield f"{prefix}{node.name.value}.*", nothing
             yield from _bound(node.body.body, f"{prefix}{node.name.value}.")
         elif isinstance(node, (cst.Import, cst.ImportFrom)):
             if isinstance(node.names, cst.ImportStar):
-                yield prefix + "*"
+                yield prefix + "*", nothing
             else:
-                yield from (
-                    prefix + (one.evaluated_alias or one.evaluated_name) for one in node.names
-                )
+                for one in node.names:
+                    yield prefix + (one.evaluated_alias or one.evaluated_name), nothing
         elif isinstance(node, cst.Assign):
-            yield from (prefix + one.value for one in targets(node) if isinstance(one, cst.Name))
+            for target in targets(node):
+                if isinstance(target, cst.Name):
+                    yield prefix + target.value, nothing
         elif not isinstance(node, cst.BaseSmallStatement):
             yield from _bound(children(node), prefix)
+
+
+def _parameters(function: cst.FunctionDef) -> frozenset[str]:
+    held = function.params
+    listed = (*held.posonly_params, *held.params, *held.kwonly_params)
+    return frozenset(one.name.value for one in listed)
 
 
 def _stands(name: str, text: str) -> bool:

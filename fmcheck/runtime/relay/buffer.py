@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -146,7 +145,6 @@ class RelayBuffer:
     #: Whether its ledger lies beside it on its device.
     is_on_device = False
     streams: Streams | None = None
-    layout: Layout = PLAIN
     #: Whether it is the host that touches it now, in no stream's order.
     is_by_host = False
 
@@ -388,8 +386,7 @@ class RelayBuffer:
                 rows = np.setdiff1d(rows % len(self.ledger), retired)
             if scope.is_handing_out():  # whose rows these are is known at its end
                 whole = rows % len(self.ledger)
-                judge = functools.partial(self.judge_late, whole, moment) if how.picks else None
-                scope.note_write(scope.Written(self, whole, moment, judge))
+                scope.note_write(scope.Written(self, whole, moment, how.picks))
             elif self._has_owners and how.picks:
                 self._judge_owners(rows, moment)
             if self._guards_writes and not how.updates:

@@ -10,7 +10,7 @@ import contextlib
 import enum
 import functools
 import threading
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from fmcheck.runtime.core.containment import contained
 
@@ -33,13 +33,20 @@ class Scope(enum.Enum):
     TAKE = "at once, and those by a slice as well"
 
 
-class Written(NamedTuple):
-    """A write inside a function that hands rows out, and what judges whose they are by then."""
+class Judge(Protocol):
+    """A buffer."""
 
-    buffer: object
+    def judge_late(self, rows: npt.NDArray[Any], moment: int) -> None:
+        """Judges the owners of rows that a hand-out wrote, now that it has ended."""
+
+
+class Written(NamedTuple):
+    """A write to a buffer inside a function that hands rows out, and whether it `picks` rows."""
+
+    buffer: Judge
     rows: npt.NDArray[Any]
     moment: int
-    judge: Callable[[], None] | None
+    picks: bool
 
 
 class _Open(threading.local):
@@ -79,8 +86,8 @@ def handing_out() -> Iterator[None]:
             _open.handing[-1] += written
         else:
             for one in written:
-                if one.judge is not None:
-                    one.judge()
+                if one.picks:
+                    one.buffer.judge_late(one.rows, one.moment)
 
 
 def is_handing_out() -> bool:
@@ -93,7 +100,7 @@ def note_write(written: Written) -> None:
     _open.handing[-1].append(written)
 
 
-def written_to(buffer: object) -> list[Written]:
+def written_to(buffer: Judge) -> list[Written]:
     """Returns what the hand-outs that are under way have written to a buffer."""
     return [one for writes in _open.handing for one in writes if one.buffer is buffer]
 

@@ -49,11 +49,11 @@ def put_triton_in() -> None:
 
 def put_streams_in() -> None:
     """Lets `torch.cuda` make the streams and events of `torch.cpu`, which fmcheck follows."""
-    torch.cuda.Stream = lambda *_, **__: torch.cpu.Stream()  # type: ignore[assignment,misc]
-    torch.cuda.Event = lambda *_, **__: torch.cpu.Event()  # type: ignore[assignment,misc]
-    torch.Event = lambda *_, **__: torch.cpu.Event()  # type: ignore[assignment,misc]
+    torch.cuda.Stream = lambda *_, **__: torch.cpu.Stream()
+    torch.cuda.Event = lambda *_, **__: torch.cpu.Event()
+    torch.Event = lambda *_, **__: torch.cpu.Event()
     torch.cuda.current_stream = lambda *_: torch.cpu.current_stream()
-    torch.cuda.stream = lambda one: torch.cpu.stream(one)  # type: ignore[assignment]
+    torch.cuda.stream = lambda one: torch.cpu.stream(one)
 
 
 put_triton_in()
@@ -64,7 +64,7 @@ import vllm.utils.torch_utils as torch_utils  # noqa: E402
 
 torch_utils.PIN_MEMORY = False  # pinning asks for an accelerator; others import the name
 
-torch.Tensor.pin_memory = lambda self, *_: self  # type: ignore[assignment,method-assign]
+torch.Tensor.pin_memory = lambda self, *_: self
 _tensor = torch.tensor
 torch.tensor = lambda *data, pin_memory=False, **kind: _tensor(*data, **kind)
 
@@ -79,4 +79,4 @@ def _to_other_memory(self: torch.Tensor, *where: Any, **how: Any) -> torch.Tenso
     return _to(self, *where, **how)
 
 
-torch.Tensor.to = _to_other_memory  # type: ignore[assignment,method-assign]
+torch.Tensor.to = _to_other_memory
