@@ -78,8 +78,12 @@ def others(source: str) -> set[tuple[int, str]]:
 @cache
 def run(case: Case, form: str) -> Run:
     """Runs one form of a case, `bad` or `good`, under a watch of its own."""
-    path = case.folder / f"{form}_run.py"
-    watch = fmcheck.watch([case.folder / case.file.watch], mode="warn")
+    return run_file(case.folder / f"{form}_run.py", case.folder / case.file.watch)
+
+
+def run_file(path: Path, contract: Path) -> Run:
+    """Runs a program's function `run` under a watch of its own."""
+    watch = fmcheck.watch([contract], mode="warn")
     with _loaded(path) as module, warnings.catch_warnings():
         warnings.simplefilter("ignore", fmcheck.FmcheckWarning)
         with contextlib.redirect_stdout(io.StringIO()), watch:
