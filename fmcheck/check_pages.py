@@ -258,15 +258,22 @@ PAGES = {
         seen_in=("sgl-project/sglang#25879", "sgl-project/sglang#35748"),
     ),
     "FR402": CheckPage(
-        means="A tensor's memory was reused by another tensor while a side stream could still "
-        "access it.",
-        how="Memory that another stream used and that was freed without `record_stream`, a join or "
-        "an owner is checked against the clocks of the streams that used it.",
-        unseen="Memory that is managed outside of torch's allocator. On a CPU an engine may have "
-        "no reason to call `record_stream`: before the first such call the finding is an advisory, "
-        'which fails nothing unless `fail-on = ["FR402"]` asks for it.',
+        means="A tensor's memory could be reused while a stream still worked with it: it was freed, "
+        "and its stream allocated again, before another stream that used it was "
+        "done; or a stream began to use memory that another one had allocated, and did not wait "
+        "for that one, whose earlier work may still be using the same memory.",
+        how="At each allocation of a stream, memory that was freed on it since its last one is "
+        "checked against the clocks of the other streams that used it: `record_stream`, a join or "
+        "an owner make it safe, and so does a wait that comes before the allocation. Memory that a "
+        "factory left empty is checked when another stream first comes to it.",
+        unseen="Memory that is managed outside of torch's allocator, and which of the freed pieces "
+        "an allocation gets. On a CPU an engine may have no reason to call `record_stream`: before "
+        "the first such call the finding is an advisory, "
+        'which fails nothing unless `fail-on = ["FR402"]` asks for it. The second form is always '
+        "one, for memory may be new.",
         fix="Call `tensor.record_stream(stream)`, keep the tensor until the stream is done, or "
-        "join the streams before the tensor is freed.",
+        "join the streams before memory is allocated again. A stream that takes memory of another "
+        "one waits for it after the allocation.",
         seen_in=("sgl-project/sglang#17850", "InternLM/lmdeploy#4792"),
     ),
     "FR403": CheckPage(

@@ -28,16 +28,18 @@ _DEVICE = torch.device("cpu")
 
 
 def use_after_reuse(fenced: bool, host: Host) -> None:
-    """Frees what another stream still uses."""
+    """Frees what another stream still uses, and allocates again."""
     here, elsewhere = torch.cpu.Stream(), torch.cpu.Stream()
     with torch.cpu.stream(here):
         made = torch.ones(2, device=_DEVICE)
     elsewhere.wait_stream(here)
     with torch.cpu.stream(elsewhere):
         made.add(1)
+    del made
     if fenced:
         here.wait_stream(elsewhere)
-    del made
+    with torch.cpu.stream(here):
+        torch.ones(2, device=_DEVICE)
 
 
 def pinned_overwrite(fenced: bool, host: Host) -> None:

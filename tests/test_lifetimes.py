@@ -397,11 +397,19 @@ def use_elsewhere(engine: Engine) -> torch.Tensor:
     return made
 
 
+def allocate(stream: Any) -> None:
+    """Takes memory of a stream: what was freed on it may be what comes."""
+    with torch.cpu.stream(stream):
+        torch.zeros(1, device=DEVICE)
+
+
 def test_memory_that_another_stream_uses_is_freed_too_soon(watch: Watch) -> None:
     engine = Engine()
     engine.tokens.record_stream(engine.forward)
     made = use_elsewhere(engine)
     del made
+    assert found(watch) == []
+    allocate(engine.forward)
     (violation,) = found(watch)
     assert (violation.code, violation.access.verb) == ("FR402", "free")
     assert violation.buffer.endswith("in use_elsewhere")
@@ -415,6 +423,8 @@ def test_an_engine_that_never_lends_is_only_told(watch: Watch) -> None:
     engine = Engine()
     made = use_elsewhere(engine)
     del made
+    assert found(watch) == []
+    allocate(engine.forward)
     (violation,) = found(watch)
     assert watch.is_advice(violation)
     assert any("record_stream" in note for note in violation.notes)
@@ -434,6 +444,52 @@ def test_memory_that_is_lent_or_joined_may_be_freed(watch: Watch, name: str) -> 
     made = use_elsewhere(engine)
     SAFE[name](engine, made)
     del made
+    allocate(engine.forward)
+    assert found(watch) == []
+
+
+@pytest.mark.parametrize("name", ["a join", "a wait of the host"])
+def test_a_wait_between_the_end_of_memory_and_the_next_allocation_is_in_time(
+    watch: Watch, name: str
+) -> None:
+    engine = Engine()
+    engine.tokens.record_stream(engine.forward)
+    made = use_elsewhere(engine)
+    del made
+    SAFE[name](engine, engine.tokens)
+    allocate(engine.forward)
+    assert found(watch) == []
+
+
+def test_what_another_stream_allocates_is_no_memory_of_this_one(watch: Watch) -> None:
+    engine = Engine()
+    made = use_elsewhere(engine)
+    del made
+    allocate(engine.copy)
+    assert found(watch) == []
+    allocate(engine.forward)
+    assert codes(watch) == ["FR402"]
+
+
+def test_memory_that_is_freed_in_one_test_is_not_held_against_the_next(watch: Watch) -> None:
+    engine = Engine()
+    made = use_elsewhere(engine)
+    del made
+    watch.begin_test()
+    allocate(engine.forward)
+    assert found(watch) == []
+
+
+def test_the_host_runs_operators_on_its_own_memory_whatever_stream_is_current(
+    watch: Watch,
+) -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.copy):
+        lengths_cpu = torch.zeros(2, dtype=torch.int64)
+    with torch.cpu.stream(engine.forward):
+        lengths_cpu.add_(1)
+    del lengths_cpu
+    allocate(engine.copy)
     assert found(watch) == []
 
 
@@ -442,6 +498,7 @@ def test_an_owner_keeps_memory_until_it_is_done_with(watch: Watch) -> None:
     kept = [use_elsewhere(engine)]
     engine.copy.record_event().synchronize()
     kept.clear()
+    allocate(engine.forward)
     assert found(watch) == []
 
 
@@ -452,6 +509,7 @@ def test_a_view_keeps_memory_alive(watch: Watch) -> None:
     del made
     assert found(watch) == []
     del view
+    allocate(engine.forward)
     assert codes(watch) == ["FR402"]
 
 
@@ -460,6 +518,7 @@ def test_a_lend_to_one_stream_says_nothing_of_another(watch: Watch) -> None:
     made = use_elsewhere(engine)
     made.record_stream(engine.forward)
     del made
+    allocate(engine.forward)
     assert codes(watch) == ["FR402"]
 
 
@@ -473,6 +532,7 @@ def test_host_memory_that_a_kernel_reads_is_freed_too_soon(watch: Watch) -> None
     with torch.cpu.stream(engine.forward):
         rows.add(1)
     del rows
+    allocate(engine.copy)
     assert codes(watch) == ["FR402"]
 
 
@@ -481,8 +541,51 @@ def test_one_line_that_frees_many_is_one_report(watch: Watch) -> None:
     engine.tokens.record_stream(engine.forward)
     batch = [use_elsewhere(engine) for _ in range(3)]
     batch.clear()
+    allocate(engine.forward)
     (violation,) = found(watch)
     assert violation.count == 3
+
+
+def test_memory_that_another_stream_takes_before_it_waits_for_its_own_may_still_be_in_use(
+    watch: Watch,
+) -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        result = torch.empty(4, dtype=torch.int64, device=DEVICE)
+    with torch.cpu.stream(engine.copy):
+        torch.arange(4, out=result)
+    (violation,) = found(watch)
+    assert (violation.code, violation.access.verb) == ("FR402", "arange")
+    assert violation.last_read is not None
+    assert violation.last_read.verb == "allocation"
+    assert violation.missing.startswith("a wait of stream `copy` for stream `forward` after")
+    assert watch.is_advice(violation)
+
+
+@pytest.mark.parametrize("waits", ["a stream", "the host"])
+def test_memory_that_another_stream_takes_after_a_wait_is_its_own(watch: Watch, waits: str) -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        result = torch.empty(4, dtype=torch.int64, device=DEVICE)
+    if waits == "the host":
+        engine.forward.synchronize()
+    else:
+        engine.copy.wait_stream(engine.forward)
+    with torch.cpu.stream(engine.copy):
+        torch.arange(4, out=result)
+    assert found(watch) == []
+
+
+@pytest.mark.parametrize("device", [None, "cpu"])
+def test_memory_of_the_host_may_be_taken_by_any_stream(watch: Watch, device: str | None) -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        target = torch.empty(4, dtype=torch.int64, device=device)
+    engine.copy.wait_event(torch.cpu.Event())
+    with torch.cpu.stream(engine.copy):
+        source = torch.arange(4, device=DEVICE)
+        target.copy_(source, non_blocking=True)
+    assert found(watch) == []
 
 
 # --- FR405 ---

@@ -224,6 +224,33 @@ def test_a_context_entered_in_the_session_may_be_left_after_it() -> None:
     assert torch.cpu.current_stream() is torch.cpu._default_cpu_stream
 
 
+def test_what_a_stream_did_before_it_was_gone_is_not_taken_for_the_next_one_s(
+    fences: Fences,
+) -> None:
+    stream = torch.cpu.Stream()
+    number = lane_of(stream).number
+    epoch = fences.now(lane_of(stream))
+    del stream
+    following = torch.cpu.Stream()
+    assert lane_of(following).number != number
+    assert not fences.ordered(epoch, lane_of(following))
+
+
+def test_the_place_of_a_stream_that_was_waited_for_is_used_again(fences: Fences) -> None:
+    stream = torch.cpu.Stream()
+    number = lane_of(stream).number
+    fences.now(lane_of(stream))
+    stream.synchronize()
+    del stream
+    assert lane_of(torch.cpu.Stream()).number == number
+
+
+def test_streams_that_nobody_waits_for_take_a_bounded_number_of_places(fences: Fences) -> None:
+    for _ in range(200):
+        fences.now(lane_of(torch.cpu.Stream()))
+    assert len(fences.lanes) < 50
+
+
 def test_a_tensor_may_be_lent_to_a_stream(fences: Fences) -> None:
     told = []
     fences.listeners.append(lambda happened: told.append((happened.what, happened.about)))

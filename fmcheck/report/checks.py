@@ -26,7 +26,7 @@ MEANING = {
     "FR204": "A padded entry read the sink row, whose content was not what the contract requires.",
     "FR301": "Relay rows or values are on a different device than their buffer.",
     "FR401": "Two streams accessed the same row, and no fence orders them.",
-    "FR402": "A tensor was used on another stream after its memory had been freed.",
+    "FR402": "Memory may be reused while another stream still works with it.",
     "FR403": "The host wrote a pinned buffer while an asynchronous copy could still read it.",
     "FR404": "The host read the target of an asynchronous copy before the copy was done.",
     "FR405": "A wait used an older record of its event than the one it was meant for.",

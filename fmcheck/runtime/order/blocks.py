@@ -92,6 +92,15 @@ class Use:
 
 
 @dataclass(frozen=True, slots=True)
+class Freed:
+    """Memory that was freed at a moment, while another lane than its own might still use it."""
+
+    made: Use
+    use: Use
+    moment: int
+
+
+@dataclass(frozen=True, slots=True)
 class Copy:
     """An asynchronous copy that the host has not waited for: its source or its target.
 

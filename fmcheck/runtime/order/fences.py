@@ -32,6 +32,8 @@ HOST = "host"
 REMEMBERED = 64
 #: Records of events whose earlier record is remembered.
 _REPLACED = 1024
+#: Lanes of streams that are gone while their work may not be done; torch pools as many streams.
+_GONE = 32
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,6 +78,7 @@ class Lane:
     """A stream, or the host.
 
     `waits` are never changed in place: who keeps them knows what the lane had waited for by then.
+    `used` is the lane's own time of the last that it did.
     """
 
     number: int
@@ -83,6 +86,7 @@ class Lane:
     naming: Callable[[], str]
     waits: Mapping[int, Happening] = field(default_factory=dict)
     ring: deque[Happening] = field(default_factory=lambda: deque(maxlen=REMEMBERED))
+    used: int = 0
     _name: str = ""
     _host_seen: int = -1
 
@@ -175,9 +179,9 @@ class Fences:
     # --- lanes ---
 
     def open(self, naming: Callable[[], str], owner: Any = None) -> Lane:
-        """Opens a lane. It is used again once its `owner`, the stream, is gone."""
-        if self._free:
-            number = self._free.pop()
+        """Opens a lane. It is used again once its `owner`, the stream, is gone and done."""
+        number = self._done()
+        if number is not None:
             self.clocks.reopen(number)
             lane = self.lanes[number] = Lane(number, self, naming)
         else:
@@ -188,6 +192,17 @@ class Fences:
         if lane.number:
             self.launch(lane)
         return lane
+
+    def _done(self) -> int | None:
+        """Takes the number of a lane that is gone: what it did would be taken for the next one's.
+
+        So the host has to have waited for it, unless too many are gone.
+        """
+        for at, number in enumerate(self._free):
+            used = self.lanes[number].used
+            if self.clocks.known(self.host.number, number) >= used or len(self._free) > _GONE:
+                return self._free.pop(at)
+        return None
 
     def _close(self, lane: Lane) -> None:
         self._free.append(lane.number)
@@ -221,7 +236,8 @@ class Fences:
             self._host_version += 1
         else:
             self.launch(lane)
-        return self.clocks.known(lane.number, lane.number)
+        lane.used = self.clocks.known(lane.number, lane.number)
+        return lane.used
 
     def ordered(self, epoch: Epoch, lane: Lane) -> bool:
         """Tells whether an epoch happened before all that the lane does from now on."""

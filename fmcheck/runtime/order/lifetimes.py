@@ -1,10 +1,13 @@
 """FR402, FR403 and FR404: memory that is read, written or freed while a stream still works with it.
 
-- FR402 use-after-reuse: freed on the lane that allocated it, while another lane's use is not done.
+- FR402 use-after-reuse: freed on the lane that allocated it, and that lane allocates again, while
+  another lane's use is not done.
 - FR403 pinned-overwrite: the host writes what an asynchronous copy has yet to read.
 - FR404 early-host-read: the host reads what an asynchronous copy has yet to fill.
 
 All three ask the fences whether the use happened before; nothing waits for a bad moment to come.
+What is freed stays with its lane: nobody gets that memory before the lane's next allocation, so a
+wait that comes in between is in time.
 """
 
 from __future__ import annotations
@@ -17,14 +20,14 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmcheck.runtime.order.blocks import Block, Copy, Use, content, holds, span
+from fmcheck.runtime.order.blocks import Block, Copy, Freed, Use, content, holds, span
 from fmcheck.runtime.order.too_soon import TooSoon
 from fmcheck.runtime.steps import homes
 from fmcheck.runtime.steps.homes import Home, Homes
 from fmcheck.runtime.steps.operators import COPIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
 
     import torch
 
@@ -70,6 +73,7 @@ class Lifetimes:
         self._coin = None if fences.seed is None else random.Random(fences.seed)
         self._told = TooSoon(fences)
         self._read_by_copies: set[Block] = set()
+        self._in_use: dict[int, list[Freed]] = {}
         self._views: dict[int, weakref.ref[Any]] = {}
         self._numbers = itertools.count()
         fences.listeners.append(self._heard)
@@ -83,6 +87,7 @@ class Lifetimes:
         for block in self.blocks:
             block.filled_by = block.read_by = ()
         self._read_by_copies.clear()
+        self._in_use.clear()
         self._views.clear()
 
     # --- what the operators do ---
@@ -133,19 +138,45 @@ class Lifetimes:
             return
         use = Use(*call.now(self.fences))
         number = call.lane.number
-        for block in (*call.read_in(self.blocks), *map(self.blocks.of, call.writes)):
+        touched = zip((*call.reads, *call.writes), self._blocks_of(call), strict=True)
+        for tensor, block in touched:
+            made = block.made
+            if made is not None and made.lane is not call.lane and number not in block.uses:
+                self._crosses(call, tensor, block, made)
             if call.is_async_copy:
                 known = block.uses.get(number)
                 by_kernel = known is not None and known.by_kernel
                 block.uses[number] = Use(use.lane, use.count, use.moment, by_kernel=by_kernel)
-            else:
+            elif not (block.on_host and call.plan.of_torch and homes.is_sure(tensor)):
+                # The host itself runs an operator on what is the host's beyond doubt.
                 block.uses[number] = use
         for tensor, block in zip(call.made, call.made_in(self.blocks), strict=True):
             if block.made is None:
                 block.made = use
                 self._make(call, tensor)
+                self._allocated(call.lane)
         if call.is_async_copy:
             self._copied(call, use)
+
+    def _blocks_of(self, call: Call) -> Iterator[Block]:
+        return itertools.chain(call.read_in(self.blocks), map(self.blocks.of, call.writes))
+
+    def _crosses(self, call: Call, tensor: torch.Tensor, block: Block, made: Use) -> None:
+        """A lane comes to memory of another one for the first time: may it have that yet?
+
+        What the other lane did to the memory before it was freed last may not be done.
+        """
+        if block.on_host:
+            return
+        if self.homes.is_surely_host(tensor, self.tally.sites):
+            self._is_on_host(tensor)
+            return
+        if block.uses or block.writes or self.fences.ordered(made.epoch, call.lane):
+            return  # or the write of who came first is waited for
+        home = self._home(tensor)
+        # What is copied to or from memory that was made on "cpu" may well be the host's.
+        if home is Home.DEVICE or (home is Home.EITHER and call.name not in COPIES):
+            self._taken(call, made)
 
     def _home(self, tensor: torch.Tensor) -> Home:
         return self.homes.of(tensor, self.tally.sites)
@@ -328,7 +359,7 @@ class Lifetimes:
     # --- FR402 ---
 
     def _freed(self, block: Block) -> None:
-        """Judges a block's uses when its memory goes back to the allocator."""
+        """Keeps what other lanes may still do to memory that goes back to the allocator."""
         self._read_by_copies.discard(block)
         if not self.tally.active:
             return
@@ -341,21 +372,43 @@ class Lifetimes:
             if use.lane is home or is_kept or number in block.lent:
                 continue
             if not self.fences.ordered(use.epoch, home):
-                self._reused(block.made, use, home)
+                freed = Freed(block.made, use, self._here())
+                self._in_use.setdefault(home.number, []).append(freed)
                 return
 
-    def _reused(self, made: Use, use: Use, lane: Lane) -> None:
+    def _allocated(self, lane: Lane) -> None:
+        """Judges what a lane freed since its last allocation: this one may get that memory."""
+        for freed in self._in_use.pop(lane.number, ()):
+            if freed.made.lane is lane and not self.fences.ordered(freed.use.epoch, lane):
+                self._reused(freed)
+
+    def _reused(self, freed: Freed) -> None:
+        use, lane = freed.use, freed.made.lane
         used, home = f"stream `{use.lane.name}`", f"stream `{lane.name}`"
         self._told.tell(
             "FR402",
-            Use(lane, use.count, self._here()),
+            Use(lane, use.count, freed.moment),
             "free",
             use,
             "use",
             f"`record_stream({use.lane.name})`, an owner that keeps it until that stream is done, "
             f"or a wait of {home} for {used}",
-            f"the memory belongs to {home} and may be reused immediately; {used} may still use it",
+            f"the memory belongs to {home}, which allocated again before it waited for {used}",
+            freed.made,
+        )
+
+    def _taken(self, call: Call, made: Use) -> None:
+        lane, count, moment = call.now(self.fences)
+        used, home = f"stream `{lane.name}`", f"stream `{made.lane.name}`"
+        self._told.tell(
+            "FR402",
+            Use(lane, count, moment),
+            call.name.rstrip("_"),
             made,
+            "allocation",
+            f"a wait of {used} for {home} after {self._told.line(made.moment)}",
+            f"the memory belongs to {home}, whose work with what was there before may not be done",
+            doubt="memory that was never used before may be taken at once; the allocator decides",
         )
 
     # --- fences ---

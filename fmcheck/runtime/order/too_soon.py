@@ -51,10 +51,11 @@ class TooSoon:
         missing: str,
         note: str,
         made: Use | None = None,
+        doubt: str = "",
     ) -> None:
         """Reports that `late` came before `early` was done, or counts it where that was told.
 
-        `made` is the allocation of memory that was freed too soon.
+        `made` is the allocation of memory that was freed too soon. A `doubt` makes it an advisory.
         """
         tally, fences = self.tally, self.fences
         if tally.sites.is_showing():
@@ -73,7 +74,7 @@ class TooSoon:
             last = fences.tell(late.lane, verb, late.moment, about=name, ordered=False)
             is_read = code == "FR404"
             before = self._access(early_verb, early)
-            doubts = tuple(self._doubts(code))
+            doubts = (doubt, *fences.out_of_sight()) if doubt else tuple(self._doubts(code))
             tally.report(
                 Violation(
                     code=code,

@@ -342,6 +342,18 @@ class Homes:
             known.named = self._is_named(tensor, frame)
         return Home.HOST if known.named else home
 
+    def is_surely_host(self, tensor: torch.Tensor, sites: Sites) -> bool:
+        """Tells whether memory is the host's, whatever default device there may be.
+
+        It was pinned or brought there, or the code that uses it has it under a declared name. Only
+        code that has such a name is looked into: on older Pythons that keeps its locals alive.
+        """
+        if not is_sure(tensor) and self.of(tensor, sites) is Home.HOST:
+            frame, known = sites.frame(), _of(tensor)
+            if known is not None and self._may_name(frame):
+                known.named = self._is_named(tensor, frame)
+        return is_sure(tensor)
+
     def _is_named(self, tensor: torch.Tensor, frame: FrameType | None) -> bool:
         """Tells whether a local or an attribute, from a frame outwards, holds it by such a name."""
         return self._host is not None and any(
