@@ -258,10 +258,10 @@ PAGES = {
         seen_in=("sgl-project/sglang#25879", "sgl-project/sglang#35748"),
     ),
     "FR402": CheckPage(
-        means="A tensor's memory could be reused while a stream still worked with it: it was freed, "
-        "and its stream allocated again, before another stream that used it was "
-        "done; or a stream began to use memory that another one had allocated, and did not wait "
-        "for that one, whose earlier work may still be using the same memory.",
+        means="Memory could be reused while a stream still worked with it: it was freed, and its "
+        "stream allocated again, before another stream that used it was done. Or a stream used "
+        "memory that another one had allocated, without a wait for that one, whose earlier work "
+        "with the same memory may not be done.",
         how="At each allocation of a stream, memory that was freed on it since its last one is "
         "checked against the clocks of the other streams that used it: `record_stream`, a join or "
         "an owner make it safe, and so does a wait that comes before the allocation. Memory that a "

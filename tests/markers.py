@@ -73,7 +73,16 @@ FILES = {
     "process": (
         *("ci", "ci_command", "doctor", "first_sight", "gpu", "guard", "historic", "instances"),
         *("lint_cache", "lint_robust", "order", "outcomes", "packaging", "plugin", "prove"),
-        *("prove_progress", "reach", "server", "statuses", "unchecked", "unrelated", "zygote"),
+        *(
+            "prove_progress",
+            "reach",
+            "server",
+            "statuses",
+            "unchecked",
+            "unrelated",
+            "unseen",
+            "zygote",
+        ),
     ),
     "release": (
         *("engine/faults", "engine/late", "engine/streams", "engine/watch", "found"),

@@ -43,6 +43,8 @@ def test_sglang_contract_follows_the_class_as_it_grew(sglang):
     assert relay.buffer_for("output_tokens_buf", "0.5.12") is None
     assert names(sglang, "0.5.23") == {"output_tokens_buf", "new_seq_lens_buf"}
     assert names(sglang, "0.5.12") == set()
+    assert relay.buffer_for("verified_id_buf", "0.5.14")
+    assert relay.buffer_for("verified_id_buf", "0.5.15") is None
 
 
 @pytest.mark.parametrize("minor", range(20, 34))
