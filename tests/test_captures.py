@@ -37,6 +37,7 @@ CAPTURED = 'captured_by = ["capture"]'
 
 class Runner:
     most = 4
+    tail = 0
 
     def __init__(self) -> None:
         self.rows = torch.zeros(4, dtype=torch.int64)
@@ -47,7 +48,7 @@ class Runner:
 
     def run(self, raw: int, before: Callable[[Runner], None]) -> None:
         before(self)
-        self.rows.zero_()
+        self.rows.fill_(self.tail)
         self.rows[:raw] = 3
         self._replay()
 
@@ -84,6 +85,10 @@ def rebind(runner: Runner) -> None:
     runner.rows = torch.zeros_like(runner.rows)
 
 
+def make(runner: Runner) -> None:
+    runner.rows = torch.empty(4, dtype=torch.int64)
+
+
 def codes(watch: Watch) -> list[str]:
     return [violation.code for violation in watch.drain()]
 
@@ -103,7 +108,49 @@ def test_an_input_rebound_while_it_is_filled_is_reported(watch: Watch) -> None:
     runner.run(2, rebind)
     (violation,) = watch.drain()
     assert violation.code == "FR601"
-    assert violation.notes == ("it was bound to another tensor while it was filled",)
+    assert violation.notes[0].startswith("it was bound to another tensor while it was filled")
+    assert "no capture was seen" in violation.notes[0]
+
+
+class Eager(Runner):
+    """A runner without a graph: each step makes its input."""
+
+    rows: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = None
+
+
+def test_an_input_that_each_fill_makes_is_no_graphs(watch: Watch) -> None:
+    runner = Eager()
+    for size in (2, 4, 2):
+        runner.run(size, make)
+    assert codes(watch) == []
+
+
+def test_an_input_that_each_fill_makes_is_judged_by_its_values(watch: Watch) -> None:
+    runner = Eager()
+    for _ in range(2):
+        runner.tail = 7
+        runner.run(2, make)
+    (violation,) = watch.drain()
+    assert (violation.code, violation.buffer, violation.rows) == ("FR201", "Eager.rows", (2, 3))
+
+
+def test_an_input_that_a_fill_made_and_another_kept_may_be_a_graphs(watch: Watch) -> None:
+    runner = Eager()
+    for before in (make, nothing, rebind):
+        runner.run(2, before)
+    assert codes(watch) == ["FR601"]
+
+
+def test_an_input_that_a_fill_made_before_a_capture_is_its_graphs(watch: Watch) -> None:
+    runner = Eager()
+    runner.run(2, make)
+    runner.capture()
+    runner.run(2, make)
+    assert codes(watch) == ["FR601"]
 
 
 def test_a_new_capture_reads_the_new_tensor(watch: Watch) -> None:
