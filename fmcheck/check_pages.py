@@ -171,9 +171,10 @@ PAGES = {
         how="The row numbers of a write by an index are compared with each other, and the values "
         "of those that are named twice.",
         unseen=(
-            "Kernels, whose values are not seen; indices of several dimensions; on a device, "
-            "values that are not contiguous, or of another dtype than the buffer. Sinks, and rows "
-            "that get the same value each time, are not reported."
+            "Kernels, whose values are not seen; masks, and indices of several dimensions; on a "
+            "device, a subscript of several items (`x[rows, 2]`), and values that are not "
+            "contiguous or of another dtype than the buffer. Sinks, and rows that get the same "
+            "value each time, are not reported."
         ),
         fix="Point padded entries at the sink, in place of a repeated last row; or write each "
         "row once.",

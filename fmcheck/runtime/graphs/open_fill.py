@@ -334,6 +334,7 @@ class OpenFill:
         key = (self.owner, what.name, kind, self.site)
         if key not in self.hold.records:
             self.hold.records[key] = (Record(bits, what.tensor.dtype), what)
+        record: Record
         record, known = self.hold.records[key]
         if known.expected != what.expected:
             self.hold.records[key] = (record, of_any_call)
