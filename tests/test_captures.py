@@ -203,6 +203,70 @@ def test_runners_are_told_apart(watch: Watch) -> None:
     assert codes(watch) == []
 
 
+class Weighted(Runner):
+    """A runner whose graph reads weights as well, in all the ways that an engine keeps them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.ones(3)
+        self.bias: torch.Tensor | None = None
+        self.model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        self.caches = [torch.zeros(3), {"key": torch.zeros(3)}]
+
+
+MOVES: dict[str, Callable[[Any], object]] = {
+    "Weighted.scale": lambda it: setattr(it, "scale", it.scale.clone()),
+    "Weighted.model.1.weight": lambda it: setattr(it.model[1].weight, "data", torch.empty(2, 2)),
+    "Weighted.caches[1][key]": lambda it: it.caches[1].update(key=torch.zeros(3)),
+}
+
+
+@pytest.fixture
+def weighted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    paths = ("scale", "bias", "model", "caches")
+    also = ", ".join(f'"self.{path}"' for path in paths)
+    watch = watching(monkeypatch, f"{CAPTURED}\n    captured = [{also}]")
+    yield watch
+    watch.stop()
+
+
+@pytest.mark.parametrize("what", MOVES)
+def test_what_a_graph_reads_besides_its_inputs_must_stay_too(weighted: Watch, what: str) -> None:
+    runner = Weighted()
+    runner.capture()
+    runner.run(2, nothing)
+    assert codes(weighted) == []
+    MOVES[what](runner)
+    runner.run(2, nothing)
+    (violation,) = weighted.drain()
+    assert (violation.code, violation.buffer) == ("FR601", what)
+
+
+def test_weights_that_are_loaded_into_their_place_are_read(weighted: Watch) -> None:
+    runner = Weighted()
+    runner.capture()
+    runner.scale.copy_(torch.zeros(3))
+    runner.model[1].weight.data.zero_()
+    runner.run(2, nothing)
+    runner.model[1].weight.data = torch.empty(2, 2)
+    runner.capture()
+    runner.run(2, nothing)
+    assert codes(weighted) == []
+
+
+@pytest.mark.parametrize(
+    ("captured", "message"),
+    [
+        ('captured = ["self.scale"]', "expected `captured_by` beside it"),
+        (f'{CAPTURED}\n    captured = ["model"]', "expected a path from `self`, got `model`"),
+        (f'{CAPTURED}\n    captured = ["self.a b"]', "expected a path like"),
+    ],
+)
+def test_what_else_a_graph_reads_is_named_by_a_path(captured: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_contract(CONTRACT.replace("CAPTURED", captured), "toy.toml")
+
+
 def test_a_method_that_another_class_captures_by_may_not_be_there(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -195,12 +195,16 @@ class OpenFill:
             self.hold.misses(err)
 
     def places(self) -> dict[str, Place]:
-        """Returns where each declared input lies now, by its name."""
-        return {
+        """Returns where each declared input lies now, and what else was captured, by its name."""
+        found = {
             name: place_of(tensor)
             for name, _, tensor, _ in self._inputs()
             if self.hold.demands.of(name, tensor.dtype is torch.bool) is not None
         }
+        for path in self.hold.fill.captured:
+            for name, tensor in _tensors_of(path.removeprefix("self."), self._look_up(path)):
+                found[name] = place_of(tensor)
+        return found
 
     def kept(self) -> set[str]:
         """Returns the inputs that are the same tensors as when the fill began."""
@@ -435,6 +439,24 @@ def _members(holder: Any) -> list[tuple[str, Any]]:
     if dataclasses.is_dataclass(holder):
         return [(one.name, getattr(holder, one.name)) for one in dataclasses.fields(holder)]
     raise LookupError(f"{type(holder).__name__} holds no inputs by name")
+
+
+def _tensors_of(name: str, found: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the tensors of what a path led to, each with a name."""
+    if isinstance(found, torch.Tensor):
+        yield name, plain(found)
+        return
+    if isinstance(found, torch.nn.Module):
+        parts = [*found.named_parameters(), *found.named_buffers()]
+        entries: list[tuple[str, Any]] = [(f".{part}", one) for part, one in parts]
+    elif isinstance(found, Mapping):
+        entries = [(f"[{key}]", one) for key, one in found.items()]
+    elif isinstance(found, (list, tuple)):
+        entries = [(f"[{place}]", one) for place, one in enumerate(found)]
+    else:
+        entries = []
+    for part, one in entries:
+        yield from _tensors_of(name + part, one)
 
 
 def _member(source: Any, name: str) -> Any:
