@@ -324,10 +324,13 @@ PAGES = {
         seen_in=("sgl-project/sglang#26129",),
     ),
     "FR601": CheckPage(
-        means="A graph input has moved since the graph was captured: the graph still reads the "
-        "old memory, which is no longer filled.",
-        how="The address of each input is recorded at capture and compared before each replay.",
-        unseen="Inputs that the contract does not declare.",
+        means="A graph input, or a weight that the contract names in `captured`, has moved since "
+        "the graph was captured: the graph still reads the old memory, which is no longer filled. "
+        "Where no capture was seen, an input was bound to other memory while it was filled.",
+        how="The address of each input is recorded at capture and compared before each replay. "
+        "Without a capture it is compared with that before the fill; an input that each fill "
+        "creates again is read by no graph, and may move.",
+        unseen="Inputs and weights that the contract does not declare.",
         fix="Copy into the captured tensor instead of binding the name again; or capture again.",
         seen_in=("PaddlePaddle/FastDeploy#3457", "NVIDIA/TensorRT-LLM#16290"),
     ),
