@@ -171,9 +171,10 @@ PAGES = {
         how="The row numbers of a write by an index are compared with each other, and the values "
         "of those that are named twice.",
         unseen=(
-            "Kernels, whose values are not seen; indices of several dimensions; on a device, "
-            "values that are not contiguous, or of another dtype than the buffer. Sinks, and rows "
-            "that get the same value each time, are not reported."
+            "Kernels, whose values are not seen; masks, and indices of several dimensions; on a "
+            "device, a subscript of several items (`x[rows, 2]`), and values that are not "
+            "contiguous or of another dtype than the buffer. Sinks, and rows that get the same "
+            "value each time, are not reported."
         ),
         fix="Point padded entries at the sink, in place of a repeated last row; or write each "
         "row once.",
@@ -330,10 +331,13 @@ PAGES = {
         seen_in=("sgl-project/sglang#26129",),
     ),
     "FR601": CheckPage(
-        means="A graph input has moved since the graph was captured: the graph still reads the "
-        "old memory, which is no longer filled.",
-        how="The address of each input is recorded at capture and compared before each replay.",
-        unseen="Inputs that the contract does not declare.",
+        means="A graph input, or a weight that the contract names in `captured`, has moved since "
+        "the graph was captured: the graph still reads the old memory, which is no longer filled. "
+        "Where no capture was seen, an input was bound to other memory while it was filled.",
+        how="The address of each input is recorded at capture and compared before each replay. "
+        "Without a capture it is compared with that before the fill; an input that each fill "
+        "creates again is read by no graph, and may move.",
+        unseen="Inputs and weights that the contract does not declare.",
         fix="Copy into the captured tensor instead of binding the name again; or capture again.",
         seen_in=("PaddlePaddle/FastDeploy#3457", "NVIDIA/TensorRT-LLM#16290"),
     ),

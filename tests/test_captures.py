@@ -37,6 +37,7 @@ CAPTURED = 'captured_by = ["capture"]'
 
 class Runner:
     most = 4
+    tail = 0
 
     def __init__(self) -> None:
         self.rows = torch.zeros(4, dtype=torch.int64)
@@ -47,7 +48,7 @@ class Runner:
 
     def run(self, raw: int, before: Callable[[Runner], None]) -> None:
         before(self)
-        self.rows.zero_()
+        self.rows.fill_(self.tail)
         self.rows[:raw] = 3
         self._replay()
 
@@ -84,6 +85,10 @@ def rebind(runner: Runner) -> None:
     runner.rows = torch.zeros_like(runner.rows)
 
 
+def make(runner: Runner) -> None:
+    runner.rows = torch.empty(4, dtype=torch.int64)
+
+
 def codes(watch: Watch) -> list[str]:
     return [violation.code for violation in watch.drain()]
 
@@ -103,7 +108,49 @@ def test_an_input_rebound_while_it_is_filled_is_reported(watch: Watch) -> None:
     runner.run(2, rebind)
     (violation,) = watch.drain()
     assert violation.code == "FR601"
-    assert violation.notes == ("it was bound to another tensor while it was filled",)
+    assert violation.notes[0].startswith("it was bound to another tensor while it was filled")
+    assert "no capture was seen" in violation.notes[0]
+
+
+class Eager(Runner):
+    """A runner without a graph: each step makes its input."""
+
+    rows: Any
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.rows = None
+
+
+def test_an_input_that_each_fill_makes_is_no_graphs(watch: Watch) -> None:
+    runner = Eager()
+    for size in (2, 4, 2):
+        runner.run(size, make)
+    assert codes(watch) == []
+
+
+def test_an_input_that_each_fill_makes_is_judged_by_its_values(watch: Watch) -> None:
+    runner = Eager()
+    for _ in range(2):
+        runner.tail = 7
+        runner.run(2, make)
+    (violation,) = watch.drain()
+    assert (violation.code, violation.buffer, violation.rows) == ("FR201", "Eager.rows", (2, 3))
+
+
+def test_an_input_that_a_fill_made_and_another_kept_may_be_a_graphs(watch: Watch) -> None:
+    runner = Eager()
+    for before in (make, nothing, rebind):
+        runner.run(2, before)
+    assert codes(watch) == ["FR601"]
+
+
+def test_an_input_that_a_fill_made_before_a_capture_is_its_graphs(watch: Watch) -> None:
+    runner = Eager()
+    runner.run(2, make)
+    runner.capture()
+    runner.run(2, make)
+    assert codes(watch) == ["FR601"]
 
 
 def test_a_new_capture_reads_the_new_tensor(watch: Watch) -> None:
@@ -154,6 +201,70 @@ def test_runners_are_told_apart(watch: Watch) -> None:
     second.run(2, nothing)
     first.run(2, nothing)
     assert codes(watch) == []
+
+
+class Weighted(Runner):
+    """A runner whose graph reads weights as well, in all the ways that an engine keeps them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = torch.ones(3)
+        self.bias: torch.Tensor | None = None
+        self.model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
+        self.caches = [torch.zeros(3), {"key": torch.zeros(3)}]
+
+
+MOVES: dict[str, Callable[[Any], object]] = {
+    "Weighted.scale": lambda it: setattr(it, "scale", it.scale.clone()),
+    "Weighted.model.1.weight": lambda it: setattr(it.model[1].weight, "data", torch.empty(2, 2)),
+    "Weighted.caches[1][key]": lambda it: it.caches[1].update(key=torch.zeros(3)),
+}
+
+
+@pytest.fixture
+def weighted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
+    paths = ("scale", "bias", "model", "caches")
+    also = ", ".join(f'"self.{path}"' for path in paths)
+    watch = watching(monkeypatch, f"{CAPTURED}\n    captured = [{also}]")
+    yield watch
+    watch.stop()
+
+
+@pytest.mark.parametrize("what", MOVES)
+def test_what_a_graph_reads_besides_its_inputs_must_stay_too(weighted: Watch, what: str) -> None:
+    runner = Weighted()
+    runner.capture()
+    runner.run(2, nothing)
+    assert codes(weighted) == []
+    MOVES[what](runner)
+    runner.run(2, nothing)
+    (violation,) = weighted.drain()
+    assert (violation.code, violation.buffer) == ("FR601", what)
+
+
+def test_weights_that_are_loaded_into_their_place_are_read(weighted: Watch) -> None:
+    runner = Weighted()
+    runner.capture()
+    runner.scale.copy_(torch.zeros(3))
+    runner.model[1].weight.data.zero_()
+    runner.run(2, nothing)
+    runner.model[1].weight.data = torch.empty(2, 2)
+    runner.capture()
+    runner.run(2, nothing)
+    assert codes(weighted) == []
+
+
+@pytest.mark.parametrize(
+    ("captured", "message"),
+    [
+        ('captured = ["self.scale"]', "expected `captured_by` beside it"),
+        (f'{CAPTURED}\n    captured = ["model"]', "expected a path from `self`, got `model`"),
+        (f'{CAPTURED}\n    captured = ["self.a b"]', "expected a path like"),
+    ],
+)
+def test_what_else_a_graph_reads_is_named_by_a_path(captured: str, message: str) -> None:
+    with pytest.raises(UsageError, match=message):
+        parse_contract(CONTRACT.replace("CAPTURED", captured), "toy.toml")
 
 
 def test_a_method_that_another_class_captures_by_may_not_be_there(

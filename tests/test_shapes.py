@@ -12,6 +12,7 @@ from fmcheck.errors import UsageError
 from tests.test_hold import Bench, bench, codes  # noqa: F401
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
     from types import ModuleType
 
     from fmcheck.runtime.session.watch import Watch
@@ -535,3 +536,69 @@ def test_a_sink_that_holds_what_a_capture_left_is_reported(bench: Bench) -> None
     (violation,) = watch.drain()
     assert (violation.code, violation.rows, violation.values) == ("FR204", (0,), ("9",))
     assert violation.expected == "0 in the sink row"
+
+
+# --- one write that names a place twice ---
+
+AGAIN = torch.tensor([1, 2, 1])
+OTHERS = torch.tensor([3, 3, 2])
+TWO_VALUES: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "a row, one column": ("element", lambda t: t.__setitem__((AGAIN, 2), values(3))),
+    "a row, columns": ("element", lambda t: t.__setitem__((AGAIN, slice(1, 3)), values(3, 2))),
+    "a row and no more": ("element", lambda t: t.__setitem__(AGAIN, values(3, 4))),
+    "a view's row": ("element", lambda t: t[:, 1:].__setitem__(AGAIN, values(3, 3))),
+    "a row of columns": ("2", lambda t: t.__setitem__((AGAIN, slice(2, 4)), values(3, 2))),
+    "a whole row by parts": ("row", lambda t: t.__setitem__((AGAIN, 2), values(3))),
+    "row and column": (
+        "element",
+        lambda t: t.__setitem__((AGAIN, torch.tensor([2, 2, 2])), values(3)),
+    ),
+}
+ONE_VALUE: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "the same value": (
+        "element",
+        lambda t: t.__setitem__((AGAIN, slice(1, 3)), torch.ones(3, 2, dtype=torch.int64)),
+    ),
+    "a value for all": (
+        "element",
+        lambda t: t.__setitem__((AGAIN, slice(1, 3)), torch.tensor([4, 5])),
+    ),
+    "other columns": ("element", lambda t: t.__setitem__((AGAIN, OTHERS), values(3))),
+    "other columns of a row": ("row", lambda t: t.__setitem__((AGAIN, OTHERS), values(3))),
+    "columns of a row, turned": ("row", lambda t: t.T.__setitem__(torch.arange(3), values(3, 6))),
+    "added up": (
+        "element",
+        lambda t: t.index_put_((AGAIN, AGAIN), values(3), accumulate=True),
+    ),
+    "the sink": (
+        "element",
+        lambda t: t.__setitem__((torch.zeros(2, dtype=torch.int64), 1), values(2)),
+    ),
+}
+
+
+def values(*shape: int) -> torch.Tensor:
+    return torch.arange(1, 1 + int(np.prod(shape))).view(shape)
+
+
+def pool_of(bench: Bench, unit: str) -> tuple[Any, Watch]:  # noqa: F811
+    shown = unit if unit.isdecimal() else f'"{unit}"'
+    more = f'unit = {shown}\n    reads = "many"\n    overwrite = "always"'
+    engine, watch = begun(bench, declared("Table", "table", more))
+    return engine.Table(), watch
+
+
+@pytest.mark.parametrize("how", TWO_VALUES)
+def test_a_place_that_one_write_gives_two_values_is_reported(bench: Bench, how: str) -> None:  # noqa: F811
+    unit, write = TWO_VALUES[how]
+    made, watch = pool_of(bench, unit)
+    write(made.table)
+    assert codes(watch) == ["FR110"]
+
+
+@pytest.mark.parametrize("how", ONE_VALUE)
+def test_places_that_one_write_gives_one_value_are_right(bench: Bench, how: str) -> None:  # noqa: F811
+    unit, write = ONE_VALUE[how]
+    made, watch = pool_of(bench, unit)
+    write(made.table)
+    assert codes(watch) == []

@@ -237,6 +237,42 @@ def test_the_replay_reads_what_it_would_have_read_without_the_watch(
         assert torch.equal(beyond, tail_of(other, inputs()[other], PADDED, MOST)), other
 
 
+def test_what_a_tail_holds_is_what_the_fill_has_set(watch: Watch) -> None:
+    """The number that a path of `holds` leads to is that of the moment before the replay."""
+
+    def set_number(runner: Any) -> None:
+        runner.fill_value = int(runner.inputs["lens"][RAW])
+
+    runner = Runner()
+    for number in (7, 3):
+        runner.run(Step(tails={**RIGHT, "lens": number}, also=set_number))
+    assert found(watch) == {}
+    runner.run(Step(tails={**RIGHT, "lens": 3}, also=lambda it: setattr(it, "fill_value", 4)))
+    (violation,) = found(watch).values()
+    assert (violation.buffer, violation.values[:1]) == ("Runner.lens", ("3",))
+    assert violation.expected.endswith(" in every entry of the tail, which must be > 0")
+    assert violation.expected.startswith(("4 in", "what `self.fill_value` leads to in"))
+
+
+def test_what_the_replay_sets_is_not_what_the_tail_held(watch: Watch) -> None:
+    class Counting(Runner):
+        def _replay(self, held: dict[str, torch.Tensor]) -> None:
+            Graph().replay()
+            self.fill_value += 1
+
+    runner = Counting()
+    for number in (1, 2):
+        runner.run(Step(tails={**RIGHT, "lens": number}))
+    assert found(watch) == {}
+
+
+def test_a_tail_of_which_a_path_says_nothing_may_hold_anything(watch: Watch) -> None:
+    runner: Any = Runner()
+    runner.fill_value = None
+    runner.run(Step(tails={**RIGHT, "lens": 77}))
+    assert found(watch) == {}
+
+
 def test_a_tail_that_was_reset_to_the_wrong_value_is_reported_with_it(watch: Watch) -> None:
     Runner().run(Step(tails={**RIGHT, "rows": 3}))
     violation = found(watch)["Runner.rows"]

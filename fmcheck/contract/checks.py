@@ -264,8 +264,20 @@ def _check_fill(fill: Fill, where: str, key: str) -> None:
         for method in methods:
             if ":" in method:
                 _check_reference(method, where, f"{key}.{name}", "module:Class.method")
+    if fill.captured and not fill.captured_by:
+        raise UsageError(
+            where,
+            f"key `{key}.captured`: expected `captured_by` beside it, to say when their places "
+            "are those that the graph reads, got none",
+        )
+    for path in fill.captured:
+        if not path.startswith("self."):
+            raise UsageError(
+                where, f"key `{key}.captured`: expected a path from `self`, got `{path}`"
+            )
     paths = [fill.inputs, *(path for path in (fill.unless, fill.source, fill.mapping) if path)]
     paths += [held for held in fill.holds.values() if isinstance(held, str)]
+    paths += fill.captured
     for axis in fill.axis.values():
         paths += [axis.raw, axis.padded, axis.capacity]
     for path in paths:

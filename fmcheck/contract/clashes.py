@@ -114,11 +114,11 @@ def _check_fill(fill: Fill, inputs: GraphInputs, where: str, key: str) -> None:
                 f"this fill, or in {_DEMANDS} of `[graph_inputs]`"
                 f"{nearest(name, judged)}",
             )
-    if not judged and not fill.mapping:
+    if not judged and not fill.mapping and not fill.captured:
         raise UsageError(
             where,
             f"key `{key}`: checks nothing, for nothing is demanded of any input: expected a name "
-            f"in its `holds`, or in {_DEMANDS} of `[graph_inputs]`",
+            f"in its `holds`, or in {_DEMANDS} of `[graph_inputs]`, or a path in its `captured`",
         )
 
 

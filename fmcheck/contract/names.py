@@ -151,6 +151,8 @@ def _of_relay(relay: Relay, version: str | None) -> Iterator[Words]:
 def _of_paths(fill: Fill) -> Iterator[Words]:
     for key in ("inputs", "source", "mapping"):
         yield _in_path(f"graph_inputs.fill.{key}", getattr(fill, key))
+    for path in fill.captured:
+        yield _in_path("graph_inputs.fill.captured", path)
     for name, axis in fill.axis.items():
         for key in ("raw", "padded", "capacity"):
             yield _in_path(f"graph_inputs.fill.axis.{name}.{key}", getattr(axis, key))

@@ -252,6 +252,8 @@ class Fill(_Part, frozen=True, kw_only=True):
     `unless` leads to something true. `captured_by` are the methods, named likewise, after which a
     graph reads the inputs where they are then: an object that captured nothing is not judged when
     its fill returns. Without one, the inputs must not move between a fill and its replay.
+    `captured` are paths of what else the graph reads where it was, such as weights: tensors, and
+    sequences, mappings and modules of them.
     `holds` is what the tail of an input holds after this fill, a number or
     a path. `source` is where the batch's own values lie by the same names; `copies_source` means
     that the head holds just these. `mapping` is the path of the tensor whose row 0 stays zero.
@@ -267,6 +269,7 @@ class Fill(_Part, frozen=True, kw_only=True):
     only: tuple[str, ...] = ()
     settled_by: tuple[str, ...] = ()
     captured_by: tuple[str, ...] = ()
+    captured: tuple[str, ...] = ()
     unless: str = ""
     holds: dict[str, int | str] = {}
     source: str = ""

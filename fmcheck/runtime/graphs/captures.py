@@ -71,6 +71,9 @@ class Filled(Protocol):
     def places(self) -> Mapping[str, Place]:
         """Returns where the inputs are."""
 
+    def kept(self) -> set[str]:
+        """Returns the inputs that are the same tensors as when the fill began."""
+
     def padded_sizes(self) -> set[int]:
         """Returns the sizes that they are padded to."""
 
@@ -81,6 +84,8 @@ class Captures:
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
         self._of: dict[int, dict[Sizes, Captured]] = {}
+        # Of runners that captured nothing: the inputs that no fill has found as it left them.
+        self._bound_by_fills: dict[int, set[str]] = {}
 
     def knows(self, filler: Any) -> bool:
         """Tells whether a graph of this runner was captured, or may have been."""
@@ -90,21 +95,38 @@ class Captures:
         self, filler: Any, places: Mapping[str, Place], site: Site, sizes: Sizes = ()
     ) -> None:
         """A graph was captured over inputs that are at `places`."""
-        if id(filler) not in self._of:
-            if not _has_an_end(filler):
-                return
-            weakref.finalize(filler, self._of.pop, id(filler), None).atexit = False
-        self._of.setdefault(id(filler), {})[sizes] = Captured(places, site)
+        if not _has_an_end(filler):
+            return
+        _kept_with(filler, self._of).setdefault(id(filler), {})[sizes] = Captured(places, site)
 
-    def judge(self, fill: Filled, before: Mapping[str, Place]) -> None:
-        """The graph is about to read what was filled: each input has to be where it was."""
+    def judge(self, fill: Filled, before: Mapping[str, Place]) -> set[str]:
+        """The graph is about to read what was filled: each input has to be where it was.
+
+        Returns the inputs that only fills have bound so far, and bind again: where nothing was
+        captured, they are no graph's.
+        """
         now = fill.places()
         captured = self._captured(fill)
         if not captured:
-            self._compare(fill, now, Captured(before, fill.site), None)
-        elif all(_moved(now, one.places, 4) for one in captured):
+            bound = self._bound(fill, now, before)
+            static = {name: place for name, place in before.items() if name not in bound}
+            self._compare(fill, now, Captured(static, fill.site), None)
+            return bound
+        if all(_moved(now, one.places, 4) for one in captured):
             last = captured[-1]
             self._compare(fill, now, last, last)
+        return set()
+
+    def _bound(
+        self, fill: Filled, now: Mapping[str, Place], before: Mapping[str, Place]
+    ) -> set[str]:
+        filler = fill.filler
+        if not _has_an_end(filler):
+            return set()
+        bound = _kept_with(filler, self._bound_by_fills).setdefault(id(filler), set())
+        bound.difference_update(fill.kept())
+        bound.update(now.keys() - before.keys())
+        return set(bound)
 
     def _captured(self, fill: Filled) -> list[Captured]:
         """Returns the graphs that may be replayed now: those of this size, or else all."""
@@ -122,7 +144,10 @@ class Captures:
 
     def _report(self, buffer: str, site: Site, now: Place, captured: Captured | None) -> None:
         tally = self.tally
-        note = "it was bound to another tensor while it was filled"
+        note = (
+            "it was bound to another tensor while it was filled; no capture was seen, so a graph "
+            "is taken to read the old one"
+        )
         if captured is not None:
             where = f"{os.path.basename(captured.site.path)}:{captured.site.line}"
             note = f"the graph was captured at {where}, and reads the tensor of that time"
@@ -157,6 +182,13 @@ def _moved(now: Mapping[str, Place], expected: Mapping[str, Place], parts: int) 
         for name, place in expected.items()
         if name in now and now[name][:parts] != place[:parts]
     ]
+
+
+def _kept_with(filler: Any, table: dict[int, Any]) -> dict[int, Any]:
+    """Returns a table, of which a runner's entry goes when the runner does."""
+    if id(filler) not in table:
+        weakref.finalize(filler, table.pop, id(filler), None).atexit = False
+    return table
 
 
 def _has_an_end(filler: Any) -> bool:

@@ -41,10 +41,11 @@ class Demand:
     @property
     def sentence(self) -> str:
         """What would have been right."""
-        if self.expected is None:
+        number = f"what `{self.path}` leads to" if self.expected is None else str(self.expected)
+        if self.expected is None and not self.path:
             return "a reset of the tail"
         extra = "" if self.bound is None else f", which must be {' '.join(map(str, self.bound))}"
-        return f"{self.expected} in every entry of the tail{extra}"
+        return f"{number} in every entry of the tail{extra}"
 
 
 @dataclass(eq=False)

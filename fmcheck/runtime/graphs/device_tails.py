@@ -87,7 +87,10 @@ class Record:
 
 
 class DeviceTail:
-    """A tail in an accelerator's memory. `record(what, bits)` returns where finds are entered."""
+    """A tail in an accelerator's memory.
+
+    `record(part, demand, bits)` returns where finds are entered.
+    """
 
     def __init__(
         self,
@@ -96,11 +99,11 @@ class DeviceTail:
         start: int,
         demand: Demand,
         unseen: Unseen,
-        record: Callable[[str, torch.Tensor], Record],
+        record: Callable[[str, Demand, torch.Tensor], Record],
     ) -> None:
         self._tensor = tensor
         self._dim = dim
-        self._demand = demand
+        self.demand = demand
         self._unseen = unseen
         self._record = record
         self.start = start
@@ -121,7 +124,7 @@ class DeviceTail:
             if self._tensor in self._unseen:
                 unseen = unseen | self._unseen[self._tensor]
             self._unseen[self._tensor] = unseen
-            if not (self._demand.always or trace.was_touched):
+            if not (self.demand.always or trace.was_touched):
                 self._unless = ~changed.any()
             left = ~(changed | written)
             self._doubtful = left & (perhaps | unseen)
@@ -139,7 +142,7 @@ class DeviceTail:
             bad = self._wrong(region) | untouched
             by = torch.where((untouched | ~bad).all(), BY_NOBODY, BY_FILL)
             by = torch.where((doubtful & bad).any(), UNKNOWN, by)
-            kept = self._record("tail", self._along(bits))
+            kept = self._record("tail", self.demand, self._along(bits))
             kept.enter(bad, region, self.start, by, self._unless)
         return None
 
@@ -152,13 +155,13 @@ class DeviceTail:
                 values = bits_of(values)
             if values.shape == head.shape and len(head):
                 by = torch.full((), BY_FILL, device=head.device)
-                self._record("head", bits).enter(head != values, head, 0, by, None)
+                self._record("head", self.demand, bits).enter(head != values, head, 0, by, None)
         return None
 
     def judge_values(self, end: int) -> Found | None:
         """Enters where the entries of real rows are not what each must be."""
-        assert self._demand.head is not None
-        sign, limit = self._demand.head
+        assert self.demand.head is not None
+        sign, limit = self.demand.head
         with unheard():
             values = self._along(self._tensor.detach())[:end]
             bad = ~COMPARISONS[sign](values, limit)
@@ -175,15 +178,15 @@ class DeviceTail:
     def _enter_head(self, part: str, bad: torch.Tensor, end: int) -> None:
         bits = self._along(bits_of(self._tensor))
         by = torch.full((), BY_FILL, device=bits.device)
-        self._record(part, bits).enter(bad, bits[:end], 0, by, None)
+        self._record(part, self.demand, bits).enter(bad, bits[:end], 0, by, None)
 
     def _wrong(self, region: torch.Tensor) -> torch.Tensor:
         """Tells which entries hold what they must not, whoever wrote it."""
         bad = torch.zeros(region.shape, dtype=torch.bool, device=region.device)
-        if self._demand.expected is not None:
-            bad |= region != as_bits(self._demand.expected, self._tensor.dtype)
-        if self._demand.bound is not None:
-            sign, limit = self._demand.bound
+        if self.demand.expected is not None:
+            bad |= region != as_bits(self.demand.expected, self._tensor.dtype)
+        if self.demand.bound is not None:
+            sign, limit = self.demand.bound
             bad |= ~COMPARISONS[sign](region, limit)
         return bad
 

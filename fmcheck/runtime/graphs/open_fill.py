@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import weakref
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
@@ -98,6 +99,7 @@ class _Followed:
     tail: Tail
     trace: Trace
     source: torch.Tensor | None
+    slot: Any
 
     @property
     def what(self) -> Input:
@@ -137,6 +139,8 @@ class OpenFill:
     site: Site
     _followed: list[_Followed] = field(default_factory=list)
     _places: dict[str, Place] = field(default_factory=dict)
+    _sizes: dict[str, tuple[int, int, int]] = field(default_factory=dict)
+    _found: dict[str, weakref.ref[torch.Tensor]] = field(default_factory=dict)
     _padded: bool = False
     _is_left: bool = False
     is_settled: bool = False
@@ -184,17 +188,30 @@ class OpenFill:
         self.is_settled = True
         followed, self._followed = self._followed, []
         try:
-            self.hold.captures.judge(self, self._places)
-            self._judge_all([one for one in followed if one.trace.is_in_place])
+            bound = self.hold.captures.judge(self, self._places)
+            made = self._made_in_fill(bound) if bound else []
+            self._judge_all([*(one for one in followed if one.trace.is_in_place), *made])
         except LookupError as err:
             self.hold.misses(err)
 
     def places(self) -> dict[str, Place]:
-        """Returns where each declared input lies now, by its name."""
-        return {
+        """Returns where each declared input lies now, and what else was captured, by its name."""
+        found = {
             name: place_of(tensor)
             for name, _, tensor, _ in self._inputs()
             if self.hold.demands.of(name, tensor.dtype is torch.bool) is not None
+        }
+        for path in self.hold.fill.captured:
+            for name, tensor in _tensors_of(path.removeprefix("self."), self._look_up(path)):
+                found[name] = place_of(tensor)
+        return found
+
+    def kept(self) -> set[str]:
+        """Returns the inputs that are the same tensors as when the fill began."""
+        return {
+            name
+            for name, _, tensor, _ in self._inputs()
+            if name in self._found and self._found[name]() is tensor
         }
 
     def judge_mapping(self) -> None:
@@ -236,14 +253,13 @@ class OpenFill:
 
     def _follow_all(self) -> None:
         fill = self.hold.fill
-        sizes = {name: self._sizes(name) for name in fill.axis}
+        self._sizes = {name: self._sizes_of(name) for name in fill.axis}
         source = self._look_up(fill.source) if fill.source else None
         for name, axis, tensor, slot in self._inputs():
-            demand = self._demand(name, tensor, slot)
-            if demand is not None:
-                self._follow(name, axis, tensor, demand, sizes[axis], _member(source, name))
+            self._found[name] = weakref.ref(tensor)
+            self._follow(name, axis, tensor, slot, _member(source, name))
 
-    def _sizes(self, axis: str) -> tuple[int, int, int]:
+    def _sizes_of(self, axis: str) -> tuple[int, int, int]:
         """Returns where the tail of an axis begins, how many rows may be, and how many are real."""
         declared = self.hold.fill.axis[axis]
         raw, rows = int(self._look_up(declared.raw)), int(self._look_up(declared.capacity))
@@ -272,24 +288,13 @@ class OpenFill:
         found: torch.Tensor = plain(tensor)
         return found
 
-    def _demand(self, name: str, tensor: torch.Tensor, slot: Any) -> Demand | None:
-        demand = self.hold.demands.of(name, tensor.dtype is torch.bool)
-        if demand is None or not demand.path:
-            return demand
-        value = paths.look_up(demand.path, {**self.bindings, "slot": slot})
-        self.hold.reached.add(demand.path)
-        return None if value is None else dataclasses.replace(demand, expected=int(value))
-
     def _follow(
-        self,
-        name: str,
-        axis: str,
-        tensor: torch.Tensor,
-        demand: Demand,
-        sizes: tuple[int, int, int],
-        brought: Any,
+        self, name: str, axis: str, tensor: torch.Tensor, slot: Any, brought: Any = None
     ) -> None:
-        raw, rows, real = sizes
+        demand = self.hold.demands.of(name, tensor.dtype is torch.bool)
+        if demand is None:
+            return
+        raw, rows, real = self._sizes[axis]
         dim = self.hold.demands.dim(name)
         per_row, rest = divmod(tensor.shape[dim], rows) if rows else (0, 0)
         start = raw * per_row
@@ -301,7 +306,7 @@ class OpenFill:
             source = None  # the fill may have gone over it since
         tail, trace = self._tail(name, tensor, dim, start, demand), Trace(tensor)
         self._followed.append(
-            _Followed(name, tensor, demand, axis, raw, real, per_row, tail, trace, source)
+            _Followed(name, tensor, demand, axis, raw, real, per_row, tail, trace, source, slot)
         )
 
     def _tail(
@@ -315,20 +320,28 @@ class OpenFill:
     ) -> Tail:
         if tensor.device.type == "cpu" and not compares_on_device:
             return HostTail(tensor, dim, start, demand, self.hold.unseen)
-        told = what or Input(name, "tail", tensor, demand.sentence, demand.rule)
 
-        def record(part: str, bits: torch.Tensor) -> Record:
-            return self._record(told.of(part, demand), bits)
+        def record(part: str, settled: Demand, bits: torch.Tensor) -> Record:
+            first, any_call = (
+                (what or Input(name, "tail", tensor, one.sentence, one.rule)).of(part, one)
+                for one in (settled, demand)
+            )
+            return self._record(first, any_call, bits)
 
         return DeviceTail(tensor, dim, start, demand, self.hold.unseen, record)
 
-    def _record(self, what: Input, bits: torch.Tensor) -> Record:
-        """Returns where finds on a device are entered."""
+    def _record(self, what: Input, of_any_call: Input, bits: torch.Tensor) -> Record:
+        """Returns where finds on a device are entered, those of calls that expect another number
+        as well.
+        """
         kind = (what.part, what.rule, tuple(bits.shape), bits.dtype, bits.device)
         key = (self.owner, what.name, kind, self.site)
         if key not in self.hold.records:
             self.hold.records[key] = (Record(bits, what.tensor.dtype), what)
-        record: Record = self.hold.records[key][0]
+        record: Record
+        record, known = self.hold.records[key]
+        if known.expected != what.expected:
+            self.hold.records[key] = (record, of_any_call)
         return record
 
     # --- after ---
@@ -345,7 +358,32 @@ class OpenFill:
             if one.demand.is_of_head:
                 self._judge_head(one)
             if padded[one.axis] > one.raw and not one.demand.of_head_only:
-                self._judge(one, padded[one.axis])
+                settled = self._with_number(one)
+                if settled is not None:
+                    self._judge(settled, padded[one.axis])
+
+    def _with_number(self, one: _Followed) -> _Followed | None:
+        """Returns a tail with the number that a path leads to now, None where it leads to none.
+
+        The fill itself may have set it: before the fill ran, it was that of an earlier call.
+        """
+        path = one.demand.path
+        if not path:
+            return one
+        value = paths.look_up(path, {**self.bindings, "slot": one.slot})
+        self.hold.reached.add(path)
+        if value is None:
+            return None
+        one.tail.demand = dataclasses.replace(one.demand, expected=int(value))
+        return dataclasses.replace(one, demand=one.tail.demand)
+
+    def _made_in_fill(self, names: set[str]) -> list[_Followed]:
+        """Returns inputs that the fill itself has bound, to be judged by their values alone."""
+        for name, axis, tensor, slot in self._inputs():
+            if name in names and axis in self._sizes:
+                self._follow(name, axis, tensor, slot)
+        made, self._followed = self._followed, []
+        return made
 
     def _judge_head(self, one: _Followed) -> None:
         """Judges the entries of real rows, padded or not."""
@@ -401,6 +439,24 @@ def _members(holder: Any) -> list[tuple[str, Any]]:
     if dataclasses.is_dataclass(holder):
         return [(one.name, getattr(holder, one.name)) for one in dataclasses.fields(holder)]
     raise LookupError(f"{type(holder).__name__} holds no inputs by name")
+
+
+def _tensors_of(name: str, found: Any) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the tensors of what a path led to, each with a name."""
+    if isinstance(found, torch.Tensor):
+        yield name, plain(found)
+        return
+    if isinstance(found, torch.nn.Module):
+        parts = [*found.named_parameters(), *found.named_buffers()]
+        entries: list[tuple[str, Any]] = [(f".{part}", one) for part, one in parts]
+    elif isinstance(found, Mapping):
+        entries = [(f"[{key}]", one) for key, one in found.items()]
+    elif isinstance(found, (list, tuple)):
+        entries = [(f"[{place}]", one) for place, one in enumerate(found)]
+    else:
+        entries = []
+    for part, one in entries:
+        yield from _tensors_of(name + part, one)
 
 
 def _member(source: Any, name: str) -> Any:

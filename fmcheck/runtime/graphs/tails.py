@@ -59,8 +59,10 @@ class Tail(Protocol):
     """A tail from the start of a fill on.
 
     It `is_in_doubt` where nothing was said of an entry because nobody knows whether it was written.
+    What it must hold may be known only once the fill is settled: `demand` is set again then.
     """
 
+    demand: Demand
     start: int
     length: int
     is_in_doubt: bool
@@ -116,7 +118,7 @@ class HostTail:
     ) -> None:
         self._tensor = tensor
         self._dim = dim
-        self._demand = demand
+        self.demand = demand
         self._unseen = unseen
         # Good as long as the trace says that the tensor is in place.
         self._array = array_of(tensor)
@@ -135,7 +137,7 @@ class HostTail:
         changed = self._array != self._before
         if (changed & ~written & ~perhaps).any():
             self._unseen[self._tensor] = True
-        self._is_judged = self._demand.always or trace.was_touched or bool(changed.any())
+        self._is_judged = self.demand.always or trace.was_touched or bool(changed.any())
         left = ~(changed | written)
         self._doubtful = left & (perhaps | (self._tensor in self._unseen))
         self._untouched = left & ~self._doubtful
@@ -168,8 +170,8 @@ class HostTail:
 
     def judge_values(self, end: int) -> Found | None:
         """Holds the first entries, those of real rows, against what each must be."""
-        assert self._demand.head is not None
-        sign, limit = self._demand.head
+        assert self.demand.head is not None
+        sign, limit = self.demand.head
         head = self._along(self._array)[:end]
         values = head.view(self._kind) if self._kind else head
         bad = ~np.asarray(COMPARISONS[sign](values, limit))
@@ -193,10 +195,10 @@ class HostTail:
     def _wrong(self, region: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Tells which entries hold what they must not, whoever wrote it."""
         bad = np.zeros(region.shape, bool)
-        if self._demand.expected is not None:
-            bad |= region != as_bits(self._demand.expected, self._tensor.dtype)
-        if self._demand.bound is not None:
-            sign, limit = self._demand.bound
+        if self.demand.expected is not None:
+            bad |= region != as_bits(self.demand.expected, self._tensor.dtype)
+        if self.demand.bound is not None:
+            sign, limit = self.demand.bound
             bad |= ~np.asarray(COMPARISONS[sign](region, limit))
         return bad
 

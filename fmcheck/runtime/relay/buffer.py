@@ -369,7 +369,9 @@ class RelayBuffer:
             if rows.size == 0:
                 return
             moment = self.tally.moments.now(site, self.device)
-            named = rows if how.picks and values is not None and self._names_twice(rows) else None
+            named = None
+            if how.picks and values is not None:
+                named = self._named_twice(window, expression, rows, values)
             if self.lanes is not None:
                 self.lanes.wrote(rows, moment)
             window.memory.uncover(expression)
@@ -395,7 +397,7 @@ class RelayBuffer:
             if invalid is not None:
                 self.ledger.report(invalid)
             if named is not None and values is not None:
-                self._judge_repeats(window, named, values, moment)
+                self._judge_repeats(named, values, moment)
             for waiting in self._put_off:
                 waiting.leave_out(rows % len(self.ledger))
 
@@ -633,12 +635,30 @@ class RelayBuffer:
         self._last_place[rows] = order
         return bool(self._last_place[rows].tobytes() != order.tobytes())
 
-    def _judge_repeats(
-        self, window: Window, rows: npt.NDArray[Any], values: torch.Tensor, moment: int
-    ) -> None:
+    def _named_twice(
+        self, window: Window, expression: Any, rows: npt.NDArray[Any], values: torch.Tensor
+    ) -> npt.NDArray[Any] | None:
+        """Returns what each entry of an index picks, if it picks something twice.
+
+        None if one value is written to all: values have to be as many as what is picked.
+        """
+        if not values.is_cpu:
+            return None
+        if rows.ndim == 1 and type(expression) is np.ndarray:
+            is_each = values.dim() == window.rows.ndim and len(values) == rows.size
+            return rows if is_each and self._names_twice(rows) else None
+        lists = picks.leading_lists(expression)
+        if not lists or len(rows) < 2 or tuple(values.shape) != rows.shape:
+            return None
+        named = rows.reshape(len(rows), -1)[:, 0]
+        if not self._names_twice(named):
+            return None
+        # Whether each list of the index leads to units of its own, as columns of a row do not.
+        led = window.rows[(slice(None),) * lists + (0,) * (window.rows.ndim - lists)]
+        return named if np.unique(led).size == led.size else None
+
+    def _judge_repeats(self, rows: npt.NDArray[Any], values: torch.Tensor, moment: int) -> None:
         """Reports rows that a write by a list of row numbers gave two values."""
-        if not (values.is_cpu and values.dim() == window.rows.ndim and len(values) == rows.size):
-            return  # one value for all
         given = bits_of(values)
         order = np.arange(rows.size)
         self._last_place[rows] = order

@@ -143,6 +143,21 @@ def are_rows(index: Any) -> bool:
     return isinstance(index, torch.Tensor) and index.dtype in _ROW_NUMBERS
 
 
+def leading_lists(index: Any) -> int:
+    """Returns how many lists of numbers an index of NumPy's begins with, 0 if others follow.
+
+    `[rows]` and `[rows, :, 2]` have one, `[rows, columns]` two.
+    """
+    items = index if isinstance(index, tuple) else (index,)
+    count = next((at for at, item in enumerate(items) if not _is_list(item)), len(items))
+    rest = items[count:]
+    return count if all(isinstance(one, (int, slice, type(...))) for one in rest) else 0
+
+
+def _is_list(item: Any) -> bool:
+    return isinstance(item, np.ndarray) and item.ndim == 1 and item.dtype.kind in "iu"
+
+
 def is_capturing() -> bool:
     """Tells whether what CUDA launches now goes into a graph."""
     return torch.cuda.is_current_stream_capturing()

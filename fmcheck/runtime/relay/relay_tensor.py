@@ -355,7 +355,8 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
         return
     _put(tensor._plain, plain(index), plain(value))
     constant = isinstance(value, _NUMBERS)
-    _enter_write(tensor, index, Write(constant=constant, picks=not constant and _has_index(index)))
+    picked = not constant and _has_index(index)
+    _enter_write(tensor, index, Write(constant=constant, picks=picked), value if picked else None)
     for reader in _relay_tensors(value):
         _enter_peek(reader)
 
@@ -677,10 +678,11 @@ def _enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
 def _enter_write(
     tensor: RelayTensor, expression: Any, how: Write = VALUES, values: Any = None
 ) -> None:
-    """Enters a write, of a tensor of `values` where it is one of rows by their numbers."""
+    """Enters a write, of a tensor of `values` where an index lists what it picks."""
     buffer = tensor._relay
     with contained(buffer.tally, CHECK):
-        has_values = isinstance(values, torch.Tensor) and picks.are_rows(expression)
+        has_lists = isinstance(expression, tuple) and not buffer.is_on_device
+        has_values = isinstance(values, torch.Tensor) and (has_lists or picks.are_rows(expression))
         given = plain(values) if has_values else None
         if (tensor._window or window(tensor)).whole:
             buffer.stash_rows(expression, buffer.tally.sites.here(_OUR_FRAMES), how, given)
