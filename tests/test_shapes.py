@@ -565,7 +565,10 @@ ONE_VALUE: dict[str, tuple[str, Callable[[Any], Any]]] = {
     ),
     "other columns": ("element", lambda t: t.__setitem__((AGAIN, OTHERS), values(3))),
     "other columns of a row": ("row", lambda t: t.__setitem__((AGAIN, OTHERS), values(3))),
-    "columns of a row, turned": ("row", lambda t: t.T.__setitem__(torch.arange(3), values(3, 6))),
+    "columns of a row, turned": (
+        "row",
+        lambda t: t[1:].T.__setitem__(torch.arange(3), values(3, 5)),
+    ),
     "added up": (
         "element",
         lambda t: t.index_put_((AGAIN, AGAIN), values(3), accumulate=True),
