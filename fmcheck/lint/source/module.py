@@ -244,10 +244,19 @@ class Module:
         for stretch in self._definitions.get(name, ()):
             yield from stretch.parts
 
-    def naming(self, *names: str) -> Iterator[Part]:
-        """Yields the parts of the slices that hold one of these identifiers."""
+    def naming(self, name: str) -> Iterator[Part]:
+        """Yields the parts of the slices that hold this identifier."""
+        for family in self._by_word.get(name, ()):
+            yield from family.naming(name)
+
+    @cached_property
+    def _by_word(self) -> dict[str, list[Family]]:
+        """The families by the identifiers in them."""
+        found: dict[str, list[Family]] = {}
         for family in self.families:
-            yield from family.naming(*names)
+            for word in family.by_word:
+                found.setdefault(word, []).append(family)
+        return found
 
     def span(self, start: int, end: int) -> Span:
         """Returns the lines and columns of two offsets."""
@@ -332,7 +341,7 @@ class Family:
         return self.module.line_of(start + blank)
 
     @cached_property
-    def _by_word(self) -> dict[str, list[Stretch]]:
+    def by_word(self) -> dict[str, list[Stretch]]:
         """The slices by the identifiers in them."""
         found: dict[str, list[Stretch]] = {}
         for stretch in self.stretches:
@@ -342,14 +351,14 @@ class Family:
 
     def naming(self, *names: str) -> Iterator[Part]:
         """Yields the parts of the slices that hold one of these identifiers."""
-        found = dict.fromkeys(one for name in names for one in self._by_word.get(name, ()))
+        found = dict.fromkeys(one for name in names for one in self.by_word.get(name, ()))
         for stretch in found:
             yield from stretch.parts
 
     def binding(self, name: str) -> Iterator[Part]:
         """Yields the parts of the slices that may define `name`, or give it a value."""
         bound = re.compile(_BOUND.format(name), re.MULTILINE)
-        for stretch in self._by_word.get(name, ()):
+        for stretch in self.by_word.get(name, ()):
             if bound.search(stretch.text):
                 yield from stretch.parts
 
