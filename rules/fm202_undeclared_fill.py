@@ -184,7 +184,7 @@ class Runner:
 
 def _stems(family: Family) -> Iterator[tuple[str, str]]:
     """Yields what a class calls its own fill values, with the name of what each is for."""
-    for part in family.near_any((SUFFIX,)):
+    for part in family.near(((SUFFIX,),)):
         for node in below(part.node, cst.Attribute):
             if is_name(node.value, "self") and node.attr.value.endswith(SUFFIX):
                 yield node.attr.value.removesuffix(SUFFIX), part.code(node)

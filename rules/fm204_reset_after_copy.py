@@ -9,6 +9,7 @@ from fmcheck.lint.model.expressions import dotted
 from fmcheck.lint.model.fills import Kind, fillings
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.positions import may_cover
+from fmcheck.lint.model.resets import FRONT
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -53,7 +54,7 @@ class ResetAfterCopy(FunctionRule):
     name = "reset-after-copy"
     severity = Severity.ERROR
     on_by_default = False
-    words = (("copy_", "copy"), ("zero_", "fill_"))
+    words = (("copy",), ("zero_", "fill_("), *FRONT)
     seen_in = ("https://github.com/sgl-project/sglang/pull/26292",)
     judged = (
         Judged("sglang 0.5.23", 0, 0),

@@ -51,7 +51,7 @@ class BufferPassedWhole(FunctionRule):
     severity = Severity.WARNING
     words = (
         ("self",),
-        ("[:?*] =", "[:?*].copy_(", ":] =", ":].fill_(", ":].zero_(", "narrow("),
+        ("[:?*] =", "[:?*].copy_(", ":] =", ":].fill_(", ":].zero_("),
     )
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/32555",
@@ -123,19 +123,22 @@ class Backend:
                         help=f"slice it to the batch: `{name}[:...]`",
                         related=[(heads[0].site, "filled here")],
                     )
-            uses = sum(isinstance(one, cst.Name) and one.value == name for one in nodes)
             pads = [one for one in writes if one.kind is Kind.CONSTANT and one.region.is_tail]
-            # Once where it is bound, once for each write.
             is_view = isinstance(value, cst.Subscript) and any(
                 isinstance(one.slice, cst.Slice) for one in value.slice
             )
-            if is_view and pads and uses == len(writes) + 1:
+            # Once where it is bound, once for each write.
+            if is_view and pads and _uses(name, nodes) == len(writes) + 1:
                 yield part.finding(
                     self,
                     pads[0].site,
                     f"`{name}` is padded here but never used: what is passed on is not padded",
                     help=f"pass `{name}` on, or remove it",
                 )
+
+
+def _uses(name: str, nodes: Sequence[CSTNode]) -> int:
+    return sum(isinstance(one, cst.Name) and one.value == name for one in nodes)
 
 
 def _written(site: CSTNode) -> str:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.model.names import Region
     from fmcheck.lint.source.module import Part
 
-_GRAPH = re.compile(r"graph|replay", re.IGNORECASE)
+_GRAPH = re.compile(r"\w*(graph|replay)", re.IGNORECASE)
 
 
 class GraphInputCut(FunctionRule):
@@ -63,6 +63,7 @@ class GraphInputCut(FunctionRule):
         Judged("vllm 0.20.2", 0, 0),
     )
     on_by_default = False
+    judges = _GRAPH
     bad = (
         Example(
             """\
@@ -99,7 +100,7 @@ class Runner:
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each buffer that is handed on as it was filled."""
         for function in functions(part):
-            if _GRAPH.search(function.name):
+            if _GRAPH.match(function.name):
                 (filling,) = fillings([function])
                 yield from self._function(filling, part)
 

@@ -17,9 +17,9 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.module import Family, Part
 
 
-FENCES = frozenset({"wait_stream", "wait_event"})
+FENCES = ("wait_stream", "wait_event")
 #: Predicates of the whole process. `tensor.is_cuda` asks about one tensor, and is no gate.
-PREDICATES = frozenset({"is_cuda", "is_hip", "is_cuda_alike"})
+PREDICATES = ("is_cuda", "is_hip", "is_cuda_alike")
 
 
 class GatedFence(ClassRule):
@@ -54,7 +54,7 @@ class GatedFence(ClassRule):
     code = "FM303"
     name = "gated-fence"
     severity = Severity.WARNING
-    words = (("wait_stream", "wait_event"), ("is_cuda", "is_hip", "is_cuda_alike"))
+    words = (FENCES, PREDICATES)
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/26646",
         "https://github.com/sgl-project/sglang/pull/36054",
@@ -120,9 +120,9 @@ def barrier(stream, done):
 
     def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each fence that a platform's test decides on alone."""
-        asked = (name for part in family.near_any(PREDICATES) for name in _attributes(part))
+        asked = (name for part in family.near((PREDICATES,)) for name in _attributes(part))
         platform = _ByProcess({*PREDICATES, *asked})
-        for part in family.near_any(FENCES):
+        for part in family.near((FENCES,)):
             guarded = platform.guarded(part)
             for node in part.nodes():
                 if node in guarded and _is_fence(node):

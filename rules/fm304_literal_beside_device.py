@@ -15,6 +15,7 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
+    from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Part
 
 #: Names whose mention says that the function knows that it is on CUDA, or asks.
@@ -60,7 +61,14 @@ class LiteralBesideDevice(FunctionRule):
         Judged("vllm 0.20.2", 3, 0),
     )
     on_by_default = False
-    words = (('"cuda"', "'cuda'", ".cuda()"), (".device",))
+    words = (
+        (".device",),
+        (
+            *(".cuda()", '="cuda"', "='cuda'", '(*device = "cuda"', "(*device = 'cuda'"),
+            *('to(*"cuda"', "to(*'cuda'", "autocast("),
+        ),
+        ('"cuda"', "'cuda'", ".cuda()"),
+    )
     seen_in = (
         "https://github.com/huggingface/diffusers/pull/13336",
         "https://github.com/huggingface/diffusers/pull/12814",
@@ -111,12 +119,16 @@ def made(n):
         ),
     )
 
+    def applies(self, file: File) -> bool:
+        """Leaves out what trains, prepares data or is an example, by its path."""
+        return not is_beside(file.identity)
+
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each literal beside a device that was taken from elsewhere."""
         for function in functions(part):
             places = [place for node in _all(function) for place in _literals(node)]
             taken = _taken(function, places) if places else None
-            if taken is None or is_beside(part.identity) or _knows_cuda(function, places):
+            if taken is None or _knows_cuda(function, places):
                 continue
             for place in places:
                 yield part.finding(

@@ -83,6 +83,7 @@ class SideStreamWithoutWait(FunctionRule):
     name = "side-stream-without-wait"
     severity = Severity.WARNING
     words = (
+        ("tream", "wait_event"),  # of the next ones, what is found fastest
         (*ENTERED, "wait_event*="),
         ("with ", "with(", "wait_event"),
         (*(f"{one}(" for one in sorted(LAUNCHES)), ".to(", *WAITED),

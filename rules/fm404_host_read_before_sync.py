@@ -100,7 +100,7 @@ class HostReadBeforeSync(FunctionRule):
     code = "FM404"
     name = "host-read-before-sync"
     severity = Severity.WARNING
-    words = (("non_blocking",), ("copy_", "cpu"))
+    words = (("non_blocking",), ("copy_(", '"cpu"', "'cpu'"))
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31584",
         "https://github.com/vllm-project/vllm/issues/36942",

@@ -71,7 +71,7 @@ class LaunchedOffCurrentStream(FunctionRule):
     code = "FM410"
     name = "launched-off-current-stream"
     severity = Severity.WARNING
-    words = (("default_stream(", "partial(", "=torch.cuda.current_stream()"), ("_stream(",))
+    words = (("_stream(",), ("default_stream(", "partial(", "=torch.cuda.current_stream()"))
     seen_in = (
         "https://github.com/flashinfer-ai/flashinfer/pull/1509",
         "https://github.com/NVIDIA/TransformerEngine/pull/3089",

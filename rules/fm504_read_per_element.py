@@ -21,6 +21,8 @@ if TYPE_CHECKING:
 
 #: Calls that read one number of a tensor.
 _NUMBERS = frozenset({"bool", "float", "int"})
+#: How what they read starts: `x)`, `x[`, `self.x[`.
+_DRAWN = ("~)", "~[", "~.*[")
 
 
 class ReadPerElement(StepRule):
@@ -59,7 +61,13 @@ class ReadPerElement(StepRule):
         Judged("vllm 0.20.2", 11, 6),
     )
     on_by_default = False
-    words = (("for ",), (".item()", "int(", "float(", "bool("))
+    words = (
+        ("for ",),
+        # An element, or what a loop draws.
+        (".item()", *(f"^{one}({what}" for one in sorted(_NUMBERS) for what in _DRAWN)),
+        # What shows where a tensor is.
+        ("device", "cuda", "npu", "xpu", "self.", "Tensor"),
+    )
     judges = REPEATED
     seen_in = (
         "https://github.com/lightseekorg/tokenspeed/pull/1116",
@@ -118,14 +126,14 @@ def load_lengths(lens: torch.Tensor):
                 yield from self._read(function)
 
     def _read(self, function: Function) -> Iterator[Finding]:
-        if all(_value(one) is None for one in function.calls):
-            return
+        values = [value for value in map(_value, function.calls) if value is not None]
+        named = {one.value for value in values for one in walk(value) if type(one) is cst.Name}
         places = Places(function)
         seen: set[tuple[int, str]] = set()
-        for loop, body in _loops(function):
+        for loop, body in _loops(function) if values else ():
             drawn = _drawn(loop)
-            for node in body:
-                value = _value(node) if isinstance(node, cst.Call) else None
+            for node in () if named.isdisjoint(drawn) else walk(body):
+                value = _value(node) if type(node) is cst.Call else None
                 if value is None:
                     continue
                 tensor = _element_of(value, drawn)
@@ -161,13 +169,18 @@ def _is_item(node: cst.CSTNode) -> bool:
     return isinstance(node, cst.Call) and last_name(node.func) == "item"
 
 
-def _loops(function: Function) -> Iterator[tuple[cst.CSTNode, list[cst.CSTNode]]]:
+def _loops(function: Function) -> Iterator[tuple[cst.CSTNode, cst.CSTNode]]:
     """Yields the loops of a function, each with what is run for every round."""
     for node in function.nodes:
-        if isinstance(node, cst.For):
-            yield node, walk(node.body)
-        elif isinstance(node, (cst.GeneratorExp, cst.ListComp, cst.SetComp)):
-            yield node.for_in, walk(node.elt)
+        # By class: it is asked of every node.
+        if type(node) is cst.For:
+            yield node, node.body
+        elif (
+            type(node) is cst.GeneratorExp
+            or type(node) is cst.ListComp
+            or type(node) is cst.SetComp
+        ):
+            yield node.for_in, node.elt
 
 
 def _drawn(loop: cst.CSTNode) -> dict[str, cst.CSTNode | None]:

@@ -10,6 +10,7 @@ from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.places import Places
 from fmcheck.lint.model.read_backs import read_backs
 from fmcheck.lint.model.steps import is_for_debugging
+from fmcheck.lint.source.words import either
 from fmcheck.lint.step_rule import StepRule
 
 if TYPE_CHECKING:
@@ -90,7 +91,12 @@ class SyncInStep(StepRule):
         Judged("vllm 0.20.2", 12, 9),
     )
     on_by_default = False
-    words = ((".item()", "int(", "float(", "repeat_interleave(", ".to(", "synchronize()"),)
+    words = either(
+        ((".item()", "^int(", "^float("), tuple(f".{one}(" for one in sorted(_REDUCTIONS))),
+        (("repeat_interleave(",),),
+        ((".to(",), ("tensor(",), (".device",)),
+        (("synchronize()",), ("record()", "current_stream")),
+    )
     seen_in = (
         "https://github.com/lightseekorg/tokenspeed/pull/1115",
         "https://github.com/pytorch/torchtitan/pull/3274",

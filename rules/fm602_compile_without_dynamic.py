@@ -47,7 +47,7 @@ class CompileWithoutDynamic(FunctionRule):
     code = "FM602"
     name = "compile-without-dynamic"
     severity = Severity.WARNING
-    words = (("compile",), ("torch",))
+    words = (("@*compile",), ("torch",))
     seen_in = ("https://github.com/vllm-project/vllm/pull/10406",)
     judged = (
         Judged("sglang 0.5.23", 23, 13),

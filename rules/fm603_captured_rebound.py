@@ -8,14 +8,12 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.fills import Filling, Kind, fillings
-from fmcheck.lint.model.function import classes
+from fmcheck.lint.model.function import classes, functions
 from fmcheck.lint.model.once import Once
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from libcst import CSTNode
+    from collections.abc import Iterator, Sequence
 
     from fmcheck.finding import Finding
     from fmcheck.lint.model.fills import Write
@@ -46,12 +44,16 @@ MAKERS = frozenset(
         "zeros_like",
     }
 )
+#: How an attribute is given one.
+_MADE = tuple(f".~ = *{one}(" for one in sorted(MAKERS))
 _GRAPH = re.compile(r"graph|replay|capture", re.IGNORECASE)
 #: Names of methods that run before there is a graph, or make a new one.
 _BEFORE = re.compile(
     r"__|(^|_)(init|capture|captured|create|alloc|allocate|build|make|setup|warmup|warm|reset|"
     r"resize|grow|ensure|load|register|preallocate|destroy|close|release)(_|$)"
 )
+#: Names of the others.
+_AFTER = re.compile(f"(?!.*({_BEFORE.pattern}))")
 #: Names of methods and of their parameters that speak of a replay.
 _REPLAYS = re.compile(r"replay|realloc")
 _RUNS = re.compile(r"__call__$|_?(forward|run|compute|decode)(_|$)")
@@ -94,7 +96,7 @@ class CapturedRebound(ClassRule):
     severity = Severity.ERROR
     words = (
         ("graph", "Graph", "replay", "realloc", "capture"),
-        tuple(sorted(MAKERS)),
+        _MADE,
     )
     seen_in = ("https://github.com/alibaba/rtp-llm/pull/1259",)
     judged = (
@@ -186,44 +188,34 @@ class Pool:
     def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each such assignment."""
         # By its text, for to parse a class costs: most of those that speak of graphs run none.
-        if not any(map(_GRAPH.search, family.names_defined)) and not _REPLAYS.search(family.text):
+        names_graphs = any(map(_GRAPH.search, family.names_defined))
+        if not family.is_class or not (names_graphs or _REPLAYS.search(family.text)):
             return
-        for name, functions in classes(family):
-            yield from self._class(name, family, list(fillings(functions)))
+        after = (one for part in family.near((_MADE,), _AFTER) for one in functions(part))
+        captured = [
+            (method, write)
+            for method in fillings(after)
+            for write in _rebound(method)
+            if _is_static(write, family) or (_is_told(method) and _is_read(write, family))
+        ]
+        if captured:
+            yield from self._class(captured, family)
 
-    def _class(self, name: str, family: Family, methods: list[Filling]) -> Iterator[Finding]:
-        names = [name, *family.bases]
-        replays = any(_GRAPH.search(one) for one in (*names, *(method.name for method in methods)))
-        static = {
-            write.region.path
-            for one in methods
-            for write in one.writes
-            if write.kind is Kind.COPY and not write.region.is_whole
-        }
-        read = {
-            dotted(inner)
-            for one in methods
-            if _RUNS.match(one.name)
-            for inner in one.function.nodes
-            if isinstance(inner, cst.Attribute)
-        }
-        once = Once({one.name: one.function for one in reversed(methods)}, _BEFORE.search)
-        for method in methods:
-            if not _BEFORE.search(method.name):
-                captured = (static if replays else set()) | (read if _is_told(method) else set())
-                made = _made(method)
-                for write in method.writes:
-                    path = write.region.path
-                    is_new = write.kind is Kind.REBOUND and write.site in made
-                    if (
-                        is_new
-                        and path.startswith("self.")
-                        and path in captured
-                        and not _is_asked(write, method.part)
-                        and not _is_left(write, method.function, once)
-                        and not once.makes_once(write.site, _paths(write), method.function)
-                    ):
-                        yield self._finding(write, method.part)
+    def _class(
+        self, captured: Sequence[tuple[Filling, Write]], family: Family
+    ) -> Iterator[Finding]:
+        ((name, methods),) = classes(family)
+        names = (name, *family.bases, *(one.name for one in methods))
+        replays = any(map(_GRAPH.search, names))
+        once = Once({one.name: one for one in reversed(methods)}, _BEFORE.search)
+        for method, write in captured:
+            function = method.function
+            if (
+                (replays or (_is_told(method) and _is_read(write, family)))
+                and not _is_left(write, function, once)
+                and not once.makes_once(write.site, _paths(write), function)
+            ):
+                yield self._finding(write, method.part)
 
     def _finding(self, write: Write, part: Part) -> Finding:
         leaf = write.region.leaf
@@ -235,9 +227,11 @@ class Pool:
         )
 
 
-def _made(method: Filling) -> set[CSTNode]:
-    """Returns the targets to which a method assigns a newly made tensor."""
-    return {
+def _rebound(method: Filling) -> Iterator[Write]:
+    """Yields where a method that runs after the capture gives an attribute a newly made tensor."""
+    if not _AFTER.match(method.name) or method.function.node is not method.part.node:
+        return
+    made = {
         target.target
         for node in method.function.nodes
         if isinstance(node, cst.Assign)
@@ -245,6 +239,35 @@ def _made(method: Filling) -> set[CSTNode]:
         and last_name(node.value.func) in MAKERS
         for target in node.targets
     }
+    for write in method.writes if made else ():
+        is_own = write.kind is Kind.REBOUND and write.region.path.startswith("self.")
+        if is_own and write.site in made and not _is_asked(write, method.part):
+            yield write
+
+
+def _is_static(write: Write, family: Family) -> bool:
+    """Tells whether a method of the class fills a part of the same attribute in place."""
+    return any(
+        one.kind is Kind.COPY and not one.region.is_whole and one.region.path == write.region.path
+        for method in fillings(_naming(write, family))
+        for one in method.writes
+    )
+
+
+def _is_read(write: Write, family: Family) -> bool:
+    """Tells whether what runs in each step reads the attribute."""
+    return any(
+        isinstance(node, cst.Attribute) and dotted(node) == write.region.path
+        for function in _naming(write, family)
+        if _RUNS.match(function.name)
+        for node in function.nodes
+    )
+
+
+def _naming(write: Write, family: Family) -> Iterator[Function]:
+    """Yields the methods of a class that name what is assigned."""
+    for part in family.naming(write.region.leaf):
+        yield from (one for one in functions(part) if one.node is part.node)
 
 
 def _is_told(method: Filling) -> bool:

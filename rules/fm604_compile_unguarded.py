@@ -52,7 +52,7 @@ class CompileUnguarded(FunctionRule):
     name = "compile-unguarded"
     severity = Severity.WARNING
     on_by_default = False
-    words = (("compile",), ("torch",))
+    words = (("@*compile",), ("torch",))
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/26403",
         "https://github.com/sgl-project/sglang/pull/26573",

@@ -55,9 +55,9 @@ class BufferMadeInStep(FunctionRule):
     name = "buffer-made-in-step"
     severity = Severity.WARNING
     words = (
-        ("empty", "zeros"),
         BUFFERS,
         ("forward", "_indexer", "_exchange", "_all_to_all", "_a2a"),
+        tuple(f"{one}*= *{made}" for one in BUFFERS for made in ("empty", "zeros")),
     )
     seen_in = (
         "https://github.com/NVIDIA/TensorRT-LLM/pull/16290",
@@ -68,6 +68,7 @@ class BufferMadeInStep(FunctionRule):
         Judged("vllm 0.20.2", 2, 0),
     )
     on_by_default = False
+    judges = _RUNS
     bad = (
         Example(
             """\

@@ -1,4 +1,4 @@
-"""The rules that are on by default, made with the contracts that are shipped."""
+"""The rules, made with the contracts that are shipped: all, or those that are on by default."""
 
 from __future__ import annotations
 
@@ -15,7 +15,11 @@ if TYPE_CHECKING:
 
 def default_rules() -> list[Rule]:
     """Returns the default rules of this package, with its own contracts."""
+    return [rule for rule in all_rules() if rule.on_by_default]
+
+
+def all_rules() -> list[Rule]:
+    """Returns the rules of this package, with its own contracts."""
     folder = Path(fmcheck.__file__).parent / "contracts"
     contracts = tuple(load_contract(path) for path in sorted(folder.glob("*.toml")))
-    own = (rule for rule in rules().values() if rule.code.startswith("FM"))
-    return [rule(contracts) for rule in own if rule.on_by_default]
+    return [rule(contracts) for rule in rules().values() if rule.code.startswith("FM")]

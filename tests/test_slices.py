@@ -16,7 +16,7 @@ from fmcheck.lint.source.cuts import Cuts
 from fmcheck.lint.source.file import File
 from fmcheck.lint.source.module import CutError, Module
 from fmcheck.lint.source.tree import KEPT, Kept, Tree
-from fmcheck.lint.source.words import may_stand, stand
+from fmcheck.lint.source.words import either, stand
 from fmcheck.registry import contracts_for, rules
 from tests.corpus import wheel_source
 from tests.parts import module_of
@@ -276,11 +276,16 @@ def test_a_long_class_without_methods_before_a_nested_function_is_parsed_whole()
         ("[:?*] = ", "rows[:n] == 1", False),
         ("cuda*Event", "torch.cuda.Event()", True),
         ("cuda*Event", "torch.cuda\nEvent()", False),
+        ("^int(~[", "n = int(lens[0])", True),
+        ("^int(~[", "int(self.lens[0])", False),
+        ("^int(~[", "print(lens[0])", False),
+        ("^int(~[", "x.int(lens[0])", False),
+        ("^int(~[", "x_int(lens[0])", False),
     ],
 )
 def test_a_word_may_hold_signs_that_stand_for_others(word, line, is_there):
     assert stand(((word,),), line, 0, len(line)) is is_there
-    assert may_stand(word, line.encode()) or not is_there
+    assert File("x.py", line.encode()).holds((word,)) or not is_there
 
 
 @pytest.mark.parametrize(
@@ -293,6 +298,42 @@ def test_a_word_may_hold_signs_that_stand_for_others(word, line, is_there):
 )
 def test_a_word_goes_by_the_names_that_imports_give_to_it(source, own):
     assert module_of(source).renamed((("cuda*Event",),)) == (("cuda*Event", own),)
+
+
+@pytest.mark.parametrize(
+    ("statement", "is_bound"),
+    [
+        ("self.side = made()", True),
+        ("self.side: Stream = made()", True),
+        ("self.main, self.side = made()", True),
+        ("(\n            self.main,\n            self.side,\n        ) = made()", True),
+        ("self.other = self.side = made()", True),
+        ("use(self.side)", False),
+        ("use(self.side, self.main)", False),
+        ("use(side=self.side.event)", False),
+        ("return self.side == self.main", False),
+    ],
+)
+def test_a_class_is_asked_for_the_slices_that_may_bind_a_name(statement, is_bound):
+    (family,) = module_of(f"class A:\n    def f(self):\n        {statement}\n").families
+    assert bool(list(family.binding("side"))) is is_bound
+
+
+def test_a_property_of_a_name_may_bind_it():
+    source = "class A:\n    @property\n    def side(self):\n        return made()\n"
+    (family,) = module_of(source).families
+    assert list(family.binding("side"))
+
+
+def test_signs_before_a_word_stand_before_its_other_names_too():
+    module = module_of("from torch import compile as made\n")
+    assert module.renamed((("@*compile",),)) == (("@*compile", "@*made"),)
+
+
+def test_what_needs_the_words_of_one_choice_or_of_another_has_one_of_each_pair():
+    words = either((("a", "b"), ("c",)), (("d",),))
+    assert words == (("a", "b", "d"), ("c", "d"))
+    assert [stand(words, text, 0, 3) for text in ("b c", "d  ", "a b")] == [True, True, False]
 
 
 def test_nodes_are_asked_whether_they_are_valid_but_for_those_of_the_parser(monkeypatch):

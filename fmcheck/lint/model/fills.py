@@ -6,7 +6,7 @@ import enum
 import re
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from fmcheck.lint.model.expressions import last_name, number
 from fmcheck.lint.model.function import functions
@@ -14,7 +14,6 @@ from fmcheck.lint.model.names import ANY, Region, Regions
 from fmcheck.lint.model.sizes import Sizes
 from fmcheck.lint.model.vocabulary import RESET_WORDS
 from fmcheck.lint.source.lazy import cst
-from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -52,24 +51,36 @@ class When(enum.Enum):
 Tests: TypeAlias = "tuple[tuple[CSTNode, bool], ...]"
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Write:
-    """One write to a region.
+    """One write to a region, by a call or an assignment of a function.
 
-    `site` is what is written to, as the write names it. `tests` are the conditions that it stands
-    under and whether each held; `order` counts the writes of the function; `in_place` tells a
-    tensor's own method from an assignment. `voids` tells that the value marks rows as empty: a
-    negative number, or zero for a length. `is_guessed` tells that the name of a function says it.
+    `site` is what is written to, as the write names it; `order` counts the writes of the function;
+    `in_place` tells a tensor's own method from an assignment. `voids` tells that the value marks
+    rows as empty: a negative number, or zero for a length. `is_guessed` tells that the name of a
+    function says it.
     """
 
     region: Region
     kind: Kind
     site: CSTNode
     order: int
-    tests: Tests
+    by: CSTNode
+    function: Function
     in_place: bool
     voids: bool = False
     is_guessed: bool = False
+
+    @cached_property
+    def tests(self) -> Tests:
+        """The conditions that it stands under, the outermost first, and whether each held."""
+        found: list[tuple[CSTNode, bool]] = []
+        node, parents = self.by, self.function.parents
+        while node is not self.function.node:
+            inner, node = node, parents[node]
+            if type(node) is cst.If and inner is not node.test:
+                found.append((node.test, inner is node.body))
+        return tuple(reversed(found))
 
 
 class Filling:
@@ -85,8 +96,7 @@ class Filling:
         self._names = function.names
         self.writes: list[Write] = []
         self.calls: set[str] = set()
-        self._tests: Tests = ()
-        self._statements(function.node.body)
+        self._gather()
         copies = [one for one in self.writes if one.kind is Kind.COPY and one.region.is_head]
         self.sizes = Sizes(self._names, self.part, [one.region.stop for one in copies])
         self.learn(function)
@@ -232,7 +242,6 @@ class Filling:
     def learn(self, function: Function) -> None:
         """Reads a function's comparisons for what they say about raw and padded sizes."""
         nodes = function.nodes
-        # By class: these are most of a file's nodes.
         tests: list[CSTNode] = [node for node in nodes if type(node) is cst.Comparison]
         asked = [node.test for node in nodes if type(node) is cst.If or type(node) is cst.IfExp]
         tests += [one.value if isinstance(one, cst.NamedExpr) else one for one in asked]
@@ -241,54 +250,18 @@ class Filling:
 
     # From here on: gathering the writes.
 
-    def _statements(self, suite: CSTNode) -> None:
-        for statement in getattr(suite, "body", ()):
-            self._statement(statement)
-
-    def _statement(self, node: CSTNode) -> None:
-        if isinstance(node, cst.If):
-            self._branches(node)
-            return
-        parts = [getattr(node, name, None) for name in ("test", "iter", "items", "subject")]
-        for part in parts:
-            if part is not None:
-                self._expressions(part)
-        # A handler comes before the `else` that runs in its place.
-        bodies = [getattr(node, "body", None), *getattr(node, "handlers", ())]
-        bodies += [getattr(node, name, None) for name in ("orelse", "finalbody")]
-        bodies += getattr(node, "cases", ())
-        if isinstance(node, cst.BaseSmallStatement):
-            self._expressions(node)
-        elif isinstance(node, (cst.SimpleStatementLine, cst.BaseSuite)):
-            self._statements(node)
-        else:
-            for body in bodies:
-                if body is not None:
-                    self._statement(body)
-
-    def _branches(self, node: cst.If) -> None:
-        outer = self._tests
-        self._expressions(node.test)
-        self._tests = (*outer, (node.test, True))
-        self._statements(node.body)
-        self._tests = (*outer, (node.test, False))
-        if isinstance(node.orelse, cst.If):
-            self._branches(node.orelse)
-        elif node.orelse is not None:
-            self._statements(node.orelse.body)
-        self._tests = outer
-
-    def _expressions(self, root: Any) -> None:
-        for part in root if isinstance(root, (list, tuple)) else [root]:
-            for node in walk(part):
-                if type(node) is cst.Call:
-                    self._call(node)
-                elif type(node) is cst.Assign:
-                    for target in node.targets:
-                        self._assignment(target.target, node.value)
+    def _gather(self) -> None:
+        for node in self.function.nodes:
+            # By class: these are most of a file's nodes.
+            if type(node) is cst.Call:
+                self._call(node)
+            elif type(node) is cst.Assign:
+                for target in node.targets:
+                    self._assignment(node, target.target)
 
     def _write(
         self,
+        by: CSTNode,
         site: CSTNode,
         kind: Kind,
         regions: Iterable[Region] | None = None,
@@ -302,15 +275,15 @@ class Filling:
             order = len(self.writes)
             voids = value is not None and (value < 0 or (not value and _is_length(region.leaf)))
             self.writes.append(
-                Write(region, kind, site, order, self._tests, in_place, voids, guessed)
+                Write(region, kind, site, order, by, self.function, in_place, voids, guessed)
             )
 
-    def _assignment(self, target: CSTNode, value: CSTNode) -> None:
+    def _assignment(self, node: cst.Assign, target: CSTNode) -> None:
         if isinstance(target, cst.Attribute):
-            self._write(target, Kind.REBOUND, in_place=False)
+            self._write(node, target, Kind.REBOUND, in_place=False)
         elif isinstance(target, cst.Subscript):
-            kind = Kind.CONSTANT if _is_constant(value) else Kind.COPY
-            self._write(target, kind, in_place=False, value=number(value))
+            kind = Kind.CONSTANT if _is_constant(node.value) else Kind.COPY
+            self._write(node, target, kind, in_place=False, value=number(node.value))
 
     def _call(self, call: cst.Call) -> None:
         func = call.func
@@ -319,16 +292,16 @@ class Filling:
         receiver = func.value if isinstance(func, cst.Attribute) else None
         for arg in call.args:
             if arg.keyword is not None and arg.keyword.value == "out":
-                self._write(arg.value, Kind.COPY)
+                self._write(call, arg.value, Kind.COPY)
         if receiver is not None and word in RESETS:
             value = number(call.args[0].value) if call.args else 0
-            self._write(receiver, Kind.CONSTANT, value=value)
+            self._write(call, receiver, Kind.CONSTANT, value=value)
         elif receiver is not None and word == "copy_":
-            self._write(receiver, Kind.COPY)
+            self._write(call, receiver, Kind.COPY)
         elif "copy" in word and call.args:
-            self._grouped(call.args[0].value, Kind.COPY)
+            self._grouped(call, Kind.COPY)
         elif "foreach_" in word and any(reset in word for reset in ("zero", "fill")) and call.args:
-            self._grouped(call.args[0].value, Kind.CONSTANT)
+            self._grouped(call, Kind.CONSTANT)
         else:
             self._helper(call, word, receiver)
 
@@ -338,10 +311,10 @@ class Filling:
         found = [one for part in parts for one in functions(part) if one.name == word]
         return any(not _resets_any(one) for one in found)
 
-    def _grouped(self, listed: CSTNode, kind: Kind) -> None:
+    def _grouped(self, call: cst.Call, kind: Kind) -> None:
         """Notes one call that writes all tensors of a list."""
-        for element in self._names.elements(listed) or ():
-            self._write(element, kind)
+        for element in self._names.elements(call.args[0].value) or ():
+            self._write(call, element, kind)
 
     def _helper(self, call: cst.Call, word: str, receiver: CSTNode | None) -> None:
         """Notes a call of a function that is not seen here and that, by its name, resets."""
@@ -356,12 +329,12 @@ class Filling:
         if receiver is not None and self.part.code(receiver) != "super()":
             handed.append(receiver)
         elif receiver is not None:
-            self._write(call, Kind.CONSTANT, [Region(f"self{ANY}", "", call)], guessed=True)
+            self._write(call, call, Kind.CONSTANT, [Region(f"self{ANY}", "", call)], guessed=True)
         for one in handed:
             for element in self._names.elements(one) or [one]:
                 regions = self._names.regions(element)
                 held = [region.element(call) for region in regions]
-                self._write(call, Kind.CONSTANT, [*regions, *held], guessed=is_own)
+                self._write(call, call, Kind.CONSTANT, [*regions, *held], guessed=is_own)
 
 
 def fillings(these: Iterable[Function]) -> Iterator[Filling]:

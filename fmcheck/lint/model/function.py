@@ -51,7 +51,12 @@ class Function:
     @cached_property
     def nodes(self) -> Sequence[cst.CSTNode]:
         """Every node of its body, in the order of the source."""
-        return walk(self.node.body)
+        every = self._every
+        return every[every.index(self.node.body) :]
+
+    @cached_property
+    def _every(self) -> Sequence[cst.CSTNode]:
+        return self.part.nodes() if self.node is self.part.node else walk(self.node)
 
     @cached_property
     def calls(self) -> Sequence[cst.Call]:
@@ -72,7 +77,7 @@ class Function:
     @cached_property
     def names(self) -> Names:
         """What its local names are bound to."""
-        return Names(self.node, self.part)
+        return Names(self._every, self.part)
 
     @cached_property
     def flow(self) -> Flow:
@@ -209,7 +214,7 @@ def functions_near(family: Family, *words: Iterable[str]) -> Iterator[Function]:
 def bound_in_class(name: str, part: Part) -> Iterator[tuple[cst.CSTNode, Function]]:
     """Yields the values that the class of a part gives to `self.x`, each with its function."""
     family = part.stretch.family
-    for other in family.naming(name.removeprefix("self.")) if family is not None else ():
+    for other in family.binding(name.removeprefix("self.")) if family is not None else ():
         for function in functions(other):
             for node in function.nodes:
                 if not isinstance(node, (cst.Assign, cst.AnnAssign)) or node.value is None:

@@ -28,7 +28,7 @@ from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from libcst import CSTNode
 
@@ -47,22 +47,28 @@ class Handover:
     context: Context
 
 
-def _side_contexts(streams: Streams) -> Iterator[Context]:
-    """Yields the bodies that run on a side stream, none where the function changes the current."""
-    if not changes_stream(streams.function):
-        yield from (one for one in streams.contexts if is_side(one.item, streams.function))
+def _contexts(streams: Streams) -> Sequence[Context]:
+    """Returns the bodies that run on a stream, none where the function changes the current one."""
+    return () if changes_stream(streams.function) else streams.contexts
+
+
+def _is_side(context: Context, streams: Streams) -> bool:
+    """Tells whether that is a side stream; asked late, for the class may have to be read for it."""
+    return is_side(context.item, streams.function)
 
 
 def results_used_early(streams: Streams) -> Iterator[Handover]:
     """Yields results of a side stream's body that another stream uses with no wait between."""
-    for context in _side_contexts(streams):
+    for context in _contexts(streams):
         seen: set[str] = set()
         for name, producer, is_sure in _produced(context, streams):
             if name in seen:
                 continue
             for consumer, is_plain in _consumed(name, producer, context, streams):
-                if (is_sure or is_plain) and not _may_be_ordered(
-                    streams, context, producer, consumer
+                if (
+                    (is_sure or is_plain)
+                    and _is_side(context, streams)
+                    and not _may_be_ordered(streams, context, producer, consumer)
                 ):
                     seen.add(name)
                     yield Handover(name, producer, consumer, context.stream, context)
@@ -71,7 +77,7 @@ def results_used_early(streams: Streams) -> Iterator[Handover]:
 
 def inputs_read_early(streams: Streams) -> Iterator[Handover]:
     """Yields what the current stream produces and a side stream reads with no wait between."""
-    for context in _side_contexts(streams):
+    for context in _contexts(streams):
         inside = streams.nodes(context.order, context.end)
         read = {dotted(one): one for one in reversed(inside) if isinstance(one, cst.Name)}
         for node, order in streams.order.items():
@@ -79,7 +85,11 @@ def inputs_read_early(streams: Streams) -> Iterator[Handover]:
                 continue
             for name in (one for target in node.targets for one in bound_names(target.target)):
                 consumer = read.get(name)
-                if consumer is not None and _reads_early(name, node, consumer, context, streams):
+                if (
+                    consumer is not None
+                    and _reads_early(name, node, consumer, context, streams)
+                    and _is_side(context, streams)
+                ):
                     yield Handover(name, node, consumer, context.stream, context)
                     break
 
@@ -132,7 +142,7 @@ def _reads_early(
 def joined_only(streams: Streams) -> Iterator[tuple[str, CSTNode, Context, Wait]]:
     """Yields arguments that a side stream reads which waits for nothing, and is awaited later."""
     function = streams.function
-    for context in _side_contexts(streams):
+    for context in _contexts(streams):
         if any(
             wait.order < context.end and wait.waiter != CURRENT and wait.on != context.stream
             for wait in streams.waits
@@ -149,7 +159,7 @@ def joined_only(streams: Streams) -> Iterator[tuple[str, CSTNode, Context, Wait]
             and may_be_for(wait, context.stream, streams)
         ]
         read = _argument_read(context, streams) if joins else None
-        if read is not None:
+        if read is not None and _is_side(context, streams):
             yield last_name(read), read, context, joins[0]
 
 
@@ -205,7 +215,7 @@ def _is_copied(node: CSTNode, streams: Streams) -> bool:
 
 def freed_to_side(streams: Streams) -> Iterator[Handover]:
     """Yields memory of a side stream that the current one uses last, and that nobody keeps."""
-    for context in _side_contexts(streams):
+    for context in _contexts(streams):
         if _is_made_here(context.item, streams):
             continue
         if any(wait.waiter != CURRENT and wait.on != context.stream for wait in streams.waits):
@@ -224,7 +234,7 @@ def freed_to_side(streams: Streams) -> Iterator[Handover]:
             if _outlives(name, streams):
                 continue
             for consumer, is_plain in _consumed(name, node, context, streams):
-                if is_plain:
+                if is_plain and _is_side(context, streams):
                     yield Handover(name, node, consumer, context.stream, context)
                     break
 

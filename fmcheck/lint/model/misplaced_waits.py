@@ -26,8 +26,6 @@ def waits_for_another(streams: Streams) -> Iterator[tuple[Context, Wait, str]]:
     """Yields bodies that nothing waits for, with the wait right after them for another stream."""
     function = streams.function
     for context in streams.contexts:
-        if not is_side(context.item, function):
-            continue
         if any(_waits_for(wait, context, streams) for wait in streams.waits):
             continue
         if any(
@@ -36,11 +34,13 @@ def waits_for_another(streams: Streams) -> Iterator[tuple[Context, Wait, str]]:
             continue
         _, after = streams.beside.get(context.node, (None, None))
         for wait in _waits_in(after, streams):
+            # What the class may have to be read for is asked late.
+            if wait.waiter not in (CURRENT, HOST) or not is_side(context.item, function):
+                continue
             other = _awaited_stream(wait, streams)
             if (
                 other is not None
                 and other != context.stream
-                and wait.waiter in (CURRENT, HOST)
                 and not any(one.stream == other for one in streams.contexts)
             ):
                 yield context, wait, other

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 from fmcheck.lint.model.expressions import is_name, literal_elements
 from fmcheck.lint.model.vocabulary import HELD, SAME_SHAPE, VIEWS
 from fmcheck.lint.source.lazy import cst
-from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -130,13 +129,13 @@ _BINDING = frozenset(
 class Names:
     """The local names of one function and what each is bound to."""
 
-    def __init__(self, function: cst.FunctionDef, part: Part) -> None:
+    def __init__(self, nodes: Iterable[CSTNode], part: Part) -> None:
         self._part = part
         self._parameters: set[str] = set()
         self._bindings: dict[str, list[Binding]] = defaultdict(list)
         self._grown: dict[str, list[CSTNode]] = defaultdict(list)
         self._steps = 0
-        for node in walk(function):
+        for node in nodes:
             if node.__class__.__name__ in _BINDING:
                 self._note(node)
 
@@ -145,9 +144,12 @@ class Names:
         return [one.value for one in self._bindings.get(name, ()) if not one.is_element]
 
     def _note(self, node: CSTNode) -> None:
-        if isinstance(node, cst.Param):
+        # By class: these are many of a function's nodes.
+        if type(node) is cst.Call:
+            self._note_growth(node)
+        elif type(node) is cst.Param:
             self._parameters.add(node.name.value)
-        elif isinstance(node, cst.Assign):
+        elif type(node) is cst.Assign:
             for target in node.targets:
                 self._bind(target.target, node.value)
         elif isinstance(node, (cst.AnnAssign, cst.NamedExpr)) and node.value is not None:
@@ -157,8 +159,6 @@ class Names:
         elif isinstance(node, (cst.For, cst.CompFor)):
             for name, binding in _looped(node.target, node.iter):
                 self._bindings[name].append(binding)
-        elif isinstance(node, cst.Call):
-            self._note_growth(node)
 
     def _note_growth(self, call: cst.Call) -> None:
         """Notes `names.append(x)` and `names.extend([x])`."""

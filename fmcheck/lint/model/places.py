@@ -182,7 +182,8 @@ class Places:
         """Tells whether the function asks a tensor for its device, or its class has one."""
         if self._function.name.startswith("forward") or self._shown:
             return True
-        return self._part.is_nested and "self.device" in self._class_text
+        family = self._part.stretch.family
+        return self._part.is_nested and family is not None and "self.device" in family.text
 
     @cached_property
     def _is_asked_for_cpu(self) -> bool:
@@ -191,13 +192,6 @@ class Places:
             isinstance(one, cst.Assert) and "cpu" in self._part.code(one.test)
             for one in self._function.nodes
         )
-
-    @property
-    def _class_text(self) -> str:
-        family = self._part.stretch.family
-        if family is None:
-            return ""
-        return self._part.module.text[family.place.start : family.place.end]
 
     @cached_property
     def _shown(self) -> set[str]:

@@ -77,7 +77,8 @@ def read_backs(function: Function) -> Mapping[CSTNode, ReadBack]:
 def _certain(function: Function) -> Iterator[ReadBack]:
     if not is_step(function):
         return
-    told = ((node, _read_back(node, function)) for node in function.nodes)
+    kinds = (cst.Call, cst.If, cst.While)
+    told = ((node, _read_back(node, function)) for node in function.nodes if type(node) in kinds)
     read = [(node, found) for node, found in told if found is not None]
     # What is cheap to ask comes first: most steps read nothing back.
     if not read or _may_be_on_host(function):

@@ -85,7 +85,7 @@ class Group:
         """Yields the functions that may leave a tail stale."""
         for filling in self.members(FRONT):
             for name in sorted(filling.calls) if filling.copies else ():
-                for other in self.members(((f"def {name}",), RESETTING)):
+                for other in self.members(((f"def {name}(",), RESETTING)):
                     if other.name == name:
                         # A reset that was split off compares the sizes for the one who calls it.
                         filling.learn(other.function)
@@ -106,7 +106,7 @@ class Group:
         leaf, module = fill.region.leaf, self._family.module
         known: dict[str, bool] = module.memo.setdefault("lists", {})
         if not fill.in_place and leaf not in known:
-            near = module.parts_with(((leaf,), ("[",)))
+            near = module.parts_with(((f"{leaf}*=*[",),))
             known[leaf] = any(_makes_list(node, leaf) for part in near for node in part.nodes())
         return not fill.in_place and known[leaf]
 

@@ -158,7 +158,7 @@ def _bound_to(name: str, family: Family) -> Iterator[tuple[CSTNode | None, Funct
     """Yields what is bound to an attribute and in which function, None beside functions."""
     from fmcheck.lint.model.function import functions, lineage
 
-    for part in (part for one in lineage(family) for part in one.naming(name)):
+    for part in (part for one in lineage(family) for part in one.binding(name)):
         for node in part.nodes():
             value = getattr(node, "value", None)
             if value is None:

@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.source.identity import identity_of
-from fmcheck.lint.source.words import may_stand
+from fmcheck.lint.source.words import pieces
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 class File:
-    """The bytes of one file. Each word is looked for at most once, however many rules ask."""
+    """The bytes of one file. Nothing is looked for in them twice, however many rules ask."""
 
     def __init__(self, path: str, raw: bytes, consulted: Consulted | None = None) -> None:
         self.path = path
@@ -33,15 +33,14 @@ class File:
         return identity_of(self.path)
 
     def holds(self, words: Iterable[str]) -> bool:
-        """Tells whether one of the words stands anywhere in the file."""
-        held, raw = self._held, self.raw
-        for word in words:
-            found = held.get(word)
-            if found is None:
-                found = held[word] = may_stand(word, raw)
-            if found:
-                return True
-        return False
+        """Tells whether one of the words may stand in the file: all that is plain in it does."""
+        return any(all(map(self._holds, pieces(word))) for word in words)
+
+    def _holds(self, piece: str) -> bool:
+        found = self._held.get(piece)
+        if found is None:
+            found = self._held[piece] = piece.encode() in self.raw
+        return found
 
     def holds_all(self, words: Words) -> bool:
         """Tells whether of each group one word does."""

@@ -14,7 +14,7 @@ from fmcheck.lint.source.imports import imports
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.text import line_starts, split_lines
 from fmcheck.lint.source.walking import walk
-from fmcheck.lint.source.words import renamed, stand
+from fmcheck.lint.source.words import renamable, renamed, stand
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -30,6 +30,11 @@ _CLASS = "class _:\n"
 _CLASS_LINE = re.compile(r"^\f*class[\s\\]+(\w+)", re.MULTILINE)
 _WORD = re.compile(r"[^\W\d]\w*")
 _DEFINED = re.compile(r"\bdef[\s\\]+(\w+)")
+#: Where a class may define what is called so, or give it a value, beside others too.
+_BOUND = (
+    r"\bdef[\s\\]+{0}\b"
+    r"|(?:\b(?:self|cls)[\s\\]*\.|^)[\s\\]*{0}[\s\\]*(?:=(?!=)|:|[,)\]](?:[^\n]*=|(?<=,)\n))"
+)
 
 
 class Reporting(Protocol):
@@ -190,9 +195,7 @@ class Module:
         With `judges`, only those of slices that define a function whose name it matches.
         """
         for family in self.families_with(words):
-            for stretch in family.stretches_with(self.renamed(words)):
-                if judges is None or any(map(judges.match, stretch.defined)):
-                    yield from stretch.parts
+            yield from family.near(self.renamed(words), judges)
 
     def renamed(self, words: Words) -> Words:
         """Returns the words with the names that imports give to what they are about."""
@@ -205,11 +208,19 @@ class Module:
     def _other_names(self, group: Iterable[str]) -> tuple[str, ...]:
         found = dict.fromkeys(group)
         for word in group:
-            for one in self.imports if word.partition("*")[0] in self._targets else ():
+            for one in self._renaming(renamable(word)):
                 other = renamed(word, one.name, one.target)
                 if other is not None and not any(known in one.name for known in group):
                     found[other] = None
         return tuple(found)
+
+    def _renaming(self, plain: str) -> Sequence[Import]:
+        """Returns the imports that give another name to what this is a part of."""
+        known: dict[str, Sequence[Import]] = self.memo.setdefault("renaming", {})
+        if plain not in known:
+            some = self.imports if plain in self._targets else ()
+            known[plain] = [one for one in some if plain in one.target and plain not in one.name]
+        return known[plain]
 
     @cached_property
     def _targets(self) -> str:
@@ -233,10 +244,19 @@ class Module:
         for stretch in self._definitions.get(name, ()):
             yield from stretch.parts
 
-    def naming(self, *names: str) -> Iterator[Part]:
-        """Yields the parts of the slices that hold one of these identifiers."""
+    def naming(self, name: str) -> Iterator[Part]:
+        """Yields the parts of the slices that hold this identifier."""
+        for family in self._by_word.get(name, ()):
+            yield from family.naming(name)
+
+    @cached_property
+    def _by_word(self) -> dict[str, list[Family]]:
+        """The families by the identifiers in them."""
+        found: dict[str, list[Family]] = {}
         for family in self.families:
-            yield from family.naming(*names)
+            for word in family.by_word:
+                found.setdefault(word, []).append(family)
+        return found
 
     def span(self, start: int, end: int) -> Span:
         """Returns the lines and columns of two offsets."""
@@ -301,16 +321,17 @@ class Family:
         """Which file of an engine it is in, for the contracts."""
         return self.module.identity
 
-    def near(self, words: Words) -> Iterator[Part]:
-        """Yields the parts of the slices in which the words stand; all of them without words."""
-        for stretch in self.stretches_with(words):
-            yield from stretch.parts
+    def near(self, words: Words, judges: re.Pattern[str] | None = None) -> Iterator[Part]:
+        """Yields the parts of the slices in which the words stand; all of them without words.
 
-    def stretches_with(self, words: Words) -> Iterator[Stretch]:
-        """Yields the slices in which the words stand."""
+        With `judges`, only those of slices that define a function whose name it matches.
+        """
         for stretch in self.stretches:
-            if stand(words, self.module.text, stretch.place.start, stretch.place.end):
-                yield stretch
+            place = stretch.place
+            if stand(words, self.module.text, place.start, place.end) and (
+                judges is None or any(map(judges.match, stretch.defined))
+            ):
+                yield from stretch.parts
 
     @property
     def first_line(self) -> int:
@@ -320,7 +341,7 @@ class Family:
         return self.module.line_of(start + blank)
 
     @cached_property
-    def _by_word(self) -> dict[str, list[Stretch]]:
+    def by_word(self) -> dict[str, list[Stretch]]:
         """The slices by the identifiers in them."""
         found: dict[str, list[Stretch]] = {}
         for stretch in self.stretches:
@@ -330,13 +351,16 @@ class Family:
 
     def naming(self, *names: str) -> Iterator[Part]:
         """Yields the parts of the slices that hold one of these identifiers."""
-        found = dict.fromkeys(one for name in names for one in self._by_word.get(name, ()))
+        found = dict.fromkeys(one for name in names for one in self.by_word.get(name, ()))
         for stretch in found:
             yield from stretch.parts
 
-    def near_any(self, words: Iterable[str]) -> Iterator[Part]:
-        """Yields the parts of the slices in which one of the words stands."""
-        return self.near((tuple(words),))
+    def binding(self, name: str) -> Iterator[Part]:
+        """Yields the parts of the slices that may define `name`, or give it a value."""
+        bound = re.compile(_BOUND.format(name), re.MULTILINE)
+        for stretch in self.by_word.get(name, ()):
+            if bound.search(stretch.text):
+                yield from stretch.parts
 
     @property
     def parts(self) -> Iterator[Part]:
