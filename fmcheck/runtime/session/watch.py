@@ -348,6 +348,7 @@ class Watch:
 
     def _follow_streams(self, _: ModuleType) -> Iterator[Undo]:
         from fmcheck.runtime.order.lifetimes import Lifetimes
+        from fmcheck.runtime.order.moves import Moves
         from fmcheck.runtime.order.stale_events import StaleEvents
         from fmcheck.runtime.order.timeline import Timeline
         from fmcheck.runtime.session.streams import Streams
@@ -371,6 +372,7 @@ class Watch:
             self.timeline = Timeline(followed.fences)
         self.services.streams = followed
         yield from followed.follow()
+        yield from Moves(followed.ops, followed.lifetimes.homes).follow()
 
     def _follow_interpreter(self, interpreter: ModuleType) -> Iterator[Undo]:
         from fmcheck.runtime.order import interpreted
