@@ -348,11 +348,11 @@ class Watch:
 
     def _follow_streams(self, _: ModuleType) -> Iterator[Undo]:
         from fmcheck.runtime.order.lifetimes import Lifetimes
-        from fmcheck.runtime.order.moves import Moves
         from fmcheck.runtime.order.stale_events import StaleEvents
         from fmcheck.runtime.order.timeline import Timeline
         from fmcheck.runtime.session.streams import Streams
         from fmcheck.runtime.steps.homes import Homes
+        from fmcheck.runtime.steps.moves import Moves
 
         followed = Streams(self.tally, self._streams, self._seed)
         # First: what the host reads, it has not waited for yet.
@@ -372,7 +372,7 @@ class Watch:
             self.timeline = Timeline(followed.fences)
         self.services.streams = followed
         yield from followed.follow()
-        yield from Moves(followed.ops, followed.lifetimes.homes).follow()
+        yield from Moves(self.tally, followed.lifetimes.homes, followed.ops.is_watched).follow()
 
     def _follow_interpreter(self, interpreter: ModuleType) -> Iterator[Undo]:
         from fmcheck.runtime.order import interpreted

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fmcheck.runtime.core.patches import Undo
-    from fmcheck.runtime.order.ops import Ops
+    from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.steps.homes import Homes
 
 #: What the closing section calls the checks that are told of such copies.
@@ -33,11 +33,12 @@ _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 
 
 class Moves:
-    """Copies what the threads that `ops` watches send without a wait; `known` says from where."""
+    """Copies what a thread sends without a wait where it `is_watched`; `known` says from where."""
 
-    def __init__(self, ops: Ops, known: Homes) -> None:
-        self.ops = ops
+    def __init__(self, tally: Tally, known: Homes, is_watched: Callable[[], bool]) -> None:
+        self.tally = tally
         self.homes = known
+        self.is_watched = is_watched
 
     def follow(self) -> Iterator[Undo]:
         """Begins to copy, yielding how to end that."""
@@ -47,7 +48,7 @@ class Moves:
         @functools.wraps(to)
         def sending(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             if kwargs.get("non_blocking") and not torch.compiler.is_compiling():
-                with contained(self.ops.tally, CHECK):
+                with contained(self.tally, CHECK):
                     if self._copies(tensor, args, kwargs):
                         kwargs["copy"] = True
             return to(tensor, *args, **kwargs)
@@ -57,7 +58,7 @@ class Moves:
 
     def _copies(self, tensor: Any, args: Any, kwargs: Any) -> bool:
         """Tells whether a device would copy what torch would return as it is."""
-        if not self.ops.is_watched() or "copy" in kwargs or len(args) > 2:
+        if not self.is_watched() or "copy" in kwargs or len(args) > 2:
             return False
         if type(tensor) is not torch.Tensor and type(tensor) is not torch.nn.Parameter:
             return False
@@ -68,7 +69,7 @@ class Moves:
         with unheard():
             if not tensor.is_cpu or self.homes.tensors_tell:
                 return False
-            home = self.homes.of(tensor, self.ops.tally.sites)
+            home = self.homes.of(tensor, self.tally.sites)
             return self._crosses(home, device)
 
     def _crosses(self, home: Home, device: Any) -> bool:
@@ -76,7 +77,7 @@ class Moves:
         if isinstance(device, torch.device):
             return home is Home.HOST
         if isinstance(device, torch.Tensor):
-            goes = self.homes.of(device, self.ops.tally.sites)
+            goes = self.homes.of(device, self.tally.sites)
             return {home, goes} == {Home.HOST, Home.DEVICE}
         is_host = device == "cpu" and not self.homes.device_is_string
         return is_host and home is Home.DEVICE
