@@ -283,7 +283,7 @@ PAGES = {
         how="From a non-blocking copy to the event or synchronization that ends it, host writes to "
         "its source are bugs.",
         unseen="Writes to memory that shares the buffer and was never seen as a tensor; and to a "
-        "buffer that may be the device's: created before the first stream was entered, and not "
+        "buffer that may be the device's: created before streams were first used, and not "
         "named by `host_values`.",
         fix="Wait for the copy's event before the buffer is filled again, or use a fresh buffer.",
         seen_in=("NVIDIA/TensorRT-LLM#15546", "vllm-project/vllm#24527"),

@@ -78,7 +78,7 @@ class Engine:
     def push(self) -> Any:
         """Copies the staged values to the device, and says when they were read."""
         with torch.cpu.stream(self.copy):
-            self.sent = self.staging.to(DEVICE, non_blocking=True, copy=True)
+            self.sent = self.staging.to(DEVICE, non_blocking=True)
             return self.copy.record_event()
 
 
@@ -155,7 +155,7 @@ def test_numpy_reads_as_well(watch: Watch) -> None:
 def test_an_array_may_be_made_before_the_event_and_read_after_it(watch: Watch) -> None:
     engine = Engine()
     with torch.cpu.stream(engine.forward):
-        tokens = engine.tokens.to("cpu", non_blocking=True, copy=True).numpy()
+        tokens = engine.tokens.to("cpu", non_blocking=True).numpy()
         done = engine.forward.record_event()
     done.synchronize()
     assert tokens.tolist() == [0, 1, 2, 3]
@@ -190,7 +190,7 @@ def test_an_array_of_other_numbers_is_a_copy_that_reads_at_once(watch: Watch) ->
 def test_an_array_over_the_host_s_memory_makes_nobody_wait(watch: Watch) -> None:
     engine = Engine()
     with torch.cpu.stream(engine.forward):
-        pulled = engine.tokens.to("cpu", non_blocking=True, copy=True)
+        pulled = engine.tokens.to("cpu", non_blocking=True)
         kept = pulled.numpy()
     pulled.tolist()
     assert codes(watch) == ["FR404"]
@@ -200,7 +200,7 @@ def test_an_array_over_the_host_s_memory_makes_nobody_wait(watch: Watch) -> None
 def test_the_copy_s_own_stream_does_not_make_the_host_wait(watch: Watch) -> None:
     engine = Engine()
     with torch.cpu.stream(engine.forward):
-        pulled = engine.tokens.to("cpu", non_blocking=True, copy=True)
+        pulled = engine.tokens.to("cpu", non_blocking=True)
         pulled.tolist()
     assert codes(watch) == ["FR404"]
 
@@ -231,7 +231,7 @@ def test_an_operator_on_host_memory_reads_it_at_once(watch: Watch, name: str) ->
 def test_an_operator_on_what_was_pulled_reads_it_at_once(watch: Watch) -> None:
     engine = Engine()
     with torch.cpu.stream(engine.forward):
-        _ = engine.tokens.to("cpu", non_blocking=True, copy=True) + 1
+        _ = engine.tokens.to("cpu", non_blocking=True) + 1
     assert codes(watch) == ["FR404"]
 
 
@@ -694,3 +694,86 @@ def test_a_record_that_another_stream_takes_the_place_of_is_lost(between: str) -
             assert "on stream `first` came before it, and nobody waited for it" in one.notes[0]
     finally:
         watch.stop()
+
+
+def fill_and_send(staging: torch.Tensor, target: torch.Tensor) -> None:
+    staging.fill_(1)
+    target.copy_(staging, non_blocking=True)
+
+
+def of_two_steps(begin: Callable[..., Any], waits: bool = False) -> list[str]:
+    """What is said of an engine on the default stream alone that sends one buffer in two steps."""
+    watch = Watch([parse_contract(CONTRACT, "toy.toml")], streams="tracked")
+    watch.start()
+    try:
+        staging_cpu, target = torch.zeros(4), torch.zeros(4, device=DEVICE)
+        for _ in range(2):
+            begin(lambda: fill_and_send(staging_cpu, target))
+            if waits:
+                target.tolist()
+        return [one.code for one in watch.drain()]
+    finally:
+        watch.stop()
+
+
+def test_a_copy_in_a_step_on_the_default_stream_is_followed_without_any_other_stream() -> None:
+    assert of_two_steps(lambda work: step(work)) == ["FR403"]
+    assert of_two_steps(lambda work: step(work), waits=True) == []
+
+
+def test_before_the_first_step_of_a_test_a_copy_begins_no_watch(watch: Watch) -> None:
+    staging_cpu, target = torch.zeros(4), torch.zeros(4, device=DEVICE)
+    step(lambda: None)
+    watch.begin_test()
+    for _ in range(2):
+        fill_and_send(staging_cpu, target)
+    assert watch.drain() == ()
+    for _ in range(2):
+        step(lambda: fill_and_send(staging_cpu, target))
+    assert [one.code for one in watch.drain()] == ["FR403"]
+
+
+def test_where_nobody_watches_a_move_returns_the_tensor_itself(watch: Watch) -> None:
+    staging_cpu = torch.zeros(4)
+    assert staging_cpu.to(DEVICE, non_blocking=True) is staging_cpu
+
+
+def test_a_move_is_a_copy_only_between_host_and_device_and_without_a_wait(watch: Watch) -> None:
+    unknown = torch.zeros(4)
+    engine = Engine()
+    host, tokens, either = torch.zeros(4), engine.tokens, torch.zeros(4, device="cpu")
+    assert host.to(DEVICE, non_blocking=True) is not host
+    assert host.to(torch.ones(2, device=DEVICE), non_blocking=True) is not host
+    assert tokens.to("cpu", non_blocking=True) is not tokens
+    assert host.to(DEVICE) is host
+    assert tokens.to(DEVICE, non_blocking=True) is tokens
+    assert host.to("cpu", non_blocking=True) is host
+    assert unknown.to(DEVICE, non_blocking=True) is unknown
+    assert either.to(DEVICE, non_blocking=True) is either
+    assert host.to(DEVICE, non_blocking=True, copy=False) is host
+
+
+def test_what_a_stream_uploads_must_be_waited_for_by_the_stream_that_uses_it(watch: Watch) -> None:
+    staged_cpu = torch.ones(4)
+    engine = Engine()
+    for fenced in (False, True):
+        with torch.cpu.stream(engine.copy):
+            sent = staged_cpu.to(DEVICE, non_blocking=True)
+        if fenced:
+            engine.forward.wait_stream(engine.copy)
+        with torch.cpu.stream(engine.forward):
+            _ = sent + 1
+            engine.forward.synchronize()
+        assert [one.code for one in watch.drain()] == ([] if fenced else ["FR401"])
+
+
+@pytest.mark.parametrize("put", [lambda one: [one], lambda one: {"a": one}, lambda one: (one,)])
+def test_the_name_of_a_container_says_whose_memory_it_holds(watch: Watch, put: Any) -> None:
+    weight = torch.zeros(4)
+    staged_cpu = put(weight)
+    copy = torch.cpu.Stream()
+    with torch.cpu.stream(copy):
+        torch.zeros(4, device=DEVICE).copy_(weight, non_blocking=True)
+    weight.fill_(1)
+    assert [one.code for one in watch.drain()] == ["FR403"]
+    del staged_cpu

@@ -9,13 +9,15 @@ import pytest
 import torch
 from torch.cpu import Stream as StreamFromBefore
 from torch.cpu import synchronize as synchronize_from_before
+from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fmcheck.runtime.core import moment
 from fmcheck.runtime.order.virtual import current_lane, lane_of
 from fmcheck.runtime.session.watch import Watch
+from fmcheck.runtime.steps.torch_modes import is_ours
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Callable, Iterator
 
     from fmcheck.runtime.order.fences import Fences
 
@@ -346,3 +348,133 @@ def test_compiled_code_stays_compiled_in_a_stream(fences: Fences) -> None:
     with torch.cpu.stream(torch.cpu.Stream()):
         assert torch.equal(compiled(torch.zeros(2)), torch.ones(2))
     assert len(frames) == 1
+
+
+def is_watched() -> bool:
+    return any(is_ours(mode) for mode in _get_current_dispatch_mode_stack())
+
+
+NO_USES = {
+    "a stream is made": lambda stream, event: torch.cpu.Stream(),
+    "an event is made": lambda stream, event: torch.cpu.Event(),
+    "the current stream is asked for": lambda stream, event: torch.cpu.current_stream(),
+    "the device is waited for": lambda stream, event: torch.cpu.synchronize(),
+    "memory is copied": lambda stream, event: torch.ones(2).copy_(torch.ones(2), True),
+}
+USES = {
+    "a stream is entered": lambda stream, event: torch.cpu.stream(stream).__enter__(),
+    "an event is recorded": lambda stream, event: event.record(),
+    "an event is waited for": lambda stream, event: event.wait(),
+    "the host waits for an event": lambda stream, event: event.synchronize(),
+    "an event is asked for": lambda stream, event: event.query(),
+    "a stream records": lambda stream, event: stream.record_event(),
+    "a stream waits for an event": lambda stream, event: stream.wait_event(event),
+    "a stream waits for a stream": lambda stream, event: stream.wait_stream(
+        torch.get_device_module("cpu").current_stream()
+    ),
+    "the host waits for a stream": lambda stream, event: stream.synchronize(),
+    "memory is lent": lambda stream, event: torch.ones(2).record_stream(stream),
+}
+
+
+@pytest.mark.parametrize("use", USES.values(), ids=USES)
+def test_a_thread_is_watched_from_its_first_use_of_streams(fences: Fences, use) -> None:
+    stream, event = torch.cpu.Stream(), torch.cpu.Event()
+    assert not is_watched()
+    use(stream, event)
+    assert is_watched()
+    torch.cpu.StreamContext(stream).__exit__(None, None, None)
+
+
+@pytest.mark.parametrize("setup", NO_USES.values(), ids=NO_USES)
+def test_what_an_engine_does_to_set_up_begins_no_watch(fences: Fences, setup) -> None:
+    setup(torch.cpu.Stream(), torch.cpu.Event())
+    assert not is_watched()
+
+
+def test_each_thread_is_watched_from_its_own_first_use(fences: Fences) -> None:
+    seen = []
+
+    def look() -> None:
+        seen.append(is_watched())
+        torch.cpu.Event().record()
+        seen.append(is_watched())
+
+    torch.cpu.Event().record()
+    thread = threading.Thread(target=look)
+    thread.start()
+    thread.join()
+    assert seen == [False, True]
+
+
+def test_each_test_is_watched_from_its_own_first_use() -> None:
+    watch = Watch([], streams="tracked")
+    watch.start()
+    try:
+        event = torch.cpu.Event()
+        event.record()
+        watch.begin_test()
+        assert not is_watched()
+        event.query()
+        assert is_watched()
+    finally:
+        watch.stop()
+
+
+def raced(use: Callable[[], object]) -> list[str]:
+    """What is said of a write on the default stream that a stream in a thread reads unordered."""
+    watch = Watch([], streams="tracked")
+    watch.start()
+    try:
+        shared, side = torch.zeros(4, device=torch.device("cpu")), torch.cpu.Stream()
+        use()
+        shared.fill_(2)
+
+        def read() -> None:
+            with torch.cpu.stream(side):
+                _ = shared + 1
+
+        thread = threading.Thread(target=read)
+        thread.start()
+        thread.join()
+        return [one.code for one in watch.drain()]
+    finally:
+        watch.stop()
+
+
+def test_the_default_stream_of_a_thread_that_enters_none_is_a_stream_like_others() -> None:
+    assert raced(lambda: torch.cpu.Event().record()) == ["FR401"]
+    assert raced(lambda: None) == []
+
+
+def test_a_wait_in_a_thread_lets_others_launch_what_races_with_it(monkeypatch) -> None:
+    watch = Watch([], streams="tracked")
+    waiting, written = threading.Event(), threading.Event()
+
+    def sleep(seconds: float) -> None:
+        waiting.set()
+        assert written.wait(10)
+
+    monkeypatch.setattr("fmcheck.runtime.order.virtual.time.sleep", sleep)
+    watch.start()
+    try:
+        shared, side = torch.zeros(4, device=torch.device("cpu")), torch.cpu.Stream()
+        torch.cpu.Event().record()
+
+        def save() -> None:
+            with torch.cpu.stream(side):
+                _ = shared.clone()
+                done = side.record_event()
+            done.synchronize()
+            done.synchronize()  # it has waited: this takes no time
+
+        thread = threading.Thread(target=save)
+        thread.start()
+        has_waited = waiting.wait(10)
+        shared.fill_(2)
+        written.set()
+        thread.join()
+        assert has_waited
+        assert [one.code for one in watch.drain()] == ["FR401"]
+    finally:
+        watch.stop()

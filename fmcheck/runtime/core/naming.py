@@ -67,6 +67,8 @@ def _listed(slots: Any) -> list[str]:
 
 #: Frames outwards, namespaces deep from each, and objects in all, that are searched for a name.
 _FRAMES, _DEPTH, _OBJECTS = 32, 3, 2000
+#: Items of a list or a dict with such a name that are looked at.
+_ITEMS = 256
 _NO_HOLDERS = (type, ModuleType, FunctionType, str, bytes, int, float)
 #: Whose frames hold nothing that the engine's do not: ours, and those of who runs tests.
 _NO_ENGINE = re.compile(r"(fmcheck|_pytest|pluggy)(\.|$)")
@@ -107,7 +109,10 @@ def _held_by(frame: FrameType, key: int, like: re.Pattern[str], seen: set[int]) 
 
 
 def _named(names: dict[Any, Any], key: int, like: re.Pattern[str]) -> Iterator[str]:
-    """Yields the names in a namespace, like a pattern, whose tensor has this storage."""
+    """Yields the names in a namespace, like a pattern, whose tensor has this storage.
+
+    The name of a list or a dict is that of each tensor in it.
+    """
     strings: Iterable[str] = names
     if not _STRINGS.issuperset(map(type, names)):
         strings = [name for name in names if type(name) is str]
@@ -121,10 +126,18 @@ def _named(names: dict[Any, Any], key: int, like: re.Pattern[str]) -> Iterator[s
             unlike.add(name)
             continue
         value = names.get(name)
-        if isinstance(value, torch.Tensor):
-            with suppress(RuntimeError, NotImplementedError):  # some have no storage
-                if value.untyped_storage()._cdata == key:
-                    yield name
+        for one in (value,) if isinstance(value, torch.Tensor) else _items(value):
+            if isinstance(one, torch.Tensor):
+                with suppress(RuntimeError, NotImplementedError):  # some have no storage
+                    if one.untyped_storage()._cdata == key:
+                        yield name
+
+
+def _items(value: Any) -> list[Any]:
+    """Returns what a plain list, tuple or dict holds, the first of it."""
+    if type(value) is dict:
+        value = [*value.values()]
+    return list(value[:_ITEMS]) if type(value) in (list, tuple) else []
 
 
 @functools.lru_cache(maxsize=64)

@@ -27,6 +27,7 @@ _LISTENING = frozenset(
         "steps/syncs.py",
         "order/ops.py",
         "steps/homes.py",
+        "steps/moves.py",
         "steps/torch_modes.py",
         "device/device_ops.py",
     )

@@ -1,9 +1,11 @@
 """Operators: each one that torch runs in a session that follows streams, and what it touches.
 
 One mode of torch's dispatcher sees the operators, a few wrapped methods of tensors see the host
-read values past it. Both only translate into a `Call`, for all who listen. A thread is watched from
-the first stream that it enters, or from a relay buffer of a device that it made: without streams of
-its own an engine pays nothing on a CPU.
+read values past it. Both only translate into a `Call`, for all who listen. On a CPU a thread is
+watched from its first use of streams in a test: it enters one, records or waits, or calls `copy_`
+in a declared step, or after one, without waiting for the copy. On a device it is from the first
+stream that it enters, or a relay buffer that it made. Before, an engine pays nothing on a CPU, and
+what it sets up is not held against what streams do later.
 
 The mode is beneath all others of its thread, so that none of them is taken off in its stead. What
 has no memory of its own, as sparse, nested, fake and wrapped tensors, is passed on as it is.
@@ -166,11 +168,13 @@ class Ops:
         self.listeners: list[Listener] = []
         self.on_device: OnDevice | None = None
         self._is_watching = False
+        self._steps_before = 0
         self._here = _Here()
 
     def follow(self) -> Iterator[Undo]:
         """Begins to watch, yielding how to let go of each part."""
-        yield from self.follow_contexts(torch.cpu.StreamContext, virtual=True)
+        yield virtual.tell_uses(self._uses_streams)
+        yield patch(torch.Tensor, "copy_", self._copying(torch.Tensor.copy_))
         for name in HOST_READS:
             method = getattr(torch.Tensor, name, None)
             if method is not None:
@@ -179,9 +183,9 @@ class Ops:
 
     # --- threads ---
 
-    def follow_contexts(self, context: Any, virtual: bool = False) -> Iterator[Undo]:
-        """Watches each thread that enters a stream, a `virtual` one perhaps, by such contexts."""
-        yield patch(context, "__enter__", self._entering(context.__enter__, virtual))
+    def follow_contexts(self, context: Any) -> Iterator[Undo]:
+        """Watches each thread that enters a stream of a device by such contexts."""
+        yield patch(context, "__enter__", self._entering(context.__enter__))
 
     def watch_here(self) -> None:
         """Watches this thread from now on."""
@@ -201,22 +205,46 @@ class Ops:
         if virtual:
             here.factories = listen(self.tally)
 
-    def _entering(self, enter: Callable[..., Any], virtual: bool) -> Callable[..., Any]:
+    def _entering(self, enter: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(enter)
         def __enter__(context: Any) -> Any:  # noqa: N807
             # What fmcheck enters itself is no stream of the engine's.
             if self.tally.active and not is_here() and context.stream is not None:
                 with contained(self.tally, CHECK):
-                    self._entered(virtual)
+                    self.watch_here()
             return enter(context)
 
         return __enter__
 
-    def _entered(self, is_virtual: bool) -> None:
+    def _uses_streams(self) -> None:
+        """This thread uses virtual streams: what it does on the default one counts from now on."""
         here = self._here
-        if here.mode is None and not (is_virtual and virtual.follows_other(self.tally)):
-            self._begin(is_virtual)
-        here.of_device = here.of_device and not is_virtual
+        if (here.mode is not None and not here.of_device) or not self.tally.active:
+            return
+        with contained(self.tally, CHECK):
+            if here.mode is None and not virtual.follows_other(self.tally):
+                self._begin(virtual=True)
+            here.of_device = False
+
+    def _copying(self, copy: Callable[..., Any]) -> Callable[..., Any]:
+        """An engine may use the default stream alone, and copy on it: that is a use of streams.
+
+        Before the first step it sets up what it has, by copies that many engines make that way.
+        """
+
+        @functools.wraps(copy)
+        def copy_(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            is_async = args[1] if len(args) > 1 else kwargs.get("non_blocking")
+            if is_async and not torch.compiler.is_compiling():
+                self._copies_unwaited()
+            return copy(tensor, *args, **kwargs)
+
+        passes_on(copy_)
+        return copy_
+
+    def _copies_unwaited(self) -> None:
+        if self.tally.moments.step > self._steps_before and not is_here():
+            self._uses_streams()
 
     def stop(self) -> None:
         """Ends the watch of this thread; other threads' modes do nothing from now on."""
@@ -231,7 +259,8 @@ class Ops:
             factories.end()
 
     def begin_test(self) -> None:
-        """Leaves this thread until it enters a stream again, as it was before any test did so."""
+        """Leaves this thread until it uses streams again, as it was before any test did so."""
+        self._steps_before = self.tally.moments.step
         is_of_device = self.on_device is not None and self.on_device.devices
         if not (is_of_device or virtual.is_in_stream()):
             self.stop()

@@ -23,10 +23,12 @@ from fmcheck.runtime.core import moment
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.naming import holder_of
 from fmcheck.runtime.core.patches import patch, rebind
+from fmcheck.runtime.core.unfollowed import is_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+    from fmcheck.runtime.core.clocks import Epoch
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.order.fences import Fences, Lane, Record
@@ -34,7 +36,11 @@ if TYPE_CHECKING:
 #: What the closing section calls the checks that hear of streams and events.
 CHECK = "following streams and events (FR401 to FR405)"
 _fences: Fences | None = None
+# Who is told that a thread uses streams, at each use.
+_using: list[Callable[[], None]] = []
 _numbers = itertools.count(1)
+#: Seconds that a wait for a stream takes in a thread, at the least.
+_BLOCKED = 0.001
 _ASSIGNED = re.compile(r"^\s*(?:\w+\.)*(\w+)\s*(?::[^=]*)?=\s*[\w.(\"')]*Stream\(")
 
 
@@ -75,6 +81,7 @@ class VirtualStream(torch.cpu.Stream):
 
     def synchronize(self) -> None:
         """Blocks the host until all that this stream was given is done."""
+        _block(lambda fences: fences.now(lane_of(self)))
         _tell(lambda fences: fences.synchronize_lane(lane_of(self)))
 
     def query(self) -> bool:
@@ -99,6 +106,7 @@ class VirtualEvent(torch.cpu.Event):
 
     def synchronize(self) -> None:
         """Blocks the host until the record has passed."""
+        _block(lambda _: record.happening.epoch if (record := _record_of(self)) else None)
         _tell(lambda fences: fences.synchronize(_record_of(self)))
 
     def query(self) -> bool:
@@ -168,6 +176,17 @@ def is_in_stream() -> bool:
     return bool(_current.entered)
 
 
+def tell_uses(used: Callable[[], None]) -> Undo:
+    """Calls a function at each use of streams, in the thread that uses them; returns what ends it.
+
+    A use is to enter a stream, to record or wait for an event or a stream, and to lend memory to
+    one. To make one is none, nor to ask for the current one, nor to wait for the whole device: so
+    engines begin that then use no stream, and what they set up is ordered by no fence.
+    """
+    _using.append(used)
+    return lambda: _using.remove(used)
+
+
 def lend(tally: Tally, tensor: Any, stream: Any) -> None:
     """Tells a session that a tensor is in use on a stream, if it is the one that is told."""
     if _fences is not None and _fences.tally is tally:
@@ -220,10 +239,10 @@ def _making(class_: type, ours: type, init: Callable[..., None]) -> Callable[...
 
 
 def _begin(stream: Any) -> None:
-    _tell(lambda _: _open(stream))
+    _tell(lambda _: _open(stream), is_use=False)
 
 
-def _tell(tell: Callable[[Fences], object]) -> None:
+def _tell(tell: Callable[[Fences], object], is_use: bool = True) -> None:
     """Tells the session's fences of something, if there is a session.
 
     A fence that they failed to take in leaves a doubt on each race.
@@ -231,11 +250,33 @@ def _tell(tell: Callable[[Fences], object]) -> None:
     fences = _fences
     if fences is None:
         return
+    if is_use:
+        _used()
     try:
         tell(fences)
     except Exception as err:
         fences.doubt("fmcheck failed to follow a call of a stream or event")
         broke(fences.tally, CHECK, err)
+
+
+def _block(epoch_of: Callable[[Fences], Epoch | None]) -> None:
+    """Lets other threads run where one blocks on a device, but for the main one, which drives.
+
+    Here nothing takes time: a thread would be done with its wait before others launch anything.
+    """
+    fences = _fences
+    if fences is None or threading.current_thread() is threading.main_thread() or is_here():
+        return
+    epoch = epoch_of(fences)
+    if epoch is not None and not fences.ordered(epoch, fences.host):
+        time.sleep(_BLOCKED)
+
+
+def _used() -> None:
+    """The engine uses streams, in this thread; compiled code does so unseen."""
+    if _using and not torch.compiler.is_compiling() and not is_here():
+        for used in _using:
+            used()
 
 
 def _number(stream: Any) -> int:
@@ -288,6 +329,7 @@ def _record_of(event: Any) -> Record | None:
 def _enter(context: Any) -> None:
     """Enters a stream, on this thread alone: torch's own note of it is one for all threads."""
     if context.stream is not None:
+        _used()
         _current.entered.append(context.stream)
 
 
@@ -303,7 +345,7 @@ def _current_stream() -> Any:
 
 def _synchronize() -> None:
     """Blocks the host until the device has nothing left to do."""
-    _tell(lambda fences: fences.synchronize_all())
+    _tell(lambda fences: fences.synchronize_all(), is_use=False)
 
 
 def _recording(record_stream: Callable[..., None]) -> Callable[..., None]:

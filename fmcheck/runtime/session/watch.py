@@ -352,6 +352,7 @@ class Watch:
         from fmcheck.runtime.order.timeline import Timeline
         from fmcheck.runtime.session.streams import Streams
         from fmcheck.runtime.steps.homes import Homes
+        from fmcheck.runtime.steps.moves import Moves
 
         followed = Streams(self.tally, self._streams, self._seed)
         # First: what the host reads, it has not waited for yet.
@@ -371,6 +372,7 @@ class Watch:
             self.timeline = Timeline(followed.fences)
         self.services.streams = followed
         yield from followed.follow()
+        yield from Moves(self.tally, followed.lifetimes.homes, followed.ops.is_watched).follow()
 
     def _follow_interpreter(self, interpreter: ModuleType) -> Iterator[Undo]:
         from fmcheck.runtime.order import interpreted

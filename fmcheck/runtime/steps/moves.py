@@ -1,0 +1,84 @@
+"""Moves: an asynchronous `to` that a CPU need not make, made where a thread is watched.
+
+On a device it copies, on the current stream, and the host does not wait for it. On a CPU torch
+returns the tensor itself: there would be nothing that is not done yet. Only what goes from the host
+to the device or back for certain is copied; who waits for it gets the tensor itself, as ever.
+"""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+from typing import TYPE_CHECKING, Any
+
+import torch
+
+from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.core.patches import patch
+from fmcheck.runtime.steps import homes
+from fmcheck.runtime.steps.homes import Home
+from fmcheck.runtime.steps.torch_modes import unheard
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+    from fmcheck.runtime.core.patches import Undo
+    from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.steps.homes import Homes
+
+#: What the closing section calls the checks that are told of such copies.
+CHECK = "FR402 to FR404"
+_TORCH = os.path.join(os.path.dirname(torch.__file__), "")
+
+
+class Moves:
+    """Copies what a thread sends without a wait where it `is_watched`; `known` says from where."""
+
+    def __init__(self, tally: Tally, known: Homes, is_watched: Callable[[], bool]) -> None:
+        self.tally = tally
+        self.homes = known
+        self.is_watched = is_watched
+
+    def follow(self) -> Iterator[Undo]:
+        """Begins to copy, yielding how to end that."""
+        yield patch(torch.Tensor, "to", self._sending(torch.Tensor.to))
+
+    def _sending(self, to: Callable[..., Any]) -> Callable[..., Any]:
+        @functools.wraps(to)
+        def sending(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            if kwargs.get("non_blocking") and not torch.compiler.is_compiling():
+                with contained(self.tally, CHECK):
+                    if self._copies(tensor, args, kwargs):
+                        kwargs["copy"] = True
+            return to(tensor, *args, **kwargs)
+
+        homes.passes_on(sending)
+        return sending
+
+    def _copies(self, tensor: Any, args: Any, kwargs: Any) -> bool:
+        """Tells whether a device would copy what torch would return as it is."""
+        if not self.is_watched() or "copy" in kwargs or len(args) > 2:
+            return False
+        # What is trained is known by the object that it is: a copy would be no leaf.
+        if type(tensor) is not torch.Tensor or tensor.requires_grad:
+            return False
+        # torch knows some tensors by the objects that they are.
+        if sys._getframe(2).f_code.co_filename.startswith(_TORCH):
+            return False
+        device = kwargs.get("device", args[0] if args else None)
+        with unheard():
+            if not tensor.is_cpu or self.homes.tensors_tell:
+                return False
+            home = self.homes.of(tensor, self.tally.sites)
+            return self._crosses(home, device)
+
+    def _crosses(self, home: Home, device: Any) -> bool:
+        """Tells whether the way to a device is between host and device, for certain."""
+        if isinstance(device, torch.device):
+            return home is Home.HOST
+        if isinstance(device, torch.Tensor):
+            goes = self.homes.of(device, self.tally.sites)
+            return {home, goes} == {Home.HOST, Home.DEVICE}
+        is_host = device == "cpu" and not self.homes.device_is_string
+        return is_host and home is Home.DEVICE
