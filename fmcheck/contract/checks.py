@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     )
 
 #: Version ranges that need no `packaging`, whose import takes longer than linting a file.
-_PLAIN_RELEASES = re.compile(r"((>=|<=|<|>|==|!=)\d+(\.\d+)*(,(?!$)|$))*")
+_PLAIN_RELEASES = re.compile(r"((>=|<=|<|>|==|!=)\d+(\.\d+)*(\.post\d+)?(,(?!$)|$))*")
 
 # Of one thing, by names and keys; and of several, with `[]` for each item.
 _PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[(\w[\w.]*|\*)\])*")

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.effects import orders_streams
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver
-from fmcheck.lint.model.stream_kinds import is_side
+from fmcheck.lint.model.stream_kinds import is_side, may_be_side
 from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, is_non_blocking, streams_of
 from fmcheck.lint.model.tensor_use import (
     MOVES,
@@ -49,7 +49,7 @@ class Handover:
 
 def _contexts(streams: Streams) -> Sequence[Context]:
     """Returns the bodies that run on a stream, none where the function changes the current one."""
-    return () if changes_stream(streams.function) else streams.contexts
+    return () if changes_stream(streams.function) else may_be_side(streams)
 
 
 def _is_side(context: Context, streams: Streams) -> bool:

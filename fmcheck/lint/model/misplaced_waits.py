@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.expressions import is_name, last_name, receiver
 from fmcheck.lint.model.handovers import changes_stream, helper_waits, may_be_for
-from fmcheck.lint.model.stream_kinds import attribute_values, is_side
+from fmcheck.lint.model.stream_kinds import attribute_values, is_side, may_be_side
 from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, is_non_blocking
 from fmcheck.lint.model.tensor_use import READS, launches
 from fmcheck.lint.model.vocabulary import looks_like_context
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 def waits_for_another(streams: Streams) -> Iterator[tuple[Context, Wait, str]]:
     """Yields bodies that nothing waits for, with the wait right after them for another stream."""
     function = streams.function
-    for context in streams.contexts:
+    for context in may_be_side(streams):
         if any(_waits_for(wait, context, streams) for wait in streams.waits):
             continue
         if any(

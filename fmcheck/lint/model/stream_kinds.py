@@ -16,11 +16,12 @@ from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
+    from fmcheck.lint.model.streams import Context, Streams
     from fmcheck.lint.source.module import Family
 
 
@@ -43,6 +44,8 @@ _SIDE = re.compile(
 _CLASSES = frozenset({"Stream"})
 #: How deep names, attributes and functions are followed.
 _DEPTH = 4
+#: Bodies of one function of which nobody has to know at once whether they run on a side stream.
+_FEW = 8
 
 
 def is_side(node: CSTNode, function: Function) -> bool:
@@ -54,6 +57,18 @@ def is_side(node: CSTNode, function: Function) -> bool:
     if Kind.MADE in kinds and kinds <= {Kind.MADE, Kind.CURRENT, Kind.DEFAULT}:
         return True
     return kinds == {Kind.UNKNOWN} and bool(_SIDE.search(_name(node)))
+
+
+def may_be_side(streams: Streams) -> Sequence[Context]:
+    """Returns the bodies of a function that may run on a side stream, to be asked of `is_side`.
+
+    The class may have to be read for that: only where there are many is it asked here already, for
+    what else is asked of each looks at all the others.
+    """
+    contexts = streams.contexts
+    if len(contexts) <= _FEW:
+        return contexts
+    return [one for one in contexts if is_side(one.item, streams.function)]
 
 
 def kinds_of(node: CSTNode, function: Function, depth: int = 0) -> set[Kind]:

@@ -27,7 +27,7 @@ from fmcheck.runtime.steps.homes import Home, Homes
 from fmcheck.runtime.steps.operators import COPIES
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     import torch
 
@@ -138,17 +138,18 @@ class Lifetimes:
             return
         use = Use(*call.now(self.fences))
         number = call.lane.number
-        touched = zip((*call.reads, *call.writes), self._blocks_of(call), strict=True)
+        touched = [*zip((*call.reads, *call.writes), self._blocks_of(call), strict=True)]
         for tensor, block in touched:
             made = block.made
             if made is not None and made.lane is not call.lane and number not in block.uses:
                 self._crosses(call, tensor, block, made)
+        by_host = call.plan.of_torch and self._runs_on_host(touched)
+        for _, block in touched:
             if call.is_async_copy:
                 known = block.uses.get(number)
                 by_kernel = known is not None and known.by_kernel
                 block.uses[number] = Use(use.lane, use.count, use.moment, by_kernel=by_kernel)
-            elif not (block.on_host and call.plan.of_torch and homes.is_sure(tensor)):
-                # The host itself runs an operator on what is the host's beyond doubt.
+            elif not by_host:
                 block.uses[number] = use
         for tensor, block in zip(call.made, call.made_in(self.blocks), strict=True):
             if block.made is None:
@@ -160,6 +161,12 @@ class Lifetimes:
 
     def _blocks_of(self, call: Call) -> Iterator[Block]:
         return itertools.chain(call.read_in(self.blocks), map(self.blocks.of, call.writes))
+
+    def _runs_on_host(self, touched: Sequence[tuple[torch.Tensor, Block]]) -> bool:
+        """Tells whether the host itself runs an operator: all it has is the host's beyond doubt."""
+        return any(block.on_host for _, block in touched) and all(
+            self.homes.is_surely_host(tensor, self.tally.sites) for tensor, _ in touched
+        )
 
     def _crosses(self, call: Call, tensor: torch.Tensor, block: Block, made: Use) -> None:
         """A lane comes to memory of another one for the first time: may it have that yet?
