@@ -68,7 +68,7 @@ FILES = {
         ),
         *("relay_tensor", "relay_unchanged", "replays_runtime", "rows", "run_reports", "shapes"),
         *("stream_options", "streams", "syncs_runtime", "table", "tails_runtime", "trace"),
-        *("unmet", "virtual_streams", "watch_api"),
+        *("unmet", "unseen", "virtual_streams", "watch_api"),
     ),
     "process": (
         *("ci", "ci_command", "doctor", "first_sight", "gpu", "guard", "historic", "instances"),
@@ -80,7 +80,6 @@ FILES = {
             "statuses",
             "unchecked",
             "unrelated",
-            "unseen",
             "zygote",
         ),
     ),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.unseen import Measured, case, is_seen, marked, names, records, told
+from tests.unseen import Measured, case, here, is_seen, marked, names, records
 
 #: What no check can see by now, as docs/limits.md says.
 UNSEEN = [
@@ -26,7 +26,7 @@ BY_CHANCE = ["ascend_13120", "torchtitan_1783"]
 
 @pytest.mark.parametrize("name", names())
 def test_an_unseen_fault_is_reported_if_it_can_be_and_its_fix_is_not(name: str) -> None:
-    bad, good = told(name, "bad"), told(name, "good")
+    bad, good = here(name, "bad"), here(name, "good")
     assert not good.findings
     assert not good.problems
     if name not in BY_CHANCE:

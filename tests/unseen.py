@@ -134,15 +134,15 @@ def records() -> dict[str, Measured]:
     return msgspec.json.decode(RECORD.read_bytes(), type=dict[str, Measured])
 
 
-def _one(name: str, form: str) -> None:
+def here(name: str, form: str) -> Told:
+    """Runs one form in this process."""
     path = CASES / name / f"{form}_run.py"
     run = run_file(path, CASES / name / "watch.toml")
     findings = tuple(
         Finding(one.code, tuple(_lines(path, one)), f"{one.name}, {one.buffer}")
         for one in run.violations
     )
-    print()
-    print(msgspec.json.encode(Told(findings, run.problems, repr(run.stopped or ""))).decode())
+    return Told(findings, run.problems, repr(run.stopped or ""))
 
 
 def _lines(path: Path, violation: Violation) -> list[int]:
@@ -212,7 +212,7 @@ def main() -> None:
     parser.add_argument("names", nargs="*")
     given = parser.parse_args()
     if given.command == "one":
-        _one(*given.names)
+        print(f"\n{msgspec.json.encode(here(*given.names)).decode()}")
     elif given.command == "measure":
         _measure(given.names)
     elif given.command == "now":
