@@ -94,6 +94,9 @@ def _mended(draw: Draw, kind: str, table: dict[str, Any]) -> dict[str, Any]:
         table["functions"] = [draw.one_of(REFERENCES)]
     if kind == "Fill":
         table["axis"] = {"rows": {"raw": "raw_bs", "padded": "bs", "capacity": "self.max_bs"}}
+        if "captured" in table:
+            table["captured"] = [f"self.{draw.one_of(WORDS)}"]
+            table["captured_by"] = ["capture"]
     return table
 
 
