@@ -696,43 +696,6 @@ def test_a_record_that_another_stream_takes_the_place_of_is_lost(between: str) -
         watch.stop()
 
 
-def fill_and_send(staging: torch.Tensor, target: torch.Tensor) -> None:
-    staging.fill_(1)
-    target.copy_(staging, non_blocking=True)
-
-
-def of_two_steps(begin: Callable[..., Any], waits: bool = False) -> list[str]:
-    """What is said of an engine on the default stream alone that sends one buffer in two steps."""
-    watch = Watch([parse_contract(CONTRACT, "toy.toml")], streams="tracked")
-    watch.start()
-    try:
-        staging_cpu, target = torch.zeros(4), torch.zeros(4, device=DEVICE)
-        for _ in range(2):
-            begin(lambda: fill_and_send(staging_cpu, target))
-            if waits:
-                target.tolist()
-        return [one.code for one in watch.drain()]
-    finally:
-        watch.stop()
-
-
-def test_a_copy_in_a_step_on_the_default_stream_is_followed_without_any_other_stream() -> None:
-    assert of_two_steps(lambda work: step(work)) == ["FR403"]
-    assert of_two_steps(lambda work: step(work), waits=True) == []
-
-
-def test_before_the_first_step_of_a_test_a_copy_begins_no_watch(watch: Watch) -> None:
-    staging_cpu, target = torch.zeros(4), torch.zeros(4, device=DEVICE)
-    step(lambda: None)
-    watch.begin_test()
-    for _ in range(2):
-        fill_and_send(staging_cpu, target)
-    assert watch.drain() == ()
-    for _ in range(2):
-        step(lambda: fill_and_send(staging_cpu, target))
-    assert [one.code for one in watch.drain()] == ["FR403"]
-
-
 def test_where_nobody_watches_a_move_returns_the_tensor_itself(watch: Watch) -> None:
     staging_cpu = torch.zeros(4)
     assert staging_cpu.to(DEVICE, non_blocking=True) is staging_cpu

@@ -17,6 +17,7 @@ UNSEEN = [
     "sdnext_68f3c2",
     "sglang_32896",
     "sglang_33016",
+    "tokenspeed_376",
     "vllm_38148",
     "vllm_ascend_8749",
 ]

@@ -2,10 +2,9 @@
 
 One mode of torch's dispatcher sees the operators, a few wrapped methods of tensors see the host
 read values past it. Both only translate into a `Call`, for all who listen. On a CPU a thread is
-watched from its first use of streams in a test: it enters one, records or waits, or calls `copy_`
-in a declared step, or after one, without waiting for the copy. On a device it is from the first
-stream that it enters, or a relay buffer that it made. Before, an engine pays nothing on a CPU, and
-what it sets up is not held against what streams do later.
+watched from its first use of streams in a test: it enters one, records or waits. On a device it is
+from the first stream that it enters, or a relay buffer that it made. Before, an engine pays nothing
+on a CPU, and what it sets up is not held against what streams do later.
 
 The mode is beneath all others of its thread, so that none of them is taken off in its stead. What
 has no memory of its own, as sparse, nested, fake and wrapped tensors, is passed on as it is.
@@ -168,13 +167,11 @@ class Ops:
         self.listeners: list[Listener] = []
         self.on_device: OnDevice | None = None
         self._is_watching = False
-        self._steps_before = 0
         self._here = _Here()
 
     def follow(self) -> Iterator[Undo]:
         """Begins to watch, yielding how to let go of each part."""
         yield virtual.tell_uses(self._uses_streams)
-        yield patch(torch.Tensor, "copy_", self._copying(torch.Tensor.copy_))
         for name in HOST_READS:
             method = getattr(torch.Tensor, name, None)
             if method is not None:
@@ -226,26 +223,6 @@ class Ops:
                 self._begin(virtual=True)
             here.of_device = False
 
-    def _copying(self, copy: Callable[..., Any]) -> Callable[..., Any]:
-        """An engine may use the default stream alone, and copy on it: that is a use of streams.
-
-        Before the first step it sets up what it has, by copies that many engines make that way.
-        """
-
-        @functools.wraps(copy)
-        def copy_(tensor: Any, *args: Any, **kwargs: Any) -> Any:
-            is_async = args[1] if len(args) > 1 else kwargs.get("non_blocking")
-            if is_async and not torch.compiler.is_compiling():
-                self._copies_unwaited()
-            return copy(tensor, *args, **kwargs)
-
-        passes_on(copy_)
-        return copy_
-
-    def _copies_unwaited(self) -> None:
-        if self.tally.moments.step > self._steps_before and not is_here():
-            self._uses_streams()
-
     def stop(self) -> None:
         """Ends the watch of this thread; other threads' modes do nothing from now on."""
         mode, self._here.mode = self._here.mode, None
@@ -260,7 +237,6 @@ class Ops:
 
     def begin_test(self) -> None:
         """Leaves this thread until it uses streams again, as it was before any test did so."""
-        self._steps_before = self.tally.moments.step
         is_of_device = self.on_device is not None and self.on_device.devices
         if not (is_of_device or virtual.is_in_stream()):
             self.stop()
