@@ -39,11 +39,12 @@ LIMIT = 300  # seconds for one form
 
 
 class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"class_": "class"}):
-    """What a writer says of a case: the public thread, what goes wrong, and its class."""
+    """What a writer says of a case: the public thread, what goes wrong, its class and its round."""
 
     thread: str
     title: str
     class_: str
+    round: int = 1
 
 
 class Finding(msgspec.Struct, frozen=True):
@@ -184,9 +185,11 @@ def _print(name: str, one: Measured) -> None:
 
 
 def _total(measured: dict[str, Measured]) -> None:
-    seen = sum(is_seen(name, one) for name, one in measured.items())
-    alarms = sum(bool(one.good.findings) for one in measured.values())
-    print(f"{seen} of {len(measured)} seen, {alarms} good forms reported")
+    for number in sorted({case(name).round for name in measured}):
+        inside = {name: one for name, one in measured.items() if case(name).round == number}
+        seen = sum(is_seen(name, one) for name, one in inside.items())
+        alarms = sum(bool(one.good.findings) for one in inside.values())
+        print(f"round {number}: {seen} of {len(inside)} seen, {alarms} good forms reported")
 
 
 def _show(name: str) -> None:
