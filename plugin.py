@@ -12,11 +12,11 @@ if __name__ != "fmcheck.plugin":
 import os
 import time
 import warnings
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from msgspec.structs import replace
 
 from fmcheck.errors import FmcheckWarning, UsageError, nearest
 

@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, field, fields, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -52,8 +54,7 @@ class Severity(str, enum.Enum):
     ERROR = "error"
 
 
-@dataclass(frozen=True, slots=True, order=True)
-class Span:
+class Span(Struct, frozen=True, order=True):
     """A stretch of source text: lines and columns count from 1, the end column is exclusive."""
 
     line: int
@@ -62,16 +63,14 @@ class Span:
     end_column: int
 
 
-@dataclass(frozen=True, slots=True)
-class Edit:
+class Edit(Struct, frozen=True):
     """Replaces the text of `span` by `text`."""
 
     span: Span
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Finding:
+class Finding(Struct, frozen=True):
     """One diagnostic of the linter at one place in one file.
 
     `message` is its headline: what is wrong, in a line; `note` says what else there is to know.
@@ -120,8 +119,7 @@ def _digits(line: str) -> str:
     return hashlib.sha256(text.encode(errors="surrogatepass")).hexdigest()[:16]
 
 
-@dataclass(frozen=True, slots=True)
-class RuleInfo:
+class RuleInfo(Struct, frozen=True):
     """What reports tell of a code: `summary` is one sentence, `page` the whole, in Markdown."""
 
     code: str
@@ -131,8 +129,7 @@ class RuleInfo:
     page: str
 
 
-@dataclass(frozen=True, slots=True)
-class Site:
+class Site(Struct, frozen=True, eq=False):
     """A line of code that touched a relay buffer: `path:line` in `function`.
 
     `caller` is where that function was called; two sites are the same one whoever called.
@@ -141,14 +138,23 @@ class Site:
     path: str
     line: int
     function: str
-    caller: Site | None = field(default=None, compare=False)
+    caller: Site | None = None
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, Site) and self._own == other._own
+
+    def __hash__(self) -> int:
+        return hash(self._own)
+
+    @property
+    def _own(self) -> tuple[str, int, str]:
+        return self.path, self.line, self.function
 
     def __str__(self) -> str:
         return f"{self.path}:{self.line} in {self.function}"
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """One touch of a row: `verb` is `gather`, `write`, `fill` or what else the check looks at.
 
     `step` counts the engine's iterations, None where the contract names no step function; `stream`
@@ -163,8 +169,7 @@ class Access:
     generation: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Neighbour:
+class Neighbour(Struct, frozen=True):
     """A row beside the one in question: its state, its value as text, and its owner."""
 
     row: int
@@ -173,8 +178,7 @@ class Neighbour:
     owner: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Event:
+class Event(Struct, frozen=True):
     """One thing that happened on a stream, for the picture of what led to a violation.
 
     `stream` names the lane, `host` for the host's own. `what` is `write`, `gather`, `peek`, `copy`,
@@ -194,8 +198,7 @@ class Event:
     about: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Violation:
+class Violation(Struct, frozen=True):
     """What must not be, at one site in one buffer: a gather of what nobody may use, a stale tail.
 
     `rows` and `values` run side by side and hold the first few; `row_count` is how many there were.
@@ -239,8 +242,7 @@ class Violation:
         return replace(self, count=self.count + 1)
 
 
-@dataclass(frozen=True, slots=True)
-class Counts:
+class Counts(Struct, frozen=True):
     """What a run checked, in calls: how many writes, gathers and peeks of how many buffers.
 
     `unchecked` are calls made while a stream was capturing; `unseen_writes` are rows that held a
@@ -257,17 +259,16 @@ class Counts:
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(
-            *(getattr(self, one.name) + getattr(other, one.name) for one in fields(Counts))
+            *(getattr(self, one) + getattr(other, one) for one in Counts.__struct_fields__)
         )
 
     def __sub__(self, other: Counts) -> Counts:
         return Counts(
-            *(getattr(self, one.name) - getattr(other, one.name) for one in fields(Counts))
+            *(getattr(self, one) - getattr(other, one) for one in Counts.__struct_fields__)
         )
 
 
-@dataclass(frozen=True, slots=True)
-class ContractUse:
+class ContractUse(Struct, frozen=True):
     """How far a run came to use one contract that says something of running code.
 
     `name` is the engine's, `source` what the settings call the contract by; a `shipped` one came
@@ -301,8 +302,7 @@ class ContractUse:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Coverage:
+class Coverage(Struct, frozen=True):
     """What the watch of one or more processes reached, and why it could not reach more.
 
     `declared`, `imported` and `touched` hold relay classes that the contracts name, the first two

@@ -6,7 +6,7 @@ writes and reads as they are.
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from msgspec import Struct
 
 from fmcheck.finding import Counts, Coverage, Violation
 
@@ -14,8 +14,7 @@ from fmcheck.finding import Counts, Coverage, Violation
 SCHEMA = 1
 
 
-@dataclass(frozen=True, slots=True)
-class Process:
+class Process(Struct, frozen=True):
     """A process of the run: who it was, how it ended, what it checked.
 
     `role` is `pytest`, an xdist worker's name, or what the engine calls the process; `started` and
@@ -33,11 +32,10 @@ class Process:
     ended: float | None = None
     ending: str = "unknown"
     held: tuple[str, ...] = ()
-    coverage: Coverage = field(default_factory=Coverage)
+    coverage: Coverage = Coverage()
 
 
-@dataclass(frozen=True, slots=True)
-class Run:
+class Run(Struct, frozen=True):
     """One run, whole. `root` is the folder that paths are shown relative to.
 
     `violations` are those that fail the run, or are warned of in mode `warn`; a site that was met
@@ -55,9 +53,9 @@ class Run:
     advice: tuple[Violation, ...] = ()
     accepted: tuple[Violation, ...] = ()
     processes: tuple[Process, ...] = ()
-    coverage: Coverage = field(default_factory=Coverage)
+    coverage: Coverage = Coverage()
     problems: tuple[str, ...] = ()
-    schema: int = field(default=SCHEMA)
+    schema: int = SCHEMA
 
     @property
     def active(self) -> tuple[Process, ...]:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from fmcheck.lint import ClassRule, Edit, Example, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted

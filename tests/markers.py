@@ -71,7 +71,17 @@ FILES = {
         *("unmet", "unseen", "virtual_streams", "watch_api"),
     ),
     "process": (
-        *("ci", "ci_command", "doctor", "first_sight", "gpu", "guard", "historic", "instances"),
+        *(
+            "ci",
+            "ci_command",
+            "doctor",
+            "first_import",
+            "first_sight",
+            "gpu",
+            "guard",
+            "historic",
+            "instances",
+        ),
         *("lint_cache", "lint_robust", "order", "outcomes", "packaging", "plugin", "prove"),
         *(
             "prove_progress",

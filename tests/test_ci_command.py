@@ -7,11 +7,11 @@ import os
 import re
 import subprocess
 import sys
-from dataclasses import replace
 from types import SimpleNamespace
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from fmcheck.cli import main
 from fmcheck.finding import Finding, Severity, Span

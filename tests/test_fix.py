@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import json
 import os
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from fmcheck.atomic import replace_file
 from fmcheck.finding import Edit, Finding, Severity, Span

@@ -6,12 +6,12 @@ import importlib.util
 import json
 import pickle
 import sqlite3
-from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from fmcheck import __version__
 from fmcheck.finding import Finding, RuleInfo, Severity, Span

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 from fmcheck.config import Located, Settings
 from fmcheck.finding import CHECKS, Access, Finding, Severity, Site, Span, Violation

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib
 import sys
 import textwrap
@@ -678,7 +677,7 @@ def test_coverage_tells_what_was_imported_and_what_was_touched(bench: Bench) -> 
     assert (watch.coverage().imported, watch.coverage().touched) == ((relay,), ())
     engine.FutureMap().stash(ROWS, 5)
     assert watch.coverage().touched == (relay,)
-    assert dataclasses.asdict(watch.coverage().counts)["writes"] == 1
+    assert watch.coverage().counts.writes == 1
 
 
 def test_a_module_that_came_in_past_the_import_system_is_a_problem(

@@ -10,10 +10,10 @@ import re
 import shutil
 import subprocess
 import threading
-from dataclasses import replace
 from html.parser import HTMLParser
 
 import pytest
+from msgspec.structs import replace
 
 from fmcheck.finding import Event, Site
 from fmcheck.report.html import MOST_EVENTS, render

@@ -7,12 +7,12 @@ import os
 import signal
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from fmcheck.errors import UsageError
 from fmcheck.finding import Counts

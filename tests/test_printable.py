@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import json
 import re
-from dataclasses import replace
 from xml.etree import ElementTree
 
 import pytest
+from msgspec.structs import replace
 
 from fmcheck.errors import UsageError
 from fmcheck.finding import Finding, RuleInfo, Severity, Span

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from fmcheck.finding import CHECKS, Access, Counts, Coverage, Neighbour, Site, Violation
 from fmcheck.report.closing import closing_line, gaps

@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
-from dataclasses import replace
 
 import jsonschema
 import pytest
+from msgspec.structs import replace
 
 from fmcheck.cli import main
 from fmcheck.finding import CHECKS, Severity

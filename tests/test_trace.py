@@ -6,12 +6,12 @@ import itertools
 import json
 import subprocess
 import sys
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from msgspec.structs import replace
 
 import fmcheck
 from fmcheck.finding import Access, Event, Site, Violation

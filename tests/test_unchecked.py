@@ -5,10 +5,10 @@ from __future__ import annotations
 import importlib
 import sys
 import textwrap
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import pytest
+from msgspec.structs import replace
 
 import fmcheck
 from fmcheck.contract import parse_contract

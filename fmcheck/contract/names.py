@@ -77,6 +77,14 @@ def references(contract: Contract, version: str | None) -> Iterator[Named]:
     yield "late_results.functions", contract.late_results.functions
 
 
+def modules(contract: Contract) -> tuple[str, ...]:
+    """Returns the modules of what a run looks for in any release, torch's own aside."""
+    named = [one for _, alternatives in references(contract, None) for one in alternatives]
+    named += [one for opaque in contract.opaque for one in opaque.functions]
+    found = dict.fromkeys(one.partition(":")[0] for one in named)
+    return tuple(one for one in found if one.partition(".")[0] != "torch")
+
+
 def files(contract: Contract) -> Iterator[Named]:
     """Yields the globs of paths."""
     for key in ("agnostic", "cuda_only", "no_literal"):

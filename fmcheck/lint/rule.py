@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, ClassVar
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.words import Words
 
 
-@dataclass(frozen=True, slots=True)
-class Example:
+class Example(Struct, frozen=True):
     """A piece of source that a rule must flag at `at`, or leave alone if `at` is empty.
 
     `at` holds (line, column) pairs, both from 1. `fixed` is the source after the rule's fix.
@@ -33,8 +33,7 @@ class Example:
     contract: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Judged:
+class Judged(Struct, frozen=True):
     """What became of a rule's findings in a release when somebody read each of them."""
 
     corpus: str

@@ -12,57 +12,33 @@ import sys
 import time
 from typing import TYPE_CHECKING
 
+from fmcheck.first_import import FirstImport
 from fmcheck.processes import packet as packets
 from fmcheck.processes.role import host_name
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-    from importlib.machinery import ModuleSpec
-    from types import ModuleType
-
     from fmcheck.processes.packet import Packet
 
 _waiting: Waiting | None = None
 
 
 class Waiting:
-    """A finder that starts the watch when a module of the contracts is asked for."""
+    """A process that starts the watch when a module of the contracts is asked for."""
 
     def __init__(self, packet: Packet, way: str) -> None:
         self.packet = packet
         self.way = way
-        self._names = frozenset(packet.modules)
+        self._engine = FirstImport(packet.modules, self._begin)
+        self.wait, self.end = self._engine.wait, self._engine.end
 
-    def find_spec(
-        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
-    ) -> ModuleSpec | None:
-        """Finds what the other finders find, once the watch's own is one of them."""
-        if name not in self._names:
-            return None
-        self.begin()
-        # The import walks `sys.meta_path` by number: a finder put in before us would be skipped.
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = None
-            if finder is not self and find is not None:
-                spec = find(name, path, target)
-            if spec is not None:
-                return spec
-        return None
-
-    def begin(self) -> None:
+    def _begin(self) -> None:
         """Starts the watch. A failure is left in the folder, for the run to fail by."""
-        self.end()
         try:
             from fmcheck.processes.child import begin
 
             begin(self.packet, self.way)
         except Exception as err:
             leave_word(self.packet, self.way, failed=f"{type(err).__name__}: {err}")
-
-    def end(self) -> None:
-        """Waits no longer. The finder stays: another thread may be walking the list."""
-        self._names = frozenset()
 
 
 def arrive(way: str, packet: Packet | None = None) -> None:
@@ -87,10 +63,7 @@ def arrive(way: str, packet: Packet | None = None) -> None:
         from fmcheck.processes.stowaway import stow
 
         stow(packet)
-    if sys.modules.keys().isdisjoint(packet.modules):
-        sys.meta_path.insert(0, _waiting)
-    else:
-        _waiting.begin()
+    _waiting.wait()
 
 
 def give_way() -> None:

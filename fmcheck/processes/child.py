@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-import wrapt
-
 from fmcheck.config import unpack
+from fmcheck.first_import import after_import
 from fmcheck.processes.journal.writer import Journal
 from fmcheck.processes.presence import Presence
 from fmcheck.processes.stowaway import stow
@@ -31,5 +30,5 @@ def begin(packet: Packet, way: str) -> None:
     presence = Presence(session, Journal(packet.folder, way, board=packet.board))
     presence.enter()
     session.start(gives_way=True)
-    wrapt.register_post_import_hook(lambda _: stow(packet), "multiprocessing.spawn")
+    after_import("multiprocessing.spawn", lambda _: stow(packet))
     presence.milestone()

@@ -11,6 +11,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.errors import ViolationError
+from fmcheck.first_import import after_import
 from fmcheck.processes.journal import layout
 
 if TYPE_CHECKING:
@@ -37,9 +38,7 @@ class Answering:
 
     def start(self) -> None:
         """Looks for questions from now on."""
-        import wrapt
-
-        wrapt.register_post_import_hook(self._watch_captures, "torch.cuda.graphs")
+        after_import("torch.cuda.graphs", self._watch_captures)
         threading.Thread(target=self._look, name="fmcheck", daemon=True).start()
 
     def _look(self) -> None:

@@ -10,13 +10,15 @@ import contextlib
 import os
 import shlex
 import time
-from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
+
+from msgspec.structs import replace
 
 from fmcheck import __version__
 from fmcheck.config import pack
 from fmcheck.errors import UsageError
 from fmcheck.finding import Counts
+from fmcheck.first_import import after_import
 from fmcheck.merging import one_each
 from fmcheck.processes import arrival, folder, packet, stowaway
 from fmcheck.processes.journal import layout
@@ -113,15 +115,13 @@ class Outreach:
 
     def start(self) -> None:
         """Hands the settings on to each process that is started from now on."""
-        import wrapt
-
         self._on = True
         self._presence.enter()
         self._before = os.environ.get(packet.VARIABLE)
         os.environ[packet.VARIABLE] = self._packet.pack()
         with _writing(self.folder):
             self.journal.hand_on(self._packet.pack())
-        wrapt.register_post_import_hook(self._stow, "multiprocessing.spawn")
+        after_import("multiprocessing.spawn", self._stow)
 
     def _stow(self, _: object) -> None:
         if self._on:

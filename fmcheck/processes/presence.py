@@ -12,6 +12,7 @@ import sys
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.errors import ViolationError
+from fmcheck.first_import import after_import
 from fmcheck.processes.devices import Answering
 from fmcheck.processes.journal import layout
 from fmcheck.processes.journal.writer import Journal
@@ -149,13 +150,11 @@ def _hook_once() -> None:
     global _hooked
     if _hooked:
         return
-    import wrapt
-
     _hooked = True
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(after_in_child=_forked)
     atexit.register(_leave)
-    wrapt.register_post_import_hook(_watch_forkserver, "multiprocessing.popen_forkserver")
+    after_import("multiprocessing.popen_forkserver", _watch_forkserver)
     os._exit = _exit_telling(os._exit)  # type: ignore[assignment]
 
 

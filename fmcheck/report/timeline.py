@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fmcheck.finding import Event
 
@@ -18,8 +20,7 @@ UNKNOWN = "stream"
 _READ_LAST = frozenset({"FR102"})
 
 
-@dataclass(frozen=True, slots=True)
-class Mark:
+class Mark(Struct, frozen=True):
     """An event in its place: `kind` is `finding`, `unordered`, `missing` or "" for all else.
 
     `told` says whose and at which step, "" where that is not known.
@@ -30,8 +31,7 @@ class Mark:
     told: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Timeline:
+class Timeline(Struct, frozen=True):
     """The events in the order in which they were issued, and the lanes they are on."""
 
     marks: tuple[Mark, ...]

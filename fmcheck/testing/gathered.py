@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from fmcheck.finding import Violation  # noqa: TC001  (msgspec reads the annotations)
 from fmcheck.merging import one_each

@@ -8,10 +8,10 @@ from __future__ import annotations
 import sys
 import time
 import timeit
-from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import torch
+from msgspec.structs import replace
 
 from fmcheck.merging import merge
 from fmcheck.record_file import encode, read_run

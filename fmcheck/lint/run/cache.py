@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import binascii
-import dataclasses
 import enum
 import os
 import time
 from typing import TYPE_CHECKING, Any
+
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from fmcheck.finding import Edit, Finding, Severity, Span
 from fmcheck.lint.run import stored
@@ -24,8 +26,8 @@ def pack(value: Any) -> Any:
         return tuple(pack(one) for one in value)
     if isinstance(value, enum.Enum):
         return value.value
-    if dataclasses.is_dataclass(value):
-        return tuple(pack(getattr(value, one.name)) for one in dataclasses.fields(value))
+    if isinstance(value, Struct):
+        return tuple(map(pack, astuple(value)))
     return value
 
 

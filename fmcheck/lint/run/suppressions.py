@@ -9,8 +9,10 @@ from __future__ import annotations
 
 import re
 import tokenize
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from fmcheck.errors import nearest, nearest_code
 from fmcheck.finding import Edit, Finding, Span

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -143,7 +143,7 @@ class Pages:
     @property
     def counts(self) -> Counts:
         """What it counted up to now, or up to its end."""
-        return Counts(*(self.word(layout.COUNTS + n) for n in range(len(fields(Counts)))))
+        return Counts(*(self.word(layout.COUNTS + n) for n in range(len(Counts.__struct_fields__))))
 
     def owes(self, question: int) -> bool:
         """Tells whether it keeps findings on a device, and has not read them since a question."""

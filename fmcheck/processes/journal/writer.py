@@ -8,7 +8,6 @@ import os
 import sys
 import threading
 import time
-from dataclasses import fields
 from typing import TYPE_CHECKING
 
 import msgspec
@@ -90,7 +89,7 @@ class Journal:
     @property
     def counts(self) -> memoryview:
         """The words that a tally is to count in, in the order of `Counts`."""
-        return self.words[layout.COUNTS : layout.COUNTS + len(fields(Counts))]
+        return self.words[layout.COUNTS : layout.COUNTS + len(Counts.__struct_fields__)]
 
     def write(self, line: Line) -> None:
         """Appends a line."""

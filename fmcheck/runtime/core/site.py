@@ -5,9 +5,10 @@ from __future__ import annotations
 import os
 import sys
 import threading
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
 
 from fmcheck.finding import Site
 from fmcheck.runtime.core.naming import qualified_name

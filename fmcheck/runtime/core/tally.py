@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from array import array
-from dataclasses import dataclass, field, fields
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fmcheck.finding import Counts, Violation
@@ -99,7 +99,7 @@ class Tally:
     touched: _Names = field(default_factory=_Names)
     checked: _Names = field(default_factory=_Names)
     numbers: array[int] | memoryview = field(
-        default_factory=lambda: array("Q", [0] * len(fields(Counts)))
+        default_factory=lambda: array("Q", [0] * len(Counts.__struct_fields__))
     )
     kinds: set[str] = field(default_factory=set)
     sites: Sites = field(default_factory=Sites)
@@ -117,7 +117,7 @@ class Tally:
     keeper: Keeper | None = None
 
     buffers, writes, gathers, peeks, unchecked, unseen_writes, tails = map(
-        _Count, range(len(fields(Counts)))
+        _Count, range(len(Counts.__struct_fields__))
     )
 
     def keep(self, keeper: Keeper, numbers: memoryview) -> None:

@@ -7,9 +7,10 @@ or those that an index picked. Where that cannot be told, nothing is reported an
 
 from __future__ import annotations
 
-from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
 
 from fmcheck.runtime.core.site import is_made_here
 from fmcheck.runtime.order.blocks import Block, Blocks, Touch, span

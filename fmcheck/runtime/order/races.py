@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from dataclasses import replace
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
+from msgspec.structs import replace
 
 from fmcheck.finding import CHECKS, Access, Violation
 from fmcheck.runtime.core import story

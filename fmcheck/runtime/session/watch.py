@@ -2,14 +2,19 @@
 
 from __future__ import annotations
 
-import functools
 import importlib.util
 import sys
-from dataclasses import replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
+from msgspec.structs import replace
+
+from fmcheck.contract.names import modules
 from fmcheck.errors import UsageError
 from fmcheck.finding import ADVISORY, ContractUse, Counts, Coverage
+from fmcheck.first_import import FirstImport, after_import
+from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.session.uses import ALL_OWN, reasons, use_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -17,25 +22,46 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Violation
-    from fmcheck.runtime.core.patches import CallHold, Hold, Undo
-    from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.graphs.fills import FillHold
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.order.fences import Happening
     from fmcheck.runtime.order.timeline import Timeline
-    from fmcheck.runtime.session.hold import OpaqueHold, RelayHold
+    from fmcheck.runtime.session.all_holds import AllHolds
+    from fmcheck.runtime.session.hold import RelayHold
+    from fmcheck.runtime.session.streams import Streams
     from fmcheck.runtime.session.suppressions import Suppressions
     from fmcheck.runtime.session.uses import Asked
 
 _NEEDED = ("numpy", "wrapt")
+#: What buffers are made of: a class that a contract names may be loaded by another name.
+_OF_BUFFERS = ("torch", "numpy")
+
+
+@dataclass(eq=False)
+class Services:
+    """The streams that a session follows, and the kinds of devices that its probes were run on."""
+
+    tally: Tally
+    streams: Streams | None = None
+    probed: set[str] = field(default_factory=set)
+
+    def before_buffers_on(self, kind: str) -> None:
+        """Tries the detectors, before the first buffer of a kind of device is adopted."""
+        from fmcheck.runtime.session import probes
+
+        probes.load_device(kind)
+        if kind not in self.probed:
+            self.probed.add(kind)
+            probes.prove(self.tally, kind, of_streams=self.streams is not None)
 
 
 class Watch:
     """Watches the relay buffers of the contracts' engines between `start` and `stop`.
 
-    Nothing is patched before a module that a contract names is imported. With `halt`, a violation
-    is raised where it is found. `fail_on` names advisory checks that are to count as the others do.
-    `streams` is how streams are followed, `seed` what they are perturbed by in mode `random`; with
-    `traces`, what happens on them is kept for a timeline. `asked` says whose the contracts are.
+    Nothing is patched, and next to nothing imported, before torch, NumPy or a module that a
+    contract names is. With `halt`, a violation is raised where it is found. `fail_on` names
+    advisory checks that are to count as others do. `streams` is how streams are followed, `seed`
+    what they are perturbed by in mode `random`; with `traces`, what happens on them is kept for a
+    timeline. `asked` says whose the contracts are.
     """
 
     def __init__(
@@ -51,15 +77,7 @@ class Watch:
     ) -> None:
         _require(_NEEDED)
         from fmcheck.runtime.core.halting import HaltingLock
-        from fmcheck.runtime.core.tally import Tally
-        from fmcheck.runtime.order.lends import LendHold
-        from fmcheck.runtime.relay.pools import Pools
-        from fmcheck.runtime.session.calls import OwnerHold, StepHold, scope_holds
-        from fmcheck.runtime.session.hold import OpaqueHold, RelayHold
-        from fmcheck.runtime.session.services import Services
         from fmcheck.runtime.session.suppressions import Suppressions
-        from fmcheck.runtime.session.uses import ALL_OWN
-        from fmcheck.runtime.steps.budgets import budget_holds
 
         self.asked = asked or ALL_OWN
         self.contracts = tuple(contracts)
@@ -70,34 +88,8 @@ class Watch:
         self.services = Services(self.tally)
         self._fail_on = frozenset(fail_on)
         self._advisory = ADVISORY.difference(fail_on)
-        self._relays: list[RelayHold] = []
-        self._opaques: list[OpaqueHold] = []
-        self._calls: list[CallHold] = []
-        all_pools = []
-        for contract in self.contracts:
-            pools = Pools()
-            all_pools.append(pools)
-            self._relays += [
-                RelayHold(contract, relay, self.tally, pools, self.services)
-                for relay in contract.relay
-            ]
-            self._calls += [
-                OwnerHold(contract, part, self.tally, pools=pools) for part in contract.owners
-            ]
-            self._calls += [StepHold(contract, part, self.tally) for part in contract.steps]
-            self._calls += scope_holds(contract, self.tally)
-            self._calls += budget_holds(contract, self.tally, "FR501" in fail_on)
-            self._calls += [LendHold(contract, part, self.tally) for part in contract.streams.lend]
-            self._opaques += [
-                OpaqueHold(contract, opaque, function, self.tally)
-                for opaque in contract.opaque
-                for function in opaque.functions
-            ]
-        self._others: list[Hold] = []
-        self._pools = all_pools
-        for contract in self.contracts:
-            self._others += _of_graph_inputs(contract, self.tally)
-        self._imported: list[str] = []
+        self._holds: AllHolds | None = None
+        self._first: FirstImport | None = None
         self._undo: list[Undo] = []
         self._problems: list[str] = []
         self._streams, self._seed, self.traces = streams, seed, traces
@@ -106,17 +98,22 @@ class Watch:
 
     def start(self) -> None:
         """Waits for the modules that the contracts name; takes those that are loaded at once."""
-        for relay in self._relays:
-            self._after_import(relay.relay.module, functools.partial(self._take_relay, relay))
-        for opaque in self._opaques:
-            self.tally.unwrapped.append(opaque.reference)
-            self._after_import(opaque.module, functools.partial(self._take_opaque, opaque))
-        for calls in self._calls:
-            for module in calls.modules:
-                self._after_import(module, calls.take)
-        for other in self._others:
-            for module, take in other.takes():
-                self._after_import(module, take)
+        self._first = FirstImport((*_OF_BUFFERS, *self.modules), self._begin)
+        self._first.wait()
+
+    def _begin(self) -> None:
+        """Waits for each module by itself, before the first of them is imported."""
+        try:
+            from fmcheck.runtime.session.all_holds import AllHolds
+
+            if self._holds is None:
+                strict = "FR501" in self._fail_on
+                self._holds = AllHolds(self.contracts, self.tally, self.services, strict)
+        except Exception as err:
+            self._problems.append(f"nothing could be instrumented: {err!r}")
+            return
+        for module, take in self._holds.takes():
+            self._after_import(module, take)
         # The imports stand inside: torch is loaded by then, and only then is it wanted.
         self._after_import("torch", _watch_compile)
         self._after_import("torch.jit", _watch_traces)
@@ -132,44 +129,36 @@ class Watch:
         """Puts back all that was patched. Relay tensors that live on check nothing more."""
         self._look_last()
         self.tally.active = False
+        if self._first is not None:
+            self._first.end()
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
 
     def _look_last(self) -> None:
-        """Looks for relay classes and instances that came past the watch, while it is on."""
-        from fmcheck.runtime.session.instances import instances_of
-
+        """Looks for what came past the watch, by the import system or otherwise, while it is on."""
         if not self.tally.active:
             return
-        for relay in self._relays:
-            relay.look()
-            relay.look_for_twins()
-        # One look at all objects for all classes: with a large engine it takes a third of a second.
-        alive = instances_of(*(one for relay in self._relays for one in relay.taken))
-        for relay in self._relays:
-            relay.look_for_strays(alive)
+        if self._holds is None and self._first is not None:
+            self._first.arrive_if_loaded()
+        if self._holds is not None:
+            self._holds.look_last()
 
     def begin_test(self) -> None:
         """Says that another test begins: what ran before it changes none of its verdicts."""
         from fmcheck.runtime.core.containment import contained
 
-        for pools in self._pools:
-            pools.begin_test()
+        if self._holds is not None:
+            self._holds.begin_test()
         if self.services.streams is not None:
             with contained(self.tally, "following streams (FR401 to FR405)"):
                 self.services.streams.begin_test()
-        for calls in self._calls:
-            calls.begin_test()
 
     def enter(self, test: str) -> None:
         """Says what is running now, and looks what became of the classes."""
-        for relay in self._relays:
-            relay.look()
-        if len(sys.modules) != self._modules_seen:
+        if self._holds is not None:
+            self._holds.look(for_twins=len(sys.modules) != self._modules_seen)
             self._modules_seen = len(sys.modules)
-            for relay in self._relays:
-                relay.look_for_twins()
         self.tally.test = test
 
     def drain(self) -> tuple[Violation, ...]:
@@ -185,25 +174,12 @@ class Watch:
     @property
     def modules(self) -> tuple[str, ...]:
         """The modules that a watch waits for, torch's own aside."""
-        named = (name for contract in self.contracts for name in self._modules_of(contract))
-        return tuple(dict.fromkeys(named))
-
-    def _modules_of(self, contract: Contract) -> Iterator[str]:
-        """Yields the modules that a contract names for run time, torch's own aside."""
-        named = [relay.relay.module for relay in self._relays if relay.contract is contract]
-        named += [one.module for one in self._opaques if one.contract is contract]
-        for calls in self._calls:
-            named += calls.modules if calls.contract is contract else ()
-        for other in self._others:
-            named += [module for module, _ in other.takes()] if other.contract is contract else ()
-        yield from (name for name in named if name.partition(".")[0] != "torch")
+        return tuple(dict.fromkeys(name for one in self.contracts for name in modules(one)))
 
     @property
     def held(self) -> tuple[str, ...]:
         """The declared classes and kernel functions that were taken hold of."""
-        relays = [relay.name for relay in self._relays if relay.class_ is not None]
-        kernels = (opaque.reference for opaque in self._opaques if opaque.is_taken)
-        return (*relays, *dict.fromkeys(kernels))
+        return () if self._holds is None else self._holds.taken
 
     @property
     def dead(self) -> tuple[str, ...]:
@@ -224,14 +200,13 @@ class Watch:
     def _explained(self, use: ContractUse, problems: Iterable[str]) -> ContractUse:
         """Returns the use of a contract with the reasons why nothing of it was checked."""
         from fmcheck.runtime.core.patches import installed_version
-        from fmcheck.runtime.session.uses import reasons
 
         if use.checked or not use.applied:
             return use
         contract = next(one for one in self.contracts if one.engine.name == use.name)
         wheres = f"contract `{use.name}`:", f"contract `{use.name}`,"
         about = [one for one in (*problems, *self._never_settled()) if one.startswith(wheres)]
-        relays = [one for one in self._relays if one.contract is contract]
+        relays = [one for one in self._relays() if one.contract is contract]
         found = reasons(use, contract, installed_version(contract), about, relays)
         return replace(use, missing=tuple(found))
 
@@ -240,29 +215,31 @@ class Watch:
 
         In a contract that came with a package they are notes: a fork may lack it by right.
         """
+        told: dict[bool, list[str]] = {True: [], False: []}
+        if self._holds is None:
+            return told
         from fmcheck.runtime.session.unmet import unmet, unmet_inputs
 
-        told: dict[bool, list[str]] = {True: [], False: []}
         for contract in self.contracts:
             is_own = contract.engine.name not in self.asked.shipped
-            relays = [one for one in self._relays if one.contract is contract]
+            relays = [one for one in self._relays() if one.contract is contract]
             told[is_own] += [sentence for relay in relays for sentence in relay.slips()]
-            told[is_own] += [*unmet(contract, is_own), *unmet_inputs(contract, self._fills())]
+            told[is_own] += unmet(contract, is_own)
+            told[is_own] += unmet_inputs(contract, self._holds.fills)
         return told
 
     def _never_settled(self) -> list[str]:
-        return [sentence for one in self._fills() if (sentence := one.never_settled())]
+        fills = [] if self._holds is None else self._holds.fills
+        return [sentence for one in fills if (sentence := one.never_settled())]
 
-    def _fills(self) -> list[FillHold]:
-        from fmcheck.runtime.graphs.fills import FillHold
-
-        return [other for other in self._others if isinstance(other, FillHold)]
+    def _relays(self) -> list[RelayHold]:
+        return [] if self._holds is None else self._holds.relays
 
     def _notes(self) -> Iterator[str]:
         from fmcheck.runtime.core.patches import untried_release
 
         for contract in self.contracts:
-            if any(module in sys.modules for module in self._modules_of(contract)):
+            if not sys.modules.keys().isdisjoint(modules(contract)):
                 yield from untried_release(contract)
         for sentence, count in self.tally.notes.items():
             yield sentence if count == 1 else f"{sentence} ({count} times)"
@@ -274,21 +251,18 @@ class Watch:
         suppressions = self.suppressions
         problems = [*self._problems, *self.tally.dead, *suppressions.problems]
         warnings = sum(self.is_advice(violation) for violation in self.tally.all.values())
-        for relay in self._relays:
-            relay.close()
-            problems += relay.problems
-        for opaque in self._opaques:
-            problems += opaque.problems
-        for calls in self._calls:
-            calls.close()
-            problems += calls.problems
-        for other in self._others:
-            problems += other.problems
+        if self._holds is not None:
+            problems += self._holds.problems()
         return Coverage(
             counts=Counts(*self.tally.numbers),
             violations=len(self.tally.all) - warnings,
-            declared=tuple(relay.name for relay in self._relays if not relay.relay.optional),
-            imported=tuple(self._imported),
+            declared=tuple(
+                relay.class_
+                for contract in self.contracts
+                for relay in contract.relay
+                if not relay.optional
+            ),
+            imported=() if self._holds is None else tuple(self._holds.imported),
             touched=tuple(sorted(self.tally.touched)),
             problems=tuple(problems),
             notes=tuple(self._notes()),
@@ -302,31 +276,17 @@ class Watch:
         )
 
     def _uses(self) -> Iterator[ContractUse]:
-        from fmcheck.runtime.session.uses import use_of
-
         for contract in self.contracts:
             relays = {relay.class_ for relay in contract.relay}
             checked = contract.engine.name in self.tally.checked
             use = use_of(
                 contract,
                 self.asked,
-                self._modules_of(contract),
+                modules(contract),
                 checked or not relays.isdisjoint(self.tally.touched),
             )
             if use is not None:
                 yield use
-
-    def _take_relay(self, relay: RelayHold, module: ModuleType) -> Iterator[Undo]:
-        yield from relay.take(module)
-        if relay.class_ is not None and not relay.relay.optional:
-            self._imported.append(relay.name)
-
-    def _take_opaque(self, opaque: OpaqueHold, module: ModuleType) -> Iterator[Undo]:
-        if not opaque.applies:
-            self.tally.unwrapped.remove(opaque.reference)
-        for undo in opaque.take(module):
-            self.tally.unwrapped.remove(opaque.reference)
-            yield undo
 
     def _watch_launches(self, torch: ModuleType) -> Iterator[Undo]:
         """Counts what a step launches, where a contract says that anybody wants to know."""
@@ -381,8 +341,6 @@ class Watch:
             yield from interpreted.follow(self.services.streams.ops, interpreter)
 
     def _after_import(self, name: str, take: Callable[[ModuleType], Iterator[Undo]]) -> None:
-        import wrapt
-
         def hook(module: ModuleType) -> None:
             # A hook that raised would make the engine's own import fail.
             try:
@@ -393,20 +351,7 @@ class Watch:
             if self.tally.keeper is not None:
                 self.tally.keeper.milestone()
 
-        wrapt.register_post_import_hook(hook, name)
-
-
-def _of_graph_inputs(contract: Contract, tally: Tally) -> Iterator[Hold]:
-    """Yields a hold for each part of a contract's graph inputs, and one for its devices."""
-    from fmcheck.runtime.graphs.fills import FillHold
-    from fmcheck.runtime.graphs.replays import ReplayHold
-    from fmcheck.runtime.relay.devices import DeviceHold
-
-    yield DeviceHold(contract, tally)
-    for fill in contract.graph_inputs.fill:
-        yield FillHold(contract, fill, tally)
-    for replay in contract.graph_inputs.replay:
-        yield ReplayHold(contract, replay, tally)
+        after_import(name, hook)
 
 
 def _host_synchronizes(happened: Happening) -> None:

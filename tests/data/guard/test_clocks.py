@@ -10,10 +10,10 @@ import os
 import random
 import sys
 import weakref
-from dataclasses import replace
 
 import pytest
 import torch
+from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.errors import ViolationError

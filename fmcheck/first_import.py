@@ -1,0 +1,79 @@
+"""The first import: what has to happen before, or after, a module is imported, if it ever is.
+
+Every process of a run imports this one at its start: it takes a little of the standard library.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Sequence
+    from importlib.machinery import ModuleSpec
+    from types import ModuleType
+
+
+class FirstImport:
+    """A finder that calls back, once, before the first of some modules is imported."""
+
+    def __init__(self, names: Iterable[str], call: Callable[[], None]) -> None:
+        self._names = frozenset(names)
+        self._call = call
+
+    def wait(self) -> None:
+        """Waits from now on; calls back at once if one of the modules is loaded."""
+        self.arrive_if_loaded()
+        if self._names:
+            sys.meta_path.insert(0, self)
+
+    def arrive_if_loaded(self) -> None:
+        """Calls back if one of the modules is loaded, as by another way than the import system."""
+        if not self._names.isdisjoint(sys.modules):
+            self.arrive()
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Finds what the other finders find, those included that were added by the call."""
+        if name not in self._names:
+            return None
+        self.arrive()
+        # The import walks `sys.meta_path` by number: a finder put in before us would be skipped.
+        for finder in list(sys.meta_path):
+            find = getattr(finder, "find_spec", None)
+            spec: ModuleSpec | None = None
+            if finder is not self and find is not None:
+                spec = find(name, path, target)
+            if spec is not None:
+                return spec
+        return None
+
+    def arrive(self) -> None:
+        """Calls back, unless that was done."""
+        if self._names:
+            self.end()
+            self._call()
+
+    def end(self) -> None:
+        """Waits no longer. The finder stays: another thread may be walking the list."""
+        self._names = frozenset()
+
+
+def after_import(name: str, hook: Callable[[ModuleType], object]) -> None:
+    """Calls `hook` with a module once it is imported, or at once if it is.
+
+    It is wrapt's hook, and wrapt, whose import takes as long as the rest of an empty session's,
+    is not imported before it is needed.
+    """
+    if "wrapt" in sys.modules:
+        _by_wrapt(name, hook)
+    else:
+        FirstImport((name,), functools.partial(_by_wrapt, name, hook)).wait()
+
+
+def _by_wrapt(name: str, hook: Callable[[ModuleType], object]) -> None:
+    import wrapt
+
+    wrapt.register_post_import_hook(hook, name)
