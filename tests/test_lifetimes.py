@@ -5,6 +5,7 @@ Each program is written as an engine's code is: streams of the CPU, host buffers
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -80,6 +81,14 @@ class Engine:
         with torch.cpu.stream(self.copy):
             self.sent = self.staging.to(DEVICE, non_blocking=True)
             return self.copy.record_event()
+
+
+def followed_streams() -> tuple[Any, Any]:
+    """Two streams, one of which was entered: this thread is followed from here on."""
+    one, two = torch.cpu.Stream(), torch.cpu.Stream()
+    with torch.cpu.stream(one):
+        pass
+    return one, two
 
 
 def found(watch: Watch) -> list[Violation]:
@@ -254,7 +263,8 @@ def test_a_blocking_copy_beside_the_pull_is_early(watch: Watch) -> None:
 
 def test_an_operator_on_memory_that_nothing_calls_the_host_s_is_no_host_read(watch: Watch) -> None:
     engine = Engine()
-    inputs = torch.zeros(4, dtype=torch.int64)  # under a default device, a graph's inputs
+    with torch.device("cpu"):
+        inputs = torch.zeros(4, dtype=torch.int64)  # a graph's inputs
     with torch.cpu.stream(engine.forward):
         inputs.copy_(engine.tokens, non_blocking=True)
         _ = inputs + 1
@@ -365,6 +375,62 @@ def test_what_numpy_wrote_is_seen_at_the_copy_s_event(watch: Watch) -> None:
     shared[:] = 7
     done.synchronize()
     assert codes(watch) == ["FR403"]
+
+
+def test_what_numpy_wrote_is_seen_when_the_tensor_over_it_is_gone(watch: Watch) -> None:
+    engine, lens = Engine(), np.zeros(4, np.int64)
+
+    def upload() -> None:
+        lens_cpu = torch.from_numpy(lens[:2])
+        with torch.cpu.stream(engine.forward):
+            engine.tokens[:2].copy_(lens_cpu, non_blocking=True)
+
+    upload()
+    lens[:] = 7
+    engine.forward.synchronize()
+    assert codes(watch) == ["FR403"]
+
+
+def test_what_a_copy_wrote_in_its_turn_is_no_write_of_the_host_s(watch: Watch) -> None:
+    one, two = followed_streams()
+    weight, out_cpu, in_cpu = torch.ones(4), torch.zeros(4), torch.full((4,), 2.0)
+    with torch.cpu.stream(one):
+        out_cpu.copy_(weight, non_blocking=True)
+    two.wait_stream(one)
+    with torch.cpu.stream(two):
+        weight.copy_(in_cpu, non_blocking=True)
+    two.synchronize()
+    assert found(watch) == []
+
+
+@pytest.mark.parametrize("is_named", [True, False])
+def test_a_buffer_without_a_device_is_the_host_s_where_others_have_one(
+    watch: Watch, is_named: bool
+) -> None:
+    pack, copy = followed_streams()
+    with torch.cpu.stream(pack):
+        staged, kept = torch.zeros(4), torch.zeros(4, device="cpu")
+        if is_named:
+            torch.zeros(1, device=DEVICE)
+    copy.wait_stream(pack)
+    with torch.cpu.stream(copy):
+        kept.copy_(staged, non_blocking=True)
+    pack.wait_stream(copy)
+    with torch.cpu.stream(pack):
+        staged.fill_(2)  # by the device, in its turn; by the host, at once
+    assert codes(watch) == ["FR403"] * is_named
+
+
+@pytest.mark.parametrize("default", [True, False])
+def test_what_one_stream_made_without_a_device_another_may_read(
+    watch: Watch, default: bool
+) -> None:
+    engine = Engine()
+    with torch.device("cpu") if default else nullcontext(), torch.cpu.stream(engine.forward):
+        batch = torch.full((4,), 1)
+    with torch.cpu.stream(engine.copy):
+        batch.clone()
+    assert codes(watch) == ["FR401"] * default
 
 
 def test_numpy_may_write_after_the_event(watch: Watch) -> None:
@@ -530,7 +596,7 @@ def test_host_memory_that_a_kernel_reads_is_freed_too_soon(watch: Watch) -> None
         rows = torch.zeros(2, dtype=torch.int64)
     engine.forward.wait_stream(engine.copy)
     with torch.cpu.stream(engine.forward):
-        rows.add(1)
+        engine.tokens.index_select(0, rows)
     del rows
     allocate(engine.copy)
     assert codes(watch) == ["FR402"]
@@ -551,6 +617,7 @@ def test_memory_that_another_stream_takes_before_it_waits_for_its_own_may_still_
 ) -> None:
     engine = Engine()
     with torch.cpu.stream(engine.forward):
+        engine.tokens.add(1)
         result = torch.empty(4, dtype=torch.int64, device=DEVICE)
     with torch.cpu.stream(engine.copy):
         torch.arange(4, out=result)
@@ -562,10 +629,24 @@ def test_memory_that_another_stream_takes_before_it_waits_for_its_own_may_still_
     assert watch.is_advice(violation)
 
 
+def test_memory_that_another_stream_takes_was_nobody_s_before_if_nothing_was_freed(
+    watch: Watch,
+) -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        kept = engine.tokens.add(1)
+        result = torch.empty(4, dtype=torch.int64, device=DEVICE)
+    with torch.cpu.stream(engine.copy):
+        torch.arange(4, out=result)
+    assert found(watch) == []
+    del kept
+
+
 @pytest.mark.parametrize("waits", ["a stream", "the host"])
 def test_memory_that_another_stream_takes_after_a_wait_is_its_own(watch: Watch, waits: str) -> None:
     engine = Engine()
     with torch.cpu.stream(engine.forward):
+        engine.tokens.add(1)
         result = torch.empty(4, dtype=torch.int64, device=DEVICE)
     if waits == "the host":
         engine.forward.synchronize()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from tests.unseen import Measured, case, here, is_seen, marked, names, records
@@ -10,28 +11,41 @@ from tests.unseen import Measured, case, here, is_seen, marked, names, records
 UNSEEN = [
     "ascend_13902",
     "ascend_9687",
+    "atom_1466",
+    "atom_1956",
     "deepspeed_8158",
+    "earth2studio_101",
+    "fla_967",
     "gaudi_589",
     "megatron_4982",
+    "megatron_6565",
     "sdnext_28eeb0",
     "sdnext_68f3c2",
     "sglang_32896",
     "sglang_33016",
+    "tensorrt_3309",  # reported, at other lines than those that its writer marked
     "tokenspeed_376",
+    "tokenspeed_969",
     "vllm_38148",
+    "vllm_42481",
+    "vllm_43464",
     "vllm_ascend_8749",
 ]
 #: Reported where a thread of the host is slower than another one, which is as it comes.
 BY_CHANCE = ["ascend_13120", "torchtitan_1783"]
+#: Faults that a fixed form has as well, and its writer did not mean: memory that the first step
+#: takes on a side stream, and a block table that the host clears while it is copied.
+OF_THE_FIX = {"mstar_10f008": {"FR402"}, "vllm_37728": {"FR403"}}
 
 
 @pytest.mark.parametrize("name", names())
 def test_an_unseen_fault_is_reported_if_it_can_be_and_its_fix_is_not(name: str) -> None:
     bad, good = here(name, "bad"), here(name, "good")
-    assert not good.findings
+    assert {one.code for one in good.findings} == OF_THE_FIX.get(name, set())
     assert not good.problems
     if name not in BY_CHANCE:
-        assert is_seen(name, Measured("", bad, good)) == (name not in UNSEEN)
+        fixed = msgspec.structs.replace(good, findings=())
+        assert is_seen(name, Measured("", bad, fixed)) == (name not in UNSEEN)
 
 
 def test_each_case_was_measured_once_and_says_where_its_fault_is() -> None:

@@ -105,7 +105,8 @@ class Copy:
     """An asynchronous copy that the host has not waited for: its source or its target.
 
     `known` tells that this end is the host's, `sure` that it is so beyond doubt, `doubtful` that it
-    may be the device's as well. `before` holds the source's bytes at the call.
+    may be the device's as well. `before` holds the source's bytes at the call, `borrowed` keeps
+    memory of another owner, as of a NumPy array, whose tensor may go before the copy is done.
     """
 
     use: Use
@@ -113,11 +114,13 @@ class Copy:
     sure: bool = False
     doubtful: bool = False
     before: bytes = b""
+    borrowed: torch.UntypedStorage | None = None
 
 
 @dataclass(eq=False, slots=True)
 class Block:
-    """What is known of one storage. `made` is its allocation by an operator, None for any other.
+    """What is known of one storage. `made` is its allocation by an operator, None for any other,
+    and `former` the last use, on that lane, of anything that it had freed by then.
 
     It `is_host` where the last asynchronous copy found it to be the host's. What is `on_host` only
     copies touch in a stream's order: all else the host does itself, at once. `left_out` is what
@@ -132,6 +135,7 @@ class Block:
     writes: list[Touch] = field(default_factory=list)
     reads: list[Touch] = field(default_factory=list)
     made: Use | None = None
+    former: Use | None = None
     lent: frozenset[int] = frozenset()
     filled_by: tuple[Copy, ...] = ()
     read_by: tuple[Copy, ...] = ()

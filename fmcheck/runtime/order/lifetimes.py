@@ -16,6 +16,7 @@ import ctypes
 import itertools
 import random
 import weakref
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -74,6 +75,7 @@ class Lifetimes:
         self._told = TooSoon(fences)
         self._read_by_copies: set[Block] = set()
         self._in_use: dict[int, list[Freed]] = {}
+        self._former: dict[int, Use] = {}
         self._views: dict[int, weakref.ref[Any]] = {}
         self._numbers = itertools.count()
         fences.listeners.append(self._heard)
@@ -153,7 +155,7 @@ class Lifetimes:
                 block.uses[number] = use
         for tensor, block in zip(call.made, call.made_in(self.blocks), strict=True):
             if block.made is None:
-                block.made = use
+                block.made, block.former = use, self._former.get(number)
                 self._make(call, tensor)
                 self._allocated(call.lane)
         if call.is_async_copy:
@@ -178,8 +180,11 @@ class Lifetimes:
         if self.homes.is_surely_host(tensor, self.tally.sites):
             self._is_on_host(tensor)
             return
-        if block.uses or block.writes or self.fences.ordered(made.epoch, call.lane):
-            return  # or the write of who came first is waited for
+        former = block.former
+        if former is None or former.lane is not made.lane or block.uses or block.writes:
+            return  # nothing was there before, or the write of who came first is waited for
+        if self.fences.ordered(former.epoch, call.lane):
+            return
         home = self._home(tensor)
         # What is copied to or from memory that was made on "cpu" may well be the host's.
         if home is Home.DEVICE or (home is Home.EITHER and call.name not in COPIES):
@@ -228,13 +233,17 @@ class Lifetimes:
                 self._is_on_host(tensor)
             end = Use(use.lane, use.count, use.moment, low, high)
             before = b"" if is_target or doubtful else content(tensor)
-            copy = Copy(end, known, homes.is_sure(tensor), doubtful, before)
+            sure = homes.is_sure(tensor) or (is_sent and known and not doubtful)
+            storage = tensor.untyped_storage() if before else None
+            borrowed = None if storage is None or storage.resizable() else storage
+            copy = Copy(end, known, sure, doubtful, before, borrowed)
             kept = (*(block.filled_by if is_target else block.read_by), copy)
             if len(kept) > _KEPT_COPIES:
                 self.tally.untrack("copies", f"more than {_KEPT_COPIES} of one tensor unwaited for")
                 kept = kept[1:]
             if is_target:
                 block.filled_by = kept
+                block.read_by = tuple(_in_sight(one, low, high) for one in block.read_by)
             else:
                 block.read_by = kept
 
@@ -327,7 +336,9 @@ class Lifetimes:
         for copy in block.read_by:
             if not (copy.known and copy.use.meets(*span(tensor))):
                 continue
-            if not (copy.doubtful and self.fences.ordered(copy.use.epoch, call.lane)):
+            # Memory that may be the device's is written when the stream gets there.
+            is_certain = copy.sure and not copy.doubtful
+            if is_certain or not self.fences.ordered(copy.use.epoch, call.lane):
                 _forget(block, copy)  # it is reported once
                 self._overwritten(copy.use, call.name.rstrip("_"), self._here())
                 return
@@ -373,6 +384,9 @@ class Lifetimes:
         if block.made is None:
             return
         home = block.made.lane
+        own, former = block.uses.get(home.number, block.made), self._former.get(home.number)
+        if former is None or former.lane is not home or former.count < own.count:
+            self._former[home.number] = own
         for number, use in block.uses.items():
             # The host's allocator waits for the copies from and to its memory.
             is_kept = block.is_host and not use.by_kernel
@@ -452,6 +466,11 @@ class Lifetimes:
 def _forget(block: Block, copy: Copy) -> None:
     """Keeps a copy that read a block in mind no longer."""
     block.read_by = tuple(one for one in block.read_by if one is not copy)
+
+
+def _in_sight(copy: Copy, low: int, high: int) -> Copy:
+    """Returns a copy of which a range was written in sight: its bytes tell nothing any more."""
+    return replace(copy, before=b"") if copy.use.meets(low, high) else copy
 
 
 def _poisoned(tensor: torch.Tensor) -> Callable[[], None] | None:

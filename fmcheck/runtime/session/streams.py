@@ -54,6 +54,7 @@ class Streams:
 
     def follow(self) -> Iterator[Undo]:
         """Begins to follow streams, yielding how to let go of each part."""
+        homes.forget_names()
         yield from virtual.follow(self.fences)
         yield from self.ops.follow()
         for kind in _accelerators():

@@ -74,11 +74,13 @@ class Asked:
     """A call of a factory or of a method that moves, and the device that it was given.
 
     `device` is what the caller gave, a default device aside: None where nothing was given.
+    `by_default` tells that there is such a one, and that it was taken.
     """
 
     name: str
     device: Any = None
     pinned: bool = False
+    by_default: bool = False
 
     @property
     def home(self) -> Home:
@@ -103,14 +105,16 @@ class Asked:
 class _Known(weakref.ref[Any]):
     """What is known of one storage: by how it was made, and by a contract's name for it.
 
-    It is `sure` of the host where it was pinned or brought there. `asked` says when each `Homes`
-    last looked for its names, `pulled` that the host has copied it, which on a CPU copies nothing.
+    It is `sure` of the host where it was pinned or brought there, `bare` where no device was given
+    nor set by default. `asked` says when each `Homes` last looked for its names, `pulled` that the
+    host has copied it, which on a CPU copies nothing.
     It refers to the storage itself, as one is made for each result of an operator.
     """
 
-    __slots__ = ("asked", "key", "made", "named", "pulled", "sure")
+    __slots__ = ("asked", "bare", "key", "made", "named", "pulled", "sure")
 
     asked: dict[int, int] | None
+    bare: bool
     key: int
     made: Home
     named: bool
@@ -127,7 +131,7 @@ def _remember(storage: Any, key: int, home: Home) -> _Known:
     """Returns what is known of a storage that nothing was known of."""
     known = _known[key] = _Known(storage, _forget)
     known.key, known.made, known.asked = key, home, None
-    known.named = known.pulled = known.sure = False
+    known.bare = known.named = known.pulled = known.sure = False
     return known
 
 
@@ -144,7 +148,14 @@ class _Here(threading.local):
     factories: FactoryMode | None = None
 
 
+class _Test:
+    """What is known of the test that is on: whether a factory was given a device as such."""
+
+    names_device = False
+
+
 _here = _Here()
+_test = _Test()
 
 
 def asked() -> Asked | None:
@@ -167,9 +178,14 @@ def home_of(tensor: torch.Tensor) -> Home:
 
 
 def is_sure(tensor: torch.Tensor) -> bool:
-    """Tells whether memory is the host's beyond doubt, whatever default device there may be."""
+    """Tells whether memory is the host's beyond doubt, whatever default device there may be.
+
+    Who gives a device to what is the device's means the host where none is given.
+    """
     known = _known.get(_key(tensor))
-    return known is not None and (known.sure or known.named)
+    if known is None:
+        return False
+    return known.sure or known.named or (known.bare and _test.names_device)
 
 
 def was_pulled(tensor: torch.Tensor) -> bool:
@@ -225,6 +241,7 @@ def is_moved(tensor: Any) -> bool:
 def forget_names() -> None:
     """Forgets what names said: the next test has its own."""
     forget_classes()
+    _test.names_device = False
     for known in list(_known.values()):
         known.named = known.pulled = False
         known.asked = None
@@ -493,10 +510,11 @@ def _asked(name: str, args: Any, kwargs: dict[str, Any]) -> Asked:
     if name == "to" and device is None and len(args) > 1:
         first = args[1]
         device = first if isinstance(first, (str, torch.device, int, torch.Tensor)) else None
-    if isinstance(device, torch.device) and _is_default(device):
+    by_default = isinstance(device, torch.device) and _is_default(device)
+    if by_default:
         device = None
     # Who asks whether to pin has the host in mind, also where it is not pinned, as on a CPU.
-    return Asked(name, device, "pin_memory" in kwargs)
+    return Asked(name, device, "pin_memory" in kwargs, by_default)
 
 
 def _is_default(device: torch.device) -> bool:
@@ -522,7 +540,11 @@ def _is_for_good(mode: Any) -> bool:
 def _note_made(asked: Asked, args: Any, kwargs: Any, result: torch.Tensor) -> None:
     """Notes the home of what a factory made, not of what it passed on."""
     if kwargs.get("out") is None and not any(isinstance(one, torch.Tensor) for one in args):
+        _test.names_device = _test.names_device or isinstance(asked.device, torch.device)
         made(result, asked.home, asked.pinned)
+        known = _of(result)
+        if known is not None:
+            known.bare = asked.device is None and not asked.by_default
 
 
 def _any_of(globs: Iterable[str]) -> re.Pattern[str] | None:
