@@ -110,14 +110,14 @@ def _functions(name: str) -> dict[int, range]:
     }
 
 
-def told(name: str, form: str) -> Told:
-    """Runs one form in a process of its own.
+def told(name: str, form: str, module: str = "tests.unseen") -> Told:
+    """Runs one form in a process of its own; `module` knows where it is.
 
     Raises:
         RuntimeError: if that process says nothing.
     """
     done = subprocess.run(
-        [sys.executable, "-m", "tests.unseen", "one", name, form],
+        [sys.executable, "-m", module, "one", name, form],
         cwd=ROOT,
         capture_output=True,
         text=True,
@@ -135,15 +135,15 @@ def records() -> dict[str, Measured]:
     return msgspec.json.decode(RECORD.read_bytes(), type=dict[str, Measured])
 
 
-def here(name: str, form: str) -> Told:
+def here(name: str, form: str, cases: Path = CASES) -> Told:
     """Runs one form in this process."""
-    path = CASES / name / f"{form}_run.py"
-    run = run_file(path, CASES / name / "watch.toml")
+    path = cases / name / f"{form}_run.py"
+    run = run_file(path, cases / name / "watch.toml")
     findings = tuple(
         Finding(one.code, tuple(_lines(path, one)), f"{one.name}, {one.buffer}")
         for one in run.violations
     )
-    return Told(findings, run.problems, repr(run.stopped or ""))
+    return Told(findings, run.problems, repr(run.stopped) if run.stopped else "")
 
 
 def _lines(path: Path, violation: Violation) -> list[int]:
@@ -151,12 +151,20 @@ def _lines(path: Path, violation: Violation) -> list[int]:
     return [one.site.line for one in accesses if one is not None and one.site.path == str(path)]
 
 
-def _measure(wanted: Sequence[str]) -> None:
-    changed = _git("status", "--porcelain", "--", *WATCHED, str(CASES))
+def commit_of_checks(cases: Path) -> str:
+    """Returns the commit of the checks and of the cases.
+
+    Raises:
+        SystemExit: if they have changes that are not committed.
+    """
+    changed = _git("status", "--porcelain", "--", *WATCHED, str(cases))
     if changed:
         raise SystemExit(f"not committed, so nothing is measured:\n{changed}")
-    known = records()
-    commit = _git("rev-parse", "--short=10", "HEAD").strip()
+    return _git("rev-parse", "--short=10", "HEAD").strip()
+
+
+def _measure(wanted: Sequence[str]) -> None:
+    known, commit = records(), commit_of_checks(CASES)
     for name in wanted or names():
         if name not in known:
             known[name] = Measured(commit, *(told(name, form) for form in FORMS))
