@@ -52,7 +52,7 @@ FILES = {
     ),
     "torch": (
         *("beneath", "captures", "clocks", "containment", "cuda", "device_ops", "device_streams"),
-        *("devices_runtime", "differential", "engine/device_graph", "engine/equality"),
+        *("devices_runtime", "differential", "engine/device_graph", "engine/equality", "healthy"),
         *("engine/future_map", "engine/memory", "engine/parts", "engine/ranks", "engine/reach"),
         *("engine/tails", "extents", "fill_writes", "headlines", "hold", "homes"),
         *(

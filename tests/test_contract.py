@@ -222,6 +222,20 @@ BAD = {
         "got `reqs[:].row`",
     ),
     "owner": (OWNERS + 'owner = "req.rid()"\n', "key `owners[0].owner`: expected a path"),
+    "a key of who hands out": (
+        OWNERS.replace("hands out", "takes back").replace('"return"', '"rows"')
+        + "drained = false\n",
+        'key `owners[0].drained`: expected in the entry with `does = "hands out"`, got it in one '
+        'with `does = "takes back"`',
+    ),
+    "a ring that is taken back": (
+        OWNERS.replace("hands out", "takes back").replace('"return"', '"rows"') + "renews = true\n",
+        'key `owners[0].renews`: expected in the entry with `does = "hands out"`',
+    ),
+    "a key of who takes back": (
+        OWNERS + "idempotent = true\n",
+        'key `owners[0].idempotent`: expected in the entry with `does = "takes back"`',
+    ),
     "taking back what is returned": (
         OWNERS.replace("hands out", "takes back"),
         "key `owners[0].rows`: expected a parameter, got `return` "

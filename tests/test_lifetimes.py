@@ -421,6 +421,29 @@ def test_a_buffer_without_a_device_is_the_host_s_where_others_have_one(
     assert codes(watch) == ["FR403"] * is_named
 
 
+def test_what_was_sent_to_the_device_may_be_there(watch: Watch) -> None:
+    pack, copy = followed_streams()
+    with torch.cpu.stream(pack):
+        torch.zeros(1, device=DEVICE)
+        weight, kept = torch.nn.Linear(2, 2).to(DEVICE).weight.data, torch.zeros(2, 2, device="cpu")
+    copy.wait_stream(pack)
+    with torch.cpu.stream(copy):
+        kept.copy_(weight, non_blocking=True)
+    pack.wait_stream(copy)
+    with torch.cpu.stream(pack):
+        weight.add_(1)
+    assert found(watch) == []
+
+
+def test_streams_may_share_a_buffer_of_the_host_s_that_torch_did_not_make(watch: Watch) -> None:
+    engine = Engine()
+    shared = torch.frombuffer(bytearray(32), dtype=torch.int64)
+    for stream in (engine.forward, engine.copy, engine.forward):
+        with torch.cpu.stream(stream):
+            shared.copy_(engine.staging)
+    assert found(watch) == []
+
+
 @pytest.mark.parametrize("default", [True, False])
 def test_what_one_stream_made_without_a_device_another_may_read(
     watch: Watch, default: bool
@@ -640,6 +663,34 @@ def test_memory_that_another_stream_takes_was_nobody_s_before_if_nothing_was_fre
         torch.arange(4, out=result)
     assert found(watch) == []
     del kept
+
+
+def test_memory_of_a_source_that_the_host_waited_for_is_free(watch: Watch) -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        engine.tokens_cpu.copy_(engine.tokens.add(1))
+        result = torch.empty(4, dtype=torch.int64, device=DEVICE)
+    with torch.cpu.stream(engine.copy):
+        torch.arange(4, out=result)
+    assert found(watch) == []
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_memory_that_is_lent_to_who_comes_last_waits_for_all_before(
+    watch: Watch, waits: bool
+) -> None:
+    engine, third = Engine(), torch.cpu.Stream()
+    with torch.cpu.stream(engine.forward):
+        batch = torch.arange(4, device=DEVICE)
+    lend(batch, engine.copy)
+    third.wait_stream(engine.forward)
+    with torch.cpu.stream(third):
+        batch.add(1)
+    if waits:
+        engine.copy.wait_stream(third)
+    del batch
+    allocate(engine.forward)
+    assert codes(watch) == ([] if waits else ["FR402"])
 
 
 @pytest.mark.parametrize("waits", ["a stream", "the host"])

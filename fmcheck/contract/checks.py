@@ -171,6 +171,18 @@ def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: s
             f"key `{key}.rows`: expected a parameter, got `{owners.rows}` "
             "(what is taken back is looked up before the call)",
         )
+    takes_back = owners.does == TAKES_BACK
+    for name, is_set, does in (
+        ("drained", takes_back and owners.drained is not None, HANDS_OUT),
+        ("renews", takes_back and owners.renews, HANDS_OUT),
+        ("idempotent", not takes_back and owners.idempotent, TAKES_BACK),
+    ):
+        if is_set:
+            raise UsageError(
+                where,
+                f"key `{key}.{name}`: expected in the entry with `does = \"{does}\"`, got it in "
+                f"one with `does = \"{owners.does}\"`",
+            )
     for relay in owners.relays:
         _check_one_of(relay, [one.class_ for one in contract.relay], where, f"{key}.relays")
 

@@ -92,6 +92,9 @@ def _mended(draw: Draw, kind: str, table: dict[str, Any]) -> dict[str, Any]:
         table["waits_in"] = [draw.one_of(REFERENCES)]
     if kind == "Lend":
         table["functions"] = [draw.one_of(REFERENCES)]
+    if kind == "OwnerFunctions":
+        for name in ("idempotent",) if table["does"] == "hands out" else ("drained", "renews"):
+            table.pop(name, None)
     if kind == "Fill":
         table["axis"] = {"rows": {"raw": "raw_bs", "padded": "bs", "capacity": "self.max_bs"}}
         if "captured" in table:

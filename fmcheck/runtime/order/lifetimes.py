@@ -130,7 +130,7 @@ class Lifetimes:
         target, source = call.args[:2]
         if self._home(target) is Home.HOST and self._home(source) is Home.DEVICE:
             self._is_on_host(target)
-            self.fences.read_by_host(call.lane)
+            call.is_waited_for = True
 
     def after(self, call: Call) -> None:
         """Notes who used what."""
@@ -142,11 +142,12 @@ class Lifetimes:
         number = call.lane.number
         touched = [*zip((*call.reads, *call.writes), self._blocks_of(call), strict=True)]
         for tensor, block in touched:
-            made = block.made
-            if made is not None and made.lane is not call.lane and number not in block.uses:
-                self._crosses(call, tensor, block, made)
+            if number not in block.uses and (block.made or block.uses):
+                self._crosses(call, tensor, block)
         by_host = call.plan.of_torch and self._runs_on_host(touched)
-        for _, block in touched:
+        for tensor, block in touched:
+            if by_host:
+                self._is_on_host(tensor)
             if call.is_async_copy:
                 known = block.uses.get(number)
                 by_kernel = known is not None and known.by_kernel
@@ -160,6 +161,8 @@ class Lifetimes:
                 self._allocated(call.lane)
         if call.is_async_copy:
             self._copied(call, use)
+        elif call.is_waited_for:
+            self.fences.read_by_host(call.lane)
 
     def _blocks_of(self, call: Call) -> Iterator[Block]:
         return itertools.chain(call.read_in(self.blocks), map(self.blocks.of, call.writes))
@@ -170,19 +173,22 @@ class Lifetimes:
             self.homes.is_surely_host(tensor, self.tally.sites) for tensor, _ in touched
         )
 
-    def _crosses(self, call: Call, tensor: torch.Tensor, block: Block, made: Use) -> None:
+    def _crosses(self, call: Call, tensor: torch.Tensor, block: Block) -> None:
         """A lane comes to memory of another one for the first time: may it have that yet?
 
         What the other lane did to the memory before it was freed last may not be done.
         """
-        if block.on_host:
+        made = block.made
+        if block.on_host or (made is not None and made.lane is call.lane):
             return
         if self.homes.is_surely_host(tensor, self.tally.sites):
             self._is_on_host(tensor)
             return
         former = block.former
-        if former is None or former.lane is not made.lane or block.uses or block.writes:
-            return  # nothing was there before, or the write of who came first is waited for
+        if made is None or former is None or former.lane is not made.lane:
+            return  # nothing was there before
+        if block.uses or block.writes:
+            return  # the write of who came first is waited for
         if self.fences.ordered(former.epoch, call.lane):
             return
         home = self._home(tensor)
@@ -387,15 +393,22 @@ class Lifetimes:
         own, former = block.uses.get(home.number, block.made), self._former.get(home.number)
         if former is None or former.lane is not home or former.count < own.count:
             self._former[home.number] = own
-        for number, use in block.uses.items():
+        for use in block.uses.values():
             # The host's allocator waits for the copies from and to its memory.
             is_kept = block.is_host and not use.by_kernel
-            if use.lane is home or is_kept or number in block.lent:
+            if use.lane is home or is_kept or self._is_lent(block, use):
                 continue
             if not self.fences.ordered(use.epoch, home):
                 freed = Freed(block.made, use, self._here())
                 self._in_use.setdefault(home.number, []).append(freed)
                 return
+
+    def _is_lent(self, block: Block, use: Use) -> bool:
+        """Tells whether a lane that the memory is lent to does the use, or comes behind it."""
+        clocks = self.fences.clocks
+        return any(
+            number == use.lane.number or clocks.covers(number, use.epoch) for number in block.lent
+        )
 
     def _allocated(self, lane: Lane) -> None:
         """Judges what a lane freed since its last allocation: this one may get that memory."""

@@ -82,6 +82,8 @@ class Call:
     device: torch.device | None = None
     #: Whether this copies without the host waiting for it.
     is_async_copy: bool = False
+    #: Whether the host waits for it, as for a copy to the host that says nothing of that.
+    is_waited_for: bool = False
     is_view: bool = False
     #: The array that such a read returned.
     view: Any = None

@@ -362,14 +362,15 @@ class Homes:
     def is_surely_host(self, tensor: torch.Tensor, sites: Sites) -> bool:
         """Tells whether memory is the host's, whatever default device there may be.
 
-        It was pinned or brought there, or the code that uses it has it under a declared name. Only
-        code that has such a name is looked into: on older Pythons that keeps its locals alive.
+        It was pinned or brought there, torch did not make it (a NumPy array's memory, say), or the
+        code that uses it has it under a declared name. Only code that has such a name is looked
+        into: on older Pythons that keeps its locals alive.
         """
         if not is_sure(tensor) and self.of(tensor, sites) is Home.HOST:
             frame, known = sites.frame(), _of(tensor)
             if known is not None and self._may_name(frame):
                 known.named = self._is_named(tensor, frame)
-        return is_sure(tensor)
+        return is_sure(tensor) or (tensor.is_cpu and not tensor.untyped_storage().resizable())
 
     def _is_named(self, tensor: torch.Tensor, frame: FrameType | None) -> bool:
         """Tells whether a local or an attribute, from a frame outwards, holds it by such a name."""
@@ -449,9 +450,12 @@ class FactoryMode(TorchFunctionMode):
             result = func(*args, **kwargs)
         finally:
             _here.asked = outer
-        if call is not None and name not in _MOVES and type(result) is torch.Tensor:
+        if call is not None and isinstance(result, torch.Tensor):
             with contained(self.tally, _CHECK):
-                _note_made(call, args, kwargs, result)
+                if name in _MOVES:
+                    _note_moved(call, args, result)
+                elif type(result) is torch.Tensor:
+                    _note_made(call, args, kwargs, result)
         return result
 
 
@@ -545,6 +549,13 @@ def _note_made(asked: Asked, args: Any, kwargs: Any, result: torch.Tensor) -> No
         known = _of(result)
         if known is not None:
             known.bare = asked.device is None and not asked.by_default
+
+
+def _note_moved(asked: Asked, args: Any, result: torch.Tensor) -> None:
+    """Notes that memory without a device was sent to one, where on a CPU it stays what it is."""
+    known = _known.get(_key(result)) if asked.home is Home.DEVICE else None
+    if known is not None and _key(args[0]) == known.key:
+        known.bare = False
 
 
 def _any_of(globs: Iterable[str]) -> re.Pattern[str] | None:
