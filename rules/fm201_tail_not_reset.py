@@ -290,7 +290,9 @@ def with_unconditional(buffers, b, mu, t):
 
     def applies(self, file: File) -> bool:
         """Leaves out files that write to no tensor in place, and name no index of rows."""
-        return writes_in_place(file) or file.holds(map(literal, self._row_indices))
+        return file.holds_all(self.words) and (
+            writes_in_place(file) or file.holds(map(literal, self._row_indices))
+        )
 
     def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each buffer whose padded tail nothing resets."""

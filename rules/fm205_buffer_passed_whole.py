@@ -50,8 +50,8 @@ class BufferPassedWhole(FunctionRule):
     name = "buffer-passed-whole"
     severity = Severity.WARNING
     words = (
-        ("self",),
         ("[:?*] =", "[:?*].copy_(", ":] =", ":].fill_(", ":].zero_("),
+        ("self",),
     )
     seen_in = (
         "https://github.com/sgl-project/sglang/pull/32555",

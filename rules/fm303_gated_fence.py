@@ -120,7 +120,8 @@ def barrier(stream, done):
 
     def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each fence that a platform's test decides on alone."""
-        asked = (name for part in family.near((PREDICATES,)) for name in _attributes(part))
+        near = family.near((tuple(f"{one}(" for one in PREDICATES),))
+        asked = (name for part in near for name in _attributes(part))
         platform = _ByProcess({*PREDICATES, *asked})
         for part in family.near((FENCES,)):
             guarded = platform.guarded(part)

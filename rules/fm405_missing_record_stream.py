@@ -71,7 +71,7 @@ class MissingRecordStream(FunctionRule):
     name = "missing-record-stream"
     severity = Severity.WARNING
     on_by_default = False
-    words = (("tream",), ENTERED)
+    words = (("tream",), ENTERED, ("with ", "with("))
     seen_in = (
         "https://github.com/vllm-project/vllm-ascend/pull/13394",
         "https://github.com/InternLM/lmdeploy/pull/4792",

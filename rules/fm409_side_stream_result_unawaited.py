@@ -64,7 +64,7 @@ class SideStreamResultUnawaited(FunctionRule):
     code = "FM409"
     name = "side-stream-result-unawaited"
     severity = Severity.WARNING
-    words = (("tream",), ENTERED)
+    words = (("tream",), ENTERED, ("with ", "with("))
     seen_in = (
         "https://github.com/NVIDIA/Megatron-LM/pull/3140",
         "https://github.com/NVIDIA/Megatron-LM/pull/2652",

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+from itertools import chain
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity, cst
@@ -13,16 +15,24 @@ from fmcheck.lint.source.walking import walk
 from fmcheck.lint.step_rule import StepRule
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterable, Iterator
 
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.source.module import Part
+    from fmcheck.lint.source.module import Module, Part
 
 #: Calls that read one number of a tensor.
 _NUMBERS = frozenset({"bool", "float", "int"})
 #: How what they read starts: `x)`, `x[`, `self.x[`.
 _DRAWN = ("~)", "~[", "~.*[")
+_WORD = re.compile(r"[^\W\d]\w*")
+#: What a loop draws; nobody writes more than this.
+_TARGETS = re.compile(r"\bfor\b(.{1,500}?)\bin\b", re.DOTALL)
+#: A name of which a number is read, or the index of what it is read of, two brackets deep.
+_READ = re.compile(
+    rf"\b(?:{'|'.join(sorted(_NUMBERS))})\(\s*(\w+)[\s,]*\)|\b(\w+)\s*\.item\("
+    r"|\[([^][]*(?:\[[^][]*(?:\[[^][]*\][^][]*)*\][^][]*)*)\]\s*(?:\.item\(|[\s,]*\))"
+)
 
 
 class ReadPerElement(StepRule):
@@ -62,9 +72,9 @@ class ReadPerElement(StepRule):
     )
     on_by_default = False
     words = (
-        ("for ",),
         # An element, or what a loop draws.
         (".item()", *(f"^{one}({what}" for one in sorted(_NUMBERS) for what in _DRAWN)),
+        ("for ",),
         # What shows where a tensor is.
         ("device", "cuda", "npu", "xpu", "self.", "Tensor"),
     )
@@ -119,6 +129,16 @@ def load_lengths(lens: torch.Tensor):
         ),
     )
 
+    def pieces(self, module: Module) -> Iterator[Part]:
+        """Yields the parts of slices in which a number is read by a name that a loop draws.
+
+        That is a third of the lines that have the words.
+        """
+        for one in module.slices_with(self.words, self.judges):
+            drawn = _names(_TARGETS.findall(one.text))
+            if not drawn.isdisjoint(_names(chain.from_iterable(_READ.findall(one.text)))):
+                yield from one.parts
+
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each read of a loop, one for each tensor and loop."""
         for function in functions(part):
@@ -157,6 +177,10 @@ def load_lengths(lens: torch.Tensor):
                     note="the host waits for the device at each",
                     help=f"`{code}.tolist()` once, before the loop, or use a copy on the host",
                 )
+
+
+def _names(texts: Iterable[str]) -> set[str]:
+    return {name for text in texts for name in _WORD.findall(text)}
 
 
 def _may_be(tensor: cst.CSTNode, places: Places) -> bool:

@@ -92,9 +92,12 @@ class SyncInStep(StepRule):
     )
     on_by_default = False
     words = either(
-        ((".item()", "^int(", "^float("), tuple(f".{one}(" for one in sorted(_REDUCTIONS))),
+        (
+            (".item()", "^int(", "^float("),
+            tuple(told for one in sorted(_REDUCTIONS) for told in (f".{one}()", f"torch.{one}(")),
+        ),
         (("repeat_interleave(",),),
-        ((".to(",), ("tensor(",), (".device",)),
+        ((".to(",), ("^tensor(", ".tensor("), (".device",)),
         (("synchronize()",), ("record()", "current_stream")),
     )
     seen_in = (

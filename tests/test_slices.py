@@ -247,6 +247,23 @@ def test_only_methods_with_a_word_are_parsed():
     assert len(parsed) == 1
 
 
+def test_slices_whose_loops_read_nothing_that_they_draw_are_not_parsed():
+    source = (
+        "def many(self, rows, size):\n    for row in rows:\n        self.add(int(size))\n"
+        "def last(self, rows):\n    for i in rows:\n        i.add(self.lens[-1].item())\n"
+        "def each(self, rows):\n    for i in rows:\n        i.add(self.lens[rows[i]].item())\n"
+        "def drawn(self):\n    return [int(\n        one\n    ) + int(one) for one in self.lens]\n"
+        "def split(self, a, b):\n    return [int(x[0]) for (\n        x\n    ) in zip(a, self.b)]\n"
+        "def spread(self, n):\n    return [bool(\n        self.lens[\n            i\n        ]\n"
+        "    ) or bool(n[i]) for i in range(n)]\n"
+    )
+    rule = rules()["FM504"](())
+
+    found = [one.node.name.value for one in rule.pieces(module_of(source))]
+
+    assert found == ["each", "drawn", "spread"]
+
+
 @pytest.mark.parametrize("name", SAMPLE)
 def test_cheap_stages_change_no_finding_in_a_released_engine(name):
     path = wheel_source("sglang", "0.5.23") / name

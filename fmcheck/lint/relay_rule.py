@@ -31,7 +31,7 @@ class RelayRule(FunctionRule):
         """Leaves out files that name no relay class and nothing that holds one."""
         if self.in_own_module:
             return bool(self.relays.of_file(file.identity))
-        return file.holds(self.relays.holders())
+        return file.holds(self.relays.holders)
 
 
 class RelayClassRule(ClassRule):

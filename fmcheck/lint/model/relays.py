@@ -31,14 +31,11 @@ class Relays:
             for opaque in contract.opaque
             for function in opaque.functions
         }
-        self._holders = {_snake(relay.qualname.rpartition(".")[2]) for relay in self._relays}
+        names = {relay.qualname.rpartition(".")[2] for relay in self._relays}
+        #: The names of the relay classes: of the class, and of what holds one.
+        self.holders = tuple(sorted(names | {_snake(one) for one in names}))
         self._suffixes = {relay.class_: _suffix(relay) for relay in self._relays}
         self._files: dict[str, list[Relay]] = {}
-
-    def holders(self) -> tuple[str, ...]:
-        """Returns the names of the relay classes: of the class, and of what holds one."""
-        names = {relay.qualname.rpartition(".")[2] for relay in self._relays}
-        return tuple(sorted(names | {_snake(one) for one in names}))
 
     def buffers(self) -> tuple[str, ...]:
         """Returns the names of the buffers, without the marks of globs."""

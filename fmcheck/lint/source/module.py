@@ -194,8 +194,13 @@ class Module:
 
         With `judges`, only those of slices that define a function whose name it matches.
         """
+        for stretch in self.slices_with(words, judges):
+            yield from stretch.parts
+
+    def slices_with(self, words: Words, judges: re.Pattern[str] | None = None) -> Iterator[Stretch]:
+        """Yields the slices that hold those parts; nothing of them is parsed yet."""
         for family in self.families_with(words):
-            yield from family.near(self.renamed(words), judges)
+            yield from family.slices_with(self.renamed(words), judges)
 
     def renamed(self, words: Words) -> Words:
         """Returns the words with the names that imports give to what they are about."""
@@ -326,12 +331,17 @@ class Family:
 
         With `judges`, only those of slices that define a function whose name it matches.
         """
+        for stretch in self.slices_with(words, judges):
+            yield from stretch.parts
+
+    def slices_with(self, words: Words, judges: re.Pattern[str] | None = None) -> Iterator[Stretch]:
+        """Yields the slices that hold those parts."""
         for stretch in self.stretches:
             place = stretch.place
             if stand(words, self.module.text, place.start, place.end) and (
                 judges is None or any(map(judges.match, stretch.defined))
             ):
-                yield from stretch.parts
+                yield stretch
 
     @property
     def first_line(self) -> int:
