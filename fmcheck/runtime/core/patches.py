@@ -41,15 +41,23 @@ class Hold(Protocol):
 def patch(class_: type, name: str, value: Any) -> Undo:
     """Sets an attribute of a class; returns what puts the old one back."""
     own = class_.__dict__.get(name)
-    setattr(class_, name, value)
+    _set(class_, name, value)
 
     def undo() -> None:
         if own is None:
-            delattr(class_, name)
+            type.__delattr__(class_, name)
         else:
-            setattr(class_, name, own)
+            _set(class_, name, own)
 
     return undo
+
+
+def _set(class_: type, name: str, value: Any) -> None:
+    """Sets an attribute of a class past its metaclass, which may refuse, or take it for its own."""
+    try:
+        type.__setattr__(class_, name, value)
+    except TypeError:  # some written in C insist on their own
+        setattr(class_, name, value)
 
 
 def rebind(old: Any, new: Any) -> None:
@@ -64,10 +72,16 @@ def rebind(old: Any, new: Any) -> None:
 
 
 def attribute(module: ModuleType | None, dotted: str) -> Any:
-    """Returns what a dotted name stands for in a module, None if it has no such thing."""
+    """Returns what a dotted name stands for in a module, None if it has no such thing.
+
+    One that is made on demand may fail to make it, by any error.
+    """
     found: Any = module
     for part in dotted.split("."):
-        found = getattr(found, part, None)
+        try:
+            found = getattr(found, part, None)
+        except Exception:
+            return None
     return found
 
 

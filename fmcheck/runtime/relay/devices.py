@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.finding import CHECKS, Access, Violation
 from fmcheck.runtime.core import patches
 from fmcheck.runtime.core.containment import contained
-from fmcheck.runtime.core.naming import qualified_name
+from fmcheck.runtime.core.naming import plainly, qualified_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -116,7 +116,7 @@ def buffer_of(value: Any) -> RelayBuffer | None:
 
 def compare_module(relay: Any, kind: str, asked: str, tally: Tally) -> None:
     """Reports a relay object that asked for another device's module than its buffers'."""
-    members = getattr(relay, "__dict__", {}).values()
+    members = (plainly(relay, "__dict__") or {}).values()
     buffers = [buffer for one in members if (buffer := buffer_of(one)) is not None]
     own = [buffer for buffer in buffers if buffer.tally is tally]
     if own and kind not in {kind_of(buffer.device) for buffer in own}:
@@ -128,7 +128,7 @@ def compare_module(relay: Any, kind: str, asked: str, tally: Tally) -> None:
 def compare_kept_modules(relay: Any, names: Iterable[str], tally: Tally) -> None:
     """Looks at the device modules that a relay object keeps, by the contract's names for them."""
     for name in names:
-        kept = getattr(relay, "__dict__", {}).get(name)
+        kept = (plainly(relay, "__dict__") or {}).get(name)
         if isinstance(kept, ModuleType):
             compare_module(relay, kept.__name__.rpartition(".")[2], kept.__name__, tally)
 

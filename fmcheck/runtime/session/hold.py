@@ -33,6 +33,10 @@ if TYPE_CHECKING:
     from fmcheck.runtime.relay.pools import Pools
 
 
+#: What is patched in a declared class, its own or not.
+_PATCHED = ("__setattr__", "__init__", "__setstate__")
+
+
 @dataclass(eq=False)
 class RelayHold:
     """One declared relay class: what was made of it, and what could not be reached.
@@ -82,9 +86,9 @@ class RelayHold:
     def _take_class(self, class_: type) -> None:
         """Instruments a class, its subclasses and the instances that there are of them."""
         self._taken.append(class_)
-        self._undo.append(patch(class_, "__setattr__", self._watch_setattr(class_.__setattr__)))
-        self._undo.append(patch(class_, "__init__", self._watch_init(class_.__init__, True)))  # type: ignore[misc]
-        restore = getattr(class_, "__setstate__", instances.set_state)
+        setattribute, init, restore = (instances.method_of(class_, name) for name in _PATCHED)
+        self._undo.append(patch(class_, "__setattr__", self._watch_setattr(setattribute)))
+        self._undo.append(patch(class_, "__init__", self._watch_init(init, True)))
         self._undo.append(patch(class_, "__setstate__", self._watch_setstate(restore)))
         self._undo.append(patch(class_, "__init_subclass__", self._watch_subclasses(class_)))
         for names, kind in (
@@ -391,7 +395,7 @@ class RelayHold:
                 value, name, buffer, self.relay, self.tally, bind, self.services, owners, sinks
             )
             if has_values is None and bind is adoption.Bind.AGAIN:
-                self._bound_over(getattr(instance, name, None), adopted)
+                self._bound_over(instances.bound_to(instance, name), adopted)
             return adopted
         except Exception as err:
             if is_on_purpose(self.tally, err):
@@ -440,7 +444,7 @@ class RelayHold:
         from fmcheck.runtime.relay.adoption import Bind
 
         key = (threading.get_ident(), id(instance))
-        if key in self._restoring or _has_rows(getattr(instance, name, None)):
+        if key in self._restoring or _has_rows(instances.bound_to(instance, name)):
             return Bind.AGAIN
         return Bind.IN_INIT if key in self._initialising else Bind.LATER
 

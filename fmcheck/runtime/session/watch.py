@@ -138,17 +138,20 @@ class Watch:
 
     def _look_last(self) -> None:
         """Looks for relay classes and instances that came past the watch, while it is on."""
+        from fmcheck.runtime.core.containment import contained
+        from fmcheck.runtime.relay.scope import CHECK
         from fmcheck.runtime.session.instances import instances_of
 
         if not self.tally.active:
             return
-        for relay in self._relays:
-            relay.look()
-            relay.look_for_twins()
-        # One look at all objects for all classes: with a large engine it takes a third of a second.
-        alive = instances_of(*(one for relay in self._relays for one in relay.taken))
-        for relay in self._relays:
-            relay.look_for_strays(alive)
+        with contained(self.tally, CHECK):
+            for relay in self._relays:
+                relay.look()
+                relay.look_for_twins()
+            # One look at all objects for all classes: with a large engine a third of a second.
+            alive = instances_of(*(one for relay in self._relays for one in relay.taken))
+            for relay in self._relays:
+                relay.look_for_strays(alive)
 
     def begin_test(self) -> None:
         """Says that another test begins: what ran before it changes none of its verdicts."""
@@ -164,12 +167,16 @@ class Watch:
 
     def enter(self, test: str) -> None:
         """Says what is running now, and looks what became of the classes."""
-        for relay in self._relays:
-            relay.look()
-        if len(sys.modules) != self._modules_seen:
-            self._modules_seen = len(sys.modules)
+        from fmcheck.runtime.core.containment import contained
+        from fmcheck.runtime.relay.scope import CHECK
+
+        with contained(self.tally, CHECK):
             for relay in self._relays:
-                relay.look_for_twins()
+                relay.look()
+            if len(sys.modules) != self._modules_seen:
+                self._modules_seen = len(sys.modules)
+                for relay in self._relays:
+                    relay.look_for_twins()
         self.tally.test = test
 
     def drain(self) -> tuple[Violation, ...]:
