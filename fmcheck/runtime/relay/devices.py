@@ -213,10 +213,16 @@ def kind_of(device: str) -> str:
     return device.partition(":")[0]
 
 
+#: Calls that make another tensor of the same kind: of ours nobody could.
+_COPIES = frozenset({"__deepcopy__", "__reduce_ex__"})
+
+
 @functools.cache
 def stray_class() -> type[Any]:
     """Returns the class of a relay buffer that is on the device without memory."""
     import torch
+
+    from fmcheck.runtime.relay import picks
 
     class Stray(torch.Tensor):
         """Has no values to watch; what it is used together with tells that it is astray."""
@@ -230,6 +236,8 @@ def stray_class() -> type[Any]:
         ) -> Any:
             _compare_strays(func, args, kwargs or {})
             with torch._C.DisableTorchFunctionSubclass():
+                if picks.name_of(func) in _COPIES:
+                    args = (args[0].as_subclass(torch.Tensor), *args[1:])
                 return func(*args, **(kwargs or {}))
 
     return Stray
