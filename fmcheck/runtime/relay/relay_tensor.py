@@ -67,6 +67,7 @@ class RelayTensor(torch.Tensor):
                 return _out_of_sight(func, args, kwargs)
             translate = _translations.get(func)
             if translate is None:
+                func = picks.beneath(func)
                 translate = _translation_of(func)
                 if picks.is_pick(name := picks.name_of(func)):
                     translate = devices.one_device(name, translate, RelayTensor)
