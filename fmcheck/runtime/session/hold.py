@@ -18,7 +18,15 @@ from fmcheck.contract import Buffer, Contract, Opaque, Relay, applies
 from fmcheck.errors import SLIP, nearest
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
-from fmcheck.runtime.core.patches import attribute, classes_of, installed_version, patch, rebind
+from fmcheck.runtime.core.patches import (
+    attribute,
+    classes_of,
+    in_place_of,
+    installed_version,
+    patch,
+    patch_method,
+    rebind,
+)
 from fmcheck.runtime.relay.scope import CHECK, Scope, scoped
 from fmcheck.runtime.session import instances
 
@@ -97,9 +105,9 @@ class RelayHold:
             (self.relay.takes, Scope.TAKE),
         ):
             for name in (one for one in names if ":" not in one):
-                method = class_.__dict__.get(name)
-                if callable(method):
-                    self._undo.append(patch(class_, name, scoped(method, kind, self.tally)))
+                if name in class_.__dict__ and callable(getattr(class_, name)):
+                    wrap = functools.partial(scoped, scope=kind, tally=self.tally)
+                    self._undo += patch_method(class_, name, wrap)
         for one in instances.with_subclasses(class_)[1:]:
             self._take_subclass(one)
         for instance in instances.instances_of(class_):
@@ -523,7 +531,7 @@ class OpaqueHold:
         self.problems += [f"{where}: {sentence}" for sentence in missing]
         if missing:
             return
-        watched = opaque_call(function, self.opaque, self.tally)
+        watched = in_place_of(function, opaque_call(function, self.opaque, self.tally))
         rebind(function, watched)
         self.is_taken = True
         yield lambda: rebind(watched, function)

@@ -50,8 +50,7 @@ class Watch:
         asked: Asked | None = None,
     ) -> None:
         _require(_NEEDED)
-        from fmcheck.runtime.core.halting import HaltingLock
-        from fmcheck.runtime.core.tally import Tally
+        from fmcheck.runtime.core.tally import HaltingLock, Tally
         from fmcheck.runtime.order.lends import LendHold
         from fmcheck.runtime.relay.pools import Pools
         from fmcheck.runtime.session.calls import OwnerHold, StepHold, scope_holds
