@@ -455,7 +455,7 @@ def test_a_wait_in_a_thread_lets_others_launch_what_races_with_it(monkeypatch) -
         waiting.set()
         assert written.wait(10)
 
-    monkeypatch.setattr("fmcheck.runtime.order.virtual.time.sleep", sleep)
+    monkeypatch.setattr("fmcheck.runtime.order.virtual._sleep", sleep)
     watch.start()
     try:
         shared, side = torch.zeros(4, device=torch.device("cpu")), torch.cpu.Stream()
@@ -483,7 +483,7 @@ def test_a_wait_in_a_thread_lets_others_launch_what_races_with_it(monkeypatch) -
 def slept(fences: Fences, monkeypatch, use: Callable[[torch.cpu.Stream], object]) -> int:
     """How often a thread sleeps that waits for a stream twice, after it was used."""
     slept: list[float] = []
-    monkeypatch.setattr("fmcheck.runtime.order.virtual.time.sleep", slept.append)
+    monkeypatch.setattr("fmcheck.runtime.order.virtual._sleep", slept.append)
     stream = torch.cpu.Stream()
 
     def wait() -> None:

@@ -40,6 +40,8 @@ _using: list[Callable[[], None]] = []
 _numbers = itertools.count(1)
 #: Seconds that a wait for a stream takes in a thread, at the least.
 _BLOCKED = 0.001
+#: The function itself: a test may put another one in its place.
+_sleep = functools.partial(time.sleep)
 _ASSIGNED = re.compile(r"^\s*(?:\w+\.)*(\w+)\s*(?::[^=]*)?=\s*[\w.(\"')]*Stream\(")
 
 
@@ -270,7 +272,7 @@ def _block(is_done: Callable[[Fences], bool]) -> None:
     with contained(fences.tally, CHECK):
         is_pending = not is_done(fences)
     if is_pending:
-        time.sleep(_BLOCKED)
+        _sleep(_BLOCKED)
 
 
 def _has_passed(fences: Fences, record: Record | None) -> bool:
