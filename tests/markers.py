@@ -58,6 +58,7 @@ FILES = {
         *(
             "interpreted",
             "journal",
+            "kinds",
             "lifetimes",
             "model",
             "museum_runs",

@@ -254,6 +254,20 @@ def test_weights_that_are_loaded_into_their_place_are_read(weighted: Watch) -> N
     assert codes(weighted) == []
 
 
+def test_containers_that_hold_themselves_are_read_once(weighted: Watch) -> None:
+    runner = Weighted()
+    last = runner.caches[1]
+    last["itself"], last["all"] = last, runner.caches
+    runner.capture()
+    runner.run(2, nothing)
+    assert codes(weighted) == []
+    last["key"] = torch.zeros(3)
+    runner.run(2, nothing)
+    (violation,) = weighted.drain()
+    assert (violation.code, violation.buffer) == ("FR601", "Weighted.caches[1][key]")
+    assert not weighted.tally.broken
+
+
 @pytest.mark.parametrize(
     ("captured", "message"),
     [

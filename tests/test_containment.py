@@ -12,8 +12,7 @@ import torch
 
 from fmcheck.errors import ViolationError
 from fmcheck.runtime.core.containment import contained, made_once, sentences
-from fmcheck.runtime.core.halting import HaltingLock
-from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.core.tally import HaltingLock, Tally
 from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:

@@ -6,6 +6,8 @@
 from __future__ import annotations
 
 import contextlib
+import copy
+import pickle
 import sys
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -152,6 +154,12 @@ def test_a_buffer_on_another_device_than_its_rows_is_reported(
     attempt(lambda: call(buffer, HERE, ELSEWHERE))
     (violation,) = watch.drain()
     assert (violation.code, violation.buffer) == ("FR301", "FutureMap.tokens_buf")
+
+
+def test_a_buffer_without_memory_is_copied_and_pickled_as_without_a_watch(watch: Watch) -> None:
+    astray = FutureMap("meta").tokens_buf
+    for made in (copy.deepcopy(astray), pickle.loads(pickle.dumps(astray))):
+        assert (type(made), made.shape, made.device.type) == (torch.Tensor, astray.shape, "meta")
 
 
 def test_all_on_one_device_is_right(watch: Watch) -> None:

@@ -340,3 +340,107 @@ def test_a_relay_that_is_pickled_into_a_spawned_child_is_watched_there(project: 
     result = project.run(SPAWNS)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["FMCHECK: FR102*", "*found in process * (SpawnProcess-1)*"])
+
+
+ODD = {
+    "made by __new__ alone": """
+        import torch
+        class FutureMap:
+            def __new__(cls, size):
+                made = super().__new__(cls)
+                made.tokens_buf = torch.zeros(size, dtype=torch.int64)
+                return made
+    """,
+    "a tuple": """
+        import torch
+        class FutureMap(tuple):
+            def __new__(cls, size):
+                made = super().__new__(cls, range(size))
+                made.tokens_buf = torch.zeros(size, dtype=torch.int64)
+                return made
+    """,
+    "a metaclass that refuses attributes": """
+        import torch
+        class Sealed(type):
+            def __setattr__(cls, name, value):
+                raise TypeError("sealed")
+        class FutureMap(metaclass=Sealed):
+            def __init__(self, size):
+                self.tokens_buf = torch.zeros(size, dtype=torch.int64)
+    """,
+    "attributes that are not there fail in another way": """
+        import torch
+        class FutureMap:
+            def __init__(self, size):
+                self.tokens_buf = torch.zeros(size, dtype=torch.int64)
+            def __getattr__(self, name):
+                raise RuntimeError(name)
+    """,
+    "a namespace that may not be read": """
+        import torch
+        class FutureMap:
+            def __init__(self, size):
+                self.tokens_buf = torch.zeros(size, dtype=torch.int64)
+            def __getattribute__(self, name):
+                if name == "__dict__":
+                    raise RuntimeError(name)
+                return super().__getattribute__(name)
+    """,
+}
+
+
+@pytest.mark.parametrize("kind", ODD)
+def test_a_class_of_an_odd_make_works_and_is_watched(bench: Bench, kind: str) -> None:
+    engine, watch = bench.engine(RELAY_ONLY, ODD[kind])
+    relay = engine.FutureMap(8)
+    relay.tokens_buf[ROWS] = 5
+    assert relay.tokens_buf[ROWS].tolist() == [5, 5]
+    with pytest.raises(TypeError):
+        engine.FutureMap(8, 9, 10)
+    _ = relay.tokens_buf[ROWS]
+    assert codes(watch) == ["FR102"]
+    coverage = watch.coverage()
+    assert (coverage.problems, coverage.incomplete) == ((), ())
+
+
+MIXED = """
+    import torch
+    class FutureMap:
+        def make(self):
+            self.tokens_buf = torch.zeros(8, dtype=torch.int64)
+    class Base:
+        def __init__(self, size):
+            self.said = [size]
+        def __setattr__(self, name, value):
+            super().__setattr__(name, value)
+            super().__setattr__("last", name)
+        def __setstate__(self, state):
+            vars(self).update(state, restored=True)
+    class Mixed(FutureMap, Base):
+        pass
+"""
+
+
+def test_a_mixin_in_front_of_another_base_hides_none_of_its_methods(bench: Bench) -> None:
+    engine, watch = bench.engine(
+        RELAY_ONLY.replace('name = "tokens_buf"', 'name = "tokens_buf"\n    lazy = true'), MIXED
+    )
+    mixed = engine.Mixed(8)
+    assert (mixed.said, mixed.last) == ([8], "said")
+    mixed.make()
+    assert mixed.last == "tokens_buf"
+    assert copy.copy(mixed).restored
+    assert type(mixed.tokens_buf) is RelayTensor
+    assert not watch.coverage().problems
+
+
+def test_a_module_that_fails_to_make_a_name_is_no_error_of_the_run(bench: Bench) -> None:
+    engine, watch = bench.engine(RELAY_ONLY)
+
+    def __getattr__(name: str) -> Any:  # noqa: N807
+        raise ImportError(name)
+
+    del engine.FutureMap
+    engine.__getattr__ = __getattr__
+    watch.enter("test_it.py::test")
+    assert not watch.coverage().incomplete

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +18,7 @@ from msgspec.structs import replace
 
 from fmcheck.errors import UsageError
 from fmcheck.finding import Counts
+from fmcheck.processes import folder
 from fmcheck.processes.devices import Answering
 from fmcheck.processes.journal import layout
 from fmcheck.processes.journal.attribute import attributed
@@ -344,3 +347,17 @@ def test_a_pipe_in_a_journals_place_is_not_waited_for(tmp_path, kind):
 
     with contextlib.suppress(UsageError):
         assert not gather([tmp_path]).violations
+
+
+def test_without_a_folder_for_temporary_files_one_may_be_named(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none() -> str:
+        raise FileNotFoundError(errno.ENOENT, "No usable temporary directory")
+
+    monkeypatch.setattr(tempfile, "gettempdir", none)
+    assert folder.over() == []
+    assert folder.made(str(tmp_path)).startswith(str(tmp_path))
+    with pytest.raises(UsageError) as caught:
+        folder.made()
+    assert str(caught.value) == "--fmcheck-journal: No usable temporary directory"

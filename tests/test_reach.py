@@ -837,3 +837,46 @@ def test_what_outlives_the_run_is_left_alone(project: Project, tmp_path: Path) -
     )
     done = project.pytest("-p", "fmcheck")
     assert "1 passed" in done.stdout, done.stdout
+
+
+def test_a_test_that_replaces_clocks_and_calls_of_the_system_sees_its_own_calls_alone(
+    project: Project,
+) -> None:
+    project.write(
+        "test_replaced.py",
+        """
+        import faulthandler, os, subprocess, sys, time
+        import toy_engine
+
+        faulthandler.dump_traceback_later(120, exit=True)  # who waits by a stopped clock hangs
+
+        def test_replaced(monkeypatch):
+            calls = []
+            for name in ("time", "monotonic", "monotonic_ns", "perf_counter"):
+                monkeypatch.setattr(time, name, lambda: 1)
+            monkeypatch.setattr(time, "sleep", calls.append)
+            monkeypatch.setattr(os, "write", lambda *told: calls.append(told))
+            command = [sys.executable, "-c", "import toy_engine; toy_engine.healthy()"]
+            assert subprocess.run(command).returncode == 0
+            toy_engine.healthy()
+            assert calls == []
+
+        def test_status_by_its_name():
+            pid = os.fork()
+            if not pid:
+                os._exit(status=9)
+            assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == 9
+
+        def test_a_module_in_the_way(tmp_path):
+            (tmp_path / "json.py").write_text("raise SystemExit(3)")
+            child = subprocess.run(
+                [sys.executable, "-c", "print(1)"],
+                env={**os.environ, "PYTHONPATH": str(tmp_path)},
+                capture_output=True, text=True,
+            )
+            assert (child.stdout, child.returncode) == ("1\\n", 0)
+        """,
+    )
+    done = project.pytest("-p", "fmcheck")
+    assert "3 passed" in done.stdout, done.stdout + done.stderr
+    assert "could not be written" not in done.stdout

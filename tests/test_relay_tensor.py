@@ -949,3 +949,24 @@ def test_threads_share_a_buffer() -> None:
         thread.join()
     assert subject.codes == []
     assert (subject.tally.writes, subject.tally.gathers) == (800, 800)
+
+
+def test_a_method_of_torch_s_that_a_test_replaces_is_called_once_and_followed(
+    line: Subject, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[str] = []
+
+    def counting(name: str) -> Any:
+        original = getattr(torch.Tensor, name)
+        return lambda self, *args: (calls.append(name), original(self, *args))[1]
+
+    for name in ("sum", "index_copy_", "index_select"):
+        monkeypatch.setattr(torch.Tensor, name, counting(name))
+    rows = torch.tensor([1, 2])
+    line.buf.index_copy_(0, rows, torch.tensor([5, 6]))
+    assert line.buf.index_select(0, rows).tolist() == [5, 6]
+    assert line.codes == []
+    line.buf.index_select(0, rows)
+    line.buf.sum()
+    assert line.codes == ["FR102"]
+    assert calls == ["index_copy_", "index_select", "index_select", "sum"]

@@ -605,3 +605,38 @@ def test_places_that_one_write_gives_one_value_are_right(bench: Bench, how: str)
     made, watch = pool_of(bench, unit)
     write(made.table)
     assert codes(watch) == []
+
+
+# --- buffers of odd layouts ---
+
+LAYOUTS = {
+    "transposed": "torch.zeros(3, rows).t()",
+    "part of one that was transposed": "torch.zeros(3, 16).t()[:rows]",
+    "every second row": "torch.zeros(2 * rows, 3)[::2]",
+    "one of two planes": "torch.zeros(2, rows, 3)[1]",
+}
+
+
+@pytest.mark.parametrize("made", LAYOUTS.values(), ids=LAYOUTS)
+def test_rows_are_rows_however_they_lie_in_memory(bench: Bench, made: str) -> None:  # noqa: F811
+    source = ENGINE.replace("torch.zeros((2, rows, 3))", made)
+    engine, watch = bench.engine(declared("Layers", "hidden"), source)
+    hidden = engine.Layers().hidden
+    hidden[torch.tensor([1, 5])] = torch.ones(2, 3)
+    hidden[2:3] += 1
+    assert hidden[torch.tensor([5, 2, 1])].sum() == 9
+    assert codes(watch) == []
+    _ = hidden[torch.tensor([4, 5])]
+    assert [(one.code, one.rows) for one in watch.drain()] == [("FR101", (4,)), ("FR102", (5,))]
+    assert not watch.coverage().incomplete
+
+
+@pytest.mark.parametrize("size", [(0, 3), (0,), (6, 0)])
+def test_a_buffer_without_elements_is_a_buffer(bench: Bench, size: tuple[int, ...]) -> None:  # noqa: F811
+    source = ENGINE.replace("torch.zeros((2, rows, 3))", f"torch.zeros({size})")
+    engine, watch = bench.engine(declared("Layers", "hidden"), source)
+    layers = engine.Layers()
+    layers.hidden = torch.zeros(size)
+    assert layers.hidden.sum() == 0
+    coverage = watch.coverage()
+    assert (coverage.problems, coverage.incomplete) == ((), ())

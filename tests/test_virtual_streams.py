@@ -455,7 +455,7 @@ def test_a_wait_in_a_thread_lets_others_launch_what_races_with_it(monkeypatch) -
         waiting.set()
         assert written.wait(10)
 
-    monkeypatch.setattr("fmcheck.runtime.order.virtual.time.sleep", sleep)
+    monkeypatch.setattr("fmcheck.runtime.order.virtual._sleep", sleep)
     watch.start()
     try:
         shared, side = torch.zeros(4, device=torch.device("cpu")), torch.cpu.Stream()
@@ -478,3 +478,45 @@ def test_a_wait_in_a_thread_lets_others_launch_what_races_with_it(monkeypatch) -
         assert [one.code for one in watch.drain()] == ["FR401"]
     finally:
         watch.stop()
+
+
+def slept(fences: Fences, monkeypatch, use: Callable[[torch.cpu.Stream], object]) -> int:
+    """How often a thread sleeps that waits for a stream twice, after it was used."""
+    slept: list[float] = []
+    monkeypatch.setattr("fmcheck.runtime.order.virtual._sleep", slept.append)
+    stream = torch.cpu.Stream()
+
+    def wait() -> None:
+        use(stream)
+        stream.synchronize()
+        stream.synchronize()  # it has waited: nothing is pending
+
+    thread = threading.Thread(target=wait)
+    thread.start()
+    thread.join()
+    assert not fences.tally.broken
+    return len(slept)
+
+
+def test_a_thread_does_not_sleep_for_a_stream_with_nothing_pending(
+    fences: Fences, monkeypatch
+) -> None:
+    assert slept(fences, monkeypatch, lambda stream: stream.record_event()) == 0
+
+
+def test_a_thread_sleeps_for_what_a_stream_did(fences: Fences, monkeypatch) -> None:
+    def write(stream: torch.cpu.Stream) -> None:
+        with torch.cpu.stream(stream):
+            torch.ones(2).add_(1)
+
+    assert slept(fences, monkeypatch, write) == 1
+
+
+def test_a_thread_sleeps_for_what_a_stream_waits_for(fences: Fences, monkeypatch) -> None:
+    def wait_for_another(stream: torch.cpu.Stream) -> None:
+        other = torch.cpu.Stream()
+        with torch.cpu.stream(other):
+            torch.ones(2).add_(1)
+        stream.wait_stream(other)
+
+    assert slept(fences, monkeypatch, wait_for_another) == 1

@@ -180,8 +180,8 @@ def _check_owners(owners: OwnerFunctions, contract: Contract, where: str, key: s
         if is_set:
             raise UsageError(
                 where,
-                f"key `{key}.{name}`: expected in the entry with `does = \"{does}\"`, got it in "
-                f"one with `does = \"{owners.does}\"`",
+                f'key `{key}.{name}`: expected in the entry with `does = "{does}"`, got it in '
+                f'one with `does = "{owners.does}"`',
             )
     for relay in owners.relays:
         _check_one_of(relay, [one.class_ for one in contract.relay], where, f"{key}.relays")

@@ -40,7 +40,8 @@ def made(asked: str = "") -> str:
         within = os.path.abspath(asked) if asked else None
         return tempfile.mkdtemp(prefix=f"{_PREFIX}{os.getpid()}-", dir=within)
     except OSError as err:
-        raise UsageError("--fmcheck-journal", f"{err.filename}: {err.strerror}") from None
+        where = f"{err.filename}: " if err.filename else ""  # none of all that were tried
+        raise UsageError("--fmcheck-journal", f"{where}{err.strerror}") from None
 
 
 def remove(folder: Path | str) -> None:
@@ -68,7 +69,11 @@ def over() -> list[Path]:
     """Returns the journals of our runs whose pytest process is gone, the latest first."""
     if not os.path.isdir("/proc/self"):
         return []  # no telling which are over
-    folder, found = Path(tempfile.gettempdir()), []
+    try:
+        folder = Path(tempfile.gettempdir())
+    except OSError:
+        return []  # there is none, and the journal was asked for elsewhere
+    found = []
     for path in folder.glob(f"{_PREFIX}*"):
         pid = re.match(rf"{_PREFIX}(\d+)-", path.name)
         try:

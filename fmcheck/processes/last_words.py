@@ -40,7 +40,10 @@ def before_own_end(show: Callable[[], None]) -> Callable[[], None]:
     here = os.getpid()
     undo = [
         _patch(
-            module, name, lambda *args, is_end=is_end: os.getpid() == here and is_end(*args), show
+            module,
+            name,
+            lambda *a, is_end=is_end, **k: os.getpid() == here and is_end(*a, **k),
+            show,
         )
         for module, name, is_end in ways
         if hasattr(module, name)
@@ -59,16 +62,16 @@ def _patch(
     original = getattr(module, name)
 
     @functools.wraps(original)
-    def ending(*args: Any) -> Any:
+    def ending(*args: Any, **kwargs: Any) -> Any:
         try:
-            if is_end(*args):
+            if is_end(*args, **kwargs):
                 # In a thread of its own: this one may hold a lock that `show` needs.
                 thread = threading.Thread(target=show, daemon=True)
                 thread.start()
                 thread.join(_PATIENCE)
         except Exception:
             pass  # the arguments are wrong, and the original says so; or no thread can be started
-        return original(*args)
+        return original(*args, **kwargs)
 
     def undo() -> None:
         if getattr(module, name) is ending:

@@ -7,6 +7,7 @@ the tests, and reads what the other processes write.
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import shlex
 import time
@@ -41,12 +42,16 @@ if TYPE_CHECKING:
     from fmcheck.record import Run
     from fmcheck.runtime.session.session import Session
 
-#: Seconds that a test's end waits for children that are at work, for what they find just then.
-_SETTLE = 0.1
-#: Seconds without a count after which they are taken to be at rest.
-_REST = 0.01
-#: Seconds that a test's end waits for children to read their devices.
-_FETCH = 2.0
+#: Seconds between two looks at what children count, while a test's end waits for them.
+_PAUSE = 0.002
+#: Looks, at the most, for what children that are at work find just then.
+_SETTLE = 50
+#: Looks without a new count after which they are taken to be at rest.
+_REST = 5
+#: Looks, at the most, until children have read their devices.
+_FETCH = 1000
+#: The function itself: a test may put another one in its place.
+_sleep = functools.partial(time.sleep)
 _NONE = Counts()
 #: Characters of a command.
 _MOST_SHOWN = 70
@@ -160,23 +165,28 @@ class Outreach:
         self._fetch([pages for pages in children if pages.word(layout.ON_DEVICE)])
         if all(self._at_begin.get(one.name, _NONE) == one.counts for one in children):
             return
-        until = time.monotonic() + _SETTLE
-        counted, since = [pages.counts for pages in children], time.monotonic()
-        while since + _REST > time.monotonic() < until:
-            time.sleep(_REST / 5)
+        counted, since = [pages.counts for pages in children], 0
+        # By looks and not by a clock, which a test may have stopped.
+        for _ in range(_SETTLE):
+            _sleep(_PAUSE)
             counts = [pages.counts for pages in children]
-            if counts != counted:
-                counted, since = counts, time.monotonic()
+            since = since + 1 if counts == counted else 0
+            if since == _REST:
+                return
+            counted = counts
 
     def _fetch(self, children: list[Pages]) -> None:
         """Has children read their devices, and waits for those that are alive."""
         if not children:
             return
-        question, until = self.journal.ask(), time.monotonic() + _FETCH
-        while time.monotonic() < until and any(
-            pages.owes(question) and ending(pages, self.library) == RUNNING for pages in children
-        ):
-            time.sleep(_REST)
+        question = self.journal.ask()
+        for _ in range(_FETCH):
+            if not any(
+                pages.owes(question) and ending(pages, self.library) == RUNNING
+                for pages in children
+            ):
+                return
+            _sleep(_PAUSE)
 
     def drain(self, test: str = "") -> Drained:
         """Returns what other processes found since the last call, `test` being on."""

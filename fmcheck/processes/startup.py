@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import os
+import sys
 
 
 def arrive() -> None:
     """Waits for the engine, if a run of fmcheck started this process."""
     if "FMCHECK_RUN" in os.environ:
-        from fmcheck.processes import arrival
+        try:
+            from fmcheck.processes import arrival
 
-        arrival.arrive("start-up file")
+            arrival.arrive("start-up file")
+        except (Exception, SystemExit) as err:  # of a module in the way of the standard library's
+            print("fmcheck: this process is not watched:", repr(err), file=sys.stderr)

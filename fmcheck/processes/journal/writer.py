@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import functools
 import mmap
 import os
 import sys
@@ -38,6 +39,10 @@ if TYPE_CHECKING:
     from fmcheck.finding import ContractUse, Violation
 
 _encode = msgspec.json.Encoder().encode
+
+
+#: The function itself: a test may put another one in its place.
+_write = functools.partial(os.write)
 
 
 class Journal:
@@ -96,7 +101,7 @@ class Journal:
         text = _encode(line) + b"\n"
         with self._lock:
             try:
-                whole = os.write(self._file, text) == len(text)
+                whole = _write(self._file, text) == len(text)
             except OSError:
                 whole = False
             self.words[layout.COMMITTED if whole else layout.LOST] += 1

@@ -40,15 +40,24 @@ def holder_of(held: Any) -> str:
     if held is None:
         return ""
     for holder in gc.get_referrers(held):
-        names = vars(holder) if hasattr(holder, "__dict__") else {}
-        if isinstance(holder, dict):
-            names = holder
-        found = [name for name, value in list(names.items()) if value is held]
-        found += [name for name in slots_of(type(holder)) if getattr(holder, name, None) is held]
+        names = holder if issubclass(type(holder), dict) else plainly(holder, "__dict__") or {}
+        found = [name for name, value in dict(names).items() if value is held]
+        found += [name for name in slots_of(type(holder)) if plainly(holder, name) is held]
         for name in found:
             if isinstance(name, str) and name not in _PASSING and name[0] != "_":
                 return name
     return ""
+
+
+def plainly(held: Any, name: str) -> Any:
+    """Returns an attribute as Python itself finds it, None if it is not there.
+
+    A class may answer for its objects' attributes itself, with any error or effect.
+    """
+    try:
+        return object.__getattribute__(held, name)
+    except Exception:
+        return None
 
 
 def slots_of(class_: type) -> list[str]:
@@ -164,11 +173,11 @@ def _inner(
         if isinstance(value, dict):
             yield value
             continue
-        held = getattr(value, "__dict__", None)
+        held = plainly(value, "__dict__")
         if isinstance(held, dict) and held:  # that of a tensor is empty
             yield held
         if not passed.issuperset(slots):
-            yield {name: getattr(value, name, None) for name in slots}
+            yield {name: plainly(value, name) for name in slots}
 
 
 #: By class: the slots that its objects have, or that they hold nothing by a name.

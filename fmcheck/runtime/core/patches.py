@@ -6,8 +6,10 @@ Nothing here raises into the engine: what goes wrong is kept as a problem.
 from __future__ import annotations
 
 import contextlib
+import functools
 import inspect
 import sys
+import types
 from dataclasses import dataclass, field
 from importlib import metadata
 from typing import TYPE_CHECKING, Any, Protocol
@@ -41,15 +43,87 @@ class Hold(Protocol):
 def patch(class_: type, name: str, value: Any) -> Undo:
     """Sets an attribute of a class; returns what puts the old one back."""
     own = class_.__dict__.get(name)
-    setattr(class_, name, value)
+    _set(class_, name, value)
 
     def undo() -> None:
         if own is None:
-            delattr(class_, name)
+            type.__delattr__(class_, name)
         else:
-            setattr(class_, name, own)
+            _set(class_, name, own)
 
     return undo
+
+
+def patch_method(
+    class_: type, name: str, wrapped: Callable[[Callable[..., Any]], Callable[..., Any] | None]
+) -> Iterator[Undo]:
+    """Puts what `wrapped` makes of a method, unless it is None, in its place.
+
+    Static methods and class methods stay what they are.
+    """
+    kept: Any = inspect.getattr_static(class_, name, None) or getattr(class_, name)
+    function = getattr(class_, name)
+    is_bound = isinstance(kept, (classmethod, staticmethod))
+    if is_bound:
+        function = kept.__func__
+    elif type(kept) not in _FUNCTIONS and hasattr(type(kept), "__get__"):
+        # What it makes of a call depends on the object that it is bound to.
+        @functools.wraps(function)
+        def bound(instance: Any, *args: Any, **kwargs: Any) -> Any:
+            return kept.__get__(instance, type(instance))(*args, **kwargs)
+
+        function = bound
+    made = wrapped(function)
+    if made is not None:
+        yield patch(class_, name, type(kept)(made) if is_bound else in_place_of(kept, made))
+
+
+def in_place_of(kept: Any, made: Callable[..., Any]) -> Any:
+    """Returns a function that is to stand in the place of something that can be called.
+
+    What is no plain function has more to it, such as `cache_clear` or `kernel[grid]`: it keeps it.
+    """
+    return made if type(kept) in _FUNCTIONS else _InPlace(made, kept)
+
+
+class _InPlace:
+    """Is called as a function of ours, and is in all else what it stands for."""
+
+    def __init__(self, made: Callable[..., Any], kept: Any) -> None:
+        functools.update_wrapper(self, kept, updated=())
+        self._made = made
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        return self._made(*args, **kwargs)
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None or not hasattr(type(self.__wrapped__), "__get__"):
+            return self
+        return types.MethodType(self._made, instance)
+
+    def __getattr__(self, name: str) -> Any:
+        try:
+            return getattr(self.__wrapped__, name)
+        except AttributeError:
+            return getattr(self._made, name)
+
+    def __getitem__(self, key: Any) -> Any:
+        return self.__wrapped__[key]
+
+    def __reduce_ex__(self, protocol: Any) -> Any:
+        return self.__wrapped__.__reduce_ex__(protocol)
+
+
+#: What is nothing but what it does when it is called.
+_FUNCTIONS = (types.FunctionType, types.BuiltinFunctionType, types.MethodType)
+
+
+def _set(class_: type, name: str, value: Any) -> None:
+    """Sets an attribute of a class past its metaclass, which may refuse, or take it for its own."""
+    try:
+        type.__setattr__(class_, name, value)
+    except TypeError:  # some written in C insist on their own
+        setattr(class_, name, value)
 
 
 def rebind(old: Any, new: Any) -> None:
@@ -64,10 +138,16 @@ def rebind(old: Any, new: Any) -> None:
 
 
 def attribute(module: ModuleType | None, dotted: str) -> Any:
-    """Returns what a dotted name stands for in a module, None if it has no such thing."""
+    """Returns what a dotted name stands for in a module, None if it has no such thing.
+
+    One that is made on demand may fail to make it, by any error.
+    """
     found: Any = module
     for part in dotted.split("."):
-        found = getattr(found, part, None)
+        try:
+            found = getattr(found, part, None)
+        except Exception:
+            return None
     return found
 
 
@@ -151,17 +231,16 @@ class CallHold:
         self, module: ModuleType, reference: str, name: str, function: Callable[..., Any]
     ) -> Iterator[Undo]:
         class_name, dot, method = name.rpartition(".")
-        class_ = attribute(module, class_name) if dot else None
-        kept: Any = inspect.getattr_static(class_, method) if dot else None
-        is_bound = isinstance(kept, (classmethod, staticmethod))
-        made = self.watched(reference, kept.__func__ if is_bound else function)
+        if dot:
+            class_ = attribute(module, class_name)
+            yield from patch_method(class_, method, functools.partial(self.watched, reference))
+            return
+        made = self.watched(reference, function)
         if made is None:
             return
-        if class_ is not None:
-            yield patch(class_, method, type(kept)(made) if is_bound else made)
-        else:
-            rebind(function, made)
-            yield lambda: rebind(made, function)
+        made = in_place_of(function, made)
+        rebind(function, made)
+        yield lambda: rebind(made, function)
 
     def _problem(self, text: str) -> None:
         where = f"contract `{self.contract.engine.name}`, {self._table}"

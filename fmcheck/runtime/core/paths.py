@@ -133,8 +133,14 @@ def follow(path: str, names: Bindings) -> list[Any]:
             key = _key(part["key"], None, names)
             found = [one for value in found for one in _item(value, key, path)]
         else:
-            found = [item for value in found for item in value]
+            found = [item for value in found for item in _items(value, path)]
     return [value for value in found if value is not None]
+
+
+def _items(value: Any, path: str) -> Any:
+    if hasattr(value, "__next__"):
+        raise LookupError(f"path `{path}`: an iterator, which only the engine may use up")
+    return value
 
 
 def _item(value: Any, key: Any, path: str) -> list[Any]:

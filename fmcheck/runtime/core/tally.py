@@ -7,8 +7,8 @@ from array import array
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Protocol
 
-from fmcheck.finding import Counts, Violation
-from fmcheck.runtime.core.halting import HaltingLock
+from fmcheck.errors import ViolationError
+from fmcheck.finding import ADVISORY, Counts, Violation
 from fmcheck.runtime.core.moment import Moments
 from fmcheck.runtime.core.site import Sites
 
@@ -56,6 +56,49 @@ class _Count:
 
     def __set__(self, tally: Tally, number: int) -> None:
         tally.numbers[self._place] = number
+
+
+class HaltingLock:
+    """A session's lock in mode halt: what was found under it is raised when it is let go.
+
+    It is raised at the line of engine code that it was found at. By then the buffer's books are in
+    order, so that the engine may catch the error and go on.
+    """
+
+    def __init__(self) -> None:
+        self._lock = threading.RLock()
+        self._depth = 0
+        self._found: Violation | None = None
+
+    def __enter__(self) -> None:
+        self._lock.acquire()
+        self._depth += 1
+
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        self._depth -= 1
+        found = None
+        if not self._depth:
+            found, self._found = self._found, None
+        self._lock.release()
+        if found is not None and kind is None:
+            raise ViolationError(_halted_by(found))
+
+    def halt(self, violation: Violation) -> None:
+        """Raises a violation, at the end of the outermost block if one is open."""
+        if violation.code in ADVISORY:
+            return
+        with self:
+            self._found = self._found or violation
+
+
+def _halted_by(violation: Violation) -> str:
+    rows = ", ".join(str(row) for row in violation.rows)
+    more = violation.row_count - len(violation.rows)
+    where = f" rows {rows}{f' and {more} more' if more else ''}" if rows else ""
+    return (
+        f"{violation.code} {violation.name} in {violation.buffer}{where}: "
+        f"{violation.access.verb} at {violation.access.site}"
+    )
 
 
 @dataclass(slots=True)

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.contract import Contract, Fill, applies
 from fmcheck.errors import nearest
 from fmcheck.finding import CHECKS, Access, Site, Violation
-from fmcheck.runtime.core import patches, paths
+from fmcheck.runtime.core import kinds, patches, paths
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.naming import qualified_name
 from fmcheck.runtime.core.patches import functions_of
@@ -42,6 +42,28 @@ class _Open(threading.local):
 
 
 _open = _Open()
+
+
+class _Filling:
+    """One call of a fill that is a coroutine or a generator, open while its body runs."""
+
+    def __init__(self, hold: FillHold, opened: OpenFill) -> None:
+        self._hold, self._opened = hold, opened
+
+    def enter(self) -> None:
+        _open.stack.append(self._opened)
+
+    def leave(self) -> None:
+        _open.stack.remove(self._opened)
+
+    def returned(self, result: Any) -> None:
+        self.over()
+        with contained(self._hold.tally, _CODE), _unheard():
+            self._hold._end(self._opened, result)
+
+    def over(self) -> None:
+        with contained(self._hold.tally, _CODE), _unheard():
+            self._opened.leave()
 
 
 @dataclass(eq=False)
@@ -112,7 +134,7 @@ class FillHold:
             members = [name for name in dir(found) if not name.startswith("__")]
             self.problem(f"there is no method {wanted}{nearest(self.fill.methods[0], members)}")
         for name in methods:
-            yield patches.patch(found, name, self._watched(getattr(found, name)))
+            yield from patches.patch_method(found, name, self._watched)
         yield from self._take_own("settled_by", found, self._settling)
         yield from self._take_own("captured_by", found, self._capturing)
 
@@ -128,7 +150,7 @@ class FillHold:
             members = [name for name in dir(class_) if not name.startswith("__")]
             self.problem(f"{key}: there is no method {wanted}{nearest(own[0], members)}")
         for name in there:
-            yield patches.patch(class_, name, wrapped(getattr(class_, name)))
+            yield from patches.patch_method(class_, name, wrapped)
 
     def _take_other(
         self,
@@ -141,7 +163,7 @@ class FillHold:
         owner, _, name = method.rpartition(".")
         class_ = patches.attribute(module, owner)
         if isinstance(class_, type) and callable(getattr(class_, name, None)):
-            yield patches.patch(class_, name, wrapped(getattr(class_, name)))
+            yield from patches.patch_method(class_, name, wrapped)
             return
         known = nearest(method, functions_of(module))
         self.problem(f"{key}: module `{module.__name__}` has no `{method}`{known}")
@@ -184,12 +206,23 @@ class FillHold:
         signature = inspect.signature(method)
         site = _definition(method)
 
-        @functools.wraps(method)
-        def fill(*args: Any, **kwargs: Any) -> Any:
-            opened = None
+        def begin(args: Any, kwargs: Any) -> OpenFill | None:
             if self.tally.active:
                 with contained(self.tally, _CODE), _unheard():
-                    opened = self._opened(signature, args, kwargs, site)
+                    return self._opened(signature, args, kwargs, site)
+            return None
+
+        if not kinds.is_plain(method):
+            return kinds.around(
+                method,
+                lambda args, kwargs: (
+                    None if (opened := begin(args, kwargs)) is None else _Filling(self, opened)
+                ),
+            )
+
+        @functools.wraps(method)
+        def fill(*args: Any, **kwargs: Any) -> Any:
+            opened = begin(args, kwargs)
             if opened is None:
                 return method(*args, **kwargs)
             _open.stack.append(opened)
@@ -243,11 +276,17 @@ class FillHold:
     def _settling(self, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a method that settles the innermost open fill of this hold before it runs."""
 
-        @functools.wraps(method)
-        def settle(*args: Any, **kwargs: Any) -> Any:
+        def begin() -> None:
             if self.tally.active:
                 with contained(self.tally, _CODE), _unheard():
                     self._settle()
+
+        if not kinds.is_plain(method):
+            return kinds.before_body(method, begin)
+
+        @functools.wraps(method)
+        def settle(*args: Any, **kwargs: Any) -> Any:
+            begin()
             return method(*args, **kwargs)
 
         return settle
@@ -269,12 +308,18 @@ class FillHold:
         site = _definition(method)
         signature = inspect.signature(method)
 
-        @functools.wraps(method)
-        def capture(*args: Any, **kwargs: Any) -> Any:
-            result = method(*args, **kwargs)
+        def end(args: Any, kwargs: Any, _: Any) -> None:
             if self.tally.active and args:
                 with contained(self.tally, "FR601"):
                     self._captured(args[0], signature.bind(*args, **kwargs), site)
+
+        if not kinds.is_plain(method):
+            return kinds.after_body(method, end)
+
+        @functools.wraps(method)
+        def capture(*args: Any, **kwargs: Any) -> Any:
+            result = method(*args, **kwargs)
+            end(args, kwargs, result)
             return result
 
         return capture

@@ -441,10 +441,17 @@ def _members(holder: Any) -> list[tuple[str, Any]]:
     raise LookupError(f"{type(holder).__name__} holds no inputs by name")
 
 
-def _tensors_of(name: str, found: Any) -> Iterator[tuple[str, torch.Tensor]]:
-    """Yields the tensors of what a path led to, each with a name."""
+def _tensors_of(
+    name: str, found: Any, within: frozenset[int] = frozenset()
+) -> Iterator[tuple[str, torch.Tensor]]:
+    """Yields the tensors of what a path led to, each with a name.
+
+    `within` are the containers that it was found in: one that holds itself is not entered again.
+    """
     if isinstance(found, torch.Tensor):
         yield name, plain(found)
+        return
+    if id(found) in within:
         return
     if isinstance(found, torch.nn.Module):
         parts = [*found.named_parameters(), *found.named_buffers()]
@@ -456,7 +463,7 @@ def _tensors_of(name: str, found: Any) -> Iterator[tuple[str, torch.Tensor]]:
     else:
         entries = []
     for part, one in entries:
-        yield from _tensors_of(name + part, one)
+        yield from _tensors_of(name + part, one, within | {id(found)})
 
 
 def _member(source: Any, name: str) -> Any:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import Contract, Replay, applies
 from fmcheck.errors import nearest
-from fmcheck.runtime.core import patches, paths
+from fmcheck.runtime.core import kinds, patches, paths
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.relay.scope import CHECK
 
@@ -44,24 +44,30 @@ class ReplayHold:
         if not callable(function):
             self._problem(f"the module has no such function{nearest(name, dir(class_))}")
             return
-        watched = self._watched(function)
         if isinstance(class_, type):
-            yield patches.patch(class_, name, watched)
+            yield from patches.patch_method(class_, name, self._watched)
             return
+        watched = patches.in_place_of(function, self._watched(function))
         patches.rebind(function, watched)
         yield lambda: patches.rebind(watched, function)
 
     def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
 
-        @functools.wraps(function)
-        def replay(*args: Any, **kwargs: Any) -> Any:
-            result = function(*args, **kwargs)
+        def end(args: Any, kwargs: Any, result: Any) -> None:
             if self.tally.active:
                 with contained(self.tally, CHECK):
                     bound = signature.bind(*args, **kwargs)
                     bound.apply_defaults()
                     self._enter({**bound.arguments, paths.RETURN: result})
+
+        if not kinds.is_plain(function):
+            return kinds.after_body(function, end)
+
+        @functools.wraps(function)
+        def replay(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            end(args, kwargs, result)
             return result
 
         return replay

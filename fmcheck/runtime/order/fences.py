@@ -245,6 +245,14 @@ class Fences:
             self.launch(lane)
         return self.clocks.covers(lane.number, epoch)
 
+    def is_done(self, lane: Lane) -> bool:
+        """Tells whether the host knows of all that a lane did, and of all that it waited for."""
+        known, host = self.clocks.known, self.host.number
+        return all(
+            min(known(lane.number, other.number), other.used) <= known(host, other.number)
+            for other in self.lanes[1:]
+        )
+
     # --- fences ---
 
     def record(self, lane: Lane, moment: int | None = None) -> Record:

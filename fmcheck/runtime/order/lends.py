@@ -9,6 +9,7 @@ import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.runtime.core import kinds
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.patches import CallHold
 
@@ -27,12 +28,18 @@ class LendHold(CallHold):
     def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `function`, which lends where `record_stream` does nothing."""
 
-        @functools.wraps(function)
-        def lend(*args: Any, **kwargs: Any) -> Any:
-            result = function(*args, **kwargs)
+        def end(args: Any, kwargs: Any, _: Any) -> None:
             if self.tally.active:
                 with contained(self.tally, "FR402"):
                     self._lend((*args, *kwargs.values()))
+
+        if not kinds.is_plain(function):
+            return kinds.after_body(function, end)
+
+        @functools.wraps(function)
+        def lend(*args: Any, **kwargs: Any) -> Any:
+            result = function(*args, **kwargs)
+            end(args, kwargs, result)
             return result
 
         return lend

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fmcheck.runtime.core import moment
-from fmcheck.runtime.core.containment import broke
+from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.naming import holder_of
 from fmcheck.runtime.core.patches import patch, rebind
 from fmcheck.runtime.core.unfollowed import is_here
@@ -28,7 +28,6 @@ from fmcheck.runtime.core.unfollowed import is_here
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fmcheck.runtime.core.clocks import Epoch
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.order.fences import Fences, Lane, Record
@@ -41,6 +40,8 @@ _using: list[Callable[[], None]] = []
 _numbers = itertools.count(1)
 #: Seconds that a wait for a stream takes in a thread, at the least.
 _BLOCKED = 0.001
+#: The function itself: a test may put another one in its place.
+_sleep = functools.partial(time.sleep)
 _ASSIGNED = re.compile(r"^\s*(?:\w+\.)*(\w+)\s*(?::[^=]*)?=\s*[\w.(\"')]*Stream\(")
 
 
@@ -81,7 +82,7 @@ class VirtualStream(torch.cpu.Stream):
 
     def synchronize(self) -> None:
         """Blocks the host until all that this stream was given is done."""
-        _block(lambda fences: fences.now(lane_of(self)))
+        _block(lambda fences: fences.is_done(lane_of(self)))
         _tell(lambda fences: fences.synchronize_lane(lane_of(self)))
 
     def query(self) -> bool:
@@ -106,7 +107,7 @@ class VirtualEvent(torch.cpu.Event):
 
     def synchronize(self) -> None:
         """Blocks the host until the record has passed."""
-        _block(lambda _: record.happening.epoch if (record := _record_of(self)) else None)
+        _block(lambda fences: _has_passed(fences, _record_of(self)))
         _tell(lambda fences: fences.synchronize(_record_of(self)))
 
     def query(self) -> bool:
@@ -259,7 +260,7 @@ def _tell(tell: Callable[[Fences], object], is_use: bool = True) -> None:
         broke(fences.tally, CHECK, err)
 
 
-def _block(epoch_of: Callable[[Fences], Epoch | None]) -> None:
+def _block(is_done: Callable[[Fences], bool]) -> None:
     """Lets other threads run where one blocks on a device, but for the main one, which drives.
 
     Here nothing takes time: a thread would be done with its wait before others launch anything.
@@ -267,9 +268,15 @@ def _block(epoch_of: Callable[[Fences], Epoch | None]) -> None:
     fences = _fences
     if fences is None or threading.current_thread() is threading.main_thread() or is_here():
         return
-    epoch = epoch_of(fences)
-    if epoch is not None and not fences.ordered(epoch, fences.host):
-        time.sleep(_BLOCKED)
+    is_pending = False
+    with contained(fences.tally, CHECK):
+        is_pending = not is_done(fences)
+    if is_pending:
+        _sleep(_BLOCKED)
+
+
+def _has_passed(fences: Fences, record: Record | None) -> bool:
+    return record is None or fences.ordered(record.happening.epoch, fences.host)
 
 
 def _used() -> None:

@@ -832,4 +832,4 @@ def _beside(rows: npt.NDArray[Any], bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
 
 def _rows_all(mask: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
     """Tells for each row whether all its elements are set."""
-    return np.asarray(mask.reshape(len(mask), -1).all(axis=1))
+    return np.asarray(mask.all(axis=tuple(range(1, mask.ndim))))

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.finding import CHECKS, Access, Violation
 from fmcheck.runtime.core import patches
 from fmcheck.runtime.core.containment import contained
-from fmcheck.runtime.core.naming import qualified_name
+from fmcheck.runtime.core.naming import plainly, qualified_name
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -116,7 +116,7 @@ def buffer_of(value: Any) -> RelayBuffer | None:
 
 def compare_module(relay: Any, kind: str, asked: str, tally: Tally) -> None:
     """Reports a relay object that asked for another device's module than its buffers'."""
-    members = getattr(relay, "__dict__", {}).values()
+    members = (plainly(relay, "__dict__") or {}).values()
     buffers = [buffer for one in members if (buffer := buffer_of(one)) is not None]
     own = [buffer for buffer in buffers if buffer.tally is tally]
     if own and kind not in {kind_of(buffer.device) for buffer in own}:
@@ -128,7 +128,7 @@ def compare_module(relay: Any, kind: str, asked: str, tally: Tally) -> None:
 def compare_kept_modules(relay: Any, names: Iterable[str], tally: Tally) -> None:
     """Looks at the device modules that a relay object keeps, by the contract's names for them."""
     for name in names:
-        kept = getattr(relay, "__dict__", {}).get(name)
+        kept = (plainly(relay, "__dict__") or {}).get(name)
         if isinstance(kept, ModuleType):
             compare_module(relay, kept.__name__.rpartition(".")[2], kept.__name__, tally)
 
@@ -213,10 +213,16 @@ def kind_of(device: str) -> str:
     return device.partition(":")[0]
 
 
+#: Calls that make another tensor of the same kind: of ours nobody could.
+_COPIES = frozenset({"__deepcopy__", "__reduce_ex__"})
+
+
 @functools.cache
 def stray_class() -> type[Any]:
     """Returns the class of a relay buffer that is on the device without memory."""
     import torch
+
+    from fmcheck.runtime.relay import picks
 
     class Stray(torch.Tensor):
         """Has no values to watch; what it is used together with tells that it is astray."""
@@ -230,6 +236,8 @@ def stray_class() -> type[Any]:
         ) -> Any:
             _compare_strays(func, args, kwargs or {})
             with torch._C.DisableTorchFunctionSubclass():
+                if picks.name_of(func) in _COPIES:
+                    args = (args[0].as_subclass(torch.Tensor), *args[1:])
                 return func(*args, **(kwargs or {}))
 
     return Stray

@@ -67,6 +67,7 @@ class RelayTensor(torch.Tensor):
                 return _out_of_sight(func, args, kwargs)
             translate = _translations.get(func)
             if translate is None:
+                func = picks.beneath(func)
                 translate = _translation_of(func)
                 if picks.is_pick(name := picks.name_of(func)):
                     translate = devices.one_device(name, translate, RelayTensor)
@@ -105,7 +106,7 @@ def relay_tensor(
     veils = device == "cpu" and poison.bits is not None and not wants_guard(tensor)
     veil = Veil.like(base) if veils else None
     memory = memory_of(base, veil, poison.bits or 0)
-    rows, per_row = _row_count(base, layout), layout.per_row(tensor)
+    rows, per_row = _row_count(base), layout.per_row(tensor)
     whole = window_of(base.shape, base.stride(), 0, int(base.stride(0)), memory, True, rows)
     whose = of_units(owners, per_row)
     place = (whole, poison, sink_rows, tally, device)
@@ -123,9 +124,17 @@ def relay_tensor(
     return made
 
 
-def _row_count(base: torch.Tensor, layout: Layout) -> int:
-    """Returns how many rows there are to each step of an outer dimension, 0 without one."""
-    return len(base) if layout.row_dim else 0
+def _row_count(base: torch.Tensor) -> int:
+    """Returns how many rows there are to each step of an outer dimension, 0 without one.
+
+    Rows lie within one where they are not the first dimension, or the tensor was transposed.
+    """
+    if len(base) == 1:
+        return 1
+    row = int(base.stride(0))
+    steps = zip(base.shape[1:], base.stride()[1:], strict=True)
+    outer = [int(stride) for size, stride in steps if size > 1 and stride > row]
+    return min(outer) // row if outer and row else 0
 
 
 def wants_guard(tensor: torch.Tensor) -> bool:
@@ -187,7 +196,7 @@ def _window_of_view(view: torch.Tensor, buffer: RelayBuffer) -> Window:
     row_stride = int(base.stride(0)) * base.element_size() // size
     veil = None if buffer.veil is None else buffer.veil.of_view(view, offset)
     memory = memory_of(view, veil, buffer.poison.bits or 0)
-    rows = _row_count(base, buffer.layout)
+    rows = _row_count(base)
     return window_of(view.shape, view.stride(), offset, row_stride, memory, False, rows)
 
 

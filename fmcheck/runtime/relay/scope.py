@@ -12,6 +12,7 @@ import functools
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from fmcheck.runtime.core import kinds
 from fmcheck.runtime.core.containment import contained
 
 if TYPE_CHECKING:
@@ -90,6 +91,30 @@ def handing_out() -> Iterator[None]:
                     one.buffer.judge_late(one.rows, one.moment)
 
 
+class Handing:
+    """The same for a coroutine, whose body runs in stretches."""
+
+    def __init__(self) -> None:
+        self._written: list[Written] = []
+
+    def enter(self) -> None:
+        """The body begins, or goes on."""
+        _open.handing.append(self._written)
+
+    def leave(self) -> None:
+        """It waits, or is over."""
+        _open.handing.pop()
+
+    def judge(self) -> None:
+        """Judges the owners of what was written, now that the hand-out has ended."""
+        if _open.handing:
+            _open.handing[-1] += self._written
+            return
+        for one in self._written:
+            if one.picks:
+                one.buffer.judge_late(one.rows, one.moment)
+
+
 def is_handing_out() -> bool:
     """Tells whether this thread is in a function that hands rows out."""
     return bool(_open.handing)
@@ -107,6 +132,8 @@ def written_to(buffer: Judge) -> list[Written]:
 
 def scoped(function: Callable[..., Any], scope: Scope, tally: Tally) -> Callable[..., Any]:
     """Returns `function`, run in a scope."""
+    if not kinds.is_plain(function):
+        return kinds.around(function, lambda *_: _Scoped(scope, tally))
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -120,3 +147,25 @@ def scoped(function: Callable[..., Any], scope: Scope, tally: Tally) -> Callable
                     consume()
 
     return run
+
+
+class _Scoped:
+    """The scope of one call of a coroutine or generator function, while its body runs."""
+
+    def __init__(self, scope: Scope, tally: Tally) -> None:
+        self._entry: tuple[Scope, list[Callable[[], None]]] = (scope, [])
+        self._tally = tally
+
+    def enter(self) -> None:
+        _open.stack.append(self._entry)
+
+    def leave(self) -> None:
+        _open.stack.pop()
+
+    def returned(self, result: Any) -> None:
+        pass
+
+    def over(self) -> None:
+        for consume in self._entry[1]:
+            with contained(self._tally, CHECK):
+                consume()

@@ -5,11 +5,13 @@ from __future__ import annotations
 import functools
 from typing import TYPE_CHECKING
 
+from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.graphs.fills import FillHold
 from fmcheck.runtime.graphs.replays import ReplayHold
 from fmcheck.runtime.order.lends import LendHold
 from fmcheck.runtime.relay.devices import DeviceHold
 from fmcheck.runtime.relay.pools import Pools
+from fmcheck.runtime.relay.scope import CHECK
 from fmcheck.runtime.session.calls import OwnerHold, StepHold, scope_holds
 from fmcheck.runtime.session.hold import OpaqueHold, RelayHold
 from fmcheck.runtime.session.instances import instances_of
@@ -104,18 +106,20 @@ class AllHolds:
 
     def look(self, for_twins: bool) -> None:
         """Looks what became of the classes, and, if asked to, whether they are loaded twice."""
-        for relay in self.relays:
-            relay.look()
-            if for_twins:
-                relay.look_for_twins()
+        with contained(self._tally, CHECK):
+            for relay in self.relays:
+                relay.look()
+                if for_twins:
+                    relay.look_for_twins()
 
     def look_last(self) -> None:
         """Looks for relay classes and instances that came past the watch, while it is on."""
         self.look(for_twins=True)
-        # One look at all objects for all classes: with a large engine it takes a third of a second.
-        alive = instances_of(*(one for relay in self.relays for one in relay.taken))
-        for relay in self.relays:
-            relay.look_for_strays(alive)
+        with contained(self._tally, CHECK):
+            # One look at all objects for all classes: with a large engine a third of a second.
+            alive = instances_of(*(one for relay in self.relays for one in relay.taken))
+            for relay in self.relays:
+                relay.look_for_strays(alive)
 
     def problems(self) -> Iterator[str]:
         """Yields what went wrong up to now."""

@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.contract import StepFunctions, applies
 from fmcheck.contract.checks import EVERY_ROW, HANDS_OUT, TAKES_BACK
 from fmcheck.errors import nearest
-from fmcheck.runtime.core import paths
+from fmcheck.runtime.core import kinds, paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
 from fmcheck.runtime.core.patches import CallHold, installed_version
-from fmcheck.runtime.relay.scope import Scope, handing_out, scoped
+from fmcheck.runtime.relay.scope import Handing, Scope, handing_out, scoped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -40,10 +40,16 @@ class StepHold(CallHold):
         """Returns `function`, which counts its calls."""
         self.tally.moments.counts_steps = True
 
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
+        def begin() -> None:
             with contained(self.tally, "counting steps"):
                 self.tally.moments.begin_step()
+
+        if not kinds.is_plain(function):
+            return kinds.before_body(function, begin)
+
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            begin()
             return function(*args, **kwargs)
 
         return call
@@ -100,6 +106,19 @@ class OwnerHold(CallHold):
 
         hands_out = self.part.does == HANDS_OUT
         whose = self._whose(reference)
+        if not kinds.is_plain(function):
+            yields = not inspect.iscoroutinefunction(function)
+            if yields and any(paths.root(path) == paths.RETURN for path in told if path):
+                self._problem(f"`{reference}` is a generator: expected one that returns its rows")
+                return None
+            return kinds.around(
+                function,
+                lambda args, kwargs: (
+                    _Owning(self, reference, whose, hands_out, lambda: names(args, kwargs))
+                    if self.tally.active
+                    else None
+                ),
+            )
 
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
@@ -199,3 +218,43 @@ class OwnerHold(CallHold):
 
     def _owners(self, names: dict[str, Any]) -> Owners:
         return self.pools.of(paths.look_up(self.part.pool, names) if self.part.pool else None)
+
+
+class _Owning:
+    """One call of a coroutine function that hands rows out or takes them back."""
+
+    def __init__(
+        self,
+        hold: OwnerHold,
+        reference: str,
+        whose: str,
+        hands_out: bool,
+        names: Callable[[], dict[str, Any]],
+    ) -> None:
+        self._hold, self._reference, self._whose = hold, reference, whose
+        self._names, self._hands_out = names, hands_out
+        self._writes = Handing()
+        self._leaving = None if hands_out else hold._tell(reference, lambda: hold._leaving(names()))
+
+    def enter(self) -> None:
+        if self._hands_out:
+            self._writes.enter()
+
+    def leave(self) -> None:
+        if self._hands_out:
+            self._writes.leave()
+
+    def returned(self, result: Any) -> None:
+        hold = self._hold
+        if self._hands_out:
+            told = hold._tell(self._reference, lambda: hold._handed(self._names(), result))
+            if told is not None:
+                with contained(hold.tally, CHECK), hold.tally.lock:
+                    hold._hand_out(self._whose, *told)
+        elif self._leaving is not None:
+            with contained(hold.tally, CHECK), hold.tally.lock:
+                hold._take_back(self._whose, *self._leaving)
+
+    def over(self) -> None:
+        with contained(self._hold.tally, CHECK):
+            self._writes.judge()

@@ -18,7 +18,15 @@ from fmcheck.contract import Buffer, Contract, Opaque, Relay, applies
 from fmcheck.errors import SLIP, nearest
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
-from fmcheck.runtime.core.patches import attribute, classes_of, installed_version, patch, rebind
+from fmcheck.runtime.core.patches import (
+    attribute,
+    classes_of,
+    in_place_of,
+    installed_version,
+    patch,
+    patch_method,
+    rebind,
+)
 from fmcheck.runtime.relay.scope import CHECK, Scope, scoped
 from fmcheck.runtime.session import instances
 
@@ -31,6 +39,10 @@ if TYPE_CHECKING:
     from fmcheck.runtime.relay.adoption import Bind, Services
     from fmcheck.runtime.relay.owners import Owners
     from fmcheck.runtime.relay.pools import Pools
+
+
+#: What is patched in a declared class, its own or not.
+_PATCHED = ("__setattr__", "__init__", "__setstate__")
 
 
 @dataclass(eq=False)
@@ -82,9 +94,9 @@ class RelayHold:
     def _take_class(self, class_: type) -> None:
         """Instruments a class, its subclasses and the instances that there are of them."""
         self._taken.append(class_)
-        self._undo.append(patch(class_, "__setattr__", self._watch_setattr(class_.__setattr__)))
-        self._undo.append(patch(class_, "__init__", self._watch_init(class_.__init__, True)))  # type: ignore[misc]
-        restore = getattr(class_, "__setstate__", instances.set_state)
+        setattribute, init, restore = (instances.method_of(class_, name) for name in _PATCHED)
+        self._undo.append(patch(class_, "__setattr__", self._watch_setattr(setattribute)))
+        self._undo.append(patch(class_, "__init__", self._watch_init(init, True)))
         self._undo.append(patch(class_, "__setstate__", self._watch_setstate(restore)))
         self._undo.append(patch(class_, "__init_subclass__", self._watch_subclasses(class_)))
         for names, kind in (
@@ -93,9 +105,9 @@ class RelayHold:
             (self.relay.takes, Scope.TAKE),
         ):
             for name in (one for one in names if ":" not in one):
-                method = class_.__dict__.get(name)
-                if callable(method):
-                    self._undo.append(patch(class_, name, scoped(method, kind, self.tally)))
+                if name in class_.__dict__ and callable(getattr(class_, name)):
+                    wrap = functools.partial(scoped, scope=kind, tally=self.tally)
+                    self._undo += patch_method(class_, name, wrap)
         for one in instances.with_subclasses(class_)[1:]:
             self._take_subclass(one)
         for instance in instances.instances_of(class_):
@@ -391,7 +403,7 @@ class RelayHold:
                 value, name, buffer, self.relay, self.tally, bind, self.services, owners, sinks
             )
             if has_values is None and bind is adoption.Bind.AGAIN:
-                self._bound_over(getattr(instance, name, None), adopted)
+                self._bound_over(instances.bound_to(instance, name), adopted)
             return adopted
         except Exception as err:
             if is_on_purpose(self.tally, err):
@@ -440,7 +452,7 @@ class RelayHold:
         from fmcheck.runtime.relay.adoption import Bind
 
         key = (threading.get_ident(), id(instance))
-        if key in self._restoring or _has_rows(getattr(instance, name, None)):
+        if key in self._restoring or _has_rows(instances.bound_to(instance, name)):
             return Bind.AGAIN
         return Bind.IN_INIT if key in self._initialising else Bind.LATER
 
@@ -519,7 +531,7 @@ class OpaqueHold:
         self.problems += [f"{where}: {sentence}" for sentence in missing]
         if missing:
             return
-        watched = opaque_call(function, self.opaque, self.tally)
+        watched = in_place_of(function, opaque_call(function, self.opaque, self.tally))
         rebind(function, watched)
         self.is_taken = True
         yield lambda: rebind(watched, function)

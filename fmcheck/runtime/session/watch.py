@@ -13,7 +13,7 @@ from fmcheck.contract.names import modules
 from fmcheck.errors import UsageError
 from fmcheck.finding import ADVISORY, ContractUse, Counts, Coverage
 from fmcheck.first_import import FirstImport, after_import
-from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.core.tally import HaltingLock, Tally
 from fmcheck.runtime.session.uses import ALL_OWN, reasons, use_of
 
 if TYPE_CHECKING:
@@ -76,7 +76,6 @@ class Watch:
         asked: Asked | None = None,
     ) -> None:
         _require(_NEEDED)
-        from fmcheck.runtime.core.halting import HaltingLock
         from fmcheck.runtime.session.suppressions import Suppressions
 
         self.asked = asked or ALL_OWN

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import Budget, Contract
 from fmcheck.finding import CHECKS, Access, Violation
-from fmcheck.runtime.core import paths
+from fmcheck.runtime.core import kinds, paths
 from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.moment import current_stream
 from fmcheck.runtime.core.naming import qualified_name
@@ -226,14 +226,27 @@ class BudgetHold(CallHold):
             return None
         name = reference.partition(":")[2]
 
+        def opened(args: Any, kwargs: Any) -> Window | None:
+            if not self.tally.active or torch.compiler.is_compiling():
+                return None
+            if signature is not None and not self._applies(reference, signature, args, kwargs):
+                return None
+            self.tally.checked.add(self.contract.engine.name)
+            return Window(name, self.part, self.declared)
+
+        if not kinds.is_plain(function):
+            return kinds.around(
+                function,
+                lambda args, kwargs: (
+                    None if (window := opened(args, kwargs)) is None else _Open(self.ledger, window)
+                ),
+            )
+
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
-            if not self.tally.active or torch.compiler.is_compiling():
+            window = opened(args, kwargs)
+            if window is None:
                 return function(*args, **kwargs)
-            if signature is not None and not self._applies(reference, signature, args, kwargs):
-                return function(*args, **kwargs)
-            self.tally.checked.add(self.contract.engine.name)
-            window = Window(name, self.part, self.declared)
             with contained(self.tally, CHECK):
                 self.ledger.open(window)
             try:
@@ -256,6 +269,27 @@ class BudgetHold(CallHold):
         except Exception as err:
             broke(self.tally, CHECK, err)
         return False
+
+
+class _Open:
+    """The window of one call of a coroutine or generator function: open while its body runs."""
+
+    def __init__(self, ledger: Ledger, window: Window) -> None:
+        self._ledger, self._window = ledger, window
+
+    def enter(self) -> None:
+        with contained(self._ledger.tally, CHECK):
+            self._ledger.open(self._window)
+
+    def leave(self) -> None:
+        with contained(self._ledger.tally, CHECK):
+            self._ledger.close(self._window)
+
+    def returned(self, result: Any) -> None:
+        pass
+
+    def over(self) -> None:
+        pass
 
 
 @dataclass(eq=False)

@@ -145,6 +145,7 @@ def runner(kind, per_row=1, **others):
         "draft_extend_attn_backend": mock.MagicMock(),
         "frozen_kv_mtp_worker": mock.MagicMock(),
         "eagle_worker": mock.MagicMock(),
+        "device": torch.device("cpu"),
         "device_module": torch.cpu,
     }
     vars(made).update({**fields, **others})
@@ -355,13 +356,14 @@ def test_multi_layer_staged_ahead():
     if not hasattr(made, "stage_shared_reads"):
         pytest.skip("this release stages nothing")
     one = batch(2, spec_info=spec_info(2))
-    made.stage_shared_reads(
-        seq_lens=one.seq_lens,
-        req_pool_indices=one.req_pool_indices,
-        out_cache_loc=one.out_cache_loc,
-        positions=one.positions,
-        out_cache_loc_virtual=None,
-        kv_loc_plan=None,
-    )
+    # 0.5.20 has none of the virtual locations and plans.
+    known = inspect.signature(made.stage_shared_reads).parameters
+    arguments = dict.fromkeys(known) | {
+        "seq_lens": one.seq_lens,
+        "req_pool_indices": one.req_pool_indices,
+        "out_cache_loc": one.out_cache_loc,
+        "positions": one.positions,
+    }
+    made.stage_shared_reads(**arguments)
     made.prepare(one, staged=True)
     assert in_place(made, "req_pool_indices", 5) == [2, 3, 4, 0, 0]

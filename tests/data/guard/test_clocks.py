@@ -17,8 +17,7 @@ from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.errors import ViolationError
-from fmcheck.runtime.core.halting import HaltingLock
-from fmcheck.runtime.core.tally import Tally
+from fmcheck.runtime.core.tally import HaltingLock, Tally
 from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.device import clash, clock_kernels
 from fmcheck.runtime.device.guard import GuardedBuffer
