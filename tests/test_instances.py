@@ -298,7 +298,7 @@ def test_an_error_of_our_own_code_is_not_the_engines(
     def fails(*_: object) -> None:
         raise KeyError("ours")
 
-    for relay in watch._relays:
+    for relay in watch._relays():
         monkeypatch.setattr(relay, "_is_made", fails)
         monkeypatch.setattr(relay, "_take_subclass", fails)
         monkeypatch.setattr(relay, "_adopt_the_rest", fails)

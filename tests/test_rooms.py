@@ -36,14 +36,14 @@ LINT_ROOMS = {"source": (), "model": ("source",), "run": ("source", "model", "")
 FOR_RULES = ("", "model", "source")
 #: What any room may know of the rest of fmcheck, and what the topmost one renders with.
 WORDS = ("config", "contract", "errors", "finding")
-ON_TOP = ("atomic", "registry", "report", "scratch", "stream_options")
+ON_TOP = ("atomic", "first_import", "registry", "report", "scratch", "stream_options")
 #: Elsewhere: packages, each with all that it may import.
 PACKAGES = {
     "contract": ("errors", "strict"),
     "report": ("atomic", "errors", "finding", "reading", "record", "record_file"),
     "processes": (
-        *("config", "errors", "finding", "merging", "reading", "record", "report", "runtime"),
-        "stream_options",
+        *("config", "errors", "finding", "first_import", "merging", "reading", "record", "report"),
+        *("runtime", "stream_options"),
     ),
 }
 MOST_FILES = 15
