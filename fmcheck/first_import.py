@@ -65,15 +65,16 @@ def after_import(name: str, hook: Callable[[ModuleType], object]) -> None:
     """Calls `hook` with a module once it is imported, or at once if it is.
 
     It is wrapt's hook, and wrapt, whose import takes as long as the rest of an empty session's,
-    is not imported before it is needed.
+    is not imported before it is needed. Hooks of one module are called in any order.
     """
     if "wrapt" in sys.modules:
-        _by_wrapt(name, hook)
+        in_turn(name, hook)
     else:
-        FirstImport((name,), functools.partial(_by_wrapt, name, hook)).wait()
+        FirstImport((name,), functools.partial(in_turn, name, hook)).wait()
 
 
-def _by_wrapt(name: str, hook: Callable[[ModuleType], object]) -> None:
+def in_turn(name: str, hook: Callable[[ModuleType], object]) -> None:
+    """Does the same by wrapt at once: hooks of one module are called in the order given here."""
     import wrapt
 
     wrapt.register_post_import_hook(hook, name)

@@ -27,7 +27,7 @@ _NUMBERS = frozenset({"bool", "float", "int"})
 _DRAWN = ("~)", "~[", "~.*[")
 _WORD = re.compile(r"[^\W\d]\w*")
 #: What a loop draws; nobody writes more than this.
-_TARGETS = re.compile(r"\bfor\b(.{1,500}?)\bin\b", re.DOTALL)
+_TARGETS = re.compile(r"\bfor\b((?:(?!\bfor\b).){1,500}?)\bin\b", re.DOTALL)
 #: A name of which a number is read, or the index of what it is read of, two brackets deep.
 _READ = re.compile(
     rf"\b(?:{'|'.join(sorted(_NUMBERS))})\(\s*(\w+)[\s,]*\)|\b(\w+)\s*\.item\("

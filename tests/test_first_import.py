@@ -115,6 +115,24 @@ def test_wrapt_is_imported_with_what_is_waited_for(modules: Path) -> None:
     subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=modules, check=True)
 
 
+def test_what_a_watch_patches_it_patches_in_the_order_of_its_parts(modules: Path) -> None:
+    """A read by the host is told by the part that patched it last, and passes by the others."""
+    program = """
+        import sys
+        from fmcheck.runtime.session.watch import Watch
+
+        order, watch = [], Watch([], streams="tracked")
+        names = ("_watch_launches", "_follow_streams")
+        for name in names:
+            setattr(watch, name, lambda _, name=name: iter(order.append(name) or ()))
+        watch.start()
+        assert "torch" not in sys.modules and "wrapt" not in sys.modules
+        import torch
+        assert order == list(names), order
+    """
+    subprocess.run([sys.executable, "-c", textwrap.dedent(program)], cwd=modules, check=True)
+
+
 def test_a_session_without_an_engine_imports_little(tmp_path: Path) -> None:
     (tmp_path / "test_it.py").write_text(
         textwrap.dedent("""

@@ -437,10 +437,10 @@ def test_what_was_sent_to_the_device_may_be_there(watch: Watch) -> None:
 
 def test_streams_may_share_a_buffer_of_the_host_s_that_torch_did_not_make(watch: Watch) -> None:
     engine = Engine()
-    shared = torch.frombuffer(bytearray(32), dtype=torch.int64)
+    shared_cpu = torch.frombuffer(bytearray(32), dtype=torch.int64)
     for stream in (engine.forward, engine.copy, engine.forward):
         with torch.cpu.stream(stream):
-            shared.copy_(engine.staging)
+            shared_cpu.copy_(engine.staging)
     assert found(watch) == []
 
 

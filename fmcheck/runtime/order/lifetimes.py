@@ -240,7 +240,7 @@ class Lifetimes:
             end = Use(use.lane, use.count, use.moment, low, high)
             before = b"" if is_target or doubtful else content(tensor)
             sure = homes.is_sure(tensor) or (is_sent and known and not doubtful)
-            storage = tensor.untyped_storage() if before else None
+            storage = tensor.untyped_storage() if before and known else None
             borrowed = None if storage is None or storage.resizable() else storage
             copy = Copy(end, known, sure, doubtful, before, borrowed)
             kept = (*(block.filled_by if is_target else block.read_by), copy)

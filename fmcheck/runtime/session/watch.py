@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fmcheck.contract.names import modules
 from fmcheck.errors import UsageError
 from fmcheck.finding import ADVISORY, ContractUse, Counts, Coverage
-from fmcheck.first_import import FirstImport, after_import
+from fmcheck.first_import import FirstImport, in_turn
 from fmcheck.runtime.core.tally import HaltingLock, Tally
 from fmcheck.runtime.session.uses import ALL_OWN, reasons, use_of
 
@@ -350,7 +350,7 @@ class Watch:
             if self.tally.keeper is not None:
                 self.tally.keeper.milestone()
 
-        after_import(name, hook)
+        in_turn(name, hook)
 
 
 def _host_synchronizes(happened: Happening) -> None:

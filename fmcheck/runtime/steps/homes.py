@@ -362,15 +362,14 @@ class Homes:
     def is_surely_host(self, tensor: torch.Tensor, sites: Sites) -> bool:
         """Tells whether memory is the host's, whatever default device there may be.
 
-        It was pinned or brought there, torch did not make it (a NumPy array's memory, say), or the
-        code that uses it has it under a declared name. Only code that has such a name is looked
-        into: on older Pythons that keeps its locals alive.
+        It was pinned or brought there, or the code that uses it has it under a declared name. Only
+        code that has such a name is looked into: on older Pythons that keeps its locals alive.
         """
         if not is_sure(tensor) and self.of(tensor, sites) is Home.HOST:
             frame, known = sites.frame(), _of(tensor)
             if known is not None and self._may_name(frame):
                 known.named = self._is_named(tensor, frame)
-        return is_sure(tensor) or (tensor.is_cpu and not tensor.untyped_storage().resizable())
+        return is_sure(tensor)
 
     def _is_named(self, tensor: torch.Tensor, frame: FrameType | None) -> bool:
         """Tells whether a local or an attribute, from a frame outwards, holds it by such a name."""
