@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+from fmcheck.runtime.core import kinds
 from tests.test_hold import Bench, bench, codes
 
 if TYPE_CHECKING:
@@ -303,3 +304,121 @@ def test_what_is_no_plain_function_keeps_what_else_it_has(
     assert not watch.coverage().problems
     watch.stop()
     assert engine.cached.__class__.__name__ == "_lru_cache_wrapper"
+
+
+class Told(kinds.Call):
+    """Notes what is done around a call."""
+
+    def __init__(self, told: list[Any]) -> None:
+        self.told = told
+
+    def enter(self) -> None:
+        self.told.append("enter")
+
+    def leave(self) -> None:
+        self.told.append("leave")
+
+    def returned(self, result: Any) -> None:
+        self.told.append(("returned", result))
+
+    def over(self) -> None:
+        self.told.append("over")
+
+
+def of_each_kind(told: list[Any]) -> dict[str, tuple[Any, Any]]:
+    """Functions that note their body's stretches, each with what runs one to its end."""
+
+    def plain(fails: bool) -> int:
+        told.append("body")
+        return 1 // (not fails)
+
+    def generator(fails: bool) -> Any:
+        told.append("body")
+        yield
+        told.append("body")
+        return 1 // (not fails)
+
+    async def coroutine(fails: bool) -> int:
+        told.append("body")
+        await asyncio.sleep(0)
+        told.append("body")
+        return 1 // (not fails)
+
+    async def stream(fails: bool) -> Any:
+        told.append("body")
+        yield
+        told.append("body")
+        assert not fails
+
+    async def all_of(made: Any) -> None:
+        async for _ in made:
+            pass
+
+    return {
+        "plain": (plain, lambda _: None),
+        "generator": (generator, list),
+        "coroutine": (coroutine, asyncio.run),
+        "stream": (stream, lambda made: asyncio.run(all_of(made))),
+    }
+
+
+@pytest.mark.parametrize("kind", ["plain", "generator", "coroutine", "stream"])
+def test_a_call_is_told_of_each_stretch_of_its_body(kind: str) -> None:
+    told: list[Any] = []
+    function, run = of_each_kind(told)[kind]
+    wrapped = kinds.around(function, lambda *_: Told(told))
+    run(wrapped(False))
+    stretch = ["enter", "body", "leave"]
+    begun = stretch if kind == "plain" else stretch * 2
+    assert told == [*begun, ("returned", None if kind == "stream" else 1), "over"]
+    told.clear()
+    with pytest.raises((ZeroDivisionError, AssertionError)):
+        run(wrapped(True))
+    assert told == [*begun, "over"]
+
+
+@pytest.mark.parametrize("kind", ["plain", "generator", "coroutine", "stream"])
+def test_what_goes_before_and_after_a_body_goes_there(kind: str) -> None:
+    told: list[Any] = []
+    function, run = of_each_kind(told)[kind]
+    wrapped = kinds.before_body(function, lambda: told.append("begin"))
+    run(kinds.after_body(wrapped, lambda *end: told.append(end))(False))
+    body = ["body"] if kind == "plain" else ["body"] * 2
+    assert told == ["begin", *body, ((False,), {}, None if kind == "stream" else 1)]
+
+
+FILLS = """
+    import asyncio
+    import torch
+
+    class Runner:
+        def __init__(self):
+            self.size = 8
+            self.inputs = {"ids": torch.zeros(8, dtype=torch.int64)}
+
+        async def fill(self, values, count):
+            await asyncio.sleep(0)
+            self.inputs["ids"][:count].copy_(values)
+            await asyncio.sleep(0)
+"""
+FILLED = """
+    [engine]
+    name = "toy"
+
+    [[graph_inputs.fill]]
+    class = "MODULE:Runner"
+    methods = ["fill"]
+    inputs = "self.inputs"
+    axis.rows = { raw = "count", padded = "self.size", capacity = "self.size" }
+    holds = { ids = 0 }
+"""
+
+
+def test_a_coroutine_fills_while_its_body_runs(bench: Bench) -> None:
+    engine, watch = bench.engine(FILLED, FILLS)
+    runner = engine.Runner()
+
+    asyncio.run(runner.fill(torch.arange(8), 8))
+    assert codes(watch) == []
+    asyncio.run(runner.fill(torch.tensor([3, 4]), 2))
+    assert [(one.code, one.rows) for one in watch.drain()] == [("FR201", (2, 3, 4, 5, 6, 7))]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import gc
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -237,25 +238,35 @@ FIRST_VALUES = {
 }
 
 
+@pytest.mark.parametrize("is_coroutine", [False, True])
 @pytest.mark.parametrize("fill", FIRST_VALUES.values(), ids=FIRST_VALUES)
 def test_what_a_hand_out_writes_is_the_new_owners(
     bench: Bench,  # noqa: F811
     fill: str,
+    is_coroutine: bool,
 ) -> None:
-    engine, watch = bench.engine(OWNERS, begun_with(fill)(POOL))
+    source = begun_with(fill)(POOL)
+    if is_coroutine:
+        source = source.replace("def alloc(", "async def alloc(")
+    engine, watch = bench.engine(OWNERS, source)
     fm, pool, first, second = engine.FutureMap(), engine.Pool(), request("a"), request("b")
     pool.fm = fm
+
+    def alloc(one: Any) -> list[int]:
+        made = pool.alloc([one])
+        return asyncio.run(made) if is_coroutine else made
+
     for _ in range(3):
         engine.loop()
-    rows = torch.tensor(pool.alloc([first]))
+    rows = torch.tensor(alloc(first))
     assert fm.tokens_buf[rows].tolist() == [7]
     pool.free(first)
     for _ in range(3):
         engine.loop()
     # The same row: nothing of the owner before is in it, and it may be overwritten unread.
-    assert fm.tokens_buf[torch.tensor(pool.alloc([second]))].tolist() == [7]
+    assert fm.tokens_buf[torch.tensor(alloc(second))].tolist() == [7]
     pool.free(second)
-    fm.stash(torch.tensor(pool.alloc([request("c")])), 5)
+    fm.stash(torch.tensor(alloc(request("c"))), 5)
     assert codes(watch) == []
     fm.tokens_buf[rows]
     fm.tokens_buf[rows]

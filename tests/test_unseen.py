@@ -5,7 +5,8 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from tests.unseen import Measured, case, here, is_seen, marked, names, records
+from tests.blind import Measured
+from tests.unseen import PROGRAMS, case, is_seen, marked
 
 #: What no check can see by now, as docs/limits.md says.
 UNSEEN = [
@@ -38,9 +39,9 @@ BY_CHANCE = ["ascend_13120", "torchtitan_1783"]
 OF_THE_FIX = {"mstar_10f008": {"FR402"}, "vllm_37728": {"FR403"}}
 
 
-@pytest.mark.parametrize("name", names())
+@pytest.mark.parametrize("name", PROGRAMS.names())
 def test_an_unseen_fault_is_reported_if_it_can_be_and_its_fix_is_not(name: str) -> None:
-    bad, good = here(name, "bad"), here(name, "good")
+    bad, good = PROGRAMS.here(name, "bad"), PROGRAMS.here(name, "good")
     assert {one.code for one in good.findings} == OF_THE_FIX.get(name, set())
     assert not good.problems
     if name not in BY_CHANCE:
@@ -49,5 +50,5 @@ def test_an_unseen_fault_is_reported_if_it_can_be_and_its_fix_is_not(name: str) 
 
 
 def test_each_case_was_measured_once_and_says_where_its_fault_is() -> None:
-    assert set(records()) == set(names())
-    assert all(marked(name) and case(name).thread for name in names())
+    assert set(PROGRAMS.records()) == set(PROGRAMS.names())
+    assert all(marked(name) and case(name).thread for name in PROGRAMS.names())

@@ -9,14 +9,14 @@ from __future__ import annotations
 import functools
 import inspect
 import types
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
 
 
-class Call(Protocol):
-    """What is done around one call. Nothing here raises."""
+class Call:
+    """What is done around one call: nothing, unless a subclass does it. Nothing here raises."""
 
     def enter(self) -> None:
         """The body begins, or goes on."""
@@ -31,16 +31,10 @@ class Call(Protocol):
         """It goes on no more, whether it has returned or not."""
 
 
-def is_plain(function: Callable[..., Any]) -> bool:
-    """Tells whether a call of a function runs its body, from end to end."""
-    kinds = inspect.iscoroutinefunction, inspect.isgeneratorfunction, inspect.isasyncgenfunction
-    return not any(is_one(function) for is_one in kinds)
-
-
 def before_body(function: Callable[..., Any], begin: Callable[[], None]) -> Callable[..., Any]:
     """Returns a function of the same kind that calls `begin` before its body."""
 
-    class Beginning(_Nothing):
+    class Beginning(Call):
         def __init__(self, *_: Any) -> None:
             begin()
 
@@ -52,7 +46,7 @@ def after_body(
 ) -> Callable[..., Any]:
     """Returns a function of the same kind that tells of arguments and result once it returned."""
 
-    class Telling(_Nothing):
+    class Telling(Call):
         def __init__(self, args: Any, kwargs: Any) -> None:
             self.told = args, kwargs
 
@@ -65,14 +59,14 @@ def after_body(
 def around(
     function: Callable[..., Any], call_of: Callable[[Any, Any], Call | None]
 ) -> Callable[..., Any]:
-    """Returns a coroutine or generator function of the same kind, with a `Call` around each call.
+    """Returns a function of the same kind, with a `Call` around each call.
 
     `call_of` is asked with the arguments once the body is to begin; None is for a call that is
     left alone.
     """
 
     def asked(args: Any, kwargs: Any) -> Call:
-        return call_of(args, kwargs) or _Nothing()
+        return call_of(args, kwargs) or Call()
 
     wrapped: Callable[..., Any]
     if inspect.isasyncgenfunction(function):
@@ -113,7 +107,7 @@ def around(
             return result
 
         wrapped = coroutine
-    else:
+    elif inspect.isgeneratorfunction(function):
 
         def generator(*args: Any, **kwargs: Any) -> Generator[Any, Any, Any]:
             call = asked(args, kwargs)
@@ -125,23 +119,25 @@ def around(
             return result
 
         wrapped = generator
+    else:
+
+        def plain(*args: Any, **kwargs: Any) -> Any:
+            call = call_of(args, kwargs)
+            if call is None:
+                return function(*args, **kwargs)
+            try:
+                call.enter()
+                try:
+                    result = function(*args, **kwargs)
+                finally:
+                    call.leave()
+                call.returned(result)
+            finally:
+                call.over()
+            return result
+
+        wrapped = plain
     return functools.wraps(function)(wrapped)
-
-
-class _Nothing:
-    """Around a call that is left alone."""
-
-    def enter(self) -> None:
-        pass
-
-    def leave(self) -> None:
-        pass
-
-    def returned(self, result: Any) -> None:
-        pass
-
-    def over(self) -> None:
-        pass
 
 
 def _resumed(made: Any, call: Call) -> Generator[Any, Any, Any]:

@@ -44,8 +44,8 @@ class _Open(threading.local):
 _open = _Open()
 
 
-class _Filling:
-    """One call of a fill that is a coroutine or a generator, open while its body runs."""
+class _Filling(kinds.Call):
+    """One call of a fill, open while its body runs."""
 
     def __init__(self, hold: FillHold, opened: OpenFill) -> None:
         self._hold, self._opened = hold, opened
@@ -206,37 +206,14 @@ class FillHold:
         signature = inspect.signature(method)
         site = _definition(method)
 
-        def begin(args: Any, kwargs: Any) -> OpenFill | None:
+        def begin(args: Any, kwargs: Any) -> _Filling | None:
             if self.tally.active:
                 with contained(self.tally, _CODE), _unheard():
-                    return self._opened(signature, args, kwargs, site)
+                    opened = self._opened(signature, args, kwargs, site)
+                    return None if opened is None else _Filling(self, opened)
             return None
 
-        if not kinds.is_plain(method):
-            return kinds.around(
-                method,
-                lambda args, kwargs: (
-                    None if (opened := begin(args, kwargs)) is None else _Filling(self, opened)
-                ),
-            )
-
-        @functools.wraps(method)
-        def fill(*args: Any, **kwargs: Any) -> Any:
-            opened = begin(args, kwargs)
-            if opened is None:
-                return method(*args, **kwargs)
-            _open.stack.append(opened)
-            try:
-                result = method(*args, **kwargs)
-            finally:
-                _open.stack.remove(opened)
-                with contained(self.tally, _CODE), _unheard():
-                    opened.leave()
-            with contained(self.tally, _CODE), _unheard():
-                self._end(opened, result)
-            return result
-
-        return fill
+        return kinds.around(method, begin)
 
     def _opened(
         self, signature: inspect.Signature, args: Any, kwargs: Any, site: Site
@@ -281,15 +258,7 @@ class FillHold:
                 with contained(self.tally, _CODE), _unheard():
                     self._settle()
 
-        if not kinds.is_plain(method):
-            return kinds.before_body(method, begin)
-
-        @functools.wraps(method)
-        def settle(*args: Any, **kwargs: Any) -> Any:
-            begin()
-            return method(*args, **kwargs)
-
-        return settle
+        return kinds.before_body(method, begin)
 
     def _settle(self) -> None:
         """Judges the innermost open fill of this hold, or else the last one that has returned."""
@@ -313,16 +282,7 @@ class FillHold:
                 with contained(self.tally, "FR601"):
                     self._captured(args[0], signature.bind(*args, **kwargs), site)
 
-        if not kinds.is_plain(method):
-            return kinds.after_body(method, end)
-
-        @functools.wraps(method)
-        def capture(*args: Any, **kwargs: Any) -> Any:
-            result = method(*args, **kwargs)
-            end(args, kwargs, result)
-            return result
-
-        return capture
+        return kinds.after_body(method, end)
 
     def _captured(self, filler: Any, call: inspect.BoundArguments, site: Site) -> None:
         """A graph of `filler` was captured by this call."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import functools
 import inspect
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
@@ -61,16 +60,7 @@ class ReplayHold:
                     bound.apply_defaults()
                     self._enter({**bound.arguments, paths.RETURN: result})
 
-        if not kinds.is_plain(function):
-            return kinds.after_body(function, end)
-
-        @functools.wraps(function)
-        def replay(*args: Any, **kwargs: Any) -> Any:
-            result = function(*args, **kwargs)
-            end(args, kwargs, result)
-            return result
-
-        return replay
+        return kinds.after_body(function, end)
 
     def _enter(self, bindings: paths.Bindings) -> None:
         """Tells the relay buffers of the rows that the graph has read, then of those it wrote."""

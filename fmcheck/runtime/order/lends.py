@@ -5,7 +5,6 @@ On a CPU device an engine need not call `record_stream`, and one that would on a
 
 from __future__ import annotations
 
-import functools
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -33,16 +32,7 @@ class LendHold(CallHold):
                 with contained(self.tally, "FR402"):
                     self._lend((*args, *kwargs.values()))
 
-        if not kinds.is_plain(function):
-            return kinds.after_body(function, end)
-
-        @functools.wraps(function)
-        def lend(*args: Any, **kwargs: Any) -> Any:
-            result = function(*args, **kwargs)
-            end(args, kwargs, result)
-            return result
-
-        return lend
+        return kinds.after_body(function, end)
 
     def _lend(self, given: tuple[Any, ...]) -> None:
         import torch

@@ -90,6 +90,7 @@ class Lifetimes:
             block.filled_by = block.read_by = ()
         self._read_by_copies.clear()
         self._in_use.clear()
+        self._former.clear()
         self._views.clear()
 
     # --- what the operators do ---

@@ -6,9 +6,7 @@ known at its end alone.
 
 from __future__ import annotations
 
-import contextlib
 import enum
-import functools
 import threading
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
@@ -16,7 +14,7 @@ from fmcheck.runtime.core import kinds
 from fmcheck.runtime.core.containment import contained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
     import numpy.typing as npt
 
@@ -75,34 +73,16 @@ def put_off(consume: Callable[[], None]) -> None:
     _open.stack[-1][1].append(consume)
 
 
-@contextlib.contextmanager
-def handing_out() -> Iterator[None]:
-    """Runs a function that hands rows out, and what books them for their owners."""
-    _open.handing.append([])
-    try:
-        yield
-    finally:
-        written = _open.handing.pop()
-        if _open.handing:
-            _open.handing[-1] += written
-        else:
-            for one in written:
-                if one.picks:
-                    one.buffer.judge_late(one.rows, one.moment)
-
-
 class Handing:
-    """The same for a coroutine, whose body runs in stretches."""
+    """A call of a function that hands rows out, and the writes in it: within it, its body runs."""
 
     def __init__(self) -> None:
         self._written: list[Written] = []
 
-    def enter(self) -> None:
-        """The body begins, or goes on."""
+    def __enter__(self) -> None:
         _open.handing.append(self._written)
 
-    def leave(self) -> None:
-        """It waits, or is over."""
+    def __exit__(self, *_: object) -> None:
         _open.handing.pop()
 
     def judge(self) -> None:
@@ -132,25 +112,11 @@ def written_to(buffer: Judge) -> list[Written]:
 
 def scoped(function: Callable[..., Any], scope: Scope, tally: Tally) -> Callable[..., Any]:
     """Returns `function`, run in a scope."""
-    if not kinds.is_plain(function):
-        return kinds.around(function, lambda *_: _Scoped(scope, tally))
-
-    @functools.wraps(function)
-    def run(*args: Any, **kwargs: Any) -> Any:
-        _open.stack.append((scope, []))
-        try:
-            return function(*args, **kwargs)
-        finally:
-            _, waiting = _open.stack.pop()
-            for consume in waiting:
-                with contained(tally, CHECK):
-                    consume()
-
-    return run
+    return kinds.around(function, lambda *_: _Scoped(scope, tally))
 
 
-class _Scoped:
-    """The scope of one call of a coroutine or generator function, while its body runs."""
+class _Scoped(kinds.Call):
+    """The scope of one call, while its body runs."""
 
     def __init__(self, scope: Scope, tally: Tally) -> None:
         self._entry: tuple[Scope, list[Callable[[], None]]] = (scope, [])
@@ -161,9 +127,6 @@ class _Scoped:
 
     def leave(self) -> None:
         _open.stack.pop()
-
-    def returned(self, result: Any) -> None:
-        pass
 
     def over(self) -> None:
         for consume in self._entry[1]:

@@ -35,7 +35,6 @@ class AllHolds:
     ) -> None:
         self._tally = tally
         self.relays: list[RelayHold] = []
-        self.fills: list[FillHold] = []
         self.imported: list[str] = []
         self._opaques: list[OpaqueHold] = []
         self._calls: list[CallHold] = []
@@ -60,10 +59,9 @@ class AllHolds:
                 for function in opaque.functions
             ]
             inputs = contract.graph_inputs
-            fills = [FillHold(contract, fill, tally) for fill in inputs.fill]
-            replays = [ReplayHold(contract, replay, tally) for replay in inputs.replay]
-            self.fills += fills
-            self._others += [DeviceHold(contract, tally), *fills, *replays]
+            self._others.append(DeviceHold(contract, tally))
+            self._others += [FillHold(contract, fill, tally) for fill in inputs.fill]
+            self._others += [ReplayHold(contract, replay, tally) for replay in inputs.replay]
 
     def takes(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
         """Yields each module to wait for, and what takes hold of it."""
@@ -89,6 +87,11 @@ class AllHolds:
         for undo in opaque.take(module):
             self._tally.unwrapped.remove(opaque.reference)
             yield undo
+
+    @property
+    def fills(self) -> list[FillHold]:
+        """The declared fills of graph inputs."""
+        return [one for one in self._others if isinstance(one, FillHold)]
 
     @property
     def taken(self) -> tuple[str, ...]:

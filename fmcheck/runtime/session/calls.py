@@ -16,7 +16,7 @@ from fmcheck.errors import nearest
 from fmcheck.runtime.core import kinds, paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
 from fmcheck.runtime.core.patches import CallHold, installed_version
-from fmcheck.runtime.relay.scope import Handing, Scope, handing_out, scoped
+from fmcheck.runtime.relay.scope import Handing, Scope, scoped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -44,15 +44,7 @@ class StepHold(CallHold):
             with contained(self.tally, "counting steps"):
                 self.tally.moments.begin_step()
 
-        if not kinds.is_plain(function):
-            return kinds.before_body(function, begin)
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            begin()
-            return function(*args, **kwargs)
-
-        return call
+        return kinds.before_body(function, begin)
 
 
 @dataclass(eq=False)
@@ -106,40 +98,18 @@ class OwnerHold(CallHold):
 
         hands_out = self.part.does == HANDS_OUT
         whose = self._whose(reference)
-        if not kinds.is_plain(function):
-            yields = not inspect.iscoroutinefunction(function)
-            if yields and any(paths.root(path) == paths.RETURN for path in told if path):
-                self._problem(f"`{reference}` is a generator: expected one that returns its rows")
-                return None
-            return kinds.around(
-                function,
-                lambda args, kwargs: (
-                    _Owning(self, reference, whose, hands_out, lambda: names(args, kwargs))
-                    if self.tally.active
-                    else None
-                ),
-            )
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            if not self.tally.active:
-                return function(*args, **kwargs)
-            if hands_out:
-                with handing_out():
-                    result = function(*args, **kwargs)
-                    told = self._tell(reference, lambda: self._handed(names(args, kwargs), result))
-                    if told is not None:
-                        with contained(self.tally, CHECK), self.tally.lock:
-                            self._hand_out(whose, *told)
-                return result
-            leaving = self._tell(reference, lambda: self._leaving(names(args, kwargs)))
-            result = function(*args, **kwargs)
-            if leaving is not None:
-                with contained(self.tally, CHECK), self.tally.lock:
-                    self._take_back(whose, *leaving)
-            return result
-
-        return call
+        yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
+        if yields and paths.RETURN in roots:
+            self._problem(f"`{reference}` is a generator: expected one that returns its rows")
+            return None
+        return kinds.around(
+            function,
+            lambda args, kwargs: (
+                _Owning(self, reference, whose, hands_out, lambda: names(args, kwargs))
+                if self.tally.active
+                else None
+            ),
+        )
 
     def _tell(self, reference: str, tell: Callable[[], Any]) -> Any:
         try:
@@ -220,8 +190,8 @@ class OwnerHold(CallHold):
         return self.pools.of(paths.look_up(self.part.pool, names) if self.part.pool else None)
 
 
-class _Owning:
-    """One call of a coroutine function that hands rows out or takes them back."""
+class _Owning(kinds.Call):
+    """One call of a function that hands rows out or takes them back."""
 
     def __init__(
         self,
@@ -238,19 +208,21 @@ class _Owning:
 
     def enter(self) -> None:
         if self._hands_out:
-            self._writes.enter()
+            self._writes.__enter__()
 
     def leave(self) -> None:
         if self._hands_out:
-            self._writes.leave()
+            self._writes.__exit__()
 
     def returned(self, result: Any) -> None:
         hold = self._hold
         if self._hands_out:
-            told = hold._tell(self._reference, lambda: hold._handed(self._names(), result))
-            if told is not None:
-                with contained(hold.tally, CHECK), hold.tally.lock:
-                    hold._hand_out(self._whose, *told)
+            # What the body wrote is looked up when its rows are booked.
+            with self._writes:
+                told = hold._tell(self._reference, lambda: hold._handed(self._names(), result))
+                if told is not None:
+                    with contained(hold.tally, CHECK), hold.tally.lock:
+                        hold._hand_out(self._whose, *told)
         elif self._leaving is not None:
             with contained(hold.tally, CHECK), hold.tally.lock:
                 hold._take_back(self._whose, *self._leaving)

@@ -226,36 +226,15 @@ class BudgetHold(CallHold):
             return None
         name = reference.partition(":")[2]
 
-        def opened(args: Any, kwargs: Any) -> Window | None:
+        def opened(args: Any, kwargs: Any) -> _Open | None:
             if not self.tally.active or torch.compiler.is_compiling():
                 return None
             if signature is not None and not self._applies(reference, signature, args, kwargs):
                 return None
             self.tally.checked.add(self.contract.engine.name)
-            return Window(name, self.part, self.declared)
+            return _Open(self.ledger, Window(name, self.part, self.declared))
 
-        if not kinds.is_plain(function):
-            return kinds.around(
-                function,
-                lambda args, kwargs: (
-                    None if (window := opened(args, kwargs)) is None else _Open(self.ledger, window)
-                ),
-            )
-
-        @functools.wraps(function)
-        def call(*args: Any, **kwargs: Any) -> Any:
-            window = opened(args, kwargs)
-            if window is None:
-                return function(*args, **kwargs)
-            with contained(self.tally, CHECK):
-                self.ledger.open(window)
-            try:
-                return function(*args, **kwargs)
-            finally:
-                with contained(self.tally, CHECK):
-                    self.ledger.close(window)
-
-        return call
+        return kinds.around(function, opened)
 
     def _applies(
         self, reference: str, signature: inspect.Signature, args: Any, kwargs: Any
@@ -271,8 +250,8 @@ class BudgetHold(CallHold):
         return False
 
 
-class _Open:
-    """The window of one call of a coroutine or generator function: open while its body runs."""
+class _Open(kinds.Call):
+    """The window of one call: open while its body runs."""
 
     def __init__(self, ledger: Ledger, window: Window) -> None:
         self._ledger, self._window = ledger, window
@@ -284,12 +263,6 @@ class _Open:
     def leave(self) -> None:
         with contained(self._ledger.tally, CHECK):
             self._ledger.close(self._window)
-
-    def returned(self, result: Any) -> None:
-        pass
-
-    def over(self) -> None:
-        pass
 
 
 @dataclass(eq=False)

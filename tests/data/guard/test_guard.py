@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import gc
 import os
 import random
@@ -20,7 +21,7 @@ from fmcheck.runtime.device.guard import GuardedBuffer
 from fmcheck.runtime.relay import opaque, relay_tensor
 from fmcheck.runtime.relay.layout import PLAIN, Layout
 from fmcheck.runtime.relay.owners import Owners
-from fmcheck.runtime.relay.scope import Scope, handing_out, scoped
+from fmcheck.runtime.relay.scope import Handing, Scope, scoped
 from fmcheck.runtime.session import probes
 from tests import test_model
 
@@ -386,6 +387,14 @@ def test_rows_left_out_are_no_rows_of_a_view(monkeypatch):
     buf[rows]
     assert told(tally) == [("FR101", (3,), 1)]
     assert not tally.broken
+
+
+@contextlib.contextmanager
+def handing_out():
+    call = Handing()
+    with call:
+        yield
+    call.judge()
 
 
 def test_what_a_hand_out_writes_into_a_row_is_its_new_owners_and_stays():

@@ -1,0 +1,170 @@
+"""Blind measurements: programs that no check was written with, measured once under a watch.
+
+Each has a folder with `case.toml`, `watch.toml` and a form or two that run, `bad_run.py` and
+`good_run.py`. Its first measurement is the only one that is kept.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import msgspec
+
+from tests.museum_runs import run_file
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+
+    from fmcheck.finding import Access, Violation
+
+ROOT = Path(__file__).resolve().parent.parent
+WATCHED = ("fmcheck", "plugin.py")
+LIMIT = 300  # seconds for one form
+
+
+class Finding(msgspec.Struct, frozen=True):
+    """A finding: its code, the lines of the program that it names, its own first, and of what."""
+
+    code: str
+    lines: tuple[int, ...]
+    what: str
+
+
+class Told(msgspec.Struct, frozen=True):
+    """What a watch told of one form; `stopped` is the error that ended the program."""
+
+    findings: tuple[Finding, ...] = ()
+    problems: tuple[str, ...] = ()
+    stopped: str = ""
+
+
+class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A measurement of a program, with the commit of the checks that made it."""
+
+    commit: str
+    bad: Told = Told()
+    good: Told = Told()
+
+
+@dataclass(frozen=True)
+class Programs:
+    """A folder of programs with these `forms`, their record, and the `module` that runs one.
+
+    `shown` says what a measurement is, `total` what several are.
+    """
+
+    folder: Path
+    record: Path
+    forms: tuple[str, ...]
+    module: str
+    shown: Callable[[str, Measured], str]
+    total: Callable[[dict[str, Measured]], str]
+
+    def names(self) -> list[str]:
+        """Returns the names of all programs."""
+        return sorted(one.parent.name for one in self.folder.glob("*/case.toml"))
+
+    def records(self) -> dict[str, Measured]:
+        """Reads the first measurements, by program."""
+        if not self.record.exists():
+            return {}
+        return msgspec.json.decode(self.record.read_bytes(), type=dict[str, Measured])
+
+    def here(self, name: str, form: str) -> Told:
+        """Runs one form in this process."""
+        path = self.folder / name / f"{form}_run.py"
+        run = run_file(path, self.folder / name / "watch.toml")
+        findings = tuple(
+            Finding(one.code, tuple(_lines(path, one)), f"{one.name}, {one.buffer}")
+            for one in run.violations
+        )
+        return Told(findings, run.problems, repr(run.stopped) if run.stopped else "")
+
+    def command(self, more: dict[str, Callable[[str], None]] | None = None) -> None:
+        """Runs the command: `measure`, `now`, `table`, and `more`, each for the names given."""
+        parser = argparse.ArgumentParser(prog=f"python -m {self.module}")
+        parser.add_argument("command", choices=("measure", "now", "table", "one", *(more or ())))
+        parser.add_argument("names", nargs="*")
+        given = parser.parse_args()
+        if given.command == "one":
+            print(f"\n{msgspec.json.encode(self.here(*given.names)).decode()}")
+        elif more and given.command in more:
+            for name in given.names:
+                more[given.command](name)
+        elif given.command == "measure":
+            self._measure(given.names or self.names())
+        elif given.command == "now":
+            print(self.total(dict(self._run(given.names or self.names(), ""))))
+        else:
+            known = self.records()
+            for name in given.names or known:
+                self._tell(name, known[name])
+            print(self.total({name: known[name] for name in given.names or known}))
+
+    def _measure(self, wanted: Iterable[str]) -> None:
+        known, commit = self.records(), self._commit_of_checks()
+        known.update(self._run([name for name in wanted if name not in known], commit))
+        text = json.dumps(msgspec.to_builtins(known), indent=1, sort_keys=True)
+        self.record.write_text(text + "\n", encoding="utf-8")
+        print(self.total(known))
+
+    def _run(self, wanted: Iterable[str], commit: str) -> Iterator[tuple[str, Measured]]:
+        """Runs programs, each form in a process of its own, and says of each what came of it."""
+        for name in wanted:
+            one = Measured(commit, **{form: self._apart(name, form) for form in self.forms})
+            self._tell(name, one)
+            yield name, one
+
+    def _apart(self, name: str, form: str) -> Told:
+        """Runs one form in a process of its own.
+
+        Raises:
+            RuntimeError: if that says nothing.
+        """
+        done = subprocess.run(
+            [sys.executable, "-m", self.module, "one", name, form],
+            cwd=ROOT,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT,
+        )
+        if done.returncode:
+            raise RuntimeError(f"{name}, {form}: status {done.returncode}\n{done.stderr}")
+        return msgspec.json.decode(done.stdout.splitlines()[-1], type=Told)
+
+    def _tell(self, name: str, one: Measured) -> None:
+        print(f"{name:34}{self.shown(name, one)}", flush=True)
+
+    def _commit_of_checks(self) -> str:
+        """Returns the commit of the checks and of the programs.
+
+        Raises:
+            SystemExit: if they have changes that are not committed.
+        """
+        changed = _git("status", "--porcelain", "--", *WATCHED, str(self.folder))
+        if changed:
+            raise SystemExit(f"not committed, so nothing is measured:\n{changed}")
+        return _git("rev-parse", "--short=10", "HEAD").strip()
+
+
+def found(form: str, told: Told) -> list[str]:
+    """Returns a line for each finding and problem of a form."""
+    lines = [f"{form}: {one.code} lines {list(one.lines)}: {one.what}" for one in told.findings]
+    return lines + [f"{form}: problem: {one}" for one in (*told.problems, told.stopped) if one]
+
+
+def _lines(path: Path, violation: Violation) -> list[int]:
+    accesses: list[Access | None] = [violation.access, violation.last_write, violation.last_read]
+    return [one.site.line for one in accesses if one is not None and one.site.path == str(path)]
+
+
+def _git(*arguments: str) -> str:
+    return subprocess.run(
+        ["git", *arguments], cwd=ROOT, check=True, capture_output=True, text=True
+    ).stdout
