@@ -284,7 +284,8 @@ PAGES = {
         "its source are bugs.",
         unseen="Writes to memory that shares the buffer and was never seen as a tensor; and to a "
         "buffer that may be the device's: created before streams were first used, and not "
-        "named by `host_values`.",
+        "named by `host_values`. Where nothing tells for sure whose memory it is, the finding is "
+        "an advisory, as for FR404.",
         fix="Wait for the copy's event before the buffer is filled again, or use a fresh buffer.",
         seen_in=("NVIDIA/TensorRT-LLM#15546", "vllm-project/vllm#24527"),
     ),
@@ -299,7 +300,8 @@ PAGES = {
         unseen="Reads through memory that was never seen as a tensor, and of arrays of NumPy's "
         "that are kept until the wait; and operators, in order on "
         "the copy's stream, on a target that is not certain to be the host's: neither pinned, nor "
-        'returned by `.to("cpu")`, nor named by `host_values`.',
+        'returned by `.to("cpu")`, nor named by `host_values`. Of such a target the finding is an '
+        'advisory, which fails nothing unless `fail-on = ["FR404"]` asks for it.',
         fix="Record an event after the copy and `synchronize()` it before the read.",
         seen_in=("vllm-project/vllm#31584",),
     ),

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from fmcheck.finding import ADVISORY
 from tests.museum_runs import run_file
 
 if TYPE_CHECKING:
@@ -28,12 +29,16 @@ WATCHED = ("fmcheck", "plugin.py")
 LIMIT = 300  # seconds for one form
 
 
-class Finding(msgspec.Struct, frozen=True):
-    """A finding: its code, the lines of the program that it names, its own first, and of what."""
+class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
+    """A finding: its code, the lines of the program that it names, its own first, and of what.
+
+    It is `advice` where it would fail no run; the first two rounds have no such word.
+    """
 
     code: str
     lines: tuple[int, ...]
     what: str
+    advice: bool = False
 
 
 class Told(msgspec.Struct, frozen=True):
@@ -42,6 +47,11 @@ class Told(msgspec.Struct, frozen=True):
     findings: tuple[Finding, ...] = ()
     problems: tuple[str, ...] = ()
     stopped: str = ""
+
+    @property
+    def is_advice(self) -> bool:
+        """Tells whether something was reported, and nothing that would fail a run."""
+        return bool(self.findings) and all(one.advice for one in self.findings)
 
 
 class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -81,7 +91,12 @@ class Programs:
         path = self.folder / name / f"{form}_run.py"
         run = run_file(path, self.folder / name / "watch.toml")
         findings = tuple(
-            Finding(one.code, tuple(_lines(path, one)), f"{one.name}, {one.buffer}")
+            Finding(
+                one.code,
+                tuple(_lines(path, one)),
+                f"{one.name}, {one.buffer}",
+                bool(one.confidence) or one.code in ADVISORY,
+            )
             for one in run.violations
         )
         return Told(findings, run.problems, repr(run.stopped) if run.stopped else "")
@@ -155,7 +170,10 @@ class Programs:
 
 def found(form: str, told: Told) -> list[str]:
     """Returns a line for each finding and problem of a form."""
-    lines = [f"{form}: {one.code} lines {list(one.lines)}: {one.what}" for one in told.findings]
+    lines = [
+        f"{form}: {one.code}{' (advice)' * one.advice} lines {list(one.lines)}: {one.what}"
+        for one in told.findings
+    ]
     return lines + [f"{form}: problem: {one}" for one in (*told.problems, told.stopped) if one]
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import msgspec
 
 from fmcheck.strict import convert, read_toml
-from tests.blind import ROOT, Measured, Programs, found
+from tests.blind import ROOT, Measured, Programs, Told, found
 
 CASES = ROOT / "fixtures" / "healthy"
 
@@ -46,12 +46,13 @@ def _shown(name: str, one: Measured) -> str:
 
 
 def _total(measured: dict[str, Measured]) -> str:
-    rounds: dict[int, list[bool]] = {}
+    rounds: dict[int, list[Told]] = {}
     for name, one in measured.items():
-        rounds.setdefault(program(name).round, []).append(bool(one.good.findings))
+        rounds.setdefault(program(name).round, []).append(one.good)
     return "\n".join(
-        f"round {number}: {sum(reported)} of {len(reported)} reported"
-        for number, reported in sorted(rounds.items())
+        f"round {number}: {sum(bool(one.findings) for one in told)} of {len(told)} reported, "
+        f"{sum(one.is_advice for one in told)} of them as advice alone"
+        for number, told in sorted(rounds.items())
     )
 
 

@@ -421,6 +421,40 @@ def test_a_buffer_without_a_device_is_the_host_s_where_others_have_one(
     assert codes(watch) == ["FR403"] * is_named
 
 
+SURE: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "beside memory of a device": lambda tensor: torch.zeros(1, device=DEVICE) + tensor,
+    "by its name": lambda tensor: tensor,
+    "not at all": lambda tensor: tensor,
+}
+
+
+@pytest.mark.parametrize("how", SURE)
+@pytest.mark.parametrize("code", ["FR403", "FR404"])
+def test_what_rests_on_a_guess_of_whose_memory_it_is_fails_nothing(
+    watch: Watch, code: str, how: str
+) -> None:
+    pack, copy = followed_streams()
+    ours = torch.zeros(4)
+    SURE[how](ours)
+    if how == "by its name":
+        ours_cpu = ours
+    with torch.cpu.stream(copy):
+        other = torch.zeros(4, device="cpu")
+        if code == "FR403":
+            other.copy_(ours, non_blocking=True)
+        else:
+            ours.copy_(other, non_blocking=True)
+    with torch.cpu.stream(pack):
+        ours.fill_(2) if code == "FR403" else ours.tolist()
+    if how == "by its name":
+        del ours_cpu
+    (violation,) = found(watch)
+    assert violation.code == code
+    assert bool(violation.confidence) == (how == "not at all")
+    assert any("host_values" in note for note in violation.notes) == (how == "not at all")
+    assert watch.is_advice(violation) == (how == "not at all")
+
+
 def test_what_was_sent_to_the_device_may_be_there(watch: Watch) -> None:
     pack, copy = followed_streams()
     with torch.cpu.stream(pack):

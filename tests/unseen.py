@@ -76,13 +76,14 @@ def _shown(name: str, one: Measured) -> str:
 
 
 def _total(measured: dict[str, Measured]) -> str:
-    rounds: dict[int, list[tuple[bool, bool]]] = {}
+    rounds: dict[int, list[tuple[bool, bool, bool]]] = {}
     for name, one in measured.items():
-        told = is_seen(name, one), bool(one.good.findings)
+        told = is_seen(name, one), bool(one.good.findings), one.good.is_advice
         rounds.setdefault(case(name).round, []).append(told)
     return "\n".join(
-        f"round {number}: {sum(seen for seen, _ in told)} of {len(told)} seen, "
-        f"{sum(alarm for _, alarm in told)} good forms reported"
+        f"round {number}: {sum(seen for seen, _, _ in told)} of {len(told)} seen, "
+        f"{sum(alarm for _, alarm, _ in told)} good forms reported, "
+        f"{sum(advice for _, _, advice in told)} of them as advice alone"
         for number, told in sorted(rounds.items())
     )
 

@@ -45,6 +45,10 @@ _EARLY = "the host reads the target of an asynchronous copy that it has not wait
 _UNREAD = (
     "the array over the target of an asynchronous copy is gone, and the host never waited for it"
 )
+_WHOSE = (
+    "nothing tells for sure that this memory is the host's: if it is the device's, its stream "
+    "keeps the order; `host_values` in the contract names what is the host's"
+)
 # Copies of one block that are kept in mind, each way.
 _KEPT_COPIES = 16
 
@@ -240,7 +244,9 @@ class Lifetimes:
                 self._is_on_host(tensor)
             end = Use(use.lane, use.count, use.moment, low, high)
             before = b"" if is_target or doubtful else content(tensor)
-            sure = homes.is_sure(tensor) or (is_sent and known and not doubtful)
+            sure = self.homes.is_surely_host(tensor, self.tally.sites) or (
+                is_sent and known and not doubtful
+            )
             storage = tensor.untyped_storage() if before and known else None
             borrowed = None if storage is None or storage.resizable() else storage
             copy = Copy(end, known, sure, doubtful, before, borrowed)
@@ -272,7 +278,7 @@ class Lifetimes:
         self._forget_done(block)
         for copy in block.filled_by:
             if copy.use.meets(*span(tensor)) and not self._is_in_order(call, copy):
-                self._early_read(call.name, self._here(), copy.use)
+                self._early_read(call.name, self._here(), copy)
                 return True
         return False
 
@@ -290,14 +296,14 @@ class Lifetimes:
         if not early:
             return
         if not np.may_share_memory(call.view, tensor.detach().numpy()):
-            self._early_read(call.name, self._here(), early[0].use)
+            self._early_read(call.name, self._here(), early[0])
             return
         key, copy, verb, moment = next(self._numbers), early[0], call.name, self._here()
 
         def gone(_: object) -> None:
             self._views.pop(key, None)
             if self.tally.active and not self._is_done(copy):
-                self._early_read(verb, moment, copy.use, _UNREAD)
+                self._early_read(verb, moment, copy, _UNREAD)
 
         self._views[key] = weakref.ref(call.view, gone)
 
@@ -321,16 +327,18 @@ class Lifetimes:
             return False
         return self._coin is None or self._coin.random() < 0.5
 
-    def _early_read(self, verb: str, moment: int, copy: Use, note: str = _EARLY) -> None:
-        where = self._told.line(copy.moment)
+    def _early_read(self, verb: str, moment: int, copy: Copy, note: str = _EARLY) -> None:
+        use = copy.use
+        where = self._told.line(use.moment)
         self._told.tell(
             "FR404",
-            Use(self.fences.host, copy.count, moment),
+            Use(self.fences.host, use.count, moment),
             verb,
-            copy,
+            use,
             "copy",
-            f"a wait of the host for an event recorded after {where} on stream `{copy.lane.name}`",
+            f"a wait of the host for an event recorded after {where} on stream `{use.lane.name}`",
             note,
+            doubt="" if copy.sure else _WHOSE,
         )
 
     # --- FR403 ---
@@ -347,7 +355,7 @@ class Lifetimes:
             is_certain = copy.sure and not copy.doubtful
             if is_certain or not self.fences.ordered(copy.use.epoch, call.lane):
                 _forget(block, copy)  # it is reported once
-                self._overwritten(copy.use, call.name.rstrip("_"), self._here())
+                self._overwritten(copy, call.name.rstrip("_"), self._here())
                 return
 
     def _compare(self, block: Block, moment: int) -> None:
@@ -355,7 +363,7 @@ class Lifetimes:
         self._forget_done(block)
         for copy in block.read_by:
             if copy.known and self._changed(block, copy):
-                self._overwritten(copy.use, "write seen", moment)
+                self._overwritten(copy, "write seen", moment)
                 _forget(block, copy)
                 return
 
@@ -368,17 +376,19 @@ class Lifetimes:
         # Not by torch: that would be a read of the host's, which waits for the stream.
         return ctypes.string_at(copy.use.low, len(copy.before)) != copy.before
 
-    def _overwritten(self, copy: Use, verb: str, moment: int) -> None:
-        where = self._told.line(copy.moment)
+    def _overwritten(self, copy: Copy, verb: str, moment: int) -> None:
+        use = copy.use
+        where = self._told.line(use.moment)
         self._told.tell(
             "FR403",
-            Use(self.fences.host, copy.count, moment),
+            Use(self.fences.host, use.count, moment),
             verb,
-            copy,
+            use,
             "copy",
             f"a wait of the host for an event recorded after {where} on stream "
-            f"`{copy.lane.name}`, or a fresh buffer for each copy",
+            f"`{use.lane.name}`, or a fresh buffer for each copy",
             "the host writes the source of an asynchronous copy that it has not waited for",
+            doubt="" if copy.sure else _WHOSE,
         )
 
     # --- FR402 ---
@@ -457,7 +467,7 @@ class Lifetimes:
             for block in list(self._read_by_copies):
                 for copy in [one for one in block.read_by if self._is_done(one)]:
                     if copy.known and self._changed(block, copy):
-                        self._overwritten(copy.use, "write seen", happened.moment)
+                        self._overwritten(copy, "write seen", happened.moment)
                     _forget(block, copy)
                 if not block.read_by:
                     self._read_by_copies.discard(block)
