@@ -100,7 +100,8 @@ PAGES = {
             "What the functions of `[[owners]]` allocate is checked against the `sink_rows` of "
             "the relays that share the pool."
         ),
-        unseen="A pool whose relays have not been created yet.",
+        unseen="A pool whose relays have not been created yet. Without `sink_rows`, row 0 is taken "
+        "for the sink until it is allocated, and from then on for a request's row.",
         fix=(
             "Leave the sink out of the pool's free rows: `range(1, size + 1)`. If the engine "
             "has no sink, set `sink_rows = []`."

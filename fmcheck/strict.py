@@ -121,8 +121,8 @@ def _misfit(what: str, path: str, into: object, where: str, at: str) -> str:
     mistyped = _MISTYPED.fullmatch(what)
     if mistyped:
         # Of alternatives msgspec knows best which of them would do.
-        if "|" in mistyped["wanted"] or not wanted:
-            kinds = [one for one in mistyped["wanted"].split(" | ") if one != "null"]
+        kinds = [one for one in mistyped["wanted"].split(" | ") if one != "null"]
+        if len(kinds) > 1 or not wanted:
             wanted = " or ".join(map(_in_words, kinds))
         return f"key `{key}`: expected {wanted}, got {_in_words(mistyped['got'])}"
     if what == _NO_DATE:

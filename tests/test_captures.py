@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -138,6 +138,39 @@ def test_an_input_that_each_fill_makes_is_judged_by_its_values(watch: Watch) -> 
     assert (violation.code, violation.buffer, violation.rows) == ("FR201", "Eager.rows", (2, 3))
 
 
+class Metadata(Runner):
+    """A runner whose first fill makes what holds the inputs."""
+
+    def __init__(self) -> None:
+        self.held: SimpleNamespace | None = None
+
+    def run(self, raw: int, before: Callable[[Runner], None]) -> None:
+        rows = torch.full((4,), self.tail)
+        rows[:raw] = 3
+        self.held = SimpleNamespace(rows=rows)
+        self._replay()
+
+
+def test_inputs_whose_holder_the_first_fill_makes_are_no_graphs_either(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    held = CONTRACT.replace('inputs = "self"', 'inputs = "self.held"')
+    monkeypatch.setattr(f"{__name__}.CONTRACT", held)
+    monkeypatch.setattr(f"{__name__}.Runner", Metadata)
+    watch = watching(monkeypatch, "")
+    try:
+        runner = Metadata()
+        for _ in range(3):
+            runner.run(2, nothing)
+        assert codes(watch) == []
+        runner.tail = 7
+        runner.run(2, nothing)
+        assert codes(watch) == ["FR201"]
+        assert watch.coverage().problems == ()
+    finally:
+        watch.stop()
+
+
 def test_an_input_that_a_fill_made_and_another_kept_may_be_a_graphs(watch: Watch) -> None:
     runner = Eager()
     for before in (make, nothing, rebind):
@@ -212,18 +245,22 @@ class Weighted(Runner):
         self.bias: torch.Tensor | None = None
         self.model = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.Linear(2, 2))
         self.caches = [torch.zeros(3), {"key": torch.zeros(3)}]
+        self.metadata = SimpleNamespace(
+            splits=torch.zeros(3), runner=SimpleNamespace(other=torch.zeros(3)), count=3
+        )
 
 
 MOVES: dict[str, Callable[[Any], object]] = {
     "Weighted.scale": lambda it: setattr(it, "scale", it.scale.clone()),
     "Weighted.model.1.weight": lambda it: setattr(it.model[1].weight, "data", torch.empty(2, 2)),
     "Weighted.caches[1][key]": lambda it: it.caches[1].update(key=torch.zeros(3)),
+    "Weighted.metadata.splits": lambda it: setattr(it.metadata, "splits", torch.zeros(3)),
 }
 
 
 @pytest.fixture
 def weighted(monkeypatch: pytest.MonkeyPatch) -> Iterator[Watch]:
-    paths = ("scale", "bias", "model", "caches")
+    paths = ("scale", "bias", "model", "caches", "metadata")
     also = ", ".join(f'"self.{path}"' for path in paths)
     watch = watching(monkeypatch, f"{CAPTURED}\n    captured = [{also}]")
     yield watch
@@ -240,6 +277,24 @@ def test_what_a_graph_reads_besides_its_inputs_must_stay_too(weighted: Watch, wh
     runner.run(2, nothing)
     (violation,) = weighted.drain()
     assert (violation.code, violation.buffer) == ("FR601", what)
+
+
+def test_what_an_object_leads_to_from_there_is_not_what_the_graph_reads(weighted: Watch) -> None:
+    runner = Weighted()
+    runner.capture()
+    runner.metadata.runner.other = torch.zeros(3)
+    runner.run(2, nothing)
+    assert codes(weighted) == []
+    assert weighted.coverage().problems == ()
+
+
+def test_an_object_without_tensors_is_a_slip_in_the_contract(weighted: Watch) -> None:
+    runner = Weighted()
+    runner.metadata = SimpleNamespace(count=3)
+    for _ in range(2):
+        runner.capture()
+    (problem,) = weighted.coverage().problems
+    assert "`self.metadata` leads to `SimpleNamespace`, which holds no tensor" in problem
 
 
 def test_weights_that_are_loaded_into_their_place_are_read(weighted: Watch) -> None:

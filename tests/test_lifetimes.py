@@ -394,6 +394,7 @@ def test_what_numpy_wrote_is_seen_when_the_tensor_over_it_is_gone(watch: Watch) 
 def test_what_a_copy_wrote_in_its_turn_is_no_write_of_the_host_s(watch: Watch) -> None:
     one, two = followed_streams()
     weight, out_cpu, in_cpu = torch.ones(4), torch.zeros(4), torch.full((4,), 2.0)
+    one.wait_stream(torch.cpu.current_stream())
     with torch.cpu.stream(one):
         out_cpu.copy_(weight, non_blocking=True)
     two.wait_stream(one)
@@ -453,6 +454,56 @@ def test_what_rests_on_a_guess_of_whose_memory_it_is_fails_nothing(
     assert bool(violation.confidence) == (how == "not at all")
     assert any("host_values" in note for note in violation.notes) == (how == "not at all")
     assert watch.is_advice(violation) == (how == "not at all")
+
+
+BLOCKING: dict[str, Callable[[torch.Tensor, torch.Tensor], object]] = {
+    "to the device, by `to`": lambda host, _: host.to(DEVICE, copy=True),
+    "to the device, by `copy_`": lambda host, device: device.copy_(host),
+    "to the host, by `copy_`": lambda host, device: host.copy_(device),
+}
+
+
+@pytest.mark.parametrize("how", BLOCKING)
+def test_the_host_waits_for_a_copy_that_says_nothing_of_blocking(watch: Watch, how: str) -> None:
+    side, main = followed_streams()
+    with torch.cpu.stream(side):
+        made = torch.ones(4, device=DEVICE)
+        staged_cpu = torch.zeros(4)
+        made = made * 2
+        BLOCKING[how](staged_cpu, made)
+    with torch.cpu.stream(main):
+        _ = made + 1
+    assert found(watch) == []
+
+
+def test_the_host_itself_computes_what_it_has_beside_what_it_pulled(watch: Watch) -> None:
+    side, main = followed_streams()
+    with torch.cpu.stream(main):
+        rows = torch.arange(2, device=DEVICE) + 1
+        weight_cpu = torch.arange(8.0).view(4, 2)
+        picked = weight_cpu.index_select(0, rows.cpu())
+    with torch.cpu.stream(side):
+        _ = picked.to(DEVICE, non_blocking=True)  # of the host's: no stream wrote it
+    assert found(watch) == []
+    with torch.cpu.stream(main):
+        picked = torch.full((4, 2), 2.0, device=DEVICE).index_select(0, rows)
+    with torch.cpu.stream(side):
+        _ = picked + 1
+    assert codes(watch) == ["FR401"]
+
+
+def test_the_other_end_of_a_copy_to_the_host_is_the_device_s(watch: Watch) -> None:
+    main, copy = followed_streams()
+    with torch.cpu.stream(main):
+        weight = torch.arange(4.0)  # made as the host's would be
+    copy.wait_stream(main)
+    with torch.cpu.stream(copy):
+        stash_cpu = torch.empty(4)
+        stash_cpu.copy_(weight, non_blocking=True)
+    main.wait_stream(copy)
+    with torch.cpu.stream(main):
+        weight.add_(1)  # by the device, in its turn
+    assert found(watch) == []
 
 
 def test_what_was_sent_to_the_device_may_be_there(watch: Watch) -> None:
@@ -613,6 +664,38 @@ def test_the_host_runs_operators_on_its_own_memory_whatever_stream_is_current(
         lengths_cpu.add_(1)
     del lengths_cpu
     allocate(engine.copy)
+    assert found(watch) == []
+
+
+@pytest.mark.parametrize("how", ["not at all", "lent", "waited for"])
+def test_a_storage_that_is_emptied_gives_its_memory_back(watch: Watch, how: str) -> None:
+    main, copy = followed_streams()
+    with torch.cpu.stream(main):
+        weight = torch.ones(4, device=DEVICE) * 2
+    copy.wait_stream(main)
+    with torch.cpu.stream(copy):
+        stash_cpu = torch.empty(4)
+        stash_cpu.copy_(weight, non_blocking=True)
+        if how == "lent":
+            lend(weight, copy)
+        elif how == "waited for":
+            main.wait_stream(copy)
+        weight.untyped_storage().resize_(0)
+    with torch.cpu.stream(main):
+        weight.untyped_storage().resize_(16)
+        weight.fill_(3)
+    assert codes(watch) == (["FR402"] if how == "not at all" else [])
+
+
+def test_other_memory_of_a_storage_has_no_past(watch: Watch) -> None:
+    main, side = followed_streams()
+    with torch.cpu.stream(side):
+        weight = torch.ones(4, device=DEVICE) * 2
+        weight.untyped_storage().resize_(0)
+    with torch.cpu.stream(main):
+        weight.untyped_storage().resize_(16)
+        weight.fill_(3)  # what the other stream wrote was written elsewhere
+        _ = weight + 1
     assert found(watch) == []
 
 

@@ -112,6 +112,7 @@ class Program:
         self.owners, self.pool = Owners(), Pool.of(ROWS)
         kinds = draw.sample(KINDS, 3)
         self.subjects = [Subject(kind, self.owners, self.pool) for kind in kinds]
+        self.owners.declared_sinks |= self.owners.sinks  # as a contract does
         self.told: list[str] = []
 
     def step(self, draw: random.Random) -> None:

@@ -447,7 +447,9 @@ def checks(faults: Any) -> list[tuple[int, int, str, str]]:
 
 def test_a_sink_that_is_handed_out_is_a_fault(owners: Owners) -> None:
     owners.sinks.add(0)
+    owners.declared_sinks.add(0)
     assert checks(owners.hand_out([0, 1], ["a", "b"])) == [(106, 0, "a", "")]
+    assert owners.sinks == {0}
 
 
 def test_a_row_that_somebody_else_holds_is_a_fault_to_hand_out(owners: Owners) -> None:
@@ -600,11 +602,30 @@ def test_a_contract_that_does_not_say_drained_hears_whether_it_matters(
 
 
 def test_a_pool_that_gives_the_sink_away_is_a_fault(bench: Bench) -> None:  # noqa: F811
-    engine, watch = bench.engine(OWNERS, POOL.replace("[2, 1]", "[1, 0]"))
+    declared = OWNERS.replace("[[relay.buffer]]", "sink_rows = [0]\n\n    [[relay.buffer]]", 1)
+    engine, watch = bench.engine(declared, POOL.replace("[2, 1]", "[1, 0]"))
     engine.FutureMap()
     engine.Pool().alloc([request("a")])
     (violation,) = watch.drain()
     assert (violation.code, violation.rows, violation.owner) == ("FR106", (0,), "a")
+
+
+def test_row_0_is_no_sink_any_more_where_nobody_says_so_and_it_is_given_away(
+    bench: Bench,  # noqa: F811
+) -> None:
+    engine, watch = bench.engine(OWNERS, POOL.replace("[2, 1]", "[1, 0]"))
+    fm, pool, row = engine.FutureMap(), engine.Pool(), torch.tensor([0])
+    fm.tokens_buf[row]  # as a padded entry does
+    assert codes(watch) == []
+    pool.alloc([request("a")])
+    assert codes(watch) == []
+    fm.tokens_buf[row]
+    assert codes(watch) == ["FR101"]
+    fm.stash(row, torch.tensor([7]))
+    fm.tokens_buf[row]
+    assert codes(watch) == []
+    fm.tokens_buf[row]
+    assert codes(watch) == ["FR102"]
 
 
 def test_a_write_to_a_row_that_nobody_was_given_is_a_fault(bench: Bench) -> None:  # noqa: F811

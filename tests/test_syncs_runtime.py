@@ -282,6 +282,8 @@ def test_a_synchronize_in_a_step_is_a_sync_where_streams_are_followed() -> None:
             (violation,) = found(watch)
             assert (violation.code, violation.access.verb) == ("FR501", "synchronize")
         Loop().step(lambda loop: stream.wait_event(event))
+        for asks in (stream.query, event.query):
+            Loop().step(lambda loop, asks=asks: asks())
         event.synchronize()
         assert found(watch) == []
     finally:

@@ -123,7 +123,7 @@ def _check_fill(fill: Fill, inputs: GraphInputs, where: str, key: str) -> None:
 
 
 def _check_sink_rows(relay: Relay, where: str, key: str) -> None:
-    for row in relay.sink_rows:
+    for row in relay.sink_rows or ():
         if isinstance(row, str):
             if not _OF_SELF.fullmatch(row):
                 raise UsageError(

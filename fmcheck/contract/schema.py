@@ -100,6 +100,7 @@ class Relay(_Part, frozen=True, kw_only=True):
 
     `sink_rows` are rows that padded batch entries point at: nobody owns them, and reading them
     is never a fault. A negative one counts from the end, and a path from `self` leads to one.
+    Where nobody says, row 0 is taken for one until it is handed out.
     `peeks` are methods whose gathers do not consume; `consumes_at_return` are methods that go on
     reading after the gather, whose rows are consumed when they return; `takes` are methods that
     gather by a slice as well, elsewhere a view that consumes nothing. All are methods of the relay
@@ -113,7 +114,7 @@ class Relay(_Part, frozen=True, kw_only=True):
     buffer: tuple[Buffer, ...]
     releases: str = ""
     optional: bool = False
-    sink_rows: tuple[int | str, ...] = (0,)
+    sink_rows: tuple[int | str, ...] | None = None
     peeks: tuple[str, ...] = ()
     consumes_at_return: tuple[str, ...] = ()
     takes: tuple[str, ...] = ()

@@ -185,7 +185,7 @@ def entry(relay: Relay) -> Entry:
         confidence=sure,
         why=(
             "Are these the values that one step leaves for the next, a row for each request?",
-            "sink_rows: the rows that padded batch entries point at (the default is [0]).",
+            "sink_rows: the rows that padded batch entries point at.",
         ),
         guessed=guessed,
         below=[_buffer(relay, name) for name in relay.buffers if _is_buffer(relay, name)],

@@ -174,11 +174,11 @@ class DeviceStreams:
 
     def _stream_done(self, done: bool, stream: Any) -> None:
         if done:
-            self.fences.synchronize_lane(self.lane(stream))
+            self.fences.found_lane_done(self.lane(stream))
 
     def _event_done(self, done: bool, event: Any) -> None:
         if done:
-            self.fences.synchronize(self._met(event))
+            self.fences.found_done(self._met(event))
 
     def _comes_from_outside(self, *_: Any, **__: Any) -> None:
         self.fences.doubt(

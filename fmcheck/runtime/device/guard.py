@@ -27,7 +27,7 @@ from fmcheck.runtime.relay import picks, relay_tensor, scope
 from fmcheck.runtime.relay.buffer import VALUES, PutOff, RelayBuffer, Write
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
@@ -87,7 +87,7 @@ class GuardedBuffer(RelayBuffer):
             "reported": full(0, torch.int8),
         }
         self.owned_rows = full(1, torch.int8)
-        self.owned_rows[torch.from_numpy(self._sink).to(device)] = 0
+        self._mark_sinks()
         self._standing = full(table.Standing.NEVER, torch.int8)
         self._left_in = full(0, torch.int64)
         if self.owners is not None:
@@ -140,6 +140,17 @@ class GuardedBuffer(RelayBuffer):
             with self.tally.lock, unfollowed():
                 moment = self.tally.moments.now(site, self.device)
                 self._retire_by_scope(self._rows_on_device(index), None, moment, judges=False)
+
+    def set_sinks(self, rows: Sequence[int]) -> None:
+        """Says which rows padded entries point at, to the device as well."""
+        super().set_sinks(rows)
+        if self.on_device:
+            with unfollowed():
+                self._mark_sinks()
+
+    def _mark_sinks(self) -> None:
+        self.owned_rows.fill_(1)
+        self.owned_rows[torch.from_numpy(self._sink).to(self.owned_rows.device)] = 0
 
     def stash_rows(
         self,

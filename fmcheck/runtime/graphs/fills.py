@@ -193,6 +193,12 @@ class FillHold:
         """Keeps what went wrong."""
         self._problems.append(f"{self._where}: {text}")
 
+    def holds_none(self, path: str, value: Any) -> None:
+        """A path of `captured` led to what has no tensor."""
+        name = type(value).__name__
+        text = f"{self._where}: `captured`: `{path}` leads to `{name}`, which holds no tensor"
+        self.lacking.setdefault(f"captured {path}", text)
+
     def misses(self, err: LookupError) -> None:
         """A path led nowhere in this call, which is not judged."""
         if not isinstance(err, (paths.NotThereError, paths.NothingThereError)):

@@ -12,6 +12,7 @@ import torch
 
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import broke
+from fmcheck.runtime.core.naming import plainly, slots_of
 from fmcheck.runtime.graphs.captures import Place, place_of
 from fmcheck.runtime.graphs.demands import SINK, Demand
 from fmcheck.runtime.graphs.device_tails import DeviceTail, Record
@@ -31,6 +32,8 @@ if TYPE_CHECKING:
 
 # What these lead to is not known, or is that of an earlier call, before the fill has run.
 _LATE = ("self", paths.RETURN)
+#: What may be empty, and be filled later.
+_CONTAINERS = (Mapping, list, tuple, torch.nn.Module)
 #: Whether tails on a CPU are compared as those on a device: for tests of that code.
 compares_on_device = False
 
@@ -126,6 +129,9 @@ class Declared(Protocol):
     def misses(self, err: LookupError) -> None:
         """A path led nowhere in this call, which is not judged."""
 
+    def holds_none(self, path: str, value: Any) -> None:
+        """A path of `captured` led to what has no tensor."""
+
     def report(self, owner: str, what: Input, found: Found, site: Site) -> None:
         """Reports entries that hold what they must not."""
 
@@ -202,8 +208,11 @@ class OpenFill:
             if self.hold.demands.of(name, tensor.dtype is torch.bool) is not None
         }
         for path in self.hold.fill.captured:
-            for name, tensor in _tensors_of(path.removeprefix("self."), self._look_up(path)):
-                found[name] = place_of(tensor)
+            name, value = path.removeprefix("self."), self._look_up(path)
+            tensors = dict(_tensors_of(name, value))
+            found.update((part, place_of(tensor)) for part, tensor in tensors.items())
+            if not (tensors or value is None or isinstance(value, _CONTAINERS)):
+                self.hold.holds_none(path, value)
         return found
 
     def kept(self) -> set[str]:
@@ -430,7 +439,12 @@ class OpenFill:
 
 
 def _members(holder: Any) -> list[tuple[str, Any]]:
-    """Returns the members of a mapping, of an object, or of a data class with slots."""
+    """Returns the members of a mapping, of an object, or of a data class with slots.
+
+    What is None holds none yet: the first fill makes it.
+    """
+    if holder is None:
+        return []
     if isinstance(holder, Mapping):
         return list(holder.items())
     members = getattr(holder, "__dict__", None)
@@ -442,11 +456,12 @@ def _members(holder: Any) -> list[tuple[str, Any]]:
 
 
 def _tensors_of(
-    name: str, found: Any, within: frozenset[int] = frozenset()
+    name: str, found: Any, within: frozenset[int] = frozenset(), is_inside: bool = False
 ) -> Iterator[tuple[str, torch.Tensor]]:
     """Yields the tensors of what a path led to, each with a name.
 
-    `within` are the containers that it was found in: one that holds itself is not entered again.
+    `within` are the containers that it was found in: one that holds itself is not entered again,
+    and neither is an object that another one holds, for that may lead anywhere.
     """
     if isinstance(found, torch.Tensor):
         yield name, plain(found)
@@ -460,10 +475,14 @@ def _tensors_of(
         entries = [(f"[{key}]", one) for key, one in found.items()]
     elif isinstance(found, (list, tuple)):
         entries = [(f"[{place}]", one) for place, one in enumerate(found)]
+    elif not is_inside:
+        is_inside = True
+        names = [*(plainly(found, "__dict__") or ()), *slots_of(type(found))]
+        entries = [(f".{part}", plainly(found, part)) for part in names]
     else:
         entries = []
     for part, one in entries:
-        yield from _tensors_of(name + part, one, within | {id(found)})
+        yield from _tensors_of(name + part, one, within | {id(found)}, is_inside)
 
 
 def _member(source: Any, name: str) -> Any:

@@ -160,6 +160,11 @@ class Blocks:
         storage = tensor.untyped_storage()
         return self._known.get(storage._cdata) or self._begin(storage, tensor.device)
 
+    def renew(self, storage: torch.UntypedStorage) -> Block | None:
+        """Begins another block in a storage that has other memory now, None if it has none."""
+        self._end(storage._cdata)
+        return self._begin(storage, storage.device) if storage.nbytes() else None
+
     def _begin(self, storage: torch.UntypedStorage, device: torch.device) -> Block:
         key: int = storage._cdata
         made = self._known[key] = Block(weakref.ref(storage, lambda _: self._end(key)), device)

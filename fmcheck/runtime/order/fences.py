@@ -296,6 +296,14 @@ class Fences:
         """The host waits for all that a lane has been given so far."""
         self.synchronize(self._release(lane, "record", self._moment(self.host)))
 
+    def found_done(self, record: Record | None) -> None:
+        """The host asked, without blocking, and heard that a record had passed."""
+        self.wait(self.host, record)
+
+    def found_lane_done(self, lane: Lane) -> None:
+        """The host asked, without blocking, and heard that a lane was done."""
+        self.wait_lane(self.host, lane)
+
     def read_by_host(self, lane: Lane) -> None:
         """The host asked for a value: it has waited for all that the current lane was given."""
         self.launch(lane)

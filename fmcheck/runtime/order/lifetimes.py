@@ -13,6 +13,7 @@ wait that comes in between is in time.
 from __future__ import annotations
 
 import ctypes
+import functools
 import itertools
 import random
 import weakref
@@ -20,9 +21,13 @@ from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
+from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.order.blocks import Block, Copy, Freed, Use, content, holds, span
 from fmcheck.runtime.order.too_soon import TooSoon
+from fmcheck.runtime.order.virtual import current_lane
 from fmcheck.runtime.steps import homes
 from fmcheck.runtime.steps.homes import Home, Homes
 from fmcheck.runtime.steps.operators import COPIES
@@ -30,8 +35,7 @@ from fmcheck.runtime.steps.operators import COPIES
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    import torch
-
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.order.fences import Fences, Happening, Lane
     from fmcheck.runtime.order.handover import Handover
     from fmcheck.runtime.order.ops import Call
@@ -97,6 +101,29 @@ class Lifetimes:
         self._former.clear()
         self._views.clear()
 
+    def follow(self, is_watched: Callable[[], bool]) -> Iterator[Undo]:
+        """Hears of storages that a watched thread resizes: they live on with other memory."""
+        resize = torch.UntypedStorage.resize_
+
+        @functools.wraps(resize)
+        def resized(storage: torch.UntypedStorage, *size: Any, **named: Any) -> Any:
+            before = storage.nbytes()
+            result = resize(storage, *size, **named)
+            if storage.device.type == "cpu" and storage.nbytes() != before and is_watched():
+                with contained(self.tally, self.check):
+                    self._resized(storage)
+            return result
+
+        yield patch(torch.UntypedStorage, "resize_", resized)
+
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        block, lane = self.blocks.renew(storage), current_lane()
+        if block is not None:
+            moment = self.tally.moments.on(lane.name, self.tally.sites.here())
+            block.made = Use(lane, self.fences.time(lane), moment)
+            block.former = self._former.get(lane.number)
+            self._allocated(lane)
+
     # --- what the operators do ---
 
     def before(self, call: Call) -> Callable[[], None] | None:
@@ -131,11 +158,12 @@ class Lifetimes:
             self._is_on_host(tensor)
 
     def _blocks(self, call: Call) -> None:
-        """A copy from the device that says nothing of blocking: the host waits for it."""
+        """A copy from or to the device that says nothing of blocking: the host waits for it."""
         target, source = call.args[:2]
-        if self._home(target) is Home.HOST and self._home(source) is Home.DEVICE:
+        ends = self._home(target), self._home(source)
+        if ends == (Home.HOST, Home.DEVICE):
             self._is_on_host(target)
-            call.is_waited_for = True
+        call.is_waited_for = set(ends) == {Home.HOST, Home.DEVICE}
 
     def after(self, call: Call) -> None:
         """Notes who used what."""
@@ -212,15 +240,20 @@ class Lifetimes:
         operands = call.reads or list(homes.tensors_in(call.args[:1]))
         if operands:
             homes.derive(tensor, operands, self._home)
+            # What is made in the likeness of another one may be meant for the other side.
+            if not (call.name.endswith("_like") or call.name.startswith("new_")):
+                homes.settle(tensor, operands)
 
     def _send(self, call: Call, tensor: torch.Tensor) -> None:
         """A copy by `to`: from the host to the device, or the other way."""
         source, asked = self._home(call.args[0]), homes.asked()
         if source is Home.HOST:
             homes.made(tensor, Home.DEVICE)
+            call.is_waited_for = not call.is_async_copy
         elif asked is not None and asked.goes_to_host:
             if source is Home.DEVICE:
                 homes.made(tensor, Home.HOST, sure=True)
+                call.is_waited_for = not call.is_async_copy
         elif asked is not None:
             homes.made(tensor, Home.DEVICE)
 
@@ -229,7 +262,12 @@ class Lifetimes:
         self.fences.tell(use.lane, "copy", use.moment)
         is_sent = call.name == "_to_copy"
         target, source = (call.made[0], call.args[0]) if is_sent else call.args[:2]
-        for tensor, is_target in ((target, True), (source, False)):
+        are_host = [self.homes.is_surely_host(one, self.tally.sites) for one in (target, source)]
+        if any(are_host) and not all(are_host):
+            homes.take_for_device(source if are_host[0] else target)
+        for tensor, is_target, is_host in zip(
+            (target, source), (True, False), are_host, strict=True
+        ):
             block = self.blocks.of(tensor)
             low, high = span(tensor)
             home = self._home(tensor)
@@ -244,9 +282,7 @@ class Lifetimes:
                 self._is_on_host(tensor)
             end = Use(use.lane, use.count, use.moment, low, high)
             before = b"" if is_target or doubtful else content(tensor)
-            sure = self.homes.is_surely_host(tensor, self.tally.sites) or (
-                is_sent and known and not doubtful
-            )
+            sure = is_host or (is_sent and known and not doubtful)
             storage = tensor.untyped_storage() if before and known else None
             borrowed = None if storage is None or storage.resizable() else storage
             copy = Copy(end, known, sure, doubtful, before, borrowed)

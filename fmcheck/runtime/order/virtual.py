@@ -87,7 +87,7 @@ class VirtualStream(torch.cpu.Stream):
 
     def query(self) -> bool:
         """Tells whether all that this stream was given is done; then the host knows of it."""
-        _tell(lambda fences: fences.synchronize_lane(lane_of(self)))
+        _tell(lambda fences: fences.found_lane_done(lane_of(self)))
         return True
 
 
@@ -112,7 +112,7 @@ class VirtualEvent(torch.cpu.Event):
 
     def query(self) -> bool:
         """Tells whether the record has passed; then the host knows of it."""
-        _tell(lambda fences: fences.synchronize(_record_of(self)))
+        _tell(lambda fences: fences.found_done(_record_of(self)))
         return True
 
     def elapsed_time(self, end_event: Any) -> float:

@@ -217,6 +217,12 @@ class RelayBuffer:
             if self.owners is not None:
                 self.owners.add_sinks(fresh.tolist())
 
+    def lose_sinks(self, rows: npt.NDArray[np.int64]) -> None:
+        """Says that some rows were no sinks: somebody is about to be given them."""
+        with self.tally.lock:
+            sinks = {unit // self.per_row for unit in self.sink_rows}
+            self.set_sinks(sorted(sinks.difference(rows.tolist())))
+
     def take(self, base: Any, veil: Veil | None) -> None:
         """Takes hold of a tensor, from what was done to it so far."""
         self.base, self.veil = base, veil

@@ -149,6 +149,11 @@ class UnitOwners:
         for follower in list(self.followers):
             follower.hand_out(self._units(rows))
 
+    def lose_sinks(self, rows: npt.NDArray[np.int64]) -> None:
+        """The rows were no sinks, and neither were their units."""
+        for follower in list(self.followers):
+            follower.lose_sinks(rows)
+
     def spare(self, rows: npt.NDArray[np.int64]) -> None:
         """Nobody waits any more for what the rows hold."""
         for follower in list(self.followers):

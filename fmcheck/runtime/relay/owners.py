@@ -28,7 +28,8 @@ class Owners:
 
     `followers` are told of each change; one that joins later starts from how things stand.
     `drained` rows are handed out only once nothing that was launched can still touch them; None
-    where nobody said. `sinks` are rows that nobody is to be given.
+    where nobody said. `sinks` are rows that nobody is to be given, as far as a contract has them
+    among the `declared_sinks`; any other one is a guess, which ends when somebody is given it.
     """
 
     drained: bool | None = None
@@ -46,6 +47,7 @@ class Owners:
         # Rows that an earlier test has left behind: its engine may be gone.
         self._left_behind: set[int] = set()
         self.sinks: set[int] = set()
+        self.declared_sinks: set[int] = set()
         self.followers: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def begin_test(self) -> None:
@@ -66,6 +68,9 @@ class Owners:
         row may be overwritten unread. Where a hand-out `renews`, each row begins one.
         """
         self._reach(rows)
+        guessed = self.sinks.intersection(rows) - self.declared_sinks
+        self.sinks -= guessed
+        self._tell("lose_sinks", [*guessed])
         fresh: dict[int, None] = {}
         again: dict[int, None] = {}
         faults = []

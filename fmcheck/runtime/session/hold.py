@@ -399,6 +399,8 @@ class RelayHold:
             if has_values is None:
                 bind = self._bind(instance, name)
             owners, sinks = self._owners(instance), self._sinks(instance)
+            if owners is not None and self.relay.sink_rows is not None:
+                owners.declared_sinks.update(sinks)
             adopted = adoption.adopt(
                 value, name, buffer, self.relay, self.tally, bind, self.services, owners, sinks
             )
@@ -421,6 +423,8 @@ class RelayHold:
 
     def _sinks(self, instance: Any) -> list[int]:
         """Returns the sink rows of an instance: those that it has said so far, while it is made."""
+        if self.relay.sink_rows is None:
+            return [0]
         sinks = []
         for row in self.relay.sink_rows:
             if isinstance(row, int):
@@ -438,9 +442,12 @@ class RelayHold:
         """Says to the buffers of an instance which rows are sinks, now that it knows them all."""
         from fmcheck.runtime.relay import devices
 
-        if all(isinstance(row, int) for row in self.relay.sink_rows):
+        if all(isinstance(row, int) for row in self.relay.sink_rows or ()):
             return
         sinks = self._sinks(instance)
+        owners = self._owners(instance)
+        if owners is not None:
+            owners.declared_sinks.update(sinks)
         for name, value, _ in instances.held_by(instance):
             if self.relay.buffer_for(name, self.version) is not None:
                 known = devices.buffer_of(value)

@@ -221,6 +221,7 @@ def _owners_probe(code: str, sink: bool, names: str, frees: int) -> Callable[[Pl
 
         owners, found = Owners(), []
         owners.sinks.add(0)
+        owners.declared_sinks.add(0)
         for name in names:
             found += owners.hand_out([*rows], [name])
         for _ in range(frees):

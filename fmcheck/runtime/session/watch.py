@@ -331,6 +331,7 @@ class Watch:
             self.timeline = Timeline(followed.fences)
         self.services.streams = followed
         yield from followed.follow()
+        yield from followed.lifetimes.follow(followed.ops.is_watched)
         yield from Moves(self.tally, followed.lifetimes.homes, followed.ops.is_watched).follow()
 
     def _follow_interpreter(self, interpreter: ModuleType) -> Iterator[Undo]:

@@ -209,6 +209,16 @@ def declare_host(tensor: torch.Tensor) -> None:
         known.made, known.sure = Home.HOST, True
 
 
+def take_for_device(tensor: torch.Tensor) -> None:
+    """Notes that memory is the device's, unless it is the host's beyond doubt.
+
+    It is the other end of an asynchronous copy from or to the host's.
+    """
+    known = _of(tensor)
+    if known is not None and not (known.sure or known.named):
+        known.made, known.bare = Home.DEVICE, False
+
+
 def pull(tensor: torch.Tensor) -> None:
     """Notes that the host copied this memory to itself."""
     known = _of(tensor)
@@ -265,7 +275,7 @@ def derive(result: torch.Tensor, given: Any, home: Callable[[torch.Tensor], Home
         return
     for one in operands:
         if home_of(one) is _DEVICE:
-            made = _DEVICE
+            made = Home.HOST if _is_of_host(operands, home) else _DEVICE
             break
     else:
         made = from_operands(map(home, operands))
@@ -273,6 +283,24 @@ def derive(result: torch.Tensor, given: Any, home: Callable[[torch.Tensor], Home
         _remember(storage, key, made)
     else:
         known.made = made
+
+
+def settle(result: torch.Tensor, operands: Iterable[torch.Tensor]) -> None:
+    """Says that what was computed is the host's beyond doubt if all that it is of is."""
+    known = _of(result)
+    if known is not None and known.made is Home.HOST:
+        known.sure = all(is_sure(one) or was_pulled(one) for one in operands)
+
+
+def _is_of_host(operands: list[torch.Tensor], home: Callable[[torch.Tensor], Home]) -> bool:
+    """Tells whether an operator with operands on the device ran on the host all the same.
+
+    They have been copied to the host, which a CPU does not do, and one beside them is the host's
+    beyond doubt: torch takes no two devices, but for a single number.
+    """
+    return all(home_of(one) is not _DEVICE or was_pulled(one) for one in operands) and any(
+        one.dim() and home(one) is Home.HOST and is_sure(one) for one in operands
+    )
 
 
 def from_operands(homes: Iterable[Home]) -> Home:

@@ -397,6 +397,21 @@ def handing_out():
     call.judge()
 
 
+def test_row_0_is_a_request_s_once_it_is_handed_out_where_nobody_calls_it_the_sink():
+    owners = Owners()
+    buf, tally = watched(owners=owners)
+    row = torch.tensor([0])
+    buf[row]
+    assert told(tally) == []
+    assert not owners.hand_out([0], ["a"])
+    buf[row]
+    assert told(tally) == [("FR101", (0,), 1)]
+    buf[row] = 7
+    assert buf[row].tolist() == [7]
+    assert told(tally) == []
+    assert not tally.broken
+
+
 def test_what_a_hand_out_writes_into_a_row_is_its_new_owners_and_stays():
     owners = Owners()
     buf, tally = watched(owners=owners)
