@@ -601,13 +601,22 @@ def test_a_contract_that_does_not_say_drained_hears_whether_it_matters(
     assert codes(watch) == []
 
 
-def test_a_pool_that_gives_the_sink_away_is_a_fault(bench: Bench) -> None:  # noqa: F811
-    declared = OWNERS.replace("[[relay.buffer]]", "sink_rows = [0]\n\n    [[relay.buffer]]", 1)
-    engine, watch = bench.engine(declared, POOL.replace("[2, 1]", "[1, 0]"))
+@pytest.mark.parametrize(("sink", "row"), [("0", 0), ("-1", 7), ('"self.pad"', 3)])
+def test_a_pool_that_gives_the_sink_away_is_a_fault(
+    bench: Bench,  # noqa: F811
+    sink: str,
+    row: int,
+) -> None:
+    said = f"sink_rows = [{sink}]\n\n    [[relay.buffer]]"
+    declared = OWNERS.replace("[[relay.buffer]]", said, 1)
+    source = POOL.replace("[2, 1]", f"[1, {row}]")
+    sets = "def __init__(self, size=8):"
+    source = source.replace(sets, f"{sets}\n            self.pad = 3", 1)
+    engine, watch = bench.engine(declared, source)
     engine.FutureMap()
     engine.Pool().alloc([request("a")])
     (violation,) = watch.drain()
-    assert (violation.code, violation.rows, violation.owner) == ("FR106", (0,), "a")
+    assert (violation.code, violation.rows, violation.owner) == ("FR106", (row,), "a")
 
 
 def test_row_0_is_no_sink_any_more_where_nobody_says_so_and_it_is_given_away(
@@ -626,6 +635,9 @@ def test_row_0_is_no_sink_any_more_where_nobody_says_so_and_it_is_given_away(
     assert codes(watch) == []
     fm.tokens_buf[row]
     assert codes(watch) == ["FR102"]
+    later = engine.FutureMap()  # by then it is known to be a request's
+    later.tokens_buf[row]
+    assert codes(watch) == ["FR101"]
 
 
 def test_a_write_to_a_row_that_nobody_was_given_is_a_fault(bench: Bench) -> None:  # noqa: F811

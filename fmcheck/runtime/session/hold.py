@@ -399,11 +399,10 @@ class RelayHold:
             if has_values is None:
                 bind = self._bind(instance, name)
             owners, sinks = self._owners(instance), self._sinks(instance)
-            if owners is not None and self.relay.sink_rows is not None:
-                owners.declared_sinks.update(sinks)
             adopted = adoption.adopt(
                 value, name, buffer, self.relay, self.tally, bind, self.services, owners, sinks
             )
+            self._declare_sinks(owners, adopted)
             if has_values is None and bind is adoption.Bind.AGAIN:
                 self._bound_over(instances.bound_to(instance, name), adopted)
             return adopted
@@ -424,7 +423,8 @@ class RelayHold:
     def _sinks(self, instance: Any) -> list[int]:
         """Returns the sink rows of an instance: those that it has said so far, while it is made."""
         if self.relay.sink_rows is None:
-            return [0]
+            owners = self._owners(instance)
+            return [] if owners is not None and owners.generation(0) else [0]
         sinks = []
         for row in self.relay.sink_rows:
             if isinstance(row, int):
@@ -445,14 +445,20 @@ class RelayHold:
         if all(isinstance(row, int) for row in self.relay.sink_rows or ()):
             return
         sinks = self._sinks(instance)
-        owners = self._owners(instance)
-        if owners is not None:
-            owners.declared_sinks.update(sinks)
         for name, value, _ in instances.held_by(instance):
             if self.relay.buffer_for(name, self.version) is not None:
                 known = devices.buffer_of(value)
                 if known is not None and known.tally is self.tally:
                     known.learn_sinks(sinks)
+                    self._declare_sinks(self._owners(instance), value)
+
+    def _declare_sinks(self, owners: Owners | None, value: Any) -> None:
+        """Says to the owners which of a buffer's sinks the contract has: others are a guess."""
+        from fmcheck.runtime.relay import devices
+
+        known = devices.buffer_of(value)
+        if owners is not None and known is not None and self.relay.sink_rows is not None:
+            owners.declared_sinks.update(unit // known.per_row for unit in known.sink_rows)
 
     def _bind(self, instance: Any, name: str) -> Bind:
         """Returns when an attribute is being assigned."""
