@@ -1,12 +1,18 @@
-"""Following streams: a step of the fixture engine bare, watched, and watched with its streams."""
+"""Following streams: a step of the fixture engine bare, watched, and watched with its streams.
+
+Beside them a step under two modes of torch that do nothing, one for functions and one for
+operators: what any watch costs that sees both in Python.
+"""
 
 from __future__ import annotations
 
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import fixtures.engine
 from fixtures.engine.serve import Engine
@@ -23,12 +29,29 @@ CONTRACT = load_contract(Path(fixtures.engine.__file__).parent / "fmcheck.toml")
 REPEAT = 7
 
 
+class EmptyFunctionMode(TorchFunctionMode):
+    """Sees each call of torch and makes it."""
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+class EmptyDispatchMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Sees each operator and runs it."""
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
 def ratios(_: Path) -> Iterator[Ratio]:
     """Yields CPU seconds a step of the overlapped loop, of one thread."""
     torch.set_num_threads(1)
     for algorithm in (Algorithm.NONE, Algorithm.EAGLE):
         bare = _seconds(algorithm, None)
         name = f"a step, {algorithm.value}"
+        with EmptyDispatchMode(), EmptyFunctionMode():
+            empty = _seconds(algorithm, None)
+        yield Ratio(f"{name}: two empty modes / bare", empty, bare)
         yield Ratio(f"{name}: watched / bare", _seconds(algorithm, "off"), bare)
         for mode in ("tracked", "delayed"):
             yield Ratio(f"{name}: streams {mode} / bare", _seconds(algorithm, mode), bare)
