@@ -591,6 +591,7 @@ def test_writes_that_keep_or_complete_what_stands_lose_nothing() -> None:
 
 def test_the_sink_row_has_no_owner() -> None:
     subject = Owned()
+    subject.owners.declared_sinks.add(0)
     subject.owners.hand_out([0], ["a"])
     subject.buf[0] = 5
     subject.buf[0] = 6
