@@ -163,7 +163,11 @@ class Lifetimes:
         ends = self._home(target), self._home(source)
         if ends == (Home.HOST, Home.DEVICE):
             self._is_on_host(target)
-        call.is_waited_for = set(ends) == {Home.HOST, Home.DEVICE}
+        self._ends_in_wait(call, ends)
+
+    def _ends_in_wait(self, call: Call, ends: tuple[Home, Home]) -> None:
+        """A copy between these homes: the host waits for it, unless it says otherwise."""
+        call.is_waited_for = not call.is_async_copy and set(ends) == {Home.HOST, Home.DEVICE}
 
     def after(self, call: Call) -> None:
         """Notes who used what."""
@@ -248,14 +252,13 @@ class Lifetimes:
         """A copy by `to`: from the host to the device, or the other way."""
         source, asked = self._home(call.args[0]), homes.asked()
         if source is Home.HOST:
-            homes.made(tensor, Home.DEVICE)
-            call.is_waited_for = not call.is_async_copy
-        elif asked is not None and asked.goes_to_host:
-            if source is Home.DEVICE:
-                homes.made(tensor, Home.HOST, sure=True)
-                call.is_waited_for = not call.is_async_copy
-        elif asked is not None:
-            homes.made(tensor, Home.DEVICE)
+            target = Home.DEVICE
+        elif asked is None or (asked.goes_to_host and source is not Home.DEVICE):
+            return
+        else:
+            target = Home.HOST if asked.goes_to_host else Home.DEVICE
+        homes.made(tensor, target, sure=target is Home.HOST)
+        self._ends_in_wait(call, (target, source))
 
     def _copied(self, call: Call, use: Use) -> None:
         """Keeps both ends of an asynchronous copy in mind."""

@@ -73,19 +73,21 @@ def put_off(consume: Callable[[], None]) -> None:
     _open.stack[-1][1].append(consume)
 
 
-class Handing:
-    """A call of a function that hands rows out, and the writes in it: within it, its body runs."""
+class Handing(kinds.Call):
+    """A call of a function that hands rows out, and the writes in its body."""
 
     def __init__(self) -> None:
         self._written: list[Written] = []
 
-    def __enter__(self) -> None:
+    def enter(self) -> None:
+        """What is written from now on is the call's."""
         _open.handing.append(self._written)
 
-    def __exit__(self, *_: object) -> None:
+    def leave(self) -> None:
+        """What is written from now on is not."""
         _open.handing.pop()
 
-    def judge(self) -> None:
+    def over(self) -> None:
         """Judges the owners of what was written, now that the hand-out has ended."""
         if _open.handing:
             _open.handing[-1] += self._written

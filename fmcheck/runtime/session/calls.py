@@ -208,25 +208,28 @@ class _Owning(kinds.Call):
 
     def enter(self) -> None:
         if self._hands_out:
-            self._writes.__enter__()
+            self._writes.enter()
 
     def leave(self) -> None:
         if self._hands_out:
-            self._writes.__exit__()
+            self._writes.leave()
 
     def returned(self, result: Any) -> None:
         hold = self._hold
         if self._hands_out:
             # What the body wrote is looked up when its rows are booked.
-            with self._writes:
+            self._writes.enter()
+            try:
                 told = hold._tell(self._reference, lambda: hold._handed(self._names(), result))
                 if told is not None:
                     with contained(hold.tally, CHECK), hold.tally.lock:
                         hold._hand_out(self._whose, *told)
+            finally:
+                self._writes.leave()
         elif self._leaving is not None:
             with contained(hold.tally, CHECK), hold.tally.lock:
                 hold._take_back(self._whose, *self._leaving)
 
     def over(self) -> None:
         with contained(self._hold.tally, CHECK):
-            self._writes.judge()
+            self._writes.over()

@@ -273,12 +273,14 @@ def derive(result: torch.Tensor, given: Any, home: Callable[[torch.Tensor], Home
     operands = [*tensors_in(given)]
     if not operands or result is operands[0]:
         return
-    for one in operands:
-        if home_of(one) is _DEVICE:
-            made = Home.HOST if _is_of_host(operands, home) else _DEVICE
-            break
-    else:
+    of_device = [one for one in operands if home_of(one) is _DEVICE]
+    if not of_device:
         made = from_operands(map(home, operands))
+    elif all(map(was_pulled, of_device)) and _has_own(operands, home):
+        # They have been copied to the host, which a CPU does not do.
+        made = Home.HOST
+    else:
+        made = _DEVICE
     if known is None:
         _remember(storage, key, made)
     else:
@@ -292,15 +294,12 @@ def settle(result: torch.Tensor, operands: Iterable[torch.Tensor]) -> None:
         known.sure = all(is_sure(one) or was_pulled(one) for one in operands)
 
 
-def _is_of_host(operands: list[torch.Tensor], home: Callable[[torch.Tensor], Home]) -> bool:
-    """Tells whether an operator with operands on the device ran on the host all the same.
+def _has_own(operands: list[torch.Tensor], home: Callable[[torch.Tensor], Home]) -> bool:
+    """Tells whether an operand is the host's beyond doubt, so that the operator ran there.
 
-    They have been copied to the host, which a CPU does not do, and one beside them is the host's
-    beyond doubt: torch takes no two devices, but for a single number.
+    torch takes no two devices, but for a single number.
     """
-    return all(home_of(one) is not _DEVICE or was_pulled(one) for one in operands) and any(
-        one.dim() and home(one) is Home.HOST and is_sure(one) for one in operands
-    )
+    return any(one.dim() and home(one) is Home.HOST and is_sure(one) for one in operands)
 
 
 def from_operands(homes: Iterable[Home]) -> Home:

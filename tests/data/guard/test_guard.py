@@ -392,9 +392,10 @@ def test_rows_left_out_are_no_rows_of_a_view(monkeypatch):
 @contextlib.contextmanager
 def handing_out():
     call = Handing()
-    with call:
-        yield
-    call.judge()
+    call.enter()
+    yield
+    call.leave()
+    call.over()
 
 
 def test_row_0_is_a_request_s_once_it_is_handed_out_where_nobody_calls_it_the_sink():
