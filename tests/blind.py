@@ -22,7 +22,8 @@ from tests.museum_runs import run_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
-    from fmcheck.finding import Access, Violation
+    from fmcheck.finding import Access, Site, Violation
+    from tests.museum_runs import Run
 
 ROOT = Path(__file__).resolve().parent.parent
 WATCHED = ("fmcheck", "plugin.py")
@@ -66,7 +67,7 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
 class Programs:
     """A folder of programs with these `forms`, their record, and the `module` that runs one.
 
-    `shown` says what a measurement is, `total` what several are.
+    `shown` says what a measurement is, `total` what several are. `python` runs a program.
     """
 
     folder: Path
@@ -75,6 +76,7 @@ class Programs:
     module: str
     shown: Callable[[str, Measured], str]
     total: Callable[[dict[str, Measured]], str]
+    python: Callable[[str], Path] = lambda _: Path(sys.executable)
 
     def names(self) -> list[str]:
         """Returns the names of all programs."""
@@ -88,18 +90,8 @@ class Programs:
 
     def here(self, name: str, form: str) -> Told:
         """Runs one form in this process."""
-        path = self.folder / name / f"{form}_run.py"
-        run = run_file(path, self.folder / name / "watch.toml")
-        findings = tuple(
-            Finding(
-                one.code,
-                tuple(_lines(path, one)),
-                f"{one.name}, {one.buffer}",
-                bool(one.confidence) or one.code in ADVISORY,
-            )
-            for one in run.violations
-        )
-        return Told(findings, run.problems, repr(run.stopped) if run.stopped else "")
+        folder = self.folder / name
+        return kept(run_file(folder / f"{form}_run.py", folder / "watch.toml"))
 
     def command(self, more: dict[str, Callable[[str], None]] | None = None) -> None:
         """Runs the command: `measure`, `now`, `table`, and `more`, each for the names given."""
@@ -143,7 +135,7 @@ class Programs:
             RuntimeError: if that says nothing.
         """
         done = subprocess.run(
-            [sys.executable, "-m", self.module, "one", name, form],
+            [str(self.python(name)), "-m", self.module, "one", name, form],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -168,6 +160,20 @@ class Programs:
         return _git("rev-parse", "--short=10", "HEAD").strip()
 
 
+def kept(run: Run) -> Told:
+    """Returns what is kept of a run."""
+    findings = tuple(
+        Finding(
+            one.code,
+            tuple(site.line for site in _sites(one) if site.path == str(run.path)),
+            ", ".join([one.name, one.buffer, *_elsewhere(run.path, one)]),
+            bool(one.confidence) or one.code in ADVISORY,
+        )
+        for one in run.violations
+    )
+    return Told(findings, run.problems, repr(run.stopped) if run.stopped else "")
+
+
 def found(form: str, told: Told) -> list[str]:
     """Returns a line for each finding and problem of a form."""
     lines = [
@@ -177,9 +183,15 @@ def found(form: str, told: Told) -> list[str]:
     return lines + [f"{form}: problem: {one}" for one in (*told.problems, told.stopped) if one]
 
 
-def _lines(path: Path, violation: Violation) -> list[int]:
+def _sites(violation: Violation) -> list[Site]:
     accesses: list[Access | None] = [violation.access, violation.last_write, violation.last_read]
-    return [one.site.line for one in accesses if one is not None and one.site.path == str(path)]
+    return [one.site for one in accesses if one is not None]
+
+
+def _elsewhere(path: Path, violation: Violation) -> list[str]:
+    """Returns where accesses outside of the program are: in a library."""
+    sites = [one for one in _sites(violation) if one.path != str(path)]
+    return [f"{Path(one.path).name}:{one.line}" for one in sites]
 
 
 def _git(*arguments: str) -> str:

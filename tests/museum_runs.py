@@ -38,13 +38,14 @@ class Run:
     """What the checks said of one form of a case.
 
     `problems` are what the watch itself complained of: a contract that does not fit, a dead
-    detector. `stopped` is the error that ended the run, as a fault may.
+    detector. `stopped` is the error that ended the run, as a fault may. `printed` is the program's.
     """
 
     path: Path
     violations: tuple[Violation, ...]
     problems: tuple[str, ...]
     stopped: Exception | None = None
+    printed: str = ""
 
     @cached_property
     def found(self) -> list[tuple[int, str]]:
@@ -86,10 +87,10 @@ def run_file(path: Path, contract: Path) -> Run:
     watch = fmcheck.watch([contract], mode="warn")
     with _loaded(path) as module, warnings.catch_warnings():
         warnings.simplefilter("ignore", fmcheck.FmcheckWarning)
-        with contextlib.redirect_stdout(io.StringIO()), watch:
+        with contextlib.redirect_stdout(io.StringIO()) as printed, watch:
             stopped = _stopped(module)
     problems = (*watch.dead, *watch.coverage().problems)
-    return Run(path, watch.violations, problems, stopped)
+    return Run(path, watch.violations, problems, stopped, printed.getvalue())
 
 
 def is_caught(case: Case) -> bool:

@@ -95,7 +95,7 @@ def _make(folder: Path, python: Path, requirements: Path) -> None:
     _run(*pip, *pinned, "torch")
     _run(*pip, "--no-deps", "-r", str(requirements))
     _run(*pip, *pinned, *OWN)
-    _run(str(python), "-c", "import torch, transformers, wrapt, libcst, pytest")
+    _run(str(python), "-c", "import torch, wrapt, libcst, pytest")
 
 
 def _run(*command: str) -> None:
