@@ -412,3 +412,24 @@ def test_the_size_may_be_what_the_capture_is_called_with(monkeypatch: pytest.Mon
         test_the_inputs_of_another_size_are_reported(watch)
     finally:
         watch.stop()
+
+
+def test_of_several_graphs_the_one_that_is_most_like_is_held_against(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def capture_one(runner: Runner, size: int) -> None:
+        runner.rows = of_size[size]
+
+    of_size = {size: torch.zeros(4, dtype=torch.int64) for size in (2, 4)}
+    monkeypatch.setattr(Runner, "capture_one", capture_one, raising=False)
+    captured = 'captured_by = ["capture_one"]\n    captured = ["self.other"]'
+    watch = watching(monkeypatch, captured)
+    try:
+        runner: Any = Runner()
+        for size in (4, 2):
+            runner.capture_one(size)
+        runner.rows, runner.other = of_size[4], torch.zeros(4, dtype=torch.int64)
+        runner.run(1, nothing)
+        assert [one.buffer for one in watch.drain()] == ["Runner.other"]
+    finally:
+        watch.stop()

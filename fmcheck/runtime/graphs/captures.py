@@ -113,8 +113,9 @@ class Captures:
             self._compare(fill, now, Captured(static, fill.site), None)
             return bound
         if all(_moved(now, one.places, 4) for one in captured):
-            last = captured[-1]
-            self._compare(fill, now, last, last)
+            # Of several graphs that it may be, the one that it is most like: the last of these.
+            likely = min(reversed(captured), key=lambda one: len(_moved(now, one.places, 4)))
+            self._compare(fill, now, likely, likely)
         return set()
 
     def _bound(
