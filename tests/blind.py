@@ -10,17 +10,17 @@ import argparse
 import json
 import subprocess
 import sys
-from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import msgspec
 
 from fmcheck.finding import ADVISORY
+from fmcheck.strict import convert, read_toml
 from tests.museum_runs import run_file
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from fmcheck.finding import Access, Site, Violation
     from tests.museum_runs import Run
@@ -28,6 +28,8 @@ if TYPE_CHECKING:
 ROOT = Path(__file__).resolve().parent.parent
 WATCHED = ("fmcheck", "plugin.py")
 LIMIT = 300  # seconds for one form
+#: What the writer of a program says of it.
+Said = TypeVar("Said", bound=msgspec.Struct)
 
 
 class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
@@ -63,20 +65,37 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
     good: Told = Told()
 
 
-@dataclass(frozen=True)
-class Programs:
-    """A folder of programs with these `forms`, their record, and the `module` that runs one.
+class Programs(Generic[Said]):
+    """A folder of programs, each with a file that says what it is, and the record of them.
 
-    `shown` says what a measurement is, `total` what several are. `python` runs a program.
+    A subclass says what its measurements mean.
     """
 
     folder: Path
     record: Path
-    forms: tuple[str, ...]
-    module: str
-    shown: Callable[[str, Measured], str]
-    total: Callable[[dict[str, Measured]], str]
-    python: Callable[[str], Path] = lambda _: Path(sys.executable)
+    said: type[Said]
+    forms: tuple[str, ...] = ("good",)
+
+    def shown(self, name: str, measured: Measured) -> str:
+        """Returns what a program's line says of its measurement."""
+        raise NotImplementedError
+
+    def total(self, measured: dict[str, Measured]) -> str:
+        """Returns what the measurements are together."""
+        raise NotImplementedError
+
+    def python(self, name: str) -> Path:
+        """Returns the python that runs a program."""
+        return Path(sys.executable)
+
+    def case(self, name: str) -> Said:
+        """Reads what a program's writer says of it.
+
+        Raises:
+            UsageError: if its file is not as it should be.
+        """
+        path = self.folder / name / "case.toml"
+        return convert(read_toml(path), self.said, str(path))
 
     def names(self) -> list[str]:
         """Returns the names of all programs."""
@@ -95,7 +114,7 @@ class Programs:
 
     def command(self, more: dict[str, Callable[[str], None]] | None = None) -> None:
         """Runs the command: `measure`, `now`, `table`, and `more`, each for the names given."""
-        parser = argparse.ArgumentParser(prog=f"python -m {self.module}")
+        parser = argparse.ArgumentParser(prog=f"python -m {self._module}")
         parser.add_argument("command", choices=("measure", "now", "table", "one", *(more or ())))
         parser.add_argument("names", nargs="*")
         given = parser.parse_args()
@@ -135,7 +154,7 @@ class Programs:
             RuntimeError: if that says nothing.
         """
         done = subprocess.run(
-            [str(self.python(name)), "-m", self.module, "one", name, form],
+            [str(self.python(name)), "-m", self._module, "one", name, form],
             cwd=ROOT,
             capture_output=True,
             text=True,
@@ -147,6 +166,10 @@ class Programs:
 
     def _tell(self, name: str, one: Measured) -> None:
         print(f"{name:34}{self.shown(name, one)}", flush=True)
+
+    @property
+    def _module(self) -> str:
+        return f"tests.{self.record.stem}"
 
     def _commit_of_checks(self) -> str:
         """Returns the commit of the checks and of the programs.
@@ -172,6 +195,14 @@ def kept(run: Run) -> Told:
         for one in run.violations
     )
     return Told(findings, run.problems, repr(run.stopped) if run.stopped else "")
+
+
+def alarms(told: Sequence[Told]) -> str:
+    """Returns how many of these, in which nothing is wrong, were reported."""
+    return (
+        f"{sum(bool(one.findings) for one in told)} of {len(told)} reported, "
+        f"{sum(one.is_advice for one in told)} of them as advice alone"
+    )
 
 
 def found(form: str, told: Told) -> list[str]:

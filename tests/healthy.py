@@ -7,14 +7,9 @@ runs each that has no record yet and writes the record, `now` says what the chec
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
-from fmcheck.strict import convert, read_toml
-from tests.blind import ROOT, Measured, Programs, Told, found
-
-CASES = ROOT / "fixtures" / "healthy"
+from tests.blind import ROOT, Measured, Programs, Told, alarms, found
 
 
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -30,40 +25,30 @@ class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fault: str = ""
 
 
-def program(name: str) -> Program:
-    """Reads what is said of a program.
+class Healthy(Programs[Program]):
+    """Programs of which nothing is to be reported."""
 
-    Raises:
-        UsageError: if its file is not as it should be.
-    """
-    path = CASES / name / "case.toml"
-    return convert(read_toml(path), Program, str(path))
+    folder = ROOT / "fixtures" / "healthy"
+    record = ROOT / "tests" / "data" / "healthy.json"
+    said = Program
 
+    def shown(self, name: str, measured: Measured) -> str:
+        """Returns what was reported of a program."""
+        told = measured.good
+        head = f"round {self.case(name).round}  {'reported' if told.findings else 'silent'}"
+        return "\n    ".join([head, *found("good", told)])
 
-def _shown(name: str, one: Measured) -> str:
-    head = f"round {program(name).round}  {'reported' if one.good.findings else 'silent'}"
-    return "\n    ".join([head, *found("good", one.good)])
-
-
-def _total(measured: dict[str, Measured]) -> str:
-    rounds: dict[int, list[Told]] = {}
-    for name, one in measured.items():
-        rounds.setdefault(program(name).round, []).append(one.good)
-    return "\n".join(
-        f"round {number}: {sum(bool(one.findings) for one in told)} of {len(told)} reported, "
-        f"{sum(one.is_advice for one in told)} of them as advice alone"
-        for number, told in sorted(rounds.items())
-    )
+    def total(self, measured: dict[str, Measured]) -> str:
+        """Returns a line for each round."""
+        rounds: dict[int, list[Told]] = {}
+        for name, one in measured.items():
+            rounds.setdefault(self.case(name).round, []).append(one.good)
+        return "\n".join(
+            f"round {number}: {alarms(told)}" for number, told in sorted(rounds.items())
+        )
 
 
-PROGRAMS = Programs(
-    CASES,
-    Path(__file__).parent / "data" / "healthy.json",
-    ("good",),
-    "tests.healthy",
-    _shown,
-    _total,
-)
+PROGRAMS = Healthy()
 
 if __name__ == "__main__":
     PROGRAMS.command()

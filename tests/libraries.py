@@ -13,8 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from fmcheck.strict import convert, read_toml
-from tests.blind import ROOT, Measured, Programs, Told, found, kept
+from tests.blind import ROOT, Measured, Programs, Told, alarms, found, kept
 from tests.museum_runs import run_file
 from tests.sglang_env import HERE, environment_python
 
@@ -23,7 +22,6 @@ if TYPE_CHECKING:
 
     from tests.museum_runs import Run
 
-DRIVES = ROOT / "fixtures" / "libraries"
 _BARE = "import runpy, sys; runpy.run_path(sys.argv[1])['run']()"
 
 
@@ -41,8 +39,12 @@ class Drive(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     fault: str = ""
 
 
-class Drives(Programs):
+class Drives(Programs[Drive]):
     """Programs that use a library, which has to do the same without a watch."""
+
+    folder = ROOT / "fixtures" / "libraries"
+    record = HERE / "data" / "libraries.json"
+    said = Drive
 
     def here(self, name: str, form: str) -> Told:
         """Runs a drive bare, in a process of its own, and then watched."""
@@ -58,25 +60,28 @@ class Drives(Programs):
         one = kept(run)
         return msgspec.structs.replace(one, problems=(*one.problems, *_otherwise(bare.stdout, run)))
 
+    def python(self, name: str) -> Path:
+        """Returns the python of a drive's environment, made if there is none.
 
-def drive(name: str) -> Drive:
-    """Reads what is said of a drive.
+        Raises:
+            NoEnvironment: if it cannot be made.
+        """
+        environment = self.case(name).environment
+        return environment_python(
+            environment, HERE / "data" / "requirements" / f"{environment}.txt"
+        )
 
-    Raises:
-        UsageError: if its file is not as it should be.
-    """
-    path = DRIVES / name / "case.toml"
-    return convert(read_toml(path), Drive, str(path))
+    def shown(self, name: str, measured: Measured) -> str:
+        """Returns what was reported of a drive."""
+        told = measured.good
+        head = f"{self.case(name).package:28}{'reported' if told.findings else 'silent'}"
+        return "\n    ".join([head, *found("good", told)])
 
-
-def python(name: str) -> Path:
-    """Returns the python of a drive's environment, made if there is none.
-
-    Raises:
-        NoEnvironment: if it cannot be made.
-    """
-    environment = drive(name).environment
-    return environment_python(environment, HERE / "data" / "requirements" / f"{environment}.txt")
+    def total(self, measured: dict[str, Measured]) -> str:
+        """Returns how many were reported, and how many fared otherwise."""
+        told = [one.good for one in measured.values()]
+        others = sum(bool(one.problems or one.stopped) for one in told)
+        return f"{alarms(told)}; {others} fare otherwise or have problems"
 
 
 def _otherwise(bare: str, run: Run) -> list[str]:
@@ -85,23 +90,7 @@ def _otherwise(bare: str, run: Run) -> list[str]:
     return [f"prints {run.printed!r} watched, {bare!r} bare"]
 
 
-def _shown(name: str, one: Measured) -> str:
-    head = f"{drive(name).package:28}{'reported' if one.good.findings else 'silent'}"
-    return "\n    ".join([head, *found("good", one.good)])
-
-
-def _total(measured: dict[str, Measured]) -> str:
-    told = [one.good for one in measured.values()]
-    return (
-        f"{sum(bool(one.findings) for one in told)} of {len(told)} reported, "
-        f"{sum(one.is_advice for one in told)} of them as advice alone; "
-        f"{sum(bool(one.problems or one.stopped) for one in told)} fare otherwise or have problems"
-    )
-
-
-PROGRAMS = Drives(
-    DRIVES, HERE / "data" / "libraries.json", ("good",), "tests.libraries", _shown, _total, python
-)
+PROGRAMS = Drives()
 
 if __name__ == "__main__":
     PROGRAMS.command()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.healthy import PROGRAMS, program
+from tests.healthy import PROGRAMS
 
 #: What a contract says that its program does not keep to: see `fault` in its `case.toml`.
 OF_THE_CONTRACT = {"mstar_cuda_graph_runner": {"FR101"}}
@@ -15,7 +15,7 @@ def test_a_healthy_program_is_left_alone(name: str) -> None:
     told = PROGRAMS.here(name, "good")
     assert {one.code for one in told.findings} == OF_THE_CONTRACT.get(name, set())
     assert not told.problems
-    assert bool(program(name).fault) == (name in OF_THE_CONTRACT)
+    assert bool(PROGRAMS.case(name).fault) == (name in OF_THE_CONTRACT)
 
 
 def test_each_program_was_measured_once() -> None:

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from tests.blind import Measured
-from tests.unseen import PROGRAMS, case, is_seen, marked
+from tests.unseen import PROGRAMS, is_seen, marked
 
 #: What no check can see by now, as docs/limits.md says.
 UNSEEN = [
@@ -59,4 +59,4 @@ def test_an_unseen_fault_is_reported_if_it_can_be_and_its_fix_is_not(name: str) 
 
 def test_each_case_was_measured_once_and_says_where_its_fault_is() -> None:
     assert set(PROGRAMS.records()) == set(PROGRAMS.names())
-    assert all(marked(name) and case(name).thread for name in PROGRAMS.names())
+    assert all(marked(name) and PROGRAMS.case(name).thread for name in PROGRAMS.names())

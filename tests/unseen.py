@@ -12,12 +12,10 @@ and nothing is reported of `good_run.py`. What names a function as a whole, by t
 from __future__ import annotations
 
 import ast
-from pathlib import Path
 
 import msgspec
 
-from fmcheck.strict import convert, read_toml
-from tests.blind import ROOT, Measured, Programs, found
+from tests.blind import ROOT, Measured, Programs, alarms, found
 
 CASES = ROOT / "fixtures" / "unseen"
 
@@ -29,16 +27,6 @@ class Case(msgspec.Struct, frozen=True, forbid_unknown_fields=True, rename={"cla
     title: str
     class_: str
     round: int = 1
-
-
-def case(name: str) -> Case:
-    """Reads a case.
-
-    Raises:
-        UsageError: if its file is not as it should be.
-    """
-    path = CASES / name / "case.toml"
-    return convert(read_toml(path), Case, str(path))
 
 
 def marked(name: str) -> set[int]:
@@ -65,27 +53,34 @@ def _functions(name: str) -> dict[int, range]:
     }
 
 
-def _shown(name: str, one: Measured) -> str:
-    bad, good = (
-        ", ".join(sorted({found.code for found in form.findings})) or "-"
-        for form in (one.bad, one.good)
-    )
-    seen = "seen" if is_seen(name, one) else "not seen"
-    flags = " problems" * bool(one.bad.problems or one.good.problems)
-    return f"{case(name).class_:3}{seen:10}{bad:24}{good}{flags}"
+class Unseen(Programs[Case]):
+    """Faults, each in a bad form and a good one."""
 
+    folder = CASES
+    record = ROOT / "tests" / "data" / "unseen.json"
+    said = Case
+    forms = ("bad", "good")
 
-def _total(measured: dict[str, Measured]) -> str:
-    rounds: dict[int, list[tuple[bool, bool, bool]]] = {}
-    for name, one in measured.items():
-        told = is_seen(name, one), bool(one.good.findings), one.good.is_advice
-        rounds.setdefault(case(name).round, []).append(told)
-    return "\n".join(
-        f"round {number}: {sum(seen for seen, _, _ in told)} of {len(told)} seen, "
-        f"{sum(alarm for _, alarm, _ in told)} good forms reported, "
-        f"{sum(advice for _, _, advice in told)} of them as advice alone"
-        for number, told in sorted(rounds.items())
-    )
+    def shown(self, name: str, measured: Measured) -> str:
+        """Returns a case's class, whether it is seen, and what was reported of both forms."""
+        bad, good = (
+            ", ".join(sorted({found.code for found in form.findings})) or "-"
+            for form in (measured.bad, measured.good)
+        )
+        seen = "seen" if is_seen(name, measured) else "not seen"
+        flags = " problems" * bool(measured.bad.problems or measured.good.problems)
+        return f"{self.case(name).class_:3}{seen:10}{bad:24}{good}{flags}"
+
+    def total(self, measured: dict[str, Measured]) -> str:
+        """Returns a line for each round."""
+        rounds: dict[int, dict[str, Measured]] = {}
+        for name, one in measured.items():
+            rounds.setdefault(self.case(name).round, {})[name] = one
+        return "\n".join(
+            f"round {number}: {sum(is_seen(*one) for one in told.items())} of {len(told)} seen; "
+            f"good forms: {alarms([one.good for one in told.values()])}"
+            for number, told in sorted(rounds.items())
+        )
 
 
 def _show(name: str) -> None:
@@ -94,14 +89,7 @@ def _show(name: str) -> None:
     print("\n".join([*found("bad", one.bad), *found("good", one.good)]))
 
 
-PROGRAMS = Programs(
-    CASES,
-    Path(__file__).parent / "data" / "unseen.json",
-    ("bad", "good"),
-    "tests.unseen",
-    _shown,
-    _total,
-)
+PROGRAMS = Unseen()
 
 if __name__ == "__main__":
     PROGRAMS.command({"show": _show})
