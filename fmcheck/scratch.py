@@ -27,9 +27,19 @@ EVENT = "publish_ready"
 _DEVICE = torch.device("cpu")
 
 
+def two_streams(module: Any) -> tuple[Any, Any]:
+    """Returns new streams of a device's module.
+
+    Each is named by its own line: else its name would be looked for among all objects.
+    """
+    here = module.Stream()
+    elsewhere = module.Stream()
+    return here, elsewhere
+
+
 def use_after_reuse(fenced: bool, host: Host) -> None:
     """Frees what another stream still uses, and allocates again."""
-    here, elsewhere = torch.cpu.Stream(), torch.cpu.Stream()
+    here, elsewhere = two_streams(torch.cpu)
     with torch.cpu.stream(here):
         made = torch.ones(2, device=_DEVICE)
     elsewhere.wait_stream(here)

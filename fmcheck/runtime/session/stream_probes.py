@@ -31,7 +31,7 @@ def race_codes(device: str, fenced: bool) -> list[str]:
         buf = relay_tensor(plain, "scratch", "doctor", tally, streams=streams)
         buf._relay.lay_poison()
         rows = torch.tensor(_ROWS, device=device)
-        writer, reader = module.Stream(), module.Stream()
+        writer, reader = scratch.two_streams(module)
         with unfollowed():  # the device's own order: what is judged here is what was told of it
             for stream in (writer, reader):
                 stream.wait_stream(module.current_stream())
