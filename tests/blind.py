@@ -143,11 +143,11 @@ class Programs(Generic[Said]):
     def _run(self, wanted: Iterable[str], commit: str) -> Iterator[tuple[str, Measured]]:
         """Runs programs, each form in a process of its own, and says of each what came of it."""
         for name in wanted:
-            one = Measured(commit, **{form: self._apart(name, form) for form in self.forms})
+            one = Measured(commit, **{form: self.apart(name, form) for form in self.forms})
             self._tell(name, one)
             yield name, one
 
-    def _apart(self, name: str, form: str) -> Told:
+    def apart(self, name: str, form: str) -> Told:
         """Runs one form in a process of its own.
 
         Raises:

@@ -1,0 +1,35 @@
+"""Released code of other libraries: nothing is reported of it, and it does the same watched."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.libraries import PROGRAMS
+from tests.sglang_env import NoEnvironment
+
+#: Faults of a library: see `fault` in the `case.toml`.
+FAULTS: dict[str, set[str]] = {}
+
+
+@pytest.mark.release
+@pytest.mark.sweep
+@pytest.mark.parametrize("name", PROGRAMS.names())
+def test_a_library_is_left_alone(name: str) -> None:
+    try:
+        told = PROGRAMS.apart(name, "good")
+    except NoEnvironment as err:
+        pytest.fail(str(err), pytrace=False)
+    assert {one.code for one in told.findings} == FAULTS.get(name, set())
+    assert not told.problems
+    assert not told.stopped
+
+
+@pytest.mark.pure
+def test_each_drive_was_measured_once() -> None:
+    assert set(PROGRAMS.records()) == set(PROGRAMS.names())
+
+
+@pytest.mark.pure
+@pytest.mark.parametrize("name", PROGRAMS.names())
+def test_a_fault_of_a_library_is_told(name: str) -> None:
+    assert bool(PROGRAMS.case(name).fault) == (name in FAULTS)
