@@ -52,7 +52,7 @@ class Drives(Programs[Drive]):
         bare = subprocess.run(
             [sys.executable, "-c", _BARE, str(path)],
             cwd=ROOT,
-            capture_output=True,
+            stdout=subprocess.PIPE,
             text=True,
             check=True,
         )
