@@ -421,3 +421,74 @@ def test_frames_of_our_own_name_nothing() -> None:
     ours = types.FunctionType(asked.__code__, {**globals(), "__name__": "fmcheck.runtime.any"})
     assert asked(torch.tensor([1])) == ["lens_host"]
     assert ours(torch.tensor([1])) == []
+
+
+# --- what a program puts in the place of torch's own methods ---
+
+
+def test_a_move_of_the_program_s_own_is_called_once_with_what_it_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[dict[str, Any]] = []
+
+    def moving(tensor: Any, *args: Any, _to: Any = torch.Tensor.to, **kwargs: Any) -> Any:
+        calls.append(kwargs)
+        return _to(tensor, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "to", moving)
+    watch = Watch([], streams="tracked")
+    watch.start()
+    try:
+        side, _ = streams()
+        mine = torch.ones(4, pin_memory=False)
+        with torch.cpu.stream(side):
+            sent = mine.to(DEVICE, non_blocking=True)
+            again = sent.to(DEVICE, torch.float64)
+    finally:
+        watch.stop()
+    assert calls == [{"non_blocking": True}, {}]
+    assert sent.data_ptr() != mine.data_ptr(), "as on a device, it is a copy"
+    assert again.dtype is torch.float64
+
+
+def test_what_is_pinned_is_the_host_s_however_the_program_pins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor.clone())
+    watch = Watch([], streams="tracked")
+    watch.start()
+    try:
+        side, _ = streams()
+        batch = torch.arange(4) * 2
+        with torch.cpu.stream(side):
+            pinned = batch.pin_memory()
+            doubled = pinned * 2
+        assert [homes.home_of(one) for one in (batch, pinned)] == [Home.HOST, Home.HOST]
+        assert homes.is_sure(pinned)
+        assert pinned.tolist() == [0, 2, 4, 6]
+        assert doubled.tolist() == [0, 4, 8, 12]
+        assert codes(watch) == []
+    finally:
+        watch.stop()
+
+
+@pytest.mark.parametrize(
+    ("setting", "confidence"), [("", ""), ("device_is_string = true", "incomplete")]
+)
+def test_where_the_device_is_a_string_a_move_to_it_is_a_guess(
+    setting: str, confidence: str
+) -> None:
+    contract = f'[engine]\nname = "toy"\n[launches]\n{setting}\n'
+    watch = Watch([parse_contract(contract, "toy.toml")], streams="tracked")
+    watch.start()
+    try:
+        side, _ = streams()
+        with torch.cpu.stream(side):
+            tokens = torch.arange(4, device=DEVICE)
+            sent = tokens.to("cpu", non_blocking=True, copy=True)
+            sent + sent
+            sent.tolist()
+        (early,) = [one for one in watch.drain() if one.access.verb == "tolist"]
+        assert (early.code, early.confidence) == ("FR404", confidence)
+    finally:
+        watch.stop()

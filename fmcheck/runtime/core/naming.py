@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from types import CodeType, FrameType
 
 # What torch's own context managers call any stream.
-_PASSING = frozenset({"stream", "prev_stream"})
+_PASSING = frozenset({"self", "stream", "prev_stream"})
 #: Nodes that are compiled to code of their own, though nobody named it.
 _UNNAMED = {
     ast.Lambda: "<lambda>",

@@ -196,6 +196,8 @@ class Lifetimes:
                 block.made, block.former = use, self._former.get(number)
                 self._make(call, tensor)
                 self._allocated(call.lane)
+            if by_host and homes.is_sure(tensor):
+                self._is_on_host(tensor)
         if call.is_async_copy:
             self._copied(call, use)
         elif call.is_waited_for:
@@ -257,7 +259,8 @@ class Lifetimes:
             return
         else:
             target = Home.HOST if asked.goes_to_host else Home.DEVICE
-        homes.made(tensor, target, sure=target is Home.HOST)
+        is_sure = target is Home.HOST and self.homes.goes(asked) is Home.HOST
+        homes.made(tensor, target, is_sure)
         self._ends_in_wait(call, (target, source))
 
     def _copied(self, call: Call, use: Use) -> None:
@@ -285,7 +288,7 @@ class Lifetimes:
                 self._is_on_host(tensor)
             end = Use(use.lane, use.count, use.moment, low, high)
             before = b"" if is_target or doubtful else content(tensor)
-            sure = is_host or (is_sent and known and not doubtful)
+            sure = is_host or (is_sent and known and not doubtful and not is_target)
             storage = tensor.untyped_storage() if before and known else None
             borrowed = None if storage is None or storage.resizable() else storage
             copy = Copy(end, known, sure, doubtful, before, borrowed)

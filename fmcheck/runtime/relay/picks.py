@@ -6,7 +6,6 @@ arguments.
 
 from __future__ import annotations
 
-from types import FunctionType
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
@@ -108,19 +107,6 @@ def picked_from(name: str, func: Call, args: Arguments, kwargs: Options) -> Any:
 def name_of(func: Call) -> str:
     """Returns the function's name, without the overload of an operator of `torch.ops`."""
     return getattr(func, "__name__", "").partition(".")[0]
-
-
-def beneath(func: Call) -> Call:
-    """Returns torch's own method where a test has put a function of its own in front of it.
-
-    torch tells a subclass of a call by what the name stands for now. That one has been called
-    already: it goes on to the method by itself.
-    """
-    home = getattr(func, "__module__", None) or ""
-    if type(func) is not FunctionType or home.partition(".")[0] in ("torch", "fmcheck"):
-        return func
-    names = [name for name, one in vars(torch.Tensor).items() if one is func]
-    return getattr(torch._C.TensorBase, names[0], func) if names else func
 
 
 def argument(args: Arguments, kwargs: Options, position: int, *names: str) -> Any:

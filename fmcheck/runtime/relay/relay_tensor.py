@@ -15,6 +15,7 @@ import torch
 
 from fmcheck.runtime.core import rows
 from fmcheck.runtime.core.containment import broke, contained
+from fmcheck.runtime.core.patches import beneath
 from fmcheck.runtime.core.poison import poison_for
 from fmcheck.runtime.core.site import is_making, makes_the_engines_call
 from fmcheck.runtime.core.unfollowed import unfollowed
@@ -67,7 +68,7 @@ class RelayTensor(torch.Tensor):
                 return _out_of_sight(func, args, kwargs)
             translate = _translations.get(func)
             if translate is None:
-                func = picks.beneath(func)
+                func = beneath(func, torch.Tensor)
                 translate = _translation_of(func)
                 if picks.is_pick(name := picks.name_of(func)):
                     translate = devices.one_device(name, translate, RelayTensor)

@@ -17,6 +17,7 @@ import threading
 import weakref
 from dataclasses import dataclass
 from pathlib import Path
+from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -30,6 +31,7 @@ from torch.utils import _device
 
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.naming import forget_classes, names_of
+from fmcheck.runtime.core.patches import beneath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -357,6 +359,14 @@ class Homes:
         """Tells whether a tensor in host memory is the host's, whatever it is called."""
         return bool(self._kinds) and "cpu" not in self._kinds
 
+    def goes(self, call: Asked | None) -> Home:
+        """Returns where a move goes; `to("cpu")` may go either way where that is the device."""
+        if call is None:
+            return Home.EITHER
+        if not call.goes_to_host:
+            return Home.DEVICE
+        return Home.HOST if call.name == "cpu" or not self.device_is_string else Home.EITHER
+
     def of(
         self, tensor: torch.Tensor, sites: Sites | None = None, is_waited_for: bool = False
     ) -> Home:
@@ -460,6 +470,8 @@ class FactoryMode(TorchFunctionMode):
     def __torch_function__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        if type(func) is FunctionType:
+            func = beneath(func, torch.Tensor)
         name = getattr(func, "__name__", "")
         if name not in _LISTENED:
             return func(*args, **kwargs) if kwargs else func(*args)

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
 
 #: What the closing section calls the checks that are told of such copies.
 CHECK = "FR402 to FR404"
+#: torch's own, whatever a program has put in its place.
+_TO: Callable[..., Any] = torch._C.TensorBase.to
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 
 
@@ -43,18 +45,46 @@ class Moves:
     def follow(self) -> Iterator[Undo]:
         """Begins to copy, yielding how to end that."""
         yield patch(torch.Tensor, "to", self._sending(torch.Tensor.to))
+        yield patch(torch.Tensor, "pin_memory", self._pinning(torch.Tensor.pin_memory))
 
     def _sending(self, to: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(to)
         def sending(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            copies = False
             if kwargs.get("non_blocking") and not torch.compiler.is_compiling():
                 with contained(self.tally, CHECK):
-                    if self._copies(tensor, args, kwargs):
-                        kwargs["copy"] = True
-            return to(tensor, *args, **kwargs)
+                    copies = self._copies(tensor, args, kwargs)
+            if copies and to is _TO:
+                kwargs["copy"] = True
+            result = to(tensor, *args, **kwargs)
+            if copies and result is tensor:
+                # A program's own method is asked for no more than the program asks it for.
+                return _TO(tensor, *args, **kwargs, copy=True)
+            return result
 
         homes.passes_on(sending)
         return sending
+
+    def _pinning(self, pin_memory: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns the method for pinning, which tells that what it is of, and makes, is the host's.
+
+        Without an accelerator torch has none: whoever runs such code on a CPU puts another there.
+        """
+
+        @functools.wraps(pin_memory)
+        def pinning(tensor: Any, *args: Any, **kwargs: Any) -> Any:
+            self._is_host(tensor)
+            result = pin_memory(tensor, *args, **kwargs)
+            self._is_host(result)
+            return result
+
+        homes.passes_on(pinning)
+        return pinning
+
+    def _is_host(self, tensor: Any) -> None:
+        with contained(self.tally, CHECK):
+            if isinstance(tensor, torch.Tensor) and tensor.is_cpu:
+                homes.declare_host(tensor)
 
     def _copies(self, tensor: Any, args: Any, kwargs: Any) -> bool:
         """Tells whether a device would copy what torch would return as it is."""

@@ -237,14 +237,7 @@ class StepMode(OperatorMode):
         """Returns where a copy goes, by what its caller asked for."""
         if self._homes.tensors_tell:
             return self._homes.of(result)
-        asked = homes.asked()
-        if asked is None:
-            return Home.EITHER
-        if asked.goes_to_host:
-            # Some engines have their device as a string, which is `cpu` as well here.
-            is_sure = asked.name == "cpu" or not self._homes.device_is_string
-            return Home.HOST if is_sure else Home.EITHER
-        return Home.DEVICE
+        return self._homes.goes(homes.asked())
 
     def makes(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         """A new tensor that was made of nothing, or of numbers of the host's."""
