@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from fmcheck.lint.engine import unreadable
 from fmcheck.lint.own import RULE_FAILED
@@ -25,8 +26,7 @@ T = TypeVar("T")
 MANY_FILES = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """One file to lint. `way` is all that its findings hang on beside path and content.
 
     `lint` returns the findings of the file's text, and adds the files that it looked at for them.

@@ -5,7 +5,6 @@ It leaves out what says nothing to a rule: white space, comments, brackets, comm
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TypeVar
 
 from fmcheck.lint.source.lazy import cst
@@ -54,6 +53,8 @@ def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
     """Returns the fields of a class of nodes that hold others, in the order of the source."""
     found = _ORDER.get(kind.__name__)
     if found is None:
+        from dataclasses import fields  # slow, and libcst has imported it by now
+
         names = (one.name for one in fields(kind) if not one.name.startswith("whitespace"))
         found = tuple(name for name in names if name not in _BARE)
     _FIELDS[kind] = found
