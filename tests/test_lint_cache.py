@@ -13,6 +13,9 @@ import pytest
 
 from fmcheck.lint.run import stored
 from fmcheck.lint.run.cache import pack, unpack
+from fmcheck.lint.run.plan import plan
+from fmcheck.lint.run.request import Request
+from fmcheck.lint.run.tasks import task_for
 
 EVENT = """\
 import torch
@@ -551,3 +554,15 @@ def test_a_state_that_a_later_write_may_share_is_not_trusted():
     assert stored.trusted((100, 100, 1, 1), 100 + stored.RACE + 1) == (100, 100, 1, 1)
     assert stored.trusted((100, 100, 1, 1), 100 + stored.RACE - 1) == ()
     assert stored.trusted(None, 0) is None
+
+
+def test_files_share_the_text_of_what_their_findings_hang_on(tmp_path):
+    package = tmp_path / "sglang"
+    package.mkdir()
+    for name in ("a.py", "b.py"):
+        (package / name).write_text("x = 1\n")
+
+    one, other = plan(Request(paths=(tmp_path,))).jobs
+
+    # It holds the contracts whole: one for each of thousands of files were hundreds of megabytes.
+    assert task_for(one).way is task_for(other).way
