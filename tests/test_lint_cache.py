@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from fmcheck.lint.run.cache import pack, unpack
 from fmcheck.lint.run.plan import plan
 from fmcheck.lint.run.request import Request
 from fmcheck.lint.run.tasks import task_for
+from tests.test_neighbours import READ, WAITS
 
 EVENT = """\
 import torch
@@ -206,6 +208,25 @@ def test_other_times_with_the_same_content_are_no_change(project):
 
     assert how(again) == "again"
     assert again.stdout == first.stdout
+
+
+def test_other_times_of_a_file_that_another_one_calls_are_no_change(project):
+    helper = project.folder / "src" / "helper.py"
+    helper.write_text(textwrap.dedent(WAITS))
+    step = project.folder / "src" / "step.py"
+    step.write_text(textwrap.dedent(READ).format(module="src.helper", name="settle"))
+    time.sleep(0.05)
+    first = project.run()
+    for path in (helper, step):
+        os.utime(path)
+
+    again = project.run(code=TELLING)
+
+    assert how(again) == "again"
+    assert again.stdout == first.stdout
+
+    helper.write_text(helper.read_text().replace("synchronize", "synchronise"))
+    assert project.run().stdout != first.stdout
 
 
 def test_a_link_that_is_led_back_into_the_tree_is_a_change(project, tmp_path_factory):
