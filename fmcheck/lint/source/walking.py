@@ -47,6 +47,8 @@ _ORDER = {
 }
 #: The fields of each class of nodes that hold others, as the classes were met.
 _FIELDS: dict[type[cst.CSTNode], tuple[str, ...]] = {}
+#: The classes of what fields hold beside nodes, as they were met.
+_NO_NODES: set[type] = {type(None)}
 
 
 def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
@@ -82,12 +84,21 @@ def walk(root: cst.CSTNode) -> list[cst.CSTNode]:
                     below.append(value)
                 elif value.__class__ is list or value.__class__ is tuple:
                     below += value
-                elif value is not None and isinstance(value, cst.CSTNode):
-                    _fields(value.__class__)
+                elif value.__class__ not in _NO_NODES and _is_node(value):
                     below.append(value)
             below.reverse()
             stack += below
     return found
+
+
+def _is_node(value: object) -> bool:
+    """Tells a node of a class that was not met yet from what is no node."""
+    kind = value.__class__
+    if issubclass(kind, cst.CSTNode):
+        _fields(kind)
+        return True
+    _NO_NODES.add(kind)
+    return False
 
 
 def children(node: cst.CSTNode) -> list[cst.CSTNode]:
@@ -100,7 +111,7 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
             found.append(value)
         elif value.__class__ is tuple or value.__class__ is list:
             found += value
-        elif value is not None and isinstance(value, cst.CSTNode):
+        elif value.__class__ not in _NO_NODES and _is_node(value):
             found.append(value)
     return found
 
