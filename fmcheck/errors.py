@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import difflib
-import re
 from typing import TYPE_CHECKING
 
+from fmcheck.regex import regex
 from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable
 
-_CODE = re.compile(r"(?P<letters>[A-Z]+)(?P<digits>\d*)")
+_CODE = regex(r"(?P<letters>[A-Z]+)(?P<digits>\d*)")
 #: How near a name must be to one that nothing else stands for, to be taken for a slip of it.
 SLIP = 0.8
 

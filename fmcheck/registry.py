@@ -10,9 +10,6 @@ from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import pluggy
-
-from fmcheck import hookspecs
 from fmcheck.contract import Contract, load_contract
 from fmcheck.errors import SLIP, UsageError, nearest
 from fmcheck.lint.rule import Rule, problems
@@ -22,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from importlib import metadata
 
+    import pluggy
+
     from fmcheck.config import Located
 
 #: The entry points by which other packages register rules and contracts.
@@ -29,14 +28,20 @@ GROUP = "fmcheck"
 
 
 @cache
-def _plugins() -> pluggy.PluginManager:
+def _plugins() -> pluggy.PluginManager | None:
+    """Returns who has registered anything; None if nobody can have."""
+    if not _may_be_registered():
+        return None
+    from importlib import metadata  # slow, as pluggy is, and most environments register nothing
+
+    import pluggy
+
+    from fmcheck import hookspecs
+
     manager = pluggy.PluginManager("fmcheck")
     manager.add_hookspecs(hookspecs)
-    if _may_be_registered():
-        from importlib import metadata  # slow, and most environments register nothing
-
-        for point in metadata.entry_points(group=GROUP):
-            _register(manager, point)
+    for point in metadata.entry_points(group=GROUP):
+        _register(manager, point)
     return manager
 
 
@@ -152,7 +157,7 @@ def _built_in_rules() -> Iterable[type[Rule]]:
 def _called(hook: str) -> Iterable[tuple[str, Any]]:
     """Calls one hook plugin by plugin, so that an error can name whose answer it is about."""
     manager = _plugins()
-    for implementation in getattr(manager.hook, hook).get_hookimpls():
+    for implementation in getattr(manager.hook, hook).get_hookimpls() if manager else ():
         try:
             yield f"plugin `{implementation.plugin_name}`", implementation.function()
         except UsageError:

@@ -10,6 +10,7 @@ import msgspec
 
 from fmcheck.errors import UsageError, nearest
 from fmcheck.reading import MOST_SETTINGS, read_regular
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -26,16 +27,16 @@ T = TypeVar("T")
 MOST_PARTS = 100
 
 #: The tokens of TOML, as far as it takes to tell the dots of a key from others.
-_TOKEN = re.compile(
+_TOKEN = regex(
     r'''"""(?:[^\\]|\\.)*?"""|'''
     r"'{3}.*?'{3}"
     r"""|"(?:[^"\\\n]|\\.)*"|'[^'\n]*'|\#[^\n]*|[\w-]+|\.|[ \t]+|.""",
     re.DOTALL,
 )
-_LACKS = re.compile(r"Object missing required field `(.+)`")
-_MISTYPED = re.compile(r"Expected `(?P<wanted>[a-z |]+)`, got `(?P<got>[a-z]+)`")
+_LACKS = regex(r"Object missing required field `(.+)`")
+_MISTYPED = regex(r"Expected `(?P<wanted>[a-z |]+)`, got `(?P<got>[a-z]+)`")
 _NO_DATE = "Invalid RFC3339 encoded date"
-_STEP = re.compile(r"\.(?P<name>[^.\[]+)|\[(?P<key>\d+|\.\.\.)\]")
+_STEP = regex(r"\.(?P<name>[^.\[]+)|\[(?P<key>\d+|\.\.\.)\]")
 #: msgspec's words for values, in the words of whoever writes the file.
 _WORDS = {
     "array": "a list",

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.accesses import Accesses
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.relay_rule import RelayRule
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -19,9 +19,7 @@ if TYPE_CHECKING:
 
 RELAY = "sglang/srt/managers/overlap_utils.py"
 #: What a test for "no rows" looks like, its spaces taken out.
-_ASKS = re.compile(
-    r"empty|idle|numel\(\)|\.shape\[0\]|\.size\(0\)|len\(|(==|!=|>|<=|<)0\b|^not\w+$"
-)
+_ASKS = regex(r"empty|idle|numel\(\)|\.shape\[0\]|\.size\(0\)|len\(|(==|!=|>|<=|<)0\b|^not\w+$")
 
 
 class NoWayOutWhenEmpty(RelayRule):

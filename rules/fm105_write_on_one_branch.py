@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.accesses import Access, Accesses
 from fmcheck.lint.model.function import classes
 from fmcheck.lint.relay_rule import RelayClassRule
 from fmcheck.lint.source.walking import walk
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -24,11 +25,10 @@ if TYPE_CHECKING:
 
 RELAY = "sglang/srt/managers/overlap_utils.py"
 #: A test of what kind something is, its spaces taken out.
-_KIND = re.compile(r"\.is_\w+\(\)|isinstance\(")
+_KIND = regex(r"\.is_\w+\(\)|isinstance\(")
 
 
-@dataclass(frozen=True, slots=True)
-class Method:
+class Method(Struct, frozen=True):
     """A method of a relay class, its paths, and what it does to the buffers."""
 
     flow: Flow

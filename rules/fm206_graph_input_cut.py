@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.fills import Filling, Kind, fillings
 from fmcheck.lint.model.function import functions
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.model.names import Region
     from fmcheck.lint.source.module import Part
 
-_GRAPH = re.compile(r"\w*(graph|replay)", re.IGNORECASE)
+_GRAPH = regex(r"\w*(graph|replay)", re.IGNORECASE)
 
 
 class GraphInputCut(FunctionRule):

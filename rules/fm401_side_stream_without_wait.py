@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from operator import itemgetter
 from typing import TYPE_CHECKING
 
@@ -19,6 +18,7 @@ from fmcheck.lint.model.handovers import (
 from fmcheck.lint.model.misplaced_waits import another_waits, waits_for_itself
 from fmcheck.lint.model.streams import CURRENT, Streams, streams_of
 from fmcheck.lint.model.vocabulary import ENTERED, LAUNCHES
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.model.streams import Context, Wait
     from fmcheck.lint.source.module import Part
 
-_WAIT_ARGUMENT = re.compile(r"^wait_events?$")
+_WAIT_ARGUMENT = regex(r"^wait_events?$")
 
 #: What orders streams, and is seen where the wrong one waits.
 WAITED = ("wait_event", "wait_stream", "synchronize(")

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fmcheck.lint import Edit, Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.effects import returns_copy, waits_on_host
@@ -16,6 +18,7 @@ from fmcheck.lint.model.streams import ANYTHING, HOST, Copy, Streams, goes_to_ho
 from fmcheck.lint.model.vocabulary import CLASS, ON_HOST, VIEWS
 from fmcheck.lint.source.changes import replaced, without
 from fmcheck.lint.source.walking import walk
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -55,9 +58,9 @@ _DISPLAYS = frozenset(
     )
 )
 #: What is pinned by its name.
-_PINNED = re.compile(r"(^|_|\b)(pin|pinned)(_|\b|$)")
+_PINNED = regex(r"(^|_|\b)(pin|pinned)(_|\b|$)")
 #: What calls itself asynchronous leaves the wait to its caller.
-_ASYNC = re.compile(r"async|non_?block|future|pending|handle", re.IGNORECASE)
+_ASYNC = regex(r"async|non_?block|future|pending|handle", re.IGNORECASE)
 
 
 class HostReadBeforeSync(FunctionRule):
@@ -255,8 +258,7 @@ def lengths(self):
             return
 
 
-@dataclass(frozen=True, slots=True)
-class Use:
+class Use(Struct, frozen=True):
     """A read of a copied tensor's values by `word`, or an object of class `word` made of it.
 
     `is_at_once` tells that it is read in the expression that copies it.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
@@ -12,6 +11,7 @@ from fmcheck.lint.model.stream_kinds import attribute_values
 from fmcheck.lint.model.streams import streams_of
 from fmcheck.lint.model.vocabulary import BEFORE_REPLAY, CLASS, looks_like_event
 from fmcheck.lint.source.globs import fits
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.module import Part
 
 #: Methods that hand an object on to whoever takes it later.
-_QUEUES = re.compile(r"^(put|put_nowait|append|appendleft|submit|enqueue|send|push)$")
+_QUEUES = regex(r"^(put|put_nowait|append|appendleft|submit|enqueue|send|push)$")
 
 #: What an event of a device is reached through: threads and processes have events too.
-_DEVICE = re.compile(r"torch|cuda|npu|xpu|gcu|musa|hpu|device|accelerator|platform|backend")
+_DEVICE = regex(r"torch|cuda|npu|xpu|gcu|musa|hpu|device|accelerator|platform|backend")
 #: Classes of which each step makes an object that is waited for later.
-_OBJECTS = re.compile(r"Async|Future|Handle|Job|Output|Pending|Request|Result|Task|Ticket|Transfer")
+_OBJECTS = regex(r"Async|Future|Handle|Job|Output|Pending|Request|Result|Task|Ticket|Transfer")
 
 
 class EventHandedOnAndReused(FunctionRule):

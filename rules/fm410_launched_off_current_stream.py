@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import builtins
-import re
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
@@ -12,6 +11,7 @@ from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.stream_kinds import Kind, kinds_of
 from fmcheck.lint.model.vocabulary import CLASS
 from fmcheck.lint.source.walking import walk
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -31,11 +31,9 @@ _NO_LAUNCHES = frozenset(
     )
 )
 #: How functions are named that do something else with a stream than to launch on it.
-_SETS = re.compile(r"^_?(set|is|get|register)_|graph|capture|sync|wait|barrier")
+_SETS = regex(r"^_?(set|is|get|register)_|graph|capture|sync|wait|barrier")
 #: How functions are named that keep what they are handed for later.
-_KEEPS = re.compile(
-    r"^(put|append|appendleft|submit|push|enqueue|defer|schedule|register|add)(_|$)"
-)
+_KEEPS = regex(r"^(put|append|appendleft|submit|push|enqueue|defer|schedule|register|add)(_|$)")
 
 
 class LaunchedOffCurrentStream(FunctionRule):

@@ -13,6 +13,7 @@ from fmcheck.lint.model.places import Places
 from fmcheck.lint.model.steps import REPEATED, is_for_debugging, is_step
 from fmcheck.lint.source.walking import walk
 from fmcheck.lint.step_rule import StepRule
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
@@ -25,11 +26,11 @@ if TYPE_CHECKING:
 _NUMBERS = frozenset({"bool", "float", "int"})
 #: How what they read starts: `x)`, `x[`, `self.x[`.
 _DRAWN = ("~)", "~[", "~.*[")
-_WORD = re.compile(r"[^\W\d]\w*")
+_WORD = regex(r"[^\W\d]\w*")
 #: What a loop draws; nobody writes more than this.
-_TARGETS = re.compile(r"\bfor\b((?:(?!\bfor\b).){1,500}?)\bin\b", re.DOTALL)
+_TARGETS = regex(r"\bfor\b((?:(?!\bfor\b).){1,500}?)\bin\b", re.DOTALL)
 #: A name of which a number is read, or the index of what it is read of, two brackets deep.
-_READ = re.compile(
+_READ = regex(
     rf"\b(?:{'|'.join(sorted(_NUMBERS))})\(\s*(\w+)[\s,]*\)|\b(\w+)\s*\.item\("
     r"|\[([^][]*(?:\[[^][]*(?:\[[^][]*\][^][]*)*\][^][]*)*)\]\s*(?:\.item\(|[\s,]*\))"
 )

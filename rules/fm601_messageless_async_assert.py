@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.lint import Edit, Example, Judged, ModuleRule, Severity, cst
 from fmcheck.lint.model.expressions import dotted
@@ -280,8 +281,7 @@ def _is_messageless(call: cst.Call, module: Module) -> bool:
     return len(call.args) == 1 and not call.args[0].star
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Body:
+class Body(Struct, frozen=True, eq=False):
     """A function of the module, or a lambda; `name` is what it is called, `part` where it is."""
 
     node: cst.FunctionDef | cst.Lambda
@@ -293,12 +293,11 @@ class Body:
         return self.node.name.value if isinstance(self.node, cst.FunctionDef) else "lambda"
 
 
-@dataclass(slots=True)
-class Taker:
+class Taker(Struct):
     """What compiles its arguments: torch.compile, or a function that hands them on to it."""
 
     parameters: Sequence[str]
-    compiled: set[str] = field(default_factory=set)
+    compiled: set[str] = set()
 
     def picked(self, call: cst.Call) -> Iterator[cst.BaseExpression]:
         """Yields the arguments of a call that this function compiles."""

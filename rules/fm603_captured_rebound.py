@@ -11,6 +11,7 @@ from fmcheck.lint.model.fills import Filling, Kind, fillings
 from fmcheck.lint.model.function import classes, functions
 from fmcheck.lint.model.once import Once
 from fmcheck.lint.source.walking import walk
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -46,17 +47,18 @@ MAKERS = frozenset(
 )
 #: How an attribute is given one.
 _MADE = tuple(f".~ = *{one}(" for one in sorted(MAKERS))
-_GRAPH = re.compile(r"graph|replay|capture", re.IGNORECASE)
+_GRAPH = regex(r"graph|replay|capture", re.IGNORECASE)
 #: Names of methods that run before there is a graph, or make a new one.
-_BEFORE = re.compile(
+_FIRST = (
     r"__|(^|_)(init|capture|captured|create|alloc|allocate|build|make|setup|warmup|warm|reset|"
     r"resize|grow|ensure|load|register|preallocate|destroy|close|release)(_|$)"
 )
+_BEFORE = regex(_FIRST)
 #: Names of the others.
-_AFTER = re.compile(f"(?!.*({_BEFORE.pattern}))")
+_AFTER = regex(f"(?!.*({_FIRST}))")
 #: Names of methods and of their parameters that speak of a replay.
-_REPLAYS = re.compile(r"replay|realloc")
-_RUNS = re.compile(r"__call__$|_?(forward|run|compute|decode)(_|$)")
+_REPLAYS = regex(r"replay|realloc")
+_RUNS = regex(r"__call__$|_?(forward|run|compute|decode)(_|$)")
 
 
 class CapturedRebound(ClassRule):

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted
 from fmcheck.lint.model.function import functions
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 MAKERS = frozenset({"torch.empty", "torch.empty_like", "torch.zeros", "torch.zeros_like"})
 BUFFERS = ("buf", "scratch", "staging", "workspace")
-_BUFFER = re.compile(r"(^|_)(buf|buffer|buffers|scratch|staging|workspace)($|_\d|\d)")
-_RUNS = re.compile(r"_?forward(_|$)|\w*(_forward|_indexer|_exchange|_all_to_all|_a2a)$")
+_BUFFER = regex(r"(^|_)(buf|buffer|buffers|scratch|staging|workspace)($|_\d|\d)")
+_RUNS = regex(r"_?forward(_|$)|\w*(_forward|_indexer|_exchange|_all_to_all|_a2a)$")
 
 
 class BufferMadeInStep(FunctionRule):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from packaging.specifiers import SpecifierSet
 
 from fmcheck.contract import Contract, applies, load_contract, parse_contract
 from fmcheck.errors import UsageError
@@ -384,3 +385,13 @@ def test_what_a_tail_must_be_is_a_bound() -> None:
         parse_contract(
             '[engine]\nname = "toy"\n[graph_inputs.valid]\nlens = "positive"', "toy.toml"
         )
+
+
+def test_plain_releases_compare_as_packaging_has_it():
+    versions = ("0", "0.0", "0.05", "0.5", "0.5.0", "0.5.1", "0.5.10", "0.10", "1", "1.0.0", "10")
+    for version in versions:
+        for sign in (">=", "<=", ">", "<", "==", "!="):
+            for other in versions:
+                for releases in (f"{sign}{other}", f"{sign} {other}, !=0.5"):
+                    known = SpecifierSet(releases).contains(version, True)
+                    assert applies(releases, version) == known, (releases, version)

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import textwrap
 import time
 from pathlib import Path
 
@@ -13,6 +14,10 @@ import pytest
 
 from fmcheck.lint.run import stored
 from fmcheck.lint.run.cache import pack, unpack
+from fmcheck.lint.run.plan import plan
+from fmcheck.lint.run.request import Request
+from fmcheck.lint.run.tasks import task_for
+from tests.test_neighbours import READ, WAITS
 
 EVENT = """\
 import torch
@@ -203,6 +208,25 @@ def test_other_times_with_the_same_content_are_no_change(project):
 
     assert how(again) == "again"
     assert again.stdout == first.stdout
+
+
+def test_other_times_of_a_file_that_another_one_calls_are_no_change(project):
+    helper = project.folder / "src" / "helper.py"
+    helper.write_text(textwrap.dedent(WAITS))
+    step = project.folder / "src" / "step.py"
+    step.write_text(textwrap.dedent(READ).format(module="src.helper", name="settle"))
+    time.sleep(0.05)
+    first = project.run()
+    for path in (helper, step):
+        os.utime(path)
+
+    again = project.run(code=TELLING)
+
+    assert how(again) == "again"
+    assert again.stdout == first.stdout
+
+    helper.write_text(helper.read_text().replace("synchronize", "synchronise"))
+    assert project.run().stdout != first.stdout
 
 
 def test_a_link_that_is_led_back_into_the_tree_is_a_change(project, tmp_path_factory):
@@ -551,3 +575,15 @@ def test_a_state_that_a_later_write_may_share_is_not_trusted():
     assert stored.trusted((100, 100, 1, 1), 100 + stored.RACE + 1) == (100, 100, 1, 1)
     assert stored.trusted((100, 100, 1, 1), 100 + stored.RACE - 1) == ()
     assert stored.trusted(None, 0) is None
+
+
+def test_files_share_the_text_of_what_their_findings_hang_on(tmp_path):
+    package = tmp_path / "sglang"
+    package.mkdir()
+    for name in ("a.py", "b.py"):
+        (package / name).write_text("x = 1\n")
+
+    one, other = plan(Request(paths=(tmp_path,))).jobs
+
+    # It holds the contracts whole: one for each of thousands of files were hundreds of megabytes.
+    assert task_for(one).way is task_for(other).way

@@ -230,17 +230,26 @@ def test_files_that_vanish_meanwhile_are_one_diagnostic_each(tmp_path):
 
 
 def test_a_file_of_no_concern_needs_nothing_heavy(tmp_path):
-    (tmp_path / "a.py").write_text("x = 1\n")
-    heavy = ("libcst", "importlib.metadata", "logging", "packaging", "rich", "subprocess", "torch")
+    (tmp_path / "sglang").mkdir()
+    (tmp_path / "sglang" / "version.py").write_text('__version__ = "0.5.23"\n')
+    heavy = ("dataclasses", "importlib.metadata", "libcst", "logging", "packaging", "pluggy")
+    heavy += ("rich", "subprocess", "torch")
     code = (
-        "import sys\n"
+        "import re, sys\n"
+        "real, compiled = re.compile, []\n"
+        "def compile(*given, **named):\n"
+        "    compiled.append(sys._getframe(1).f_globals['__name__'])\n"
+        "    return real(*given, **named)\n"
+        "re.compile = compile\n"
         "from fmcheck.__main__ import main\n"
         "main()\n"
+        "ours = ('fmcheck.lint', 'fmcheck.rules')\n"
+        "assert not [name for name in compiled if name.startswith(ours)], compiled\n"
         f"print([name for name in {heavy} if name in sys.modules], file=sys.stderr)\n"
     )
 
     done = subprocess.run(
-        [sys.executable, "-c", code, "lint", "--no-cache", "a.py"],
+        [sys.executable, "-c", code, "lint", "--no-cache", "sglang"],
         cwd=tmp_path,
         env=ENVIRON,
         capture_output=True,

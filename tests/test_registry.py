@@ -53,12 +53,16 @@ class IntruderRule(GoodRule):
 def plugin(**hooks):
     """Registers a plugin with these hooks while the block runs."""
     made = type("Plugin", (), {name: staticmethod(hookimpl(do)) for name, do in hooks.items()})()
+    monkeypatch = pytest.MonkeyPatch()
+    monkeypatch.setattr(registry, "_may_be_registered", lambda: True)
+    registry._plugins.cache_clear()
     manager = registry._plugins()
     manager.register(made, name="acme")
     try:
         yield
     finally:
-        manager.unregister(made)
+        monkeypatch.undo()
+        registry._plugins.cache_clear()
 
 
 def test_a_plugin_adds_a_rule():

@@ -39,8 +39,8 @@ WORDS = ("config", "contract", "errors", "finding")
 ON_TOP = ("atomic", "first_import", "registry", "report", "scratch", "stream_options")
 #: Elsewhere: packages, each with all that it may import.
 PACKAGES = {
-    "contract": ("errors", "strict"),
-    "report": ("atomic", "errors", "finding", "reading", "record", "record_file"),
+    "contract": ("errors", "regex", "strict"),
+    "report": ("atomic", "errors", "finding", "reading", "record", "record_file", "regex"),
     "processes": (
         *("config", "errors", "finding", "first_import", "merging", "reading", "record", "report"),
         *("runtime", "stream_options"),

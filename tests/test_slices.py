@@ -264,6 +264,21 @@ def test_slices_whose_loops_read_nothing_that_they_draw_are_not_parsed():
     assert found == ["each", "drawn", "spread"]
 
 
+def test_a_buffer_outside_of_relays_is_parsed_beside_what_holds_it():
+    source = (
+        "def one(batch):\n    return batch.output_tokens_buf[batch.rows]\n"
+        "def other(worker):\n    held = worker._future_map\n"
+        "    return held.output_tokens_buf[rows]\n"
+        "def nothing(worker):\n    return worker.future_map\n"
+    )
+    rule = rules()["FM101"](contracts_for(Located(Settings(), None)))
+    module = module_of(source)
+    relay = Module(File("sglang/srt/managers/overlap_utils.py", source.encode()), source)
+
+    assert [one.node.name.value for one in rule.pieces(module)] == ["other"]
+    assert [one.node.name.value for one in rule.pieces(relay)] == ["one", "other"]
+
+
 @pytest.mark.parametrize("name", SAMPLE)
 def test_cheap_stages_change_no_finding_in_a_released_engine(name):
     path = wheel_source("sglang", "0.5.23") / name

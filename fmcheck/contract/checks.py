@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.contract.clashes import check_clashes
 from fmcheck.errors import UsageError, nearest
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -25,12 +26,12 @@ if TYPE_CHECKING:
     )
 
 #: Version ranges that need no `packaging`, whose import takes longer than linting a file.
-_PLAIN_RELEASES = re.compile(r"((>=|<=|<|>|==|!=)\d+(\.\d+)*(\.post\d+)?(,(?!$)|$))*")
+_PLAIN_RELEASES = regex(r"((>=|<=|<|>|==|!=)\d+(\.\d+)*(\.post\d+)?(,(?!$)|$))*")
 
 # Of one thing, by names and keys; and of several, with `[]` for each item.
-_PATH = re.compile(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[(\w[\w.]*|\*)\])*")
+_PATH = regex(r"[A-Za-z_]\w*(\.[A-Za-z_]\w*|\[(\w[\w.]*|\*)\])*")
 _KEYS = r"(\[(-?\d+|[A-Za-z_][\w.]*)?\])*"
-_PATHS = re.compile(rf"[A-Za-z_]\w*{_KEYS}(\.[A-Za-z_]\w*{_KEYS})*")
+_PATHS = regex(rf"[A-Za-z_]\w*{_KEYS}(\.[A-Za-z_]\w*{_KEYS})*")
 #: The rows of a function that takes back all that are out.
 EVERY_ROW = "*"
 HANDS_OUT, TAKES_BACK = "hands out", "takes back"

@@ -8,6 +8,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.errors import UsageError, nearest
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping
@@ -17,8 +18,8 @@ if TYPE_CHECKING:
 #: No buffer has more rows: an index of 32 bits ends there.
 _MOST_ROWS = 2**31 - 1
 _MARKS = "*?["
-_OF_SELF = re.compile(r"self(\.[A-Za-z_]\w*|\[-?\w+\])+")
-_VERSION = re.compile(r"\d+(?:\.\d+)*")
+_OF_SELF = regex(r"self(\.[A-Za-z_]\w*|\[-?\w+\])+")
+_VERSION = regex(r"\d+(?:\.\d+)*")
 
 
 def check_clashes(contract: Contract, where: str) -> None:

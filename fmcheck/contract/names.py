@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, TypeAlias
 
 import msgspec.structs
+from msgspec import Struct
 
 from fmcheck.contract.schema import applies
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -21,13 +21,12 @@ QUIET = frozenset(
 )
 #: What a path begins with, or a tensor has, without that any source says so.
 _WITHOUT_SOURCE = frozenset({"return", "self", "shape", "slot"})
-_NAME = re.compile(r"[^\W\d]\w*")
+_NAME = regex(r"[^\W\d]\w*")
 #: A key and what it names.
 Named: TypeAlias = "tuple[str, Sequence[str]]"
 
 
-@dataclass(frozen=True, slots=True)
-class Words:
+class Words(Struct, frozen=True):
     """Names, or globs of them, under one key; of `alternatives` one has to be there, not each.
 
     Those of a path may be declared elsewhere as well.

@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, TypeAlias
 
 import msgspec
 
+from fmcheck.regex import regex
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
@@ -20,6 +22,17 @@ COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
     ">=": operator.ge,
     ">": operator.gt,
 }
+
+_IS: dict[str, Callable[[Any, Any], bool]] = {
+    **COMPARISONS,
+    "<=": operator.le,
+    "<": operator.lt,
+    "==": operator.eq,
+    "!=": operator.ne,
+}
+#: Releases and ranges of them as nearly all are, for which `packaging` need not be imported.
+_PLAIN = regex(r"[0-9]+(?:\.[0-9]+)*")
+_PLAIN_RANGE = regex(r"\s*(>=|<=|>|<|==|!=)\s*([0-9]+(?:\.[0-9]+)*)\s*")
 
 
 class _Part(msgspec.Struct, frozen=True, forbid_unknown_fields=True, dict=True):
@@ -516,6 +529,14 @@ def applies(releases: str, version: str | None) -> bool:
     """Tells whether a part for `releases` is meant for `version`; an unknown version gets all."""
     if not releases or version is None:
         return True
-    from packaging.specifiers import SpecifierSet
+    if _PLAIN.fullmatch(version) and all(map(_PLAIN_RANGE.fullmatch, releases.split(","))):
+        at = _numbers(version)
+        return all(_IS[one[1]](at, _numbers(one[2])) for one in _PLAIN_RANGE.finditer(releases))
+    from packaging.specifiers import SpecifierSet  # slower to import than a small file to lint
 
     return SpecifierSet(releases).contains(version, True)
+
+
+def _numbers(release: str) -> list[int]:
+    """Returns a plain release as it compares: `1.0` is `1`."""
+    return [int(one) for one in re.sub(r"(?:\.0+)+$", "", release).split(".")]

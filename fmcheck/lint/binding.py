@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from fmcheck.contract import Contract, Engine, applies
 from fmcheck.contract.names import references
 from fmcheck.lint.source.identity import identity_of
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -23,7 +24,7 @@ if TYPE_CHECKING:
 NO_ENGINE = Contract(engine=Engine(name="any"))
 #: Where a package says which release it is.
 _VERSION_FILES = ("version.py", "_version.py", "__init__.py")
-_VERSION = re.compile(
+_VERSION = regex(
     r"^_*version_*(?:[ \t]*:[^=\n]+)?[ \t]*=(?:[ \t]*\w+[ \t]*=)*[ \t]*['\"](\d[^'\"]*)",
     re.MULTILINE,
 )

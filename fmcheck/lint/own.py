@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from msgspec import Struct
 
 from fmcheck.finding import Severity
 
@@ -20,8 +20,7 @@ UNCHECKED = frozenset({UNREADABLE, RULE_FAILED})
 OPTIONAL = frozenset({UNUSED_SUPPRESSION, MALFORMED_SUPPRESSION})
 
 
-@dataclass(frozen=True, slots=True)
-class OwnCode:
+class OwnCode(Struct, frozen=True):
     """A code of the linter's own; `page` explains it, its first line alone says what it is."""
 
     code: str

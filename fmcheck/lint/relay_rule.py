@@ -8,10 +8,11 @@ from fmcheck.lint.model.relays import Relays
 from fmcheck.lint.rule import ClassRule, FunctionRule
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
+    from collections.abc import Iterator, Sequence
 
     from fmcheck.contract import Contract
     from fmcheck.lint.source.file import File
+    from fmcheck.lint.source.module import Module, Part
 
 
 class RelayRule(FunctionRule):
@@ -32,6 +33,11 @@ class RelayRule(FunctionRule):
         if self.in_own_module:
             return bool(self.relays.of_file(file.identity))
         return file.holds(self.relays.holders)
+
+    def pieces(self, module: Module) -> Iterator[Part]:
+        """Yields the parts of slices that name a buffer and, outside of relays, what holds it."""
+        own = self.relays.of_file(module.identity)
+        return module.parts_with(self.words if own else (*self.words, self.relays.held_as))
 
 
 class RelayClassRule(ClassRule):

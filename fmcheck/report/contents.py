@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,8 +14,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding, RuleInfo
 
 
-@dataclass(frozen=True, slots=True)
-class Contents:
+class Contents(Struct, frozen=True):
     """A run's findings, and those that a comment suppresses, where they are to be shown.
 
     `codes` explains every code that occurs, `lines_of` gives a file's lines, `root` is the folder

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import io
 import tokenize
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.reading import MOST_SOURCE, read_regular
 
@@ -18,8 +19,7 @@ if TYPE_CHECKING:
 AROUND = 3
 
 
-@dataclass(frozen=True, slots=True)
-class Excerpt:
+class Excerpt(Struct, frozen=True):
     """A few lines of a file, the one in question between those `above` and those `below`.
 
     `first` is the number of the first line shown. Where nothing can be shown, `why` says why not.

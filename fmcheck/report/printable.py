@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-import re
+from fmcheck.regex import regex
 
 #: Control characters, marks that turn the direction of text, line separators, lone surrogates (the
 #: bytes of a file name that is not UTF-8), and the invisible tags.
-_OBEYED = re.compile(
+_OBEYED = regex(
     "[\x00-\x1f\x7f-\x9f\u061c\u200e\u200f\u2028-\u202e\u2066-\u2069\ud800-\udfff\U000e0000-\U000e007f]"
 )
-_SURROGATE = re.compile("[\ud800-\udfff]")
+_SURROGATE = regex("[\ud800-\udfff]")
 _NAMED = {"\n": "\\n", "\r": "\\r", "\t": "\\t"}
 
 

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.names import squeezed
@@ -26,8 +27,7 @@ _NOTED = frozenset(
 )
 
 
-@dataclass(frozen=True, slots=True)
-class Access:
+class Access(Struct, frozen=True):
     """One gather from a relay buffer, or one write to it, by the rows `index`.
 
     `index` is the rows' source without spaces, names that stand for others replaced. `node` is the

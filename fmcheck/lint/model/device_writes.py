@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.vocabulary import IN_PLACE, ON_HOST
@@ -17,8 +18,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.model.streams import Streams
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceWrite:
+class DeviceWrite(Struct, frozen=True):
     """A write to `buffers`, the paths that its target may go by, on one stream.
 
     `index` is the text of what selects the rows, "" for none. `is_tensor` tells that only a tensor

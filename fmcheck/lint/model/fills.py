@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import enum
-import re
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING, TypeAlias
+
+from msgspec import Struct
 
 from fmcheck.lint.model.expressions import last_name, number
 from fmcheck.lint.model.function import functions
@@ -14,6 +14,7 @@ from fmcheck.lint.model.names import ANY, Region, Regions
 from fmcheck.lint.model.sizes import Sizes
 from fmcheck.lint.model.vocabulary import RESET_WORDS
 from fmcheck.lint.source.lazy import cst
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
 #: Methods of a tensor that set all of it to one value; `fill` is numpy's.
 RESETS = frozenset({"zero_", "fill_", "fill"})
 #: Parts of the names of functions that reset nothing: they make a tensor, or look at one.
-_NO_RESET = re.compile(r"zeros|non_?zero|is_?zero")
+_NO_RESET = regex(r"zeros|non_?zero|is_?zero")
 #: Parts of a name that say that it is of lengths.
 _LENGTH = frozenset({"len", "lens", "length", "lengths", "seqlen", "seqlens"})
 
@@ -51,8 +52,7 @@ class When(enum.Enum):
 Tests: TypeAlias = "tuple[tuple[CSTNode, bool], ...]"
 
 
-@dataclass(frozen=True)
-class Write:
+class Write(Struct, frozen=True, dict=True):
     """One write to a region, by a call or an assignment of a function.
 
     `site` is what is written to, as the write names it; `order` counts the writes of the function;

@@ -24,9 +24,10 @@ raises out of the function does not count as one that returns. Only what returns
 from __future__ import annotations
 
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.source.lazy import cst
@@ -42,8 +43,7 @@ if TYPE_CHECKING:
 ENTRY, RETURNED, RAISED = -1, -2, -3
 
 
-@dataclass(frozen=True, slots=True)
-class Known:
+class Known(Struct, frozen=True):
     """A test whose outcome is certain at some place: `test` was true if `holds`, else false.
 
     `leaves` tells that the other outcome has left (returned, raised, or gone to the next round),
@@ -56,8 +56,7 @@ class Known:
     text: str
 
 
-@dataclass(slots=True)
-class _Place:
+class _Place(Struct):
     """What surrounds a step."""
 
     withs: tuple[cst.With, ...] = ()
@@ -65,12 +64,11 @@ class _Place:
     known: tuple[Known, ...] = ()
 
 
-@dataclass(slots=True)
-class _Loop:
+class _Loop(Struct):
     """A loop that is being walked: where `continue` goes, and the steps that break out of it."""
 
     head: int
-    breaks: set[int] = field(default_factory=set)
+    breaks: set[int] = set()
 
 
 class Flow:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.lint.model.expressions import dotted
 from fmcheck.lint.model.function import functions
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.module import Module, Part
 
 
-@dataclass(frozen=True, slots=True)
-class Slot:
+class Slot(Struct, frozen=True):
     """One declared graph input.
 
     `node` is its name in the source. `policy` is None where it is not written out; `is_explicit`

@@ -6,8 +6,9 @@ helper of the package that waits, and a call that is handed the stream or its ev
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.lint.model.effects import orders_streams
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver
@@ -36,8 +37,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.model.streams import Context, Streams, Wait
 
 
-@dataclass(frozen=True, slots=True)
-class Handover:
+class Handover(Struct, frozen=True):
     """A tensor that is produced on one stream, and used on another that has not waited."""
 
     name: str

@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import re
 from collections import defaultdict
-from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fmcheck.lint.model.expressions import is_name, literal_elements
 from fmcheck.lint.model.vocabulary import HELD, SAME_SHAPE, VIEWS
@@ -26,8 +28,7 @@ if TYPE_CHECKING:
 ANY = "[*]"
 
 
-@dataclass(frozen=True, slots=True)
-class Region:
+class Region(Struct, frozen=True):
     """A stretch `[start:stop]` of the buffer at `path`; without bounds it is the whole buffer.
 
     `leaf` is the buffer's own name, the last part of `path`, and "" for what is no buffer, as the
@@ -109,8 +110,7 @@ class Regions:
         )
 
 
-@dataclass(frozen=True, slots=True)
-class Binding:
+class Binding(Struct, frozen=True):
     """What a name is bound to: `value`, or any element of it, or a column of any element."""
 
     value: CSTNode

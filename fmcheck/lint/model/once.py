@@ -8,12 +8,13 @@ self.rows = torch.empty(64)
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
 from fmcheck.lint.source.lazy import cst
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -23,15 +24,14 @@ if TYPE_CHECKING:
     from fmcheck.lint.model.function import Function
 
 #: Names of methods that free what a class has created, or create it again.
-_UNMAKES = re.compile(
+_UNMAKES = regex(
     r"(^|_)(de_?alloc|deallocate|delete|drop|free|offload|re_?init(ialize)?|restart|resume|"
     r"shutdown|sleep|stop|suspend|teardown|unload|wake)(_|$)"
 )
 _FALSY = ("False", "None", "0")
 
 
-@dataclass(frozen=True, slots=True)
-class Asked:
+class Asked(Struct, frozen=True):
     """What a test found out: whether the value at a path is there, or true."""
 
     path: str

@@ -5,8 +5,9 @@ A copy to the device that does not block reads its source when it runs, not when
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.lint.model.expressions import (
     holder,
@@ -48,8 +49,7 @@ _SHARING = frozenset({"asarray", "from_numpy", "as_tensor"})
 _MOST_NAMES = 8
 
 
-@dataclass(frozen=True, slots=True)
-class Touch:
+class Touch(Struct, frozen=True):
     """A write of a host buffer by the host, or an asynchronous copy from it.
 
     `parts` are the (start, stop) of the slices that are touched, as texts; "" is an open end.

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 from fmcheck.host_words import is_named_host
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
 from fmcheck.lint.source.lazy import cst
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -28,9 +29,9 @@ _TENSOR_ONLY = frozenset(
     )
 )
 #: Annotations of tensors.
-_TENSOR = re.compile(r"\b(?:\w*Tensor)\b")
+_TENSOR = regex(r"\b(?:\w*Tensor)\b")
 #: Of these a container of tensors is annotated, and nobody knows what an element of it is.
-_CONTAINER = re.compile(r"\b(?:[Ll]ist|[Dd]ict|[Tt]uple|Sequence|Iterable|Mapping|Union)\b")
+_CONTAINER = regex(r"\b(?:[Ll]ist|[Dd]ict|[Tt]uple|Sequence|Iterable|Mapping|Union)\b")
 #: Methods that bring values to the host.
 _TO_HOST = frozenset({"cpu", "item", "numpy", "tolist"})
 #: Attributes of a tensor that are of the host.
@@ -262,12 +263,12 @@ class CertainPlaces(Places):
 
 
 #: Names of what is prepared for a model, on the host as likely as not.
-_PREPARED = re.compile(
+_PREPARED = regex(
     r"(^|_)(\w*grid\w*|thw|\w*sizes?|image\w*|video\w*|audio\w*|pixel\w*|patch\w*|timesteps?|"
     r"shapes?|offsets?|config\w*|scale|scales|rewards?|labels?|targets?)(_|$)"
 )
 #: Layers that have weights.
-_LAYERS = re.compile(r"(^|\.)(\w*Linear|\w*Embedding|\w*Norm\w*|Conv\d?d?|\w*Conv\dd|GRU|LSTM)$")
+_LAYERS = regex(r"(^|\.)(\w*Linear|\w*Embedding|\w*Norm\w*|Conv\d?d?|\w*Conv\dd|GRU|LSTM)$")
 
 
 def _is_layer(call: cst.Call, function: Function) -> bool:

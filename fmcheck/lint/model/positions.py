@@ -7,9 +7,11 @@ rows[1][:n]         # two: 1, and up to what nobody knows
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
 from itertools import zip_longest
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from fmcheck.lint.model.expressions import dotted, is_name, literal_elements, number
 from fmcheck.lint.source.lazy import cst
@@ -22,8 +24,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.model.names import Region
 
 
-@dataclass(frozen=True, slots=True)
-class Position:
+class Position(Struct, frozen=True):
     """What is reached at one position: `[start:stop:step]`, or one index, or a list of some.
 
     A bound is a number, or the name of one that nobody knows; an open end is None. Of a list and of
@@ -56,18 +57,17 @@ class Position:
         return bool(self.start) and self.start in (other.start, other.stop)
 
 
-@dataclass(slots=True)
-class _Reached:
+class _Reached(Struct):
     """The positions of one buffer, from its first on and, of `[..., 3]`, back from its last.
 
     `is_all` tells that at the positions which are not listed everything is reached.
     """
 
-    front: list[Position] = field(default_factory=list)
-    back: list[Position] = field(default_factory=list)
+    front: list[Position] = []
+    back: list[Position] = []
     is_all: bool = True
     #: The positions of `front` that later subscripts cut further.
-    left: list[int] = field(default_factory=list)
+    left: list[int] = []
 
 
 def may_cover(one: Region, other: Region) -> bool:

@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, targets
 from fmcheck.lint.model.places import CertainPlaces
 from fmcheck.lint.model.steps import is_for_debugging, is_step
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -31,15 +33,15 @@ _UPLOADS = frozenset({"torch.tensor", "torch.from_numpy", "torch.FloatTensor", "
 #: Functions that make a tensor of numbers alone.
 _RANGES = frozenset({"torch.arange", "torch.full", "torch.linspace", "torch.ones", "torch.zeros"})
 #: What only says something.
-_SAYS = re.compile(r"^(debug|info|warning|warn|warn_once|error|exception|log|log_\w+|print)$")
+_SAYS = regex(r"^(debug|info|warning|warn|warn_once|error|exception|log|log_\w+|print)$")
 #: Tests for what does not come in each step, or not on a device.
-_RARELY = re.compile(
+_RARELY = regex(
     r"cpu|is_cuda|\.type\b|is None|is not None|captur|warm|first|init|dummy|empty|numel\(\)|"
     r"is_compiling|tracing|scripting|export|fallback|deprecated|check|valid|strict|assert",
     re.IGNORECASE,
 )
 #: What talks to other ranks, or asks what they have.
-_TALKS = re.compile(r"^(all_?reduce|all_?gather|all_?to_?all|broadcast|reduce|recv|irecv|gather)")
+_TALKS = regex(r"^(all_?reduce|all_?gather|all_?to_?all|broadcast|reduce|recv|irecv|gather)")
 #: Functions and methods that write none of their arguments.
 _PURE = frozenset(
     (
@@ -52,8 +54,7 @@ _PURE = frozenset(
 _DEEPEST = 12
 
 
-@dataclass(frozen=True, slots=True)
-class ReadBack:
+class ReadBack(Struct, frozen=True):
     """A number that the host reads of `value`, a tensor.
 
     `is_length` tells that it is how often `value` repeats rows, `was_host` that the host has it.

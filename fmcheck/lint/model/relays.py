@@ -32,8 +32,10 @@ class Relays:
             for function in opaque.functions
         }
         names = {relay.qualname.rpartition(".")[2] for relay in self._relays}
+        #: How what holds an instance of a relay class is called, outside of the class.
+        self.held_as = tuple(sorted(map(_snake, names)))
         #: The names of the relay classes: of the class, and of what holds one.
-        self.holders = tuple(sorted(names | {_snake(one) for one in names}))
+        self.holders = tuple(sorted(names | {*self.held_as}))
         self._suffixes = {relay.class_: _suffix(relay) for relay in self._relays}
         self._files: dict[str, list[Relay]] = {}
 

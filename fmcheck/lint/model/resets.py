@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import re
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
 from fmcheck.lint.model.fills import Kind, When, fillings
@@ -15,6 +15,7 @@ from fmcheck.lint.model.vocabulary import BEFORE_REPLAY, CLASS
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
@@ -45,7 +46,7 @@ FRONT = (
 GRAPHS = ("graph", "Graph", "replay", "Replay", "capture", "raw_", "padded_", "_padded")
 #: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
 #: unless it fills a buffer that the contract names.
-_IN_PLACE = re.compile(rb"\b(?:copy_|zero_|fill_)[\s\\)]*\(")
+_IN_PLACE = regex(rb"\b(?:copy_|zero_|fill_)[\s\\)]*\(")
 
 
 def writes_in_place(file: File) -> bool:
@@ -53,8 +54,7 @@ def writes_in_place(file: File) -> bool:
     return file.holds(("copy_", "zero_", "fill_")) and _IN_PLACE.search(file.raw) is not None
 
 
-@dataclass(frozen=True, slots=True)
-class Sibling:
+class Sibling(Struct, frozen=True):
     """Another buffer of the same fill, and where it is reset for the padding.
 
     `voids` tells that the value marks padded rows as empty.
@@ -135,8 +135,7 @@ class Group:
         return self._family.place.start, 0 if self._alone is None else id(self._alone.node)
 
 
-@dataclass(frozen=True, slots=True)
-class Resetting:
+class Resetting(Struct, frozen=True):
     """The groups of a module that reset one buffer, by their keys.
 
     `owned` are those that fill it too, by the name of the function that resets it.

@@ -9,6 +9,7 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.source.lazy import cst
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from fmcheck.lint.model.function import Function
@@ -29,11 +30,12 @@ _ONCE = (
     r"summary|metrics?|stats?|report|score)(_|$)"
 )
 #: Names of functions that may run again and again: not for the start, the end or a look.
-REPEATED = re.compile(f"(?!__)(?!.*{_ONCE})", re.IGNORECASE)
+_REPEATED = f"(?!__)(?!.*{_ONCE})"
+REPEATED = regex(_REPEATED, re.IGNORECASE)
 #: Names of functions that run again and again while a model runs.
-STEP = re.compile(f"{REPEATED.pattern}(?=.*{_STEP})", re.IGNORECASE)
+STEP = regex(f"{_REPEATED}(?=.*{_STEP})", re.IGNORECASE)
 #: Parts of a path of code that prepares data or looks at a model, and does not run it.
-_BESIDE = re.compile(
+_BESIDE = regex(
     r"(^|[/_])(bench\w*|calib\w*|conftest|convert\w*|data|dataloader|datasets?|datapipes?|"
     r"demos?|docs|envs?|environments?|eval\w*|examples|fault_tolerance|losses|metrics?|optim\w*|"
     r"plots?|processors?|processing|quantization|reference|"
@@ -42,9 +44,7 @@ _BESIDE = re.compile(
 )
 
 #: What stands in a test that asks whether somebody looks on.
-_SWITCH = re.compile(
-    r"debug|log_|_log|logger|verbose|environ|getenv|profil|__debug__", re.IGNORECASE
-)
+_SWITCH = regex(r"debug|log_|_log|logger|verbose|environ|getenv|profil|__debug__", re.IGNORECASE)
 
 
 def is_step(function: Function) -> bool:

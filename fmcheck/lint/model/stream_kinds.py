@@ -6,7 +6,6 @@ is none. What is made elsewhere is known by its name alone.
 
 from __future__ import annotations
 
-import re
 from enum import Enum
 from typing import TYPE_CHECKING
 
@@ -14,6 +13,7 @@ from fmcheck.lint.model.expressions import dotted, is_name, last_name, literal_e
 from fmcheck.lint.model.streams import streams_of
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -36,7 +36,7 @@ class Kind(Enum):
 
 
 #: How streams are named that other streams hand work to.
-_SIDE = re.compile(
+_SIDE = regex(
     r"(^|_)(alt|aux|backup|comm|copy|d2h|down(load)?|gather|global|h2d|io|load|memcpy|offload|onload"
     r"|pre_?fetch|reduce|reduction|side|staging|swap|transfer|up(load)?)s?(_\w+)?_?stream$"
 )

@@ -6,9 +6,10 @@ whatever module they are reached through: `torch.cuda`, `torch.npu`, a device mo
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, literal_elements
 from fmcheck.lint.model.names import ANY, squeezed
@@ -44,8 +45,7 @@ _DEVICES = ("accelerator", "device_interface", "device_module", "platform")
 ANYTHING = "<anything>"
 
 
-@dataclass(frozen=True, slots=True)
-class Context:
+class Context(Struct, frozen=True):
     """`with stream(S):`, whose body holds the nodes from `order` up to `end`."""
 
     node: cst.With
@@ -59,8 +59,7 @@ class Context:
         return self.order <= order < self.end
 
 
-@dataclass(frozen=True, slots=True)
-class Wait:
+class Wait(Struct, frozen=True):
     """`waiter`, a stream or the host, waits for `on`: a stream, an event, or ANYTHING."""
 
     node: cst.Call
@@ -69,8 +68,7 @@ class Wait:
     order: int
 
 
-@dataclass(frozen=True, slots=True)
-class Record:
+class Record(Struct, frozen=True):
     """`event` is recorded on `stream`."""
 
     node: cst.Call
@@ -79,8 +77,7 @@ class Record:
     order: int
 
 
-@dataclass(frozen=True, slots=True)
-class Copy:
+class Copy(Struct, frozen=True):
     """A copy that does not block the host. `target` is None where it makes a new tensor."""
 
     node: cst.Call

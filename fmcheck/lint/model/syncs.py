@@ -6,8 +6,9 @@ which nothing is known counts as the device's: who asks has said that the functi
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.host_words import is_named_host
 from fmcheck.lint.model.expressions import dotted, keywords
@@ -44,8 +45,7 @@ _ON_HOST = frozenset({"numpy.ndarray", "np.ndarray", "list", "int", "float", "bo
 _KEEPS_PLACE = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Sync:
+class Sync(Struct, frozen=True):
     """One expression at which the host waits: what it does, and what to write in its place.
 
     Where it is not `certain`, the device's driver decides whether the host waits.

@@ -6,13 +6,13 @@ Both may be unknown: a function of another file may compute a tensor or give any
 from __future__ import annotations
 
 import builtins
-import re
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
 from fmcheck.lint.model.streams import is_non_blocking
 from fmcheck.lint.model.vocabulary import CLASS, IN_PLACE, LAUNCHES, ON_HOST, VIEWS
 from fmcheck.lint.source.lazy import cst
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -60,13 +60,13 @@ _LIKE = frozenset(
     ("full_like", "ones_like", "rand_like", "randint_like", "randn_like", "zeros_like")
 )
 #: Names of functions that give something else than what has just been computed.
-_NO_RESULT = re.compile(
+_NO_RESULT = regex(
     r"_?((alloc|build|create|get|has|init|is|load|make|new|prepare|read)(_|$|ate)"
     # A time, which is a number on the host.
     r"|(do_|run_)?(bench|benchmark|measure|timeit)(_|$))"
 )
 #: Methods of a tensor that write it in place, by how they are named.
-_WRITES = re.compile(r"[a-z]\w*[a-z0-9]_$")
+_WRITES = regex(r"[a-z]\w*[a-z0-9]_$")
 
 
 def launches(value: CSTNode, streams: Streams) -> bool | None:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import re
 
+from fmcheck.regex import regex
+
 #: Calls that return another view of the whole buffer.
 VIEWS = frozenset({"view", "reshape", "flatten", "squeeze", "unsqueeze", "t", "detach", "numpy"})
 #: Those of them that leave each element at its place.
@@ -31,9 +33,9 @@ ENTERED = (
     *("stream_guard(", "with self*_stream():"),
 )
 #: Names of functions that make the stream current which they are handed.
-ENTERS = re.compile(r"^(StreamContext|(\w+_)?stream(_(switch|context|ctx|guard))|stream)$")
+ENTERS = regex(r"^(StreamContext|(\w+_)?stream(_(switch|context|ctx|guard))|stream)$")
 #: Names of functions that order work for their caller, or wait for it.
-ORDERING = re.compile(
+ORDERING = regex(
     r"^(?!_?(is|has|should|needs|use|can)_)"
     r"((.*_)?((sync|synchronize|wait|fence|barrier)(_|$)|join_|(?<=_)join$)"
     r"|make_graphed_callables$)",  # which waits for the device around what it captures
@@ -42,9 +44,9 @@ ORDERING = re.compile(
 #: Methods that wait for the stream or event that they name.
 WAITS = frozenset({"query", "synchronize", "wait", "wait_event", "wait_stream"})
 #: Names of classes.
-CLASS = re.compile(r"_?[A-Z]\w*[a-z]\w*$")
+CLASS = regex(r"_?[A-Z]\w*[a-z]\w*$")
 #: Names of tensors on the host, and of what is computed there.
-ON_HOST = re.compile(r"(^|_|\b)(cpu|host|pin|pinned|np|numpy|list)(_|\b|$)")
+ON_HOST = regex(r"(^|_|\b)(cpu|host|pin|pinned|np|numpy|list)(_|\b|$)")
 #: What an asynchronous copy's call is named.
 COPIES = frozenset({"copy_", "to"})
 #: Functions and methods that launch work and return a tensor. Containers have none of them.
@@ -92,11 +94,11 @@ IN_PLACE = frozenset(
         "zero_",
     }
 )
-_EVENT = re.compile(
+_EVENT = regex(
     r"(event|evt|fence|(\b|_)(ready|done|finished|copied|published))s?(\[.*\]|\(\))?$",
     re.IGNORECASE,
 )
-_CONTEXT = re.compile(r"stream_(ctx|context)$")
+_CONTEXT = regex(r"stream_(ctx|context)$")
 
 
 def looks_like_event(code: str) -> bool:

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.atomic import leaves_tree
 from fmcheck.errors import UsageError, nearest
@@ -38,8 +39,7 @@ EXCLUDED = (
 SUFFIXES = (".py", ".pyi")
 
 
-@dataclass(frozen=True, slots=True)
-class Excludes:
+class Excludes(Struct, frozen=True):
     """What is not linted: what `patterns` match, and folders of these `names`, wherever they are.
 
     `gitignore` respects such files; `named_too` leaves out what a user names as well.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from bisect import bisect_right, insort
 from collections import Counter
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.lint.own import UNUSED_SUPPRESSION
 from fmcheck.lint.source import decode, split_lines
@@ -23,8 +24,7 @@ UNPARSED = "it does not parse as it is"
 ROUNDS = 10
 
 
-@dataclass(frozen=True, slots=True)
-class Fixed:
+class Fixed(Struct, frozen=True):
     """What came of fixing a text: the new one, and how many findings were fixed.
 
     With a reason in `refused`, the text is the one from before.

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections import Counter
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.errors import UsageError
 from fmcheck.lint.own import UNCHECKED
@@ -134,9 +135,8 @@ class Gate:
         return shlex.join([*command, *(str(path) for path in request.paths)])
 
 
-@dataclass(slots=True)
-class Closed:
+class Closed(Struct):
     """What there is to say of the baselines: entries that are gone, and what was written."""
 
-    findings: list[Finding] = field(default_factory=list)
-    notes: list[str] = field(default_factory=list)
+    findings: list[Finding] = []
+    notes: list[str] = []

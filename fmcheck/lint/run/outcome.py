@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.finding import Finding, Severity
 from fmcheck.lint.own import UNCHECKED
@@ -19,6 +20,7 @@ from fmcheck.lint.run.tasks import lint_as, note, task_for
 from fmcheck.lint.run.work import Work
 from fmcheck.lint.source import decode, read, read_with_state, split_lines
 from fmcheck.lint.source.identity import identity_of, is_module
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -26,11 +28,10 @@ if TYPE_CHECKING:
     from fmcheck.lint.run.replay import Inputs
     from fmcheck.lint.run.stored import State
 
-_CLASS = re.compile(rb"^class[ \t]+(\w+)", re.MULTILINE)
+_CLASS = regex(rb"^class[ \t]+(\w+)", re.MULTILINE)
 
 
-@dataclass(slots=True)
-class Outcome:
+class Outcome(Struct):
     """What came of a run. `files` and `rules` count what was checked, and by how many rules.
 
     `fixed` counts findings; `refused` holds paths and why their fixes were not made, `unwritten`
@@ -40,19 +41,19 @@ class Outcome:
     files were left out.
     """
 
-    findings: list[Finding] = field(default_factory=list)
-    suppressed: list[Finding] = field(default_factory=list)
+    findings: list[Finding] = []
+    suppressed: list[Finding] = []
     files: int = 0
     rules: int = 0
     fixed: int = 0
-    refused: list[tuple[str, str]] = field(default_factory=list)
-    unwritten: list[tuple[str, str]] = field(default_factory=list)
-    kept: dict[str, str] = field(default_factory=dict)
-    diffs: list[str] = field(default_factory=list)
+    refused: list[tuple[str, str]] = []
+    unwritten: list[tuple[str, str]] = []
+    kept: dict[str, str] = {}
+    diffs: list[str] = []
     stdin: bytes | None = None
     allowed: int = 0
-    notes: list[str] = field(default_factory=list)
-    _lines: dict[str, Sequence[str]] = field(default_factory=dict)
+    notes: list[str] = []
+    _lines: dict[str, Sequence[str]] = {}
 
     @property
     def failing(self) -> bool:

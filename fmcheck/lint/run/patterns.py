@@ -7,12 +7,13 @@ one step back, to the last star, and never by a regular expression, whose stars 
 from __future__ import annotations
 
 import os
-import re
 import string
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from msgspec import Struct
+
 from fmcheck.errors import UsageError
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -24,7 +25,7 @@ if TYPE_CHECKING:
 
 
 #: A pattern that is nothing but a name, of anything or of a folder: most are, and a set is quick.
-PLAIN = re.compile(r"[\w.+~ -]*[\w.+~-]/?")
+PLAIN = regex(r"[\w.+~ -]*[\w.+~-]/?")
 #: More patterns than this that have to be tried, one by one, are a mistake, or an attack.
 MOST_MATCHED = 2_000
 #: The classes of characters, as `[[:alpha:]]`. Git knows those of ASCII.
@@ -134,8 +135,7 @@ class Patterns:
         return any(self.verdict(one, True) for one in above) or bool(self.verdict(path, is_folder))
 
 
-@dataclass(frozen=True, slots=True)
-class _Pattern:
+class _Pattern(Struct, frozen=True):
     """One pattern: its parts from the folder on, None for `**`.
 
     `include` tells whether what it matches is left out, or taken back in.

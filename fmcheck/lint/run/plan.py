@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.config import find_settings, load_settings
 from fmcheck.lint.run.files import EXCLUDED, Excludes, python_files
@@ -22,8 +23,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.run.selection import Selector
 
 
-@dataclass(frozen=True, slots=True, eq=False)
-class Policy:
+class Policy(Struct, frozen=True, eq=False):
     """What one settings file and the command line ask for together.
 
     `per_file` holds codes that are ignored in the files of a pattern.
@@ -45,8 +45,7 @@ class Policy:
         return Codes(self.codes.known, self.codes.checked.difference(*ignored))
 
 
-@dataclass(frozen=True, slots=True)
-class Job:
+class Job(Struct, frozen=True):
     """One file to lint; `text` is what to read in its place, if the user gave it."""
 
     path: Path
@@ -67,8 +66,7 @@ class Job:
         return tuple(rule for rule in self.policy.rules if rule.code in codes.checked)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
+class Plan(Struct, frozen=True):
     """The jobs of a run, and the policy under which each named path stands.
 
     `outside` are links to files outside of the tree, which are not followed.

@@ -12,8 +12,10 @@ import marshal
 import os
 import select
 import signal
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
+
+import msgspec
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -29,8 +31,7 @@ SPARE = 8
 _HEAD = 4
 
 
-@dataclass(frozen=True, slots=True)
-class Died:
+class Died(Struct, frozen=True):
     """What came of an item instead of a result: the worker that had it ended by `signal`."""
 
     signal: int
@@ -42,13 +43,12 @@ class Died:
             return f"signal {self.signal}"
 
 
-@dataclass(slots=True)
-class _Worker:
+class _Worker(Struct):
     pid: int
     tasks: int
     results: int
-    pending: list[int] = field(default_factory=list)
-    buffer: bytearray = field(default_factory=bytearray)
+    pending: list[int] = []
+    buffer: bytearray = msgspec.field(default_factory=bytearray)
 
     def close(self) -> None:
         """Closes this process's ends of the worker's pipes; that of its tasks may be closed."""

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -26,8 +27,7 @@ class Updating(enum.Enum):
     ADD = "add"
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(Struct, frozen=True):
     """What the user asked for.
 
     `select` and `baseline` replace what the settings say, `ignore` and `exclude` add to it.

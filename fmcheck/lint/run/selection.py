@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.errors import UsageError, nearest_code
 from fmcheck.finding import CHECKS
@@ -15,8 +16,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.rule import Rule
 
 
-@dataclass(frozen=True, slots=True)
-class Codes:
+class Codes(Struct, frozen=True):
     """Codes of rules: `known` are all there are, `checked` those that a file is checked for."""
 
     known: frozenset[str]

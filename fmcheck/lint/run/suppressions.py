@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import re
 import tokenize
-from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from fmcheck.errors import nearest, nearest_code
@@ -31,8 +31,7 @@ VISIBLE = re.compile(r"\S")
 BLANK = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
 
-@dataclass(slots=True)
-class _Suppression:
+class _Suppression(Struct):
     """One well-formed comment. `line` is None for the whole file; `used` grows as it suppresses."""
 
     line: int | None
@@ -40,18 +39,17 @@ class _Suppression:
     reason: str
     span: Span
     text: str
-    used: set[str] = field(default_factory=set)
+    used: set[str] = set()
 
 
-@dataclass(slots=True)
-class _Scan:
+class _Scan(Struct):
     """What the tokens of a file tell: its comments, and on which line each statement starts.
 
     `body` is the line of the first statement that is no docstring.
     """
 
-    comments: list[tuple[int, int, str]] = field(default_factory=list)
-    starts: dict[int, int] = field(default_factory=dict)
+    comments: list[tuple[int, int, str]] = []
+    starts: dict[int, int] = {}
     body: int | None = None
 
 

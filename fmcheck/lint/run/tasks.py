@@ -44,18 +44,18 @@ def lint_as(job: Job, text: bytes, consulted: Consulted | None = None) -> list[F
 
 def task_for(job: Job) -> Task:
     """Returns the task of a job."""
-    way = _way(job.rules, job.codes) + releases_of(job.rules, str(job.path))
+    way = _way(job.rules, job.codes, releases_of(job.rules, str(job.path)))
     return Task(str(job.path), way, partial(lint_as, job))
 
 
 @cache
-def _way(used: tuple[Rule, ...], codes: Codes) -> str:
-    """Returns all that findings hang on beside a file's content."""
+def _way(used: tuple[Rule, ...], codes: Codes, releases: str) -> str:
+    """Returns all that findings hang on beside a file's content: long, and one for many files."""
     sources = {source: stored.state_of(source) for rule in used for source in _sources(rule)}
     kinds = [(rule.code, type(rule).__module__) for rule in used]
     contracts = used[0].contracts if used else ()
     around = sorted(codes.known), sorted(codes.checked), sorted(sources.items())
-    return repr((os.getcwd(), kinds, contracts, around))
+    return repr((os.getcwd(), kinds, contracts, around)) + releases
 
 
 def note(plan: Plan, inputs: Inputs) -> None:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import sys
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
+
+from msgspec import Struct
 
 from fmcheck.lint.engine import unreadable
 from fmcheck.lint.own import RULE_FAILED
@@ -25,8 +27,7 @@ T = TypeVar("T")
 MANY_FILES = 200
 
 
-@dataclass(frozen=True, slots=True)
-class Task:
+class Task(Struct, frozen=True):
     """One file to lint. `way` is all that its findings hang on beside path and content.
 
     `lint` returns the findings of the file's text, and adds the files that it looked at for them.
@@ -44,6 +45,7 @@ class Work:
         self._tasks = tasks
         self._inputs = inputs
         self._is_forgetful = folder is None and inputs is None
+        self._consulted: Consulted = {}
         self._caches = {way: Cache(folder, way) for way in {task.way for task in tasks}}
 
     def results(self, jobs: int | None, *, progress: bool = True) -> list[Any]:
@@ -56,6 +58,8 @@ class Work:
             packed[todo[at]] = self._take(self._tasks[todo[at]], result)
         for one in self._caches.values():
             one.save()
+        if self._inputs is not None:
+            self._note_consulted(self._inputs)
         return packed
 
     def _recall(self, number: int, packed: list[Any]) -> bool:
@@ -111,9 +115,19 @@ class Work:
     ) -> None:
         if self._inputs is not None:
             self._inputs.note(task.path, state, digest)
-            for path, other in consulted.items():
-                if path not in self._inputs.files:
-                    self._inputs.note(path, other, None)
+            self._consulted.update(consulted)
+
+    def _note_consulted(self, inputs: Inputs) -> None:
+        """Notes what was looked at for the sake of files, less those that were linted as they are.
+
+        Their content is known, so that a run is told again after a checkout gave them new times.
+        """
+        linted = {os.path.abspath(path): noted for path, noted in inputs.files.items()}
+        for path, state in self._consulted.items():
+            noted = linted.get(path)
+            is_known = noted is not None and noted[1] is not None and noted[0] == state
+            if not is_known and path not in inputs.files:
+                inputs.note(path, state, None)
 
 
 def _with_progress(done: Iterable[T], total: int) -> Iterable[T]:

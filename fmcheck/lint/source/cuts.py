@@ -10,18 +10,21 @@ from __future__ import annotations
 
 import re
 from bisect import bisect_right
-from dataclasses import dataclass
 from functools import cached_property
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-_ASYNC = re.compile(r"async[ \t]+\Z")
+_ASYNC = regex(r"async[ \t]+\Z")
 #: A decorator's sign after a continued line is a product of matrices.
-_CONTINUED_AT = re.compile(r"\\\n[ \t]*@")
+_CONTINUED_AT = regex(r"\\\n[ \t]*@")
 #: What holds quotes: a comment, or a string with its prefix. `lone` is a quote that nothing closes.
-_QUOTING = re.compile(
+_QUOTING = regex(
     r"""\#[^\n]*|(?P<prefix>[A-Za-z]*)(?:(?P<triple>\"{3}|'{3})
       |"(?:[^"\\\n]|\\.)*"|'(?:[^'\\\n]|\\.)*'|(?P<lone>["']))""",
     re.VERBOSE | re.DOTALL,
@@ -32,8 +35,7 @@ class TooDeepError(Exception):
     """Source that nests so deeply, or is so long, that libcst is not asked to parse it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(Struct, frozen=True):
     """Where a `def`, a `class` or a decorator stands outside of strings, and how far indented."""
 
     offset: int
@@ -42,8 +44,7 @@ class Start:
     is_decorator: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Slice:
+class Slice(Struct, frozen=True):
     """A stretch of a module's text, by offsets; `is_class` tells that a class starts it."""
 
     start: int

@@ -26,6 +26,7 @@ class File:
         #: The files that were looked for beside it: see `neighbours.py`.
         self.consulted: Consulted = {} if consulted is None else consulted
         self._held: dict[str, bool] = {}
+        self._held_pieces: dict[str, bool] = {}
 
     @cached_property
     def identity(self) -> str:
@@ -34,13 +35,25 @@ class File:
 
     def holds(self, words: Iterable[str]) -> bool:
         """Tells whether one of the words may stand in the file: all that is plain in it does."""
-        return any(all(map(self._holds, pieces(word))) for word in words)
+        # By plain loops: every word of every rule comes by here for every file.
+        known = self._held
+        for word in words:
+            found = known.get(word)
+            if found is None:
+                found = known[word] = self._holds(word)
+            if found:
+                return True
+        return False
 
-    def _holds(self, piece: str) -> bool:
-        found = self._held.get(piece)
-        if found is None:
-            found = self._held[piece] = piece.encode() in self.raw
-        return found
+    def _holds(self, word: str) -> bool:
+        known = self._held_pieces
+        for piece in pieces(word):
+            found = known.get(piece)
+            if found is None:
+                found = known[piece] = piece.encode() in self.raw
+            if not found:
+                return False
+        return True
 
     def holds_all(self, words: Words) -> bool:
         """Tells whether of each group one word does."""

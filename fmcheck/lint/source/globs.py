@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import fnmatch
 import os
-import re
 from functools import lru_cache
 from typing import TYPE_CHECKING
 
+from fmcheck.regex import regex
+
 if TYPE_CHECKING:
+    import re
     from collections.abc import Iterable, Sequence
 
 #: Where what a glob says stops being what it means.
-_WILD = re.compile(r"[*?\[]")
+_WILD = regex(r"[*?\[]")
 #: Parts of a glob that stand for others.
-_MARKS = re.compile(r"[*?]|\[.*?\]")
+_MARKS = regex(r"[*?]|\[.*?\]")
 
 
 def fits(name: str, globs: Iterable[str]) -> bool:
@@ -31,8 +33,7 @@ def lies_in(path: str, globs: Iterable[str]) -> bool:
     """Tells whether a glob means this path; globs start at a package's root, paths may not."""
     path = f"/{path}".replace("\\", "/")
     return any(
-        start in path and pattern.match(path) is not None
-        for start, pattern in _any_of(tuple(globs))
+        start in path and whole.match(path) is not None for start, whole in _any_of(tuple(globs))
     )
 
 
@@ -40,4 +41,4 @@ def lies_in(path: str, globs: Iterable[str]) -> bool:
 def _any_of(globs: tuple[str, ...]) -> Sequence[tuple[str, re.Pattern[str]]]:
     """Returns of each glob what it starts with, as it is, and the whole of it."""
     names = [os.path.normcase(glob) for glob in globs]
-    return [(_WILD.split(name)[0], re.compile(fnmatch.translate(f"*/{name}"))) for name in names]
+    return [(_WILD.split(name)[0], regex(fnmatch.translate(f"*/{name}"))) for name in names]

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
+
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -12,19 +15,18 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.cuts import Cuts
 
 #: An import where a statement may start; what it imports may stand in brackets, over many lines.
-_STATEMENT = re.compile(
+_STATEMENT = regex(
     r"(?:^|(?<=[;:]))(?P<indent>[ \t\f]*)"
     r"(?:from[ \t]+(?P<module>[.\w]+(?:[ \t]*\.[ \t]*\w+)*)[ \t]*\bimport\b[ \t]*"
     r"(?P<names>\((?:[^)#]|#[^\n]*)*\)|[^\n;]*)"
     r"|import[ \t]+(?P<modules>[^\n;]*))",
     re.MULTILINE,
 )
-_CONTINUED = re.compile(r"\\\n[ \t]*")
-_COMMENT = re.compile(r"#[^\n]*")
+_CONTINUED = regex(r"\\\n[ \t]*")
+_COMMENT = regex(r"#[^\n]*")
 
 
-@dataclass(frozen=True, slots=True)
-class Import:
+class Import(Struct, frozen=True):
     """A name that an import makes: what it stands for, and how far the statement is indented.
 
     `module` is what a `from` names, with the dots of a relative import; "" for a plain import.

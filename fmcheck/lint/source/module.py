@@ -15,6 +15,7 @@ from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.text import line_starts, split_lines
 from fmcheck.lint.source.walking import walk
 from fmcheck.lint.source.words import renamable, renamed, stand
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -27,9 +28,9 @@ if TYPE_CHECKING:
 
 #: What a method is parsed inside of, so that its columns stay those of the file.
 _CLASS = "class _:\n"
-_CLASS_LINE = re.compile(r"^\f*class[\s\\]+(\w+)", re.MULTILINE)
-_WORD = re.compile(r"[^\W\d]\w*")
-_DEFINED = re.compile(r"\bdef[\s\\]+(\w+)")
+_CLASS_LINE = regex(r"^\f*class[\s\\]+(\w+)", re.MULTILINE)
+_WORD = regex(r"[^\W\d]\w*")
+_DEFINED = regex(r"\bdef[\s\\]+(\w+)")
 #: Where a class may define what is called so, or give it a value, beside others too.
 _BOUND = (
     r"\bdef[\s\\]+{0}\b"

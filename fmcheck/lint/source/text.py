@@ -6,9 +6,10 @@ import codecs
 import contextlib
 import io
 import tokenize
-from dataclasses import dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING
+
+from msgspec import Struct
 
 from fmcheck.reading import MOST_SOURCE, read_regular, read_with_stat
 
@@ -19,8 +20,7 @@ if TYPE_CHECKING:
 _NOT_FOR_SOURCE = frozenset(("idna", "punycode", "undefined"))
 
 
-@dataclass(frozen=True, slots=True)
-class Text:
+class Text(Struct, frozen=True):
     """Decoded source: as the file has it, with its own line ends, and its encoding."""
 
     raw: str

@@ -5,7 +5,6 @@ It leaves out what says nothing to a rule: white space, comments, brackets, comm
 
 from __future__ import annotations
 
-from dataclasses import fields
 from typing import TypeVar
 
 from fmcheck.lint.source.lazy import cst
@@ -48,12 +47,16 @@ _ORDER = {
 }
 #: The fields of each class of nodes that hold others, as the classes were met.
 _FIELDS: dict[type[cst.CSTNode], tuple[str, ...]] = {}
+#: The classes of what fields hold beside nodes, as they were met.
+_NO_NODES: set[type] = {type(None)}
 
 
 def _fields(kind: type[cst.CSTNode]) -> tuple[str, ...]:
     """Returns the fields of a class of nodes that hold others, in the order of the source."""
     found = _ORDER.get(kind.__name__)
     if found is None:
+        from dataclasses import fields  # slow, and libcst has imported it by now
+
         names = (one.name for one in fields(kind) if not one.name.startswith("whitespace"))
         found = tuple(name for name in names if name not in _BARE)
     _FIELDS[kind] = found
@@ -81,12 +84,21 @@ def walk(root: cst.CSTNode) -> list[cst.CSTNode]:
                     below.append(value)
                 elif value.__class__ is list or value.__class__ is tuple:
                     below += value
-                elif value is not None and isinstance(value, cst.CSTNode):
-                    _fields(value.__class__)
+                elif value.__class__ not in _NO_NODES and _is_node(value):
                     below.append(value)
             below.reverse()
             stack += below
     return found
+
+
+def _is_node(value: object) -> bool:
+    """Tells a node of a class that was not met yet from what is no node."""
+    kind = value.__class__
+    if issubclass(kind, cst.CSTNode):
+        _fields(kind)
+        return True
+    _NO_NODES.add(kind)
+    return False
 
 
 def children(node: cst.CSTNode) -> list[cst.CSTNode]:
@@ -99,7 +111,7 @@ def children(node: cst.CSTNode) -> list[cst.CSTNode]:
             found.append(value)
         elif value.__class__ is tuple or value.__class__ is list:
             found += value
-        elif value is not None and isinstance(value, cst.CSTNode):
+        elif value.__class__ not in _NO_NODES and _is_node(value):
             found.append(value)
     return found
 

@@ -17,15 +17,17 @@ from functools import lru_cache
 from itertools import chain, product
 from typing import TYPE_CHECKING
 
+from fmcheck.regex import regex
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
 #: An AND of ORs: of each group of words one has to stand there.
 Words = tuple[tuple[str, ...], ...]
-_WORD = re.compile(r"\w+")
+_WORD = regex(r"\w+")
 #: What the signs in words stand for, but for `^`.
 _SIGNS = {"*": "[^\\n]*?", "?": r"[\w(\[{]", "~": r"\w+"}
-_SIGN = re.compile(r"([*?~]|\^[^*?~^]*)")
+_SIGN = regex(r"([*?~]|\^[^*?~^]*)")
 
 
 def either(*choices: Words) -> Words:
