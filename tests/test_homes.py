@@ -451,6 +451,24 @@ def test_a_move_of_the_program_s_own_is_called_once_with_what_it_was_given(
     assert again.dtype is torch.float64
 
 
+def step(mine: torch.Tensor, side: Any) -> torch.Tensor:
+    with torch.cpu.stream(side):
+        return mine.to(DEVICE, non_blocking=True)
+
+
+def test_an_asynchronous_move_copies_in_a_step_whose_launches_are_counted() -> None:
+    launches = f'[launches]\nper_step = ["{__name__}:step"]\nhost_values = ["mine"]\n'
+    contract = parse_contract(f'[engine]\nname = "toy"\n{launches}', "toy.toml")
+    watch = Watch([contract], streams="tracked")
+    watch.start()
+    try:
+        side, _ = streams()
+        mine = torch.ones(4)
+        assert sys.modules[__name__].step(mine, side).data_ptr() != mine.data_ptr()
+    finally:
+        watch.stop()
+
+
 def test_what_is_pinned_is_the_host_s_however_the_program_pins(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

@@ -512,6 +512,13 @@ def passes_on(method: Any) -> None:
     _passing.add(method.__code__)
 
 
+def passed_on_to(method: Any) -> Any:
+    """Returns what methods of ours go on to: torch's own, or what a program has put there."""
+    while getattr(method, "__code__", None) in _passing:
+        method = method.__wrapped__
+    return method
+
+
 def _is_own(code: CodeType) -> bool:
     return code.co_filename.startswith(_OWN) and code not in _passing
 

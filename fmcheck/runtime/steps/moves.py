@@ -48,13 +48,15 @@ class Moves:
         yield patch(torch.Tensor, "pin_memory", self._pinning(torch.Tensor.pin_memory))
 
     def _sending(self, to: Callable[..., Any]) -> Callable[..., Any]:
+        is_torchs = homes.passed_on_to(to) is _TO
+
         @functools.wraps(to)
         def sending(tensor: Any, *args: Any, **kwargs: Any) -> Any:
             copies = False
             if kwargs.get("non_blocking") and not torch.compiler.is_compiling():
                 with contained(self.tally, CHECK):
                     copies = self._copies(tensor, args, kwargs)
-            if copies and to is _TO:
+            if copies and is_torchs:
                 kwargs["copy"] = True
             result = to(tensor, *args, **kwargs)
             if copies and result is tensor:
@@ -82,9 +84,10 @@ class Moves:
         return pinning
 
     def _is_host(self, tensor: Any) -> None:
-        with contained(self.tally, CHECK):
-            if isinstance(tensor, torch.Tensor) and tensor.is_cpu:
-                homes.declare_host(tensor)
+        if type(tensor) is torch.Tensor and not torch.compiler.is_compiling():
+            with contained(self.tally, CHECK):
+                if tensor.is_cpu:
+                    homes.declare_host(tensor)
 
     def _copies(self, tensor: Any, args: Any, kwargs: Any) -> bool:
         """Tells whether a device would copy what torch would return as it is."""
