@@ -99,8 +99,9 @@ def _make(folder: Path, python: Path, requirements: Path) -> None:
 
 
 def _run(*command: str) -> None:
-    environment = {**os.environ, "PYTHONPATH": str(STUBS)}
-    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    # Without SGLang's stubs on the path: pip would take them for installed packages.
+    kept = {key: value for key, value in os.environ.items() if key != "PYTHONPATH"}
+    done = subprocess.run(command, capture_output=True, text=True, env=kept, check=False)
     if done.returncode:
         raise NoEnvironment(
             f"could not make the environment for an engine in {cache_folder()}\n"
