@@ -103,6 +103,14 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         help="write a timeline of the streams, with the findings, as a Chrome trace; open it at https://ui.perfetto.dev",
     )
     group.addoption(
+        "--fmcheck-uninitialized",
+        dest="fmcheck_uninitialized",
+        action="store_true",
+        default=False,
+        help="report values that depend on memory that nobody wrote, as of torch.empty; runs each "
+        "operator on such memory twice",
+    )
+    group.addoption(
         _ALLOW_UNCHECKED,
         dest="fmcheck_allow_unchecked",
         action="store_true",
@@ -215,6 +223,7 @@ def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
         who="pytest -p fmcheck",
         streams=_streams(config),
         trace=_trace(config),
+        uninitialized=bool(getattr(known, "fmcheck_uninitialized", False)),
     )
     asked = getattr(known, "fmcheck_journal", None) or ""
     return watch, Outreach(watch, located, config.rootpath, asked)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import enum
 from functools import lru_cache
+from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -38,6 +39,7 @@ CHECKS = {
     "FR502": "launch-budget",
     "FR601": "capture-identity",
     "FR602": "dead-assert",
+    "FR701": "uninitialized-value",
 }
 #: Checks that are told of and fail no run, unless the settings' `fail-on` names them.
 ADVISORY = frozenset({"FR602"})
@@ -150,6 +152,11 @@ class Site(Struct, frozen=True, eq=False):
     def _own(self) -> tuple[str, int, str]:
         return self.path, self.line, self.function
 
+    @property
+    def short(self) -> str:
+        """The line by the name of its file alone, `file.py:12`."""
+        return f"{PurePath(self.path).name}:{self.line}"
+
     def __str__(self) -> str:
         return f"{self.path}:{self.line} in {self.function}"
 
@@ -206,7 +213,7 @@ class Violation(Struct, frozen=True):
     it is and was, `neighbours` what stands around it. `expected` says what would have been right,
     `missing` what has to be added, where that is not the same for each violation of a check, and
     `notes` are further sentences. `count` is how often it happened. `history` is what led to it on
-    each stream, oldest first. `confidence` is `incomplete` where something out of sight may have
+    each stream, oldest first. `allocated` is where memory came from that nobody wrote. `confidence` is `incomplete` where something out of sight may have
     made it right, and "" elsewhere.
     """
 
@@ -231,11 +238,22 @@ class Violation(Struct, frozen=True):
     missing: str = ""
     history: tuple[Event, ...] = ()
     confidence: str = ""
+    allocated: Access | None = None
 
     @property
     def key(self) -> tuple[str, str, Site]:
         """What makes two violations the same one: check, buffer and code site."""
         return (self.code, self.buffer, self.access.site)
+
+    @property
+    def related(self) -> list[tuple[str, Access]]:
+        """The other accesses that tell the story, each by what it is called."""
+        told = (
+            ("last write", self.last_write),
+            ("last read", self.last_read),
+            ("allocated", self.allocated),
+        )
+        return [(label, access) for label, access in told if access is not None]
 
     def seen_again(self) -> Violation:
         """Returns this violation with a count that is one higher."""
@@ -246,7 +264,8 @@ class Counts(Struct, frozen=True):
     """What a run checked, in calls: how many writes, gathers and peeks of how many buffers.
 
     `unchecked` are calls made while a stream was capturing; `unseen_writes` are rows that held a
-    value which no write that we saw had put there. `tails` are padded tails of graph inputs.
+    value which no write that we saw had put there. `tails` are padded tails of graph inputs, `allocations`
+    those whose memory is followed until somebody fills it.
     """
 
     buffers: int = 0
@@ -256,6 +275,7 @@ class Counts(Struct, frozen=True):
     unchecked: int = 0
     unseen_writes: int = 0
     tails: int = 0
+    allocations: int = 0
 
     def __add__(self, other: Counts) -> Counts:
         return Counts(

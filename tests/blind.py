@@ -215,8 +215,7 @@ def found(form: str, told: Told) -> list[str]:
 
 
 def _sites(violation: Violation) -> list[Site]:
-    accesses: list[Access | None] = [violation.access, violation.last_write, violation.last_read]
-    return [one.site for one in accesses if one is not None]
+    return [violation.access.site, *(access.site for _, access in violation.related)]
 
 
 def _elsewhere(path: Path, violation: Violation) -> list[str]:

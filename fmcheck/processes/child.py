@@ -26,7 +26,9 @@ def begin(packet: Packet, way: str) -> None:
         return  # it has one of its own, by `fmcheck.watch`
     streams = StreamOptions(packet.streams, packet.seed)
     who = "the run that started this process"
-    session = Session(unpack(packet.settings), packet.mode, who, streams)
+    session = Session(
+        unpack(packet.settings), packet.mode, who, streams, uninitialized=packet.uninitialized
+    )
     presence = Presence(session, Journal(packet.folder, way, board=packet.board))
     presence.enter()
     session.start(gives_way=True)

@@ -104,6 +104,7 @@ class Outreach:
             session.streams.seed,
             list(session.modules),
             pack(located),
+            session.uninitialized,
         )
         self._before: str | None = None
         self._undo: list[Callable[[], None]] = []

@@ -20,7 +20,7 @@ class Packet(NamedTuple):
     `folder` is the run's journal and `board` the name of the journal of the pytest process that
     the child works for, whose process id is `pid`. `streams` and `seed` are those of
     `StreamOptions`, `modules` those that a watch waits for, and `settings` is a `Located` of
-    `fmcheck.config` as JSON.
+    `fmcheck.config` as JSON. `uninitialized` tells whether unfilled memory is followed.
     """
 
     folder: str
@@ -31,6 +31,7 @@ class Packet(NamedTuple):
     seed: int
     modules: list[str]
     settings: str
+    uninitialized: bool = False
 
     def pack(self) -> str:
         """Returns the value of the variable."""

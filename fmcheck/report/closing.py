@@ -30,8 +30,9 @@ def closing_line(coverage: Coverage, processes: int = 0, accepted: int = 0, test
             (counts.gathers, "gather"),
             (counts.peeks, "peek"),
             (counts.tails, "padded tail"),
+            (counts.allocations, "unfilled allocation"),
         )
-        if number or noun != "padded tail"
+        if number or noun not in ("padded tail", "unfilled allocation")
     )
     extra = ""
     if counts.unchecked:

@@ -160,17 +160,11 @@ def _digits(kind: str, one: Violation) -> str:
 
 
 def _places(one: Violation, sources: Sources, root: Path) -> Iterable[Place]:
-    accesses = (
-        (one.access.verb, one.access),
-        ("last write", one.last_write),
-        ("last read", one.last_read),
-    )
     shown = set()
-    for label, access in accesses:
-        if access is not None:
-            place = (access.site.path, access.site.line)
-            yield _place(label, access, sources, root, same=place in shown)
-            shown.add(place)
+    for label, access in ((one.access.verb, one.access), *one.related):
+        place = (access.site.path, access.site.line)
+        yield _place(label, access, sources, root, same=place in shown)
+        shown.add(place)
 
 
 def _place(label: str, access: Access, sources: Sources, root: Path, *, same: bool) -> Place:
@@ -199,8 +193,10 @@ def _checked(counts: Counts) -> list[tuple[int, str]]:
         (counts.gathers, "gathers"),
         (counts.peeks, "peeks"),
         (counts.tails, "padded tails"),
+        (counts.allocations, "unfilled allocations"),
     )
-    return [(number, noun) for number, noun in numbers if number or noun != "padded tails"]
+    always = numbers[:4]
+    return [one for one in numbers if one[0] or one in always]
 
 
 def _status(run: Run) -> tuple[str, str]:
@@ -212,7 +208,7 @@ def _status(run: Run) -> tuple[str, str]:
     counts = run.coverage.counts
     if run.coverage.fails_unchecked:
         return "fails", "Nothing was checked"
-    if not counts.writes + counts.gathers + counts.peeks + counts.tails:
+    if not counts.writes + counts.gathers + counts.peeks + counts.tails + counts.allocations:
         return "advisory", "Nothing was checked"
     return "clean", "No violation found"
 

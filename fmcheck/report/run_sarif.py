@@ -80,11 +80,7 @@ class _Writer:
             "codeFlows": [self._flow(one)],
             "properties": _properties(one, tests),
         }
-        related = [
-            (label, access.site)
-            for label, access in (("last write", one.last_write), ("last read", one.last_read))
-            if access is not None
-        ]
+        related = [(label, access.site) for label, access in one.related]
         if related:
             result["relatedLocations"] = [
                 {"id": number, **self._location(site), "message": {"text": label}}

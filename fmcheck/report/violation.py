@@ -43,6 +43,7 @@ MISSING = {
     "FR502": "one fused or captured launch in place of several",
     "FR601": "a copy into the captured tensor, or a new capture",
     "FR602": "a message in the assert: torch.compile deletes an async assert that has none",
+    "FR701": "a write of all that is read, or a mask over what nobody wrote",
 }
 #: The keys of the line for programs, in its order. New ones are added at the end, none is removed.
 KEYS = (
@@ -134,6 +135,8 @@ def _story(violation: Violation, root: Path) -> Iterator[str]:
             yield _labelled(label, _access(access, root, alone))
         elif violation.code in _LIFE_OF_A_ROW:
             yield _labelled(label, "none")
+    if violation.allocated is not None:
+        yield _labelled("allocated", _access(violation.allocated, root, alone))
     if violation.owner or violation.previous_owner:
         yield _labelled("owner", _owners(violation))
     if violation.neighbours:

@@ -29,6 +29,7 @@ _LISTENING = frozenset(
         "order/ops.py",
         "steps/homes.py",
         "steps/moves.py",
+        "steps/uninitialized.py",
         "steps/torch_modes.py",
         "device/device_ops.py",
     )
@@ -40,11 +41,11 @@ _PASSING_ON = frozenset(
         "relay/opaque.py",
         "steps/budgets.py",
         "session/compiled.py",
-        "session/budget_probes.py",
+        "session/operator_probes.py",
     )
 )
 # A scratch engine of fmcheck's own: its lines are an engine's, and never those of whoever asked.
-_SCRATCH = str(_ROOMS / "session" / "budget_probes.py")
+_SCRATCH = str(_ROOMS / "session" / "operator_probes.py")
 # Where pytest turns values into text, for the report of a test that has failed.
 _SHOWING = os.path.join("_pytest", "_io", "")
 _UNKNOWN = Site("<unknown>", 0, "<unknown>")

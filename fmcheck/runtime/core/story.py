@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -159,7 +158,7 @@ def of_owners(tally: Tally, whose: str, verb: str, faults: Sequence[Misgiven], m
         notes: list[str] = []
         if check in _BEFORE and first.since is not None:
             at = tally.sites[tally.moments.site(first.since)]
-            where = f"{PurePath(at.path).name}:{at.line}"
+            where = at.short
             who = first.before or "an owner without a name"
             notes = [_BEFORE[check].format(row=first.row, who=who, where=where)]
         rows = tuple(dict.fromkeys(fault.row for fault in found))

@@ -159,7 +159,7 @@ class Tally:
     lock: Any = field(default_factory=threading.RLock)
     keeper: Keeper | None = None
 
-    buffers, writes, gathers, peeks, unchecked, unseen_writes, tails = map(
+    buffers, writes, gathers, peeks, unchecked, unseen_writes, tails, allocations = map(
         _Count, range(len(Counts.__struct_fields__))
     )
 

@@ -7,7 +7,6 @@ or those that an index picked. Where that cannot be told, nothing is reported an
 
 from __future__ import annotations
 
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from msgspec.structs import replace
@@ -221,7 +220,7 @@ class Handover:
         """Names memory by the line that made it, or wrote it first as far as is known."""
         tally = self.fences.tally
         site = tally.sites[tally.moments.site(moment)]
-        return f"tensor of {PurePath(site.path).name}:{site.line} in {site.function}"
+        return f"tensor of {site.short} in {site.function}"
 
 
 def _is_followed_by_others(block: Block) -> bool:

@@ -28,7 +28,7 @@ from fmcheck.runtime.core.unfollowed import is_here
 from fmcheck.runtime.order import virtual
 from fmcheck.runtime.steps import syncs
 from fmcheck.runtime.steps.homes import FactoryMode, listen, passes_on, tensors_in
-from fmcheck.runtime.steps.operators import COPIES, Operator
+from fmcheck.runtime.steps.operators import COPIES, Operator, tensors_at
 from fmcheck.runtime.steps.torch_modes import (
     OperatorMode,
     called,
@@ -285,7 +285,7 @@ class Ops:
         if plan.unknown:
             self.tally.untrack("operators", plan.unknown)
             return None
-        reads, writes = _tensors(plan.reads, args, kwargs), _tensors(plan.writes, args, kwargs)
+        reads, writes = tensors_at(plan.reads, args, kwargs), tensors_at(plan.writes, args, kwargs)
         if not (all(map(has_memory, reads)) and all(map(has_memory, writes))):
             self.tally.untrack("operators", _NO_MEMORY)
             if plan.name in COPIES:  # judged by both of its ends
@@ -457,17 +457,6 @@ class Mode(OperatorMode):
 _NO_MEMORY = (
     "a sparse, nested or wrapped tensor has no plain memory by which accesses could be recognized"
 )
-
-
-def _tensors(places: tuple[tuple[int, str], ...], args: Any, kwargs: Any) -> list[torch.Tensor]:
-    found: list[torch.Tensor] = []
-    for position, name in places:
-        value = args[position] if position < len(args) else kwargs.get(name)
-        if isinstance(value, torch.Tensor):
-            found.append(value)
-        elif isinstance(value, (list, tuple)):
-            found += [one for one in value if isinstance(one, torch.Tensor)]
-    return found
 
 
 def _made(result: Any) -> list[torch.Tensor]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 from contextlib import nullcontext
-from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -271,5 +270,4 @@ def _who(lane: Lane) -> str:
 
 
 def _line(fences: Fences, moment: int) -> str:
-    site = fences.tally.sites[fences.tally.moments.site(moment)]
-    return f"{PurePath(site.path).name}:{site.line}"
+    return fences.tally.sites[fences.tally.moments.site(moment)].short

@@ -12,7 +12,6 @@ import linecache
 import os
 import re
 from collections import OrderedDict
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import CHECKS, Access, Violation
@@ -84,8 +83,8 @@ class StaleEvents:
             made, where = self._site(record.happening.moment), self._site(lost.happening.moment)
             missing = f"an event for each stream that records `{name}`"
             note = (
-                f"this wait met the record of {_line(made)} on stream `{record.lane.name}`: that "
-                f"of {_line(where)} on stream `{lost.lane.name}` came before it, and nobody waited "
+                f"this wait met the record of {made.short} on stream `{record.lane.name}`: that "
+                f"of {where.short} on stream `{lost.lane.name}` came before it, and nobody waited "
                 "for it"
             )
             self._tell(name, happened, missing, note, (lost.happening, record.happening, happened))
@@ -103,8 +102,8 @@ class StaleEvents:
         step = self.tally.moments.step_of(first)
         since = f" in step {step}" if step is not None else ""
         note = (
-            f"the record was made at {_line(self._site(made.moment))}, and met at "
-            f"{_line(self._site(first))}{since} before: this wait orders nothing"
+            f"the record was made at {self._site(made.moment).short}, and met at "
+            f"{self._site(first).short}{since} before: this wait orders nothing"
         )
         missing = f"a record of `{name}` on stream `{record.lane.name}` since then"
         self._tell(name, happened, missing, note, (made, happened))
@@ -151,7 +150,3 @@ class StaleEvents:
 
     def _site(self, moment: int) -> Site:
         return self.tally.sites[self.tally.moments.site(moment)]
-
-
-def _line(site: Site) -> str:
-    return f"{PurePath(site.path).name}:{site.line}"

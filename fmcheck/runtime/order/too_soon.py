@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from fmcheck.finding import CHECKS, Access, Violation
@@ -34,7 +33,7 @@ class TooSoon:
     def line(self, moment: int) -> str:
         """Returns the file's name and the line of a moment."""
         site = self.tally.sites[self.tally.moments.site(moment)]
-        return f"{PurePath(site.path).name}:{site.line}"
+        return site.short
 
     def _access(self, verb: str, use: Use) -> Access:
         moments = self.tally.moments
@@ -62,7 +61,7 @@ class TooSoon:
             return
         site = tally.sites[tally.moments.site(late.moment)]
         begun = tally.sites[tally.moments.site((made or early).moment)]
-        name = f"memory of {PurePath(begun.path).name}:{begun.line} in {begun.function}"
+        name = f"memory of {begun.short} in {begun.function}"
         # One line that frees a batch too soon frees many tensors: one report for all of them.
         gap = (code, site, early.lane.name, late.lane.name if made else name)
         with tally.lock:

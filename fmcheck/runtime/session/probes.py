@@ -100,12 +100,23 @@ def prove(tally: Tally, device: str, of_streams: bool) -> None:
             continue
         if probe.of_streams and not of_streams:
             continue
-        wrong = tried(probe, place)
-        if wrong:
-            tally.dead.append(
-                f"the detector of {probe.code} {probe.name} does not work on {place}: {wrong} "
-                "(try `fmcheck doctor`)"
-            )
+        _prove(tally, probe, place)
+
+
+def prove_one(tally: Tally, code: str) -> None:
+    """Tries the probe of a check that is asked for by itself, on the CPU."""
+    for probe in PROBES:
+        if probe.code == code:
+            _prove(tally, probe, Place("cpu"))
+
+
+def _prove(tally: Tally, probe: Probe, place: Place) -> None:
+    wrong = tried(probe, place)
+    if wrong:
+        tally.dead.append(
+            f"the detector of {probe.code} {probe.name} does not work on {place}: {wrong} "
+            "(try `fmcheck doctor`)"
+        )
 
 
 def verdict(found: Iterable[str], expected: str, healthy: Iterable[str]) -> str:
@@ -289,16 +300,16 @@ def _wrong_device(place: Place) -> str:
 
 
 def _host_sync(place: Place) -> str:
-    from fmcheck.runtime.session import budget_probes
+    from fmcheck.runtime.session import operator_probes
 
-    found, healthy = (budget_probes.step_codes(place.device, waits, 2) for waits in (True, False))
+    found, healthy = (operator_probes.step_codes(place.device, waits, 2) for waits in (True, False))
     return verdict(found, "FR501", healthy)
 
 
 def _launch_budget(place: Place) -> str:
-    from fmcheck.runtime.session import budget_probes
+    from fmcheck.runtime.session import operator_probes
 
-    found, healthy = (budget_probes.step_codes(place.device, False, count) for count in (3, 2))
+    found, healthy = (operator_probes.step_codes(place.device, False, count) for count in (3, 2))
     return verdict(found, "FR502", healthy)
 
 
@@ -376,6 +387,12 @@ def _asserts_watched() -> Any:
     return watched()
 
 
+def _uninitialized(place: Place) -> str:
+    from fmcheck.runtime.session.operator_probes import sum_codes
+
+    return verdict(sum_codes(2), "FR701", sum_codes(3))
+
+
 PROBES += [
     Probe("FR101", _row_probe("FR101", _read_before_write)),
     Probe("FR102", _row_probe("FR102", _double_read)),
@@ -401,4 +418,6 @@ PROBES += [
     Probe("FR502", _launch_budget, backends=(EAGER,)),
     Probe("FR601", _capture_identity, backends=(EAGER,)),
     Probe("FR602", _dead_assert, backends=BACKENDS[1:], cheap=False),
+    # Cheap as it is, a session that does not follow such memory has no use for it.
+    Probe("FR701", _uninitialized, devices=("cpu",), backends=(EAGER,), cheap=False),
 ]

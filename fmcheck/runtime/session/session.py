@@ -50,6 +50,7 @@ class Session:
         who: str = "fmcheck.watch",
         streams: StreamOptions | None = None,
         trace: Path | None = None,
+        uninitialized: bool = False,
     ) -> None:
         from fmcheck.registry import contract_files, contracts_for
         from fmcheck.runtime.session.suppressions import suppressions_of
@@ -65,6 +66,7 @@ class Session:
         self.gives_way = False
         self.streams = streams or StreamOptions()
         self.trace = trace
+        self.uninitialized = uninitialized
         contracts = contracts_for(located) if mode != "off" else ()
         files = contract_files()
         names = located.settings.contracts or tuple(files)
@@ -86,6 +88,7 @@ class Session:
             seed=self.streams.seed,
             traces=trace is not None,
             asked=asked,
+            uninitialized=uninitialized,
         )
 
     # --- on and off ---
@@ -254,6 +257,7 @@ def watch(
     seed: int | None = None,
     trace: str | Path | None = None,
     allow_unchecked: bool = False,
+    uninitialized: bool = False,
 ) -> Session:
     """Returns a session to be used as a context manager.
 
@@ -264,6 +268,7 @@ def watch(
     pyproject.toml. `streams` says how streams are followed: `tracked`, `delayed`, `random`, which
     takes a `seed`, or `off`. `trace` is a file for the timeline of what happened on them, which
     Perfetto opens. With `allow_unchecked`, the block may check nothing of what a contract declares.
+    With `uninitialized`, memory that an allocation leaves unfilled is followed as well (FR701).
 
     Raises:
         UsageError: if a mode, a contract or the settings do not fit.
@@ -291,7 +296,8 @@ def watch(
         located = allowing_unchecked(located)
     who = "fmcheck.watch"
     options = stream_options([(f"{who}: streams", streams)], [(f"{who}: seed", seed)])
-    return Session(located, mode, who, options, None if trace is None else Path(trace))
+    path = None if trace is None else Path(trace)
+    return Session(located, mode, who, options, path, uninitialized)
 
 
 def sync() -> None:

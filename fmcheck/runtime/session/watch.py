@@ -61,7 +61,7 @@ class Watch:
     contract names is. With `halt`, a violation is raised where it is found. `fail_on` names
     advisory checks that are to count as others do. `streams` is how streams are followed, `seed`
     what they are perturbed by in mode `random`; with `traces`, what happens on them is kept for a
-    timeline. `asked` says whose the contracts are.
+    timeline. `asked` says whose the contracts are. With `uninitialized`, unfilled memory is followed.
     """
 
     def __init__(
@@ -74,6 +74,7 @@ class Watch:
         seed: int = 0,
         traces: bool = False,
         asked: Asked | None = None,
+        uninitialized: bool = False,
     ) -> None:
         _require(_NEEDED)
         from fmcheck.runtime.session.suppressions import Suppressions
@@ -92,6 +93,7 @@ class Watch:
         self._undo: list[Undo] = []
         self._problems: list[str] = []
         self._streams, self._seed, self.traces = streams, seed, traces
+        self._uninitialized = uninitialized
         self.timeline: Timeline | None = None
         self._modules_seen = 0
 
@@ -120,6 +122,8 @@ class Watch:
         if self._streams != "off":
             self._after_import("torch", self._follow_streams)
             self._after_import("triton.runtime.interpreter", self._follow_interpreter)
+        if self._uninitialized:
+            self._after_import("torch", self._follow_uninitialized)
         self._after_import("torch._dynamo", _teach_dynamo)
         # By name, as the module that has it would import what it is about.
         self._after_import("torch._dynamo.backends.common", self._watch_asserts)
@@ -333,6 +337,13 @@ class Watch:
         yield from followed.follow()
         yield from followed.lifetimes.follow(followed.ops.is_watched)
         yield from Moves(self.tally, followed.lifetimes.homes, followed.ops.is_watched).follow()
+
+    def _follow_uninitialized(self, _: ModuleType) -> Iterator[Undo]:
+        from fmcheck.runtime.session import probes
+        from fmcheck.runtime.steps.uninitialized import CODE, Uninitialized
+
+        probes.prove_one(self.tally, CODE)
+        yield from Uninitialized(self.tally).follow()
 
     def _follow_interpreter(self, interpreter: ModuleType) -> Iterator[Undo]:
         from fmcheck.runtime.order import interpreted

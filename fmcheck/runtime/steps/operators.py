@@ -119,3 +119,15 @@ def _is_composite(func: Any) -> bool:
             return False
 
     return has("CompositeImplicitAutograd") and not has("CPU")
+
+
+def tensors_at(places: tuple[Place, ...], args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Returns the tensors at some places of a call, those in lists too."""
+    found: list[torch.Tensor] = []
+    for position, name in places:
+        value = args[position] if position < len(args) else kwargs.get(name)
+        if isinstance(value, torch.Tensor):
+            found.append(value)
+        elif isinstance(value, (list, tuple)):
+            found += [one for one in value if isinstance(one, torch.Tensor)]
+    return found

@@ -1,4 +1,4 @@
-"""A scratch step in which FR501 and FR502 are shown their faults."""
+"""Scratch code in which FR501, FR502 and FR701 are shown their faults."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ import torch
 from fmcheck.contract import Budget, Contract, Engine, Launches
 from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.steps import budgets, syncs
+from fmcheck.runtime.steps.uninitialized import Uninitialized
 
 _STEP = Budget(functions=("scratch:Loop.step",), syncs=0, launches=2)
 
@@ -33,6 +34,20 @@ def step_codes(device: str, waits: bool, launches: int) -> set[str]:
         undo += held.take(scratch)
     try:
         Loop().step(torch.zeros(2, device=torch.device(device)))
+    finally:
+        for put_back in reversed(undo):
+            put_back()
+    return {violation.code for violation in tally.drain()}
+
+
+def sum_codes(written: int) -> set[str]:
+    """Returns what is said of a sum of three elements, of which so many were written."""
+    tally = Tally()
+    undo = list(Uninitialized(tally).follow())
+    try:
+        scratch = torch.empty(3)
+        scratch[:written] = 1.0
+        (scratch * 2).sum().item()
     finally:
         for put_back in reversed(undo):
             put_back()
