@@ -110,7 +110,7 @@ class Programs(Generic[Said]):
     def here(self, name: str, form: str) -> Told:
         """Runs one form in this process."""
         folder = self.folder / name
-        return kept(run_file(folder / f"{form}_run.py", folder / "watch.toml"))
+        return kept(run_file(folder / f"{form}_run.py", folder / "watch.toml", uninitialized=True))
 
     def command(self, more: dict[str, Callable[[str], None]] | None = None) -> None:
         """Runs the command: `measure`, `now`, `table`, and `more`, each for the names given."""

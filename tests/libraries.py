@@ -56,7 +56,7 @@ class Drives(Programs[Drive]):
             text=True,
             check=True,
         )
-        run = run_file(path, self.folder / name / "watch.toml")
+        run = run_file(path, self.folder / name / "watch.toml", uninitialized=True)
         one = kept(run)
         return msgspec.structs.replace(one, problems=(*one.problems, *_otherwise(bare.stdout, run)))
 

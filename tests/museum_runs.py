@@ -82,9 +82,9 @@ def run(case: Case, form: str) -> Run:
     return run_file(case.folder / f"{form}_run.py", case.folder / case.file.watch)
 
 
-def run_file(path: Path, contract: Path) -> Run:
+def run_file(path: Path, contract: Path, uninitialized: bool = False) -> Run:
     """Runs a program's function `run` under a watch of its own."""
-    watch = fmcheck.watch([contract], mode="warn")
+    watch = fmcheck.watch([contract], mode="warn", uninitialized=uninitialized)
     with _loaded(path) as module, warnings.catch_warnings():
         warnings.simplefilter("ignore", fmcheck.FmcheckWarning)
         with contextlib.redirect_stdout(io.StringIO()) as printed, watch:
