@@ -107,7 +107,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         dest="fmcheck_uninitialized",
         action="store_true",
         default=False,
-        help="report values that depend on memory that nobody wrote, as of torch.empty; runs each "
+        help="report values that depend on unwritten memory, as of torch.empty; runs each "
         "operator on such memory twice",
     )
     group.addoption(

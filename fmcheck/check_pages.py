@@ -353,6 +353,25 @@ PAGES = {
         fix='Give the assert a message: `torch._assert_async(condition, "why")`.',
         seen_in=("sgl-project/sglang#26108",),
     ),
+    "FR701": CheckPage(
+        means="A value that the host reads depends on memory that was never written: padded rows "
+        "of `torch.empty` that take part in a sum, say. What comes out is whatever the memory held "
+        "before, so that it changes from run to run, and with the batch before.",
+        how="Only with `--fmcheck-uninitialized`. Memory that an allocation leaves unfilled is "
+        "filled with small random numbers and gets a twin with other values, NaN or a near whole "
+        "number. Each operator of torch's that is given such memory runs once more, on the twins; "
+        "where both results are alike, nothing depended on it. A number, a list, a size or a "
+        "comparison that comes out differently is reported, with the allocation and the first "
+        "operators that took its values on.",
+        unseen="Memory on a device (compute-sanitizer's `initcheck` sees its kernels), tensors of "
+        "more than 64 MB, and what an operator that is not torch's own, NumPy or compiled code "
+        "computes of such memory. What something other than torch writes counts as written whole. "
+        "Values that nobody looks at, and those that are printed or handed to NumPy. Each operator "
+        "on such memory takes several times as long.",
+        fix="Write what is read, mask it where it is read (NaN times zero is NaN: use "
+        "`torch.where`), or allocate it with `torch.zeros`.",
+        seen_in=("fla-org/flash-linear-attention#967", "vllm-project/vllm#37442"),
+    ),
 }
 
 

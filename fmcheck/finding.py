@@ -213,8 +213,8 @@ class Violation(Struct, frozen=True):
     it is and was, `neighbours` what stands around it. `expected` says what would have been right,
     `missing` what has to be added, where that is not the same for each violation of a check, and
     `notes` are further sentences. `count` is how often it happened. `history` is what led to it on
-    each stream, oldest first. `allocated` is where memory came from that nobody wrote. `confidence` is `incomplete` where something out of sight may have
-    made it right, and "" elsewhere.
+    each stream, oldest first. `confidence` is `incomplete` where something out of sight may have
+    made it right, and "" elsewhere. `allocated` is where memory came from that was never written.
     """
 
     code: str
@@ -264,8 +264,8 @@ class Counts(Struct, frozen=True):
     """What a run checked, in calls: how many writes, gathers and peeks of how many buffers.
 
     `unchecked` are calls made while a stream was capturing; `unseen_writes` are rows that held a
-    value which no write that we saw had put there. `tails` are padded tails of graph inputs, `allocations`
-    those whose memory is followed until somebody fills it.
+    value which no write that we saw had put there. `tails` are padded tails of graph inputs.
+    `allocations` are tensors that were made without values, and are followed until they have some.
     """
 
     buffers: int = 0

@@ -22,7 +22,7 @@ from tests.museum_runs import run_file
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
-    from fmcheck.finding import Access, Site, Violation
+    from fmcheck.finding import Site, Violation
     from tests.museum_runs import Run
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -69,7 +69,7 @@ FILES = {
         ),
         *("relay_tensor", "relay_unchanged", "replays_runtime", "rows", "run_reports", "shapes"),
         *("stream_options", "streams", "syncs_runtime", "table", "tails_runtime", "trace"),
-        *("unmet", "unseen", "virtual_streams", "watch_api"),
+        *("uninitialized", "unmet", "unseen", "virtual_streams", "watch_api"),
     ),
     "process": (
         *(

@@ -35,7 +35,7 @@ MEANING = {
     "FR601": "A graph was replayed after one of its captured inputs was replaced by another "
     "tensor.",
     "FR602": "torch.compile deleted an async assert, so that nothing is checked there.",
-    "FR701": "A value that the host reads depends on memory that nobody has written.",
+    "FR701": "A value that the host reads depends on memory that was never written.",
 }
 
 

@@ -48,6 +48,7 @@ _PASSING_ON = frozenset(
 _SCRATCH = str(_ROOMS / "session" / "operator_probes.py")
 # Where pytest turns values into text, for the report of a test that has failed.
 _SHOWING = os.path.join("_pytest", "_io", "")
+_PRINTING = os.path.join("torch", "_tensor_str.py")
 _UNKNOWN = Site("<unknown>", 0, "<unknown>")
 # Functions of fmcheck's that make an engine's call in its stead, by their code.
 _making: set[CodeType] = set()
@@ -113,11 +114,15 @@ class Sites:
             frame = frame.f_back
         return False
 
-    def is_showing(self) -> bool:
-        """Tells whether a value is looked at by pytest alone, to show it in a report."""
+    def is_showing(self, or_printing: bool = False) -> bool:
+        """Tells whether a value is looked at by pytest alone, to show it in a report.
+
+        Or by torch, which makes a text of a tensor.
+        """
         frame: FrameType | None = sys._getframe(1)
         while frame is not None:
-            if _SHOWING in frame.f_code.co_filename:
+            name = frame.f_code.co_filename
+            if _SHOWING in name or (or_printing and name.endswith(_PRINTING)):
                 return True
             frame = frame.f_back
         return False

@@ -393,12 +393,17 @@ class Lifetimes:
         for copy in block.read_by:
             if not (copy.known and copy.use.meets(*span(tensor))):
                 continue
-            # Memory that may be the device's is written when the stream gets there.
-            is_certain = copy.sure and not copy.doubtful
+            # Memory that may be the device's is written when the stream gets there, and the host's
+            # as well by a copy from the device.
+            is_certain = copy.sure and not copy.doubtful and not self._is_brought(call)
             if is_certain or not self.fences.ordered(copy.use.epoch, call.lane):
                 _forget(block, copy)  # it is reported once
                 self._overwritten(copy, call.name.rstrip("_"), self._here())
                 return
+
+    def _is_brought(self, call: Call) -> bool:
+        """Tells whether a copy writes what may come from the device."""
+        return call.name == "copy_" and self._home(call.args[1]) is not Home.HOST
 
     def _compare(self, block: Block, moment: int) -> None:
         """Looks for what was written out of torch's sight, by NumPy say, since copies were made."""

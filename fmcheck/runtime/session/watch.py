@@ -61,7 +61,8 @@ class Watch:
     contract names is. With `halt`, a violation is raised where it is found. `fail_on` names
     advisory checks that are to count as others do. `streams` is how streams are followed, `seed`
     what they are perturbed by in mode `random`; with `traces`, what happens on them is kept for a
-    timeline. `asked` says whose the contracts are. With `uninitialized`, unfilled memory is followed.
+    timeline. `asked` says whose the contracts are. With `uninitialized`, unfilled memory is
+    followed.
     """
 
     def __init__(
@@ -176,8 +177,10 @@ class Watch:
 
     @property
     def modules(self) -> tuple[str, ...]:
-        """The modules that a watch waits for, torch's own aside."""
-        return tuple(dict.fromkeys(name for one in self.contracts for name in modules(one)))
+        """The modules that a watch waits for, in child processes too."""
+        named = (name for one in self.contracts for name in modules(one))
+        # Unfilled memory needs no contract, in a child process neither.
+        return tuple(dict.fromkeys((*("torch",) * self._uninitialized, *named)))
 
     @property
     def held(self) -> tuple[str, ...]:

@@ -57,6 +57,7 @@ class Twins:
 
     def __init__(self) -> None:
         self._known: dict[int, Twin] = {}
+        self._generator = torch.Generator().manual_seed(0)
 
     def __bool__(self) -> bool:
         return bool(self._known)
@@ -80,8 +81,9 @@ class Twins:
         return twin if twin is not None and twin() is storage else None
 
     def begin(self, tensor: torch.Tensor, origin: Origin) -> None:
-        """Gives memory that was just allocated a twin that holds another value everywhere."""
+        """Fills memory that was just allocated, and gives it a twin that differs everywhere."""
         storage = tensor.untyped_storage()
+        _fill(whole(storage, tensor.dtype), self._generator)
         memory = as_bytes(storage).clone().untyped_storage()
         _change(whole(memory, tensor.dtype))
         self.keep(tensor, memory, origin)
@@ -127,7 +129,7 @@ def are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     """Tells whether two tensors of one type hold the same values, as far as computing goes."""
     if one.shape != other.shape:
         return False
-    if one.dtype.itemsize > 1 and (one.dtype.is_floating_point or one.dtype.is_complex):
+    if _is_wide_float(one.dtype):
         near = torch.isclose(one, other, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True)
         return bool(near.all())
     is_number = one.dtype in (torch.bool, torch.uint8, torch.int8)
@@ -143,19 +145,32 @@ def laid_out_as(tensor: torch.Tensor, values: torch.Tensor) -> torch.UntypedStor
     return memory
 
 
-def _change(values: torch.Tensor) -> None:
-    """Puts another value into each element: NaN, or 1 for a NaN, and a near number for a whole one.
+def _fill(values: torch.Tensor, generator: torch.Generator) -> None:
+    """Fills memory that nobody has written yet with small random numbers: 0 and 1 for whole ones.
 
-    So an index stays near where it was.
+    So whatever writes it out of torch's sight changes it, also where the memory is that of a tensor
+    which held the same values and was freed. And an index is near where there is something.
     """
-    dtype = values.dtype
-    if dtype.itemsize > 1 and (dtype.is_floating_point or dtype.is_complex):
-        was_nan = values.isnan()
-        values.fill_(float("nan"))
-        values.masked_fill_(was_nan, 1)
+    if _is_wide_float(values.dtype):
+        values.copy_(torch.rand(values.shape, generator=generator))
         return
-    lowest = values.view(torch.uint8).view(-1, dtype.itemsize)[:, 0]
-    if dtype.is_floating_point:  # of eight bits or fewer: 127 is NaN in those that have one
-        lowest.copy_(torch.where(lowest == 127, 0, 127))
+    parts = values.view(torch.uint8).view(-1, values.dtype.itemsize)
+    parts.zero_()
+    low = 56 if values.dtype.is_floating_point else 0  # numbers near 1, of eight bits or fewer
+    parts[:, 0] = torch.randint(low, low + 2, (len(parts),), generator=generator)
+
+
+def _change(values: torch.Tensor) -> None:
+    """Puts another value into each element: NaN, or a near number for a whole one."""
+    if _is_wide_float(values.dtype):
+        values.fill_(float("nan"))
+        return
+    lowest = values.view(torch.uint8).view(-1, values.dtype.itemsize)[:, 0]
+    if values.dtype.is_floating_point:
+        lowest.fill_(127)  # NaN in those types that have one
     else:
         lowest.bitwise_xor_(1)
+
+
+def _is_wide_float(dtype: torch.dtype) -> bool:
+    return dtype.itemsize > 1 and (dtype.is_floating_point or dtype.is_complex)

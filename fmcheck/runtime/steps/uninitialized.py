@@ -1,4 +1,4 @@
-"""FR701, uninitialized value: what the host reads depends on memory that nobody wrote.
+"""FR701, uninitialized value: what the host reads depends on memory that was never written.
 
 Memory that an allocation leaves unfilled has a twin with other values. Each operator that is given
 such memory runs once more, on the twins: where both results are alike, nothing depended on what the
@@ -13,7 +13,6 @@ from __future__ import annotations
 import functools
 import os
 import threading
-from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -129,7 +128,7 @@ class Uninitialized:
     def report(self, verb: str, origin: Origin) -> None:
         """Reports that the host reads what depends on an allocation, unless fmcheck asks."""
         tally = self.tally
-        if tally.sites.is_own() or tally.sites.is_showing():
+        if tally.sites.is_own() or tally.sites.is_showing(or_printing=True):
             return
         moment = self.now()
         with tally.lock:
@@ -230,6 +229,8 @@ class _Again:
             return None
         if operator.of_torch and not operator.unknown:
             return cls(followed, operator, args, kwargs, max(found, key=_length))
+        for tensor in tensors_at(operator.writes or operator.tensors, args, kwargs):
+            followed.twins.forget(tensor)
         followed.tally.untrack(
             "operators on uninitialized tensors",
             "one that is not torch's own cannot be run a second time",
