@@ -79,7 +79,10 @@ class Sites:
         frame = self._outward(sys._getframe(1 + ours))
         if frame is None:
             return 0
-        caller = self._outward(frame.f_back)
+        caller = frame.f_back
+        # Most functions of an engine are called by it: a call in Python less.
+        if caller is not None and not self._outside.get(caller.f_code.co_filename):
+            caller = self._outward(caller)
         # By id: code that Dynamo rewrote may hold a slice, and then it has no hash. By instruction:
         # a frame's line is looked for from its function's first one on.
         if caller is None:

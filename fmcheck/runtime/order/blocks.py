@@ -148,6 +148,14 @@ class Block:
     out: bool = False
 
 
+class _Storage(weakref.ref[Any]):
+    """A storage, and the key of its block."""
+
+    __slots__ = ("key",)
+
+    key: int
+
+
 class Blocks:
     """All blocks that were seen and still live; `freed` is told of the end of each."""
 
@@ -160,6 +168,11 @@ class Blocks:
         storage = tensor.untyped_storage()
         return self._known.get(storage._cdata) or self._begin(storage, tensor.device)
 
+    def of_all(self, tensors: list[torch.Tensor]) -> list[Block]:
+        """Returns the blocks that tensors lie in."""
+        known = self._known
+        return [known.get(one.untyped_storage()._cdata) or self.of(one) for one in tensors]
+
     def renew(self, storage: torch.UntypedStorage) -> Block | None:
         """Begins another block in a storage that has other memory now, None if it has none."""
         self._end(storage._cdata)
@@ -167,8 +180,13 @@ class Blocks:
 
     def _begin(self, storage: torch.UntypedStorage, device: torch.device) -> Block:
         key: int = storage._cdata
-        made = self._known[key] = Block(weakref.ref(storage, lambda _: self._end(key)), device)
+        ref = _Storage(storage, self._gone)
+        ref.key = key
+        made = self._known[key] = Block(ref, device)
         return made
+
+    def _gone(self, ref: Any) -> None:
+        self._end(ref.key)
 
     def __iter__(self) -> Iterator[Block]:
         return iter(list(self._known.values()))

@@ -223,7 +223,7 @@ class Fences:
         """The host puts work on a lane: all that it did and waited for so far comes before it."""
         if lane._host_seen != self._host_version:
             # What the host did since the last launch has that epoch; what it does next has not.
-            self.clocks.acquire(lane.number, self.clocks.release(self.host.number))
+            self.clocks.pass_on(self.host.number, lane.number)
             lane._host_seen = self._host_version
 
     def now(self, lane: Lane) -> Epoch:
@@ -234,7 +234,7 @@ class Fences:
         """Returns the lane's own time of what it does now."""
         if lane is self.host:
             self._host_version += 1
-        else:
+        elif lane._host_seen != self._host_version:
             self.launch(lane)
         lane.used = self.clocks.known(lane.number, lane.number)
         return lane.used

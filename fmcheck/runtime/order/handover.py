@@ -80,26 +80,42 @@ class Handover:
 
     def after(self, call: Call) -> None:
         """Judges the accesses of a call."""
-        now, plan = call.now(self.fences), call.plan
-        is_loose = not plan.of_torch or plan.name in PARTLY
-        picks = plan.name in READS
-        for tensor, block in zip(call.reads, call.read_in(self.blocks), strict=True):
-            if not _is_followed_by_others(block):
-                late = self._touch(block, tensor, now, call)
+        now, plan, is_copy = call.now(self.fences), call.plan, call.is_async_copy
+        if call.reads:
+            is_loose = not plan.of_torch or plan.name in PARTLY
+            picks = plan.name in READS
+            for tensor, block in zip(call.reads, call.read_in(self.blocks), strict=True):
+                if block.left_out and _is_followed_by_others(block):
+                    continue
+                if block.on_host:
+                    late = self._on_host(call, tensor, now)
+                else:
+                    late = _touch(tensor, *now, is_copy)
                 if picks and tensor is call.args[0]:
                     late.extent = picked(READS, plan.name, call.args)
                 late.is_loose = is_loose
                 self._read(block, late)
         for tensor in call.writes:
             block = self.blocks.of(tensor)
-            if not _is_followed_by_others(block):
-                late = self._touch(block, tensor, now, call)
+            if not (block.left_out and _is_followed_by_others(block)):
+                if block.on_host:
+                    late = self._on_host(call, tensor, now)
+                else:
+                    late = _touch(tensor, *now, is_copy)
                 if plan.name not in WRITES or self._picks(block, late, call):
                     self._write(block, late)
         if plan.fills:
             for tensor, block in zip(call.made, call.made_in(self.blocks), strict=True):
                 if not block.left_out:
-                    self._write(block, self._touch(block, tensor, now, call))
+                    if block.on_host:
+                        late = self._on_host(call, tensor, now)
+                    else:
+                        late = _touch(tensor, *now, is_copy)
+                    if block.writes or block.reads:
+                        self._write(block, late)
+                    else:  # most are new
+                        block.writes.append(late)
+                        block.out = False
 
     def _picks(self, block: Block, late: Touch, call: Call) -> bool:
         """Lets a touch be what an index picks; tells whether that is anything for certain."""
@@ -112,11 +128,10 @@ class Handover:
             return False
         return True
 
-    def _touch(
-        self, block: Block, tensor: torch.Tensor, now: tuple[Lane, int, int], call: Call
-    ) -> Touch:
+    def _on_host(self, call: Call, tensor: torch.Tensor, now: tuple[Lane, int, int]) -> Touch:
+        """Returns a touch of memory that only copies touch in a stream's order."""
         host = self.fences.host
-        if block.on_host and not call.is_async_copy and now[0] is not host:
+        if not call.is_async_copy and now[0] is not host:
             now = host, self.fences.time(host), call.moment_on(host)
         return _touch(tensor, *now, call.is_async_copy)
 
@@ -157,22 +172,34 @@ class Handover:
 
     def _remember(self, kept: list[Touch], late: Touch) -> None:
         """Keeps an access; it stands for earlier ones of its lane that it covers."""
+        if not kept:
+            kept.append(late)
+            return
         if len(kept) == 1 and kept[0].lane is late.lane and late.covers(kept[0]):
             kept[0] = late
             return
-        if kept:
+        if late.extent is None and not late.is_loose:  # else it covers none
             kept[:] = [one for one in kept if one.lane is not late.lane or not late.covers(one)]
-            if len(kept) == _REMEMBERED:
-                # What all have waited for decides nothing any more.
-                past = next((one for one in kept if self._is_past(one)), None)
-                if past is None:
-                    self.fences.tally.untrack("accesses", _EVICTED)
-                kept.remove(kept[0] if past is None else past)
+        if len(kept) == _REMEMBERED:
+            past = self._past(kept)
+            if past is None:
+                self.fences.tally.untrack("accesses", _EVICTED)
+            del kept[past or 0]
         kept.append(late)
 
-    def _is_past(self, one: Touch) -> bool:
-        """Tells whether the host has waited for an access: then whatever is launched next has."""
-        return one.count <= self.fences.clocks.known(self.fences.host.number, one.lane.number)
+    def _past(self, kept: list[Touch]) -> int | None:
+        """Returns the place of the first that the host has waited for, None without one.
+
+        Then whatever is launched next has waited for it: it decides nothing any more.
+        """
+        lane, upto = None, 0
+        for place, one in enumerate(kept):
+            if one.lane is not lane:
+                lane = one.lane
+                upto = self.fences.clocks.known(self.fences.host.number, lane.number)
+            if one.count <= upto:
+                return place
+        return None
 
     def _clash(self, early: Touch, late: Touch) -> bool:
         if early.lane is late.lane:
@@ -224,7 +251,8 @@ class Handover:
 
 
 def _is_followed_by_others(block: Block) -> bool:
-    return block.left_out and not (block.shared and not is_made_here(1))
+    """Tells whether an access of a block that is left out is followed by other means."""
+    return not block.shared or is_made_here(1)
 
 
 def _touch(tensor: torch.Tensor, lane: Lane, count: int, moment: int, is_copy: bool) -> Touch:

@@ -133,9 +133,11 @@ class Lifetimes:
         elif not call.is_async_copy:
             for tensor in call.writes:
                 self._writes(call, tensor)
-            if call.name == "copy_":
+            if call.plan.name == "copy_":
                 self._blocks(call)
-        if not (call.is_async_copy or call.is_view or (call.host and call.name in _NO_READS)):
+        if call.reads and not (
+            call.is_async_copy or call.is_view or (call.host and call.name in _NO_READS)
+        ):
             for tensor, block in zip(call.reads, call.read_in(self.blocks), strict=True):
                 if block.filled_by and self._host_reads(call, tensor, block) and self._is_shown():
                     return _poisoned(tensor)
@@ -177,12 +179,16 @@ class Lifetimes:
             return
         use = Use(*call.now(self.fences))
         number = call.lane.number
-        touched = [*zip((*call.reads, *call.writes), self._blocks_of(call), strict=True)]
-        for tensor, block in touched:
+        tensors, blocks = call.reads, call.read_in(self.blocks)
+        if call.writes:
+            tensors, blocks = tensors + call.writes, blocks + self.blocks.of_all(call.writes)
+        by_host = False
+        for tensor, block in zip(tensors, blocks, strict=True):
             if number not in block.uses and (block.made or block.uses):
                 self._crosses(call, tensor, block)
-        by_host = call.plan.of_torch and self._runs_on_host(touched)
-        for tensor, block in touched:
+            by_host = by_host or block.on_host
+        by_host = by_host and call.plan.of_torch and self._are_surely_host(tensors)
+        for tensor, block in zip(tensors, blocks, strict=True):
             if by_host:
                 self._is_on_host(tensor)
             if call.is_async_copy:
@@ -203,14 +209,9 @@ class Lifetimes:
         elif call.is_waited_for:
             self.fences.read_by_host(call.lane)
 
-    def _blocks_of(self, call: Call) -> Iterator[Block]:
-        return itertools.chain(call.read_in(self.blocks), map(self.blocks.of, call.writes))
-
-    def _runs_on_host(self, touched: Sequence[tuple[torch.Tensor, Block]]) -> bool:
+    def _are_surely_host(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Tells whether the host itself runs an operator: all it has is the host's beyond doubt."""
-        return any(block.on_host for _, block in touched) and all(
-            self.homes.is_surely_host(tensor, self.tally.sites) for tensor, _ in touched
-        )
+        return all(self.homes.is_surely_host(one, self.tally.sites) for one in tensors)
 
     def _crosses(self, call: Call, tensor: torch.Tensor, block: Block) -> None:
         """A lane comes to memory of another one for the first time: may it have that yet?
@@ -240,15 +241,16 @@ class Lifetimes:
 
     def _make(self, call: Call, tensor: torch.Tensor) -> None:
         """Notes whose memory an operator's new tensor is; a factory is heard when it is called."""
-        if call.name == "_to_copy" and call.kwargs.get("device") is not None:
+        name = call.plan.name
+        if name == "_to_copy" and call.kwargs.get("device") is not None:
             self._send(call, tensor)
             return
         operands = call.reads or list(homes.tensors_in(call.args[:1]))
         if operands:
-            homes.derive(tensor, operands, self._home)
+            known = homes.derive(tensor, operands, self._home)
             # What is made in the likeness of another one may be meant for the other side.
-            if not (call.name.endswith("_like") or call.name.startswith("new_")):
-                homes.settle(tensor, operands)
+            if known is not None and not (name.endswith("_like") or name.startswith("new_")):
+                homes.settle(known, operands)
 
     def _send(self, call: Call, tensor: torch.Tensor) -> None:
         """A copy by `to`: from the host to the device, or the other way."""

@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch._C import _len_torch_dispatch_stack as modes_on
+from torch._C import _len_torch_function_stack as function_modes_on
 
 from fmcheck.runtime.core.containment import broke, contained, made_once
 from fmcheck.runtime.core.patches import patch
@@ -92,30 +93,26 @@ class Call:
     _site: int = -1
     _now: tuple[Lane, int, int] | None = None
 
-    def __post_init__(self) -> None:
-        if self.plan.name in COPIES:
-            place = 2 if self.plan.name == "copy_" else len(self.args)
-            self.is_async_copy = bool(_argument(self, place, "non_blocking"))
-
     def now(self, fences: Fences) -> tuple[Lane, int, int]:
         """Returns whose call it is, that lane's own time and the moment, looked for once."""
         if self._now is None:
+            tally = fences.tally
             if self._site < 0:
-                self._site = fences.tally.sites.here(3)
+                self._site = tally.sites.here(3)
             lane = fences.host if self.host else self.lane
-            self._now = lane, fences.time(lane), self.moment_on(lane)
+            self._now = lane, fences.time(lane), tally.moments.on(lane.name, self._site)
         return self._now
 
     def read_in(self, blocks: Blocks) -> list[Block]:
         """Returns the blocks of `reads`, looked for once."""
         if self._read_in is None:
-            self._read_in = [*map(blocks.of, self.reads)]
+            self._read_in = blocks.of_all(self.reads)
         return self._read_in
 
     def made_in(self, blocks: Blocks) -> list[Block]:
         """Returns the blocks of `made`, looked for once."""
         if self._made_in is None:
-            self._made_in = [*map(blocks.of, self.made)]
+            self._made_in = blocks.of_all(self.made)
         return self._made_in
 
     def moment_on(self, lane: Lane) -> int:
@@ -252,8 +249,8 @@ class Ops:
             here.quiet
             or here.reading
             or (modes_on() and is_traced())
-            or is_here()
             or not self.tally.active
+            or is_here()
         ):
             return make(plan, args, kwargs)
         call = None
@@ -263,7 +260,16 @@ class Ops:
             broke(self.tally, CHECK, err)
         if call is None:
             return make(plan, args, kwargs)
-        return self._made(call, lambda: make(plan, args, kwargs))
+        if call.device is not None:
+            return self._made_on_device(call, lambda: make(plan, args, kwargs))
+        undo = self.before(call)
+        try:
+            result = make(plan, args, kwargs)
+        finally:
+            if undo:
+                self._undo(undo)
+        self._told(call, result)
+        return result
 
     def is_watched(self) -> bool:
         """Tells whether the listeners hear of this thread's accesses."""
@@ -285,7 +291,8 @@ class Ops:
         if plan.unknown:
             self.tally.untrack("operators", plan.unknown)
             return None
-        reads, writes = tensors_at(plan.reads, args, kwargs), tensors_at(plan.writes, args, kwargs)
+        reads = tensors_at(plan.reads, args, kwargs)
+        writes = tensors_at(plan.writes, args, kwargs) if plan.writes else []
         if not (all(map(has_memory, reads)) and all(map(has_memory, writes))):
             self.tally.untrack("operators", _NO_MEMORY)
             if plan.name in COPIES:  # judged by both of its ends
@@ -299,16 +306,20 @@ class Ops:
                 device = self.on_device.device_of((*reads, *writes), kwargs)
             if device is not None:
                 host = self.on_device.fences.host
-                return Call(plan, args, kwargs, host, reads, writes, host=by_host, device=device)
+                call = Call(plan, args, kwargs, host, reads, writes, host=by_host, device=device)
+                call.is_async_copy = plan.name in COPIES and _is_asynchronous(call)
+                return call
         if plan.is_view or self._here.of_device:
             return None
-        lane = virtual.current_lane()
+        lane = virtual.lane_of(None)
         if lane.fences.tally is not self.tally:  # a probe's
             return None
-        return Call(plan, args, kwargs, lane, reads, writes, host=by_host)
+        call = Call(plan, args, kwargs, lane, reads, writes, host=by_host)
+        call.is_async_copy = plan.name in COPIES and _is_asynchronous(call)
+        return call
 
     def _made(self, call: Call, make: Callable[[], Any]) -> Any:
-        """Makes a call between what the listeners want before and after it."""
+        """Makes a read by the host between what the listeners want before and after it."""
         if call.device is not None:
             return self._made_on_device(call, make)
         undo = self.before(call)
@@ -317,6 +328,11 @@ class Ops:
         finally:
             if undo:
                 self._undo(undo)
+        self._told(call, result)
+        return result
+
+    def _told(self, call: Call, result: Any) -> None:
+        """Tells the listeners of a call that was made."""
         try:
             if call.is_view:
                 call.view = result
@@ -326,7 +342,6 @@ class Ops:
                 self.after(call)
         except Exception as err:
             broke(self.tally, CHECK, err)
-        return result
 
     def _made_on_device(self, call: Call, make: Callable[[], Any]) -> Any:
         on_device, device = self.on_device, call.device
@@ -340,21 +355,27 @@ class Ops:
         here.quiet = True
         undo: list[tuple[str, Callable[[], None]]] = []
         try:
-            with unheard():
-                for listener in self.listeners:
-                    try:
-                        one = listener.before(call)
-                    except Exception as err:
-                        broke(self.tally, listener.check, err)
-                        continue
-                    if one is not None:
-                        undo.append((listener.check, one))
+            if modes_on() or function_modes_on():
+                with unheard():
+                    self._before(call, undo)
+            else:
+                self._before(call, undo)
         except BaseException:
             self._undo(undo)
             raise
         finally:
             here.quiet = False
         return undo
+
+    def _before(self, call: Call, undo: list[tuple[str, Callable[[], None]]]) -> None:
+        for listener in self.listeners:
+            try:
+                one = listener.before(call)
+            except Exception as err:
+                broke(self.tally, listener.check, err)
+                continue
+            if one is not None:
+                undo.append((listener.check, one))
 
     def _undo(self, undo: list[tuple[str, Callable[[], None]]]) -> None:
         self._here.quiet = True
@@ -371,14 +392,20 @@ class Ops:
         here = self._here
         here.quiet = True
         try:
-            with unheard():
-                for listener in self.listeners:
-                    try:
-                        listener.after(call)
-                    except Exception as err:
-                        broke(self.tally, listener.check, err)
+            if modes_on() or function_modes_on():
+                with unheard():
+                    self._after(call)
+            else:
+                self._after(call)
         finally:
             here.quiet = False
+
+    def _after(self, call: Call) -> None:
+        for listener in self.listeners:
+            try:
+                listener.after(call)
+            except Exception as err:
+                broke(self.tally, listener.check, err)
 
     def _host_read(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
         plan = Operator(method, name, is_view=False, of_torch=True)
@@ -465,5 +492,8 @@ def _made(result: Any) -> list[torch.Tensor]:
     return [*filter(has_memory, tensors_in([result]))]
 
 
-def _argument(call: Call, position: int, name: str) -> Any:
-    return call.args[position] if position < len(call.args) else call.kwargs.get(name)
+def _is_asynchronous(call: Call) -> bool:
+    """Tells whether one of the operators that copy was told not to wait."""
+    place = 2 if call.plan.name == "copy_" else len(call.args)
+    args = call.args
+    return bool(args[place] if place < len(args) else call.kwargs.get("non_blocking"))

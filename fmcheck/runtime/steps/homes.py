@@ -139,7 +139,7 @@ def _remember(storage: Any, key: int, home: Home) -> _Known:
 
 _known: dict[int, _Known] = {}
 # Members of an enum are looked up by a call in Python.
-_UNKNOWN, _DEVICE = Home.UNKNOWN, Home.DEVICE
+_UNKNOWN, _DEVICE, _HOST = Home.UNKNOWN, Home.DEVICE, Home.HOST
 #: Tensors that went to the other side by a copy that a CPU does not make, by their id.
 elsewhere: dict[int, tuple[weakref.ref[Any], Home]] = {}
 _numbers = itertools.count(1)
@@ -168,15 +168,18 @@ def asked() -> Asked | None:
 def home_of(tensor: torch.Tensor) -> Home:
     """Returns the home of a tensor, by how its memory came to be."""
     if not tensor.is_cpu:
-        return Home.DEVICE
+        return _DEVICE
     if elsewhere:
         moved = elsewhere.get(id(tensor))
         if moved is not None and moved[0]() is tensor:
             return moved[1]
-    known = _known.get(_key(tensor))
+    try:
+        known = _known.get(tensor.untyped_storage()._cdata)
+    except (RuntimeError, NotImplementedError):  # as of a sparse one
+        return _UNKNOWN
     if known is None:
-        return Home.UNKNOWN
-    return Home.HOST if known.named else known.made
+        return _UNKNOWN
+    return _HOST if known.named else known.made
 
 
 def is_sure(tensor: torch.Tensor) -> bool:
@@ -259,40 +262,45 @@ def forget_names() -> None:
         known.asked = None
 
 
-def derive(result: torch.Tensor, given: Any, home: Callable[[torch.Tensor], Home]) -> None:
+def derive(result: torch.Tensor, given: Any, home: Callable[[torch.Tensor], Home]) -> _Known | None:
     """Notes whose memory a new tensor is by the arguments that it is of, if nobody said it.
 
-    `home` is asked only where no operand is known to be the device's: it may look for names.
+    `given` is a tuple of arguments, or a list of tensors. `home` is asked only where no operand is
+    known to be the device's: it may look for names. Returns what is known of the memory by then.
     """
     try:
         storage = result.untyped_storage()
     except (RuntimeError, NotImplementedError):
-        return
+        return None
     key: int = storage._cdata
     known = _known.get(key)
     if (known is not None and (known.named or known.made is not _UNKNOWN)) or not result.is_cpu:
-        return
-    operands = [*tensors_in(given)]
+        return known
+    operands = given if type(given) is list else [*tensors_in(given)]
     if not operands or result is operands[0]:
-        return
-    of_device = [one for one in operands if home_of(one) is _DEVICE]
-    if not of_device:
-        made = from_operands(map(home, operands))
-    elif all(map(was_pulled, of_device)) and _has_own(operands, home):
-        # They have been copied to the host, which a CPU does not do.
-        made = Home.HOST
+        return known
+    of_device = False
+    for one in operands:
+        if home_of(one) is _DEVICE:
+            of_device = True
+            if not was_pulled(one):
+                made = _DEVICE
+                break
     else:
-        made = _DEVICE
+        if not of_device:
+            made = from_operands(map(home, operands))
+        else:
+            # They have been copied to the host, which a CPU does not do.
+            made = Home.HOST if _has_own(operands, home) else _DEVICE
     if known is None:
-        _remember(storage, key, made)
-    else:
-        known.made = made
+        return _remember(storage, key, made)
+    known.made = made
+    return known
 
 
-def settle(result: torch.Tensor, operands: Iterable[torch.Tensor]) -> None:
+def settle(known: _Known, operands: Iterable[torch.Tensor]) -> None:
     """Says that what was computed is the host's beyond doubt if all that it is of is."""
-    known = _of(result)
-    if known is not None and known.made is Home.HOST:
+    if known.made is _HOST:
         known.sure = all(is_sure(one) or was_pulled(one) for one in operands)
 
 
