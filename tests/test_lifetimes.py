@@ -404,6 +404,21 @@ def test_what_a_copy_wrote_in_its_turn_is_no_write_of_the_host_s(watch: Watch) -
     assert found(watch) == []
 
 
+@pytest.mark.parametrize("is_same_stream", [True, False])
+def test_a_blocking_copy_from_the_device_writes_in_its_stream_s_order(
+    watch: Watch, is_same_stream: bool
+) -> None:
+    one, two = followed_streams()
+    inputs = torch.zeros(4, device=DEVICE)
+    mirror_cpu = torch.zeros(4)
+    with torch.cpu.stream(one):
+        inputs.copy_(mirror_cpu, non_blocking=True)
+        inputs += 1
+    with torch.cpu.stream(one if is_same_stream else two):
+        mirror_cpu.copy_(inputs)
+    assert ("FR403" in codes(watch)) == (not is_same_stream)
+
+
 @pytest.mark.parametrize("is_named", [True, False])
 def test_a_buffer_without_a_device_is_the_host_s_where_others_have_one(
     watch: Watch, is_named: bool

@@ -12,7 +12,9 @@ import numpy as np
 import pytest
 import torch
 
+import fmcheck
 from fmcheck.contract import parse_contract
+from fmcheck.errors import ViolationError
 from fmcheck.runtime.session.watch import Watch
 from fmcheck.runtime.steps import twins
 from tests.test_lifetimes import line_of
@@ -122,6 +124,7 @@ ALL = [
     *(torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.complex64),
     *(torch.int8, torch.uint8, torch.int16, torch.int32, torch.int64, torch.bool),
     *(torch.uint16, torch.uint32, torch.uint64, torch.float8_e4m3fn, torch.float8_e5m2),
+    *(torch.bits8, torch.bits16, torch.float8_e4m3fnuz, torch.complex128),
 ]
 
 
@@ -261,6 +264,49 @@ def test_what_is_too_large_or_elsewhere_is_counted(
     told = watch.coverage().untracked
     assert sorted(count for what, _, count in told if what == "unfilled tensors") == [1, 1]
     assert watch.coverage().counts.allocations == 0
+
+
+def test_what_an_allocation_is_told_to_write_to_keeps_its_values(watch: Watch) -> None:
+    kept = torch.ones(4)
+    torch.empty(4, out=kept)
+    assert kept.tolist() == [1, 1, 1, 1]
+    assert torch.empty_like(torch.quantize_per_tensor(kept, 0.1, 0, torch.qint8)).shape == (4,)
+    assert codes(watch) == []
+
+
+def test_an_operator_that_waits_for_another_thread_lets_it_go_on(watch: Watch) -> None:
+    other = threading.Event()
+
+    def wait(x: torch.Tensor) -> torch.Tensor:
+        assert other.wait(20)
+        return x.clone()
+
+    def go_on() -> None:
+        half().add(1)
+        other.set()
+
+    with torch.library._scoped_library("fmcheck_waits", "FRAGMENT") as library:
+        library.define("wait(Tensor x) -> Tensor")
+        library.impl("wait", wait, "CPU")
+        thread = threading.Thread(target=go_on)
+        made = half()
+        thread.start()
+        torch.ops.fmcheck_waits.wait(made)
+        thread.join()
+    assert codes(watch) == []
+
+
+def test_in_mode_halt_it_is_raised_at_the_line() -> None:
+    reached = []
+
+    def read() -> None:
+        with fmcheck.watch([], mode="halt", uninitialized=True):
+            half().sum().item()
+            reached.append(1)
+
+    with pytest.raises(ViolationError, match="FR701 uninitialized-value in empty"):
+        read()
+    assert not reached
 
 
 def test_memory_that_is_gone_is_forgotten(watch: Watch) -> None:

@@ -405,7 +405,7 @@ class Lifetimes:
 
     def _is_brought(self, call: Call) -> bool:
         """Tells whether a copy writes what may come from the device."""
-        return call.name == "copy_" and self._home(call.args[1]) is not Home.HOST
+        return call.name == "copy_" and self._home(call.args[1]) in (Home.DEVICE, Home.EITHER)
 
     def _compare(self, block: Block, moment: int) -> None:
         """Looks for what was written out of torch's sight, by NumPy say, since copies were made."""

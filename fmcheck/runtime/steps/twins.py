@@ -20,6 +20,7 @@ _MOST_LINES = 4
 # Results of one operator on equal values differ by no more: torch sums in another order where
 # memory is aligned otherwise.
 _RELATIVE, _ABSOLUTE = 1e-3, 1e-5
+_BITS = (torch.bits8, torch.bits16, torch.bits1x8, torch.bits2x4, torch.bits4x2)
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,9 +133,8 @@ def are_alike(one: torch.Tensor, other: torch.Tensor) -> bool:
     if _is_wide_float(one.dtype):
         near = torch.isclose(one, other, rtol=_RELATIVE, atol=_ABSOLUTE, equal_nan=True)
         return bool(near.all())
-    is_number = one.dtype in (torch.bool, torch.uint8, torch.int8)
-    if one.dtype.itemsize == 1 and not is_number:
-        one, other = one.view(torch.uint8), other.view(torch.uint8)
+    if one.dtype.is_floating_point or one.dtype in _BITS:  # torch compares no eight bits of these
+        one, other = one.contiguous().view(torch.uint8), other.contiguous().view(torch.uint8)
     return torch.equal(one, other)
 
 

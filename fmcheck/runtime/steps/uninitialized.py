@@ -107,7 +107,7 @@ class Uninitialized:
     def allocated(self, operator: Operator, made: torch.Tensor) -> None:
         """Memory was allocated that nobody has filled."""
         size = made.untyped_storage().nbytes() if has_memory(made) else 0
-        if not size:
+        if not size or made.is_quantized:
             return
         if not made.is_cpu:
             self.tally.untrack(
@@ -180,7 +180,7 @@ class _Mode(OperatorMode):
         followed = self.followed
         if not followed.tally.active or (modes_on() and is_traced()):
             return called(operator, args, kwargs)
-        if not operator.fills:
+        if not (operator.fills or operator.writes):
             made = called(operator, args, kwargs)
             with contained(followed.tally, CHECK), unheard(), followed.lock:
                 followed.allocated(operator, made)
@@ -191,12 +191,13 @@ class _Mode(OperatorMode):
             again = None
             with contained(followed.tally, CHECK), unheard(), torch.no_grad():
                 again = _Again.of(followed, operator, args, kwargs)
-            if again is None:
-                return called(operator, args, kwargs)
-            result = called(operator, args, kwargs)
-            with contained(followed.tally, CHECK), unheard(), torch.no_grad():
-                again.compare(result)
-            return result
+            if again is not None:
+                result = called(operator, args, kwargs)
+                with contained(followed.tally, CHECK), unheard(), torch.no_grad():
+                    again.compare(result)
+                return result
+        # Without the lock: one that is not torch's may wait for another thread.
+        return called(operator, args, kwargs)
 
 
 class _Again:
