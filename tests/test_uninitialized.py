@@ -266,12 +266,27 @@ def test_what_is_too_large_or_elsewhere_is_counted(
     assert watch.coverage().counts.allocations == 0
 
 
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
 def test_what_an_allocation_is_told_to_write_to_keeps_its_values(watch: Watch) -> None:
     kept = torch.ones(4)
     torch.empty(4, out=kept)
     assert kept.tolist() == [1, 1, 1, 1]
     assert torch.empty_like(torch.quantize_per_tensor(kept, 0.1, 0, torch.qint8)).shape == (4,)
     assert codes(watch) == []
+
+
+def test_a_result_without_plain_memory_is_passed_on(watch: Watch) -> None:
+    sparse = torch.ones(4).to_sparse()
+    assert torch.mul(half(), sparse).to_dense()[:-1].tolist() == [1, 1, 1]
+    torch.mul(sparse, half(), out=torch.zeros(4).to_sparse())
+    assert codes(watch) == []
+
+
+def test_another_default_device_changes_nothing(watch: Watch) -> None:
+    with torch.device("meta"):
+        torch.empty(4, device="cpu").sum().item()
+        assert torch.empty(4).is_meta
+    assert codes(watch) == ["FR701"]
 
 
 def test_an_operator_that_waits_for_another_thread_lets_it_go_on(watch: Watch) -> None:

@@ -45,9 +45,8 @@ class Origin:
 class Twin(weakref.ref[Any]):
     """The twin of a storage: its memory, the storage's own bytes as last seen, and its origin."""
 
-    __slots__ = ("key", "memory", "origin", "seen")
+    __slots__ = ("memory", "origin", "seen")
 
-    key: int
     memory: torch.UntypedStorage
     origin: Origin
     seen: torch.Tensor
@@ -114,13 +113,13 @@ def as_bytes(storage: torch.UntypedStorage) -> torch.Tensor:
 
 def whole(storage: torch.UntypedStorage, dtype: torch.dtype) -> torch.Tensor:
     """Returns all of a storage as elements of a type, in one row."""
-    made = torch.empty(0, dtype=dtype)
+    made = torch.empty(0, dtype=dtype, device="cpu")
     return made.set_(storage, 0, (storage.nbytes() // dtype.itemsize,), (1,))
 
 
 def seen_in(memory: torch.UntypedStorage, tensor: torch.Tensor) -> torch.Tensor:
     """Returns what a tensor would be if its memory was `memory`."""
-    made = torch.empty(0, dtype=tensor.dtype)
+    made = torch.empty(0, dtype=tensor.dtype, device="cpu")
     made.set_(memory, tensor.storage_offset(), tensor.size(), tensor.stride())
     made = made.conj() if tensor.is_conj() else made
     return made._neg_view() if tensor.is_neg() else made
@@ -152,12 +151,12 @@ def _fill(values: torch.Tensor, generator: torch.Generator) -> None:
     which held the same values and was freed. And an index is near where there is something.
     """
     if _is_wide_float(values.dtype):
-        values.copy_(torch.rand(values.shape, generator=generator))
+        values.copy_(torch.rand(values.shape, generator=generator, device="cpu"))
         return
     parts = values.view(torch.uint8).view(-1, values.dtype.itemsize)
     parts.zero_()
     low = 56 if values.dtype.is_floating_point else 0  # numbers near 1, of eight bits or fewer
-    parts[:, 0] = torch.randint(low, low + 2, (len(parts),), generator=generator)
+    parts[:, 0] = torch.randint(low, low + 2, (len(parts),), generator=generator, device="cpu")
 
 
 def _change(values: torch.Tensor) -> None:

@@ -211,7 +211,7 @@ class _Again:
         self.origin = twin.origin
         self.memory: dict[int, torch.UntypedStorage] = {}
         self.given = [*tensors_in((*args, *kwargs.values()))]
-        self.written = tensors_at(operator.writes, args, kwargs)
+        self.written = [*filter(has_memory, tensors_at(operator.writes, args, kwargs))]
         for tensor in self.written:
             storage = tensor.untyped_storage()
             if followed.twins.of(tensor) is None and storage._cdata not in self.memory:
@@ -231,7 +231,8 @@ class _Again:
         if operator.of_torch and not operator.unknown:
             return cls(followed, operator, args, kwargs, max(found, key=_length))
         for tensor in tensors_at(operator.writes or operator.tensors, args, kwargs):
-            followed.twins.forget(tensor)
+            if has_memory(tensor):
+                followed.twins.forget(tensor)
         followed.tally.untrack(
             "operators on uninitialized tensors",
             "one that is not torch's own cannot be run a second time",
