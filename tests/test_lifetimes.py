@@ -17,6 +17,7 @@ from fmcheck.errors import UsageError
 from fmcheck.runtime.order import virtual
 from fmcheck.runtime.session import probes
 from fmcheck.runtime.session.watch import Watch
+from tests.lines import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -97,14 +98,6 @@ def found(watch: Watch) -> list[Violation]:
 
 def codes(watch: Watch) -> list[str]:
     return sorted({violation.code for violation in found(watch)})
-
-
-def line_of(call: Callable[..., Any], text: str) -> int:
-    """The line of a function that holds some text."""
-    import inspect
-
-    lines, first = inspect.getsourcelines(call)
-    return next(first + number for number, line in enumerate(lines) if text in line)
 
 
 # --- FR404 ---

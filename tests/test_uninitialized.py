@@ -17,7 +17,7 @@ from fmcheck.contract import parse_contract
 from fmcheck.errors import ViolationError
 from fmcheck.runtime.session.watch import Watch
 from fmcheck.runtime.steps import twins
-from tests.test_lifetimes import line_of
+from tests.lines import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

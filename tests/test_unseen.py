@@ -35,7 +35,7 @@ UNSEEN = [
     "transformer_engine_2547",
     "vllm_35175",  # reported by the fill, whose lines are not the marked ones
     "vllm_36013",
-    "vllm_36070",  # the contract names an object that holds no tensor, which is told as an error
+    "vllm_36070",  # the contract names an object without a tensor, which is reported as an error
     "vllm_38148",  # reported, at other lines as well
     "vllm_42444",
     "vllm_42481",

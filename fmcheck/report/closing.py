@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from fmcheck.finding import ContractUse, Coverage
+    from fmcheck.finding import ContractUse, Counts, Coverage
     from fmcheck.record import Process, Run
 
 #: Further processes that ended alike are counted.
@@ -22,18 +22,7 @@ def closing_line(coverage: Coverage, processes: int = 0, accepted: int = 0, test
     failed: one violation may fail several.
     """
     counts = coverage.counts
-    checked = ", ".join(
-        _count(number, noun)
-        for number, noun in (
-            (counts.buffers, "buffer"),
-            (counts.writes, "write"),
-            (counts.gathers, "gather"),
-            (counts.peeks, "peek"),
-            (counts.tails, "padded tail"),
-            (counts.allocations, "unfilled allocation"),
-        )
-        if number or noun not in ("padded tail", "unfilled allocation")
-    )
+    checks = ", ".join(_count(number, noun) for number, noun in checked(counts))
     extra = ""
     if counts.unchecked:
         extra += f", {_count(counts.unchecked, 'call')} not checked: in graph capture"
@@ -49,7 +38,19 @@ def closing_line(coverage: Coverage, processes: int = 0, accepted: int = 0, test
     if coverage.suppressed:
         found += f", {coverage.suppressed:,} suppressed"
     where = f" in {_count(processes, 'process', 'processes')}" if processes else ""
-    return f"fmcheck: {checked} checked{where}{extra}; {found}"
+    return f"fmcheck: {checks} checked{where}{extra}; {found}"
+
+
+def checked(counts: Counts) -> list[tuple[int, str]]:
+    """Returns how many of what were checked: what only some runs ask for, where there is any."""
+    always = [
+        (counts.buffers, "buffer"),
+        (counts.writes, "write"),
+        (counts.gathers, "gather"),
+        (counts.peeks, "peek"),
+    ]
+    asked_for = [(counts.tails, "padded tail"), (counts.allocations, "unfilled allocation")]
+    return always + [one for one in asked_for if one[0]]
 
 
 def closing_line_of(run: Run) -> str:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.report.by_check import by_check, sorted_kinds
 from fmcheck.report.checks import meaning
-from fmcheck.report.closing import endings, gaps, not_watched
+from fmcheck.report.closing import checked, endings, gaps, not_watched
 from fmcheck.report.excerpts import Excerpt, Sources
 from fmcheck.report.picture import HEADS, picture
 from fmcheck.report.printable import printable
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
     from jinja2 import Environment
 
-    from fmcheck.finding import Access, Counts, Violation
+    from fmcheck.finding import Access, Violation
     from fmcheck.record import Run
 
 #: A picture shows the last events, which is where the fault is; the record has them all.
@@ -89,7 +89,7 @@ def render(run: Run) -> str:
             status=_status(run),
             lines=by_check(run),
             short=lambda path: short_path(path, root),
-            checked=_checked(run.coverage.counts),
+            checked=checked(run.coverage.counts),
             gaps=[*endings(run.processes), *gaps(run.coverage)],
             began=time.strftime("%Y-%m-%d %H:%M:%S %z", time.localtime(run.started)),
             seconds=run.ended - run.started,
@@ -184,19 +184,6 @@ def _place(label: str, access: Access, sources: Sources, root: Path, *, same: bo
         excerpt=sources.excerpt(site),
         same=same,
     )
-
-
-def _checked(counts: Counts) -> list[tuple[int, str]]:
-    numbers = (
-        (counts.buffers, "buffers"),
-        (counts.writes, "writes"),
-        (counts.gathers, "gathers"),
-        (counts.peeks, "peeks"),
-        (counts.tails, "padded tails"),
-        (counts.allocations, "unfilled allocations"),
-    )
-    always = numbers[:4]
-    return [one for one in numbers if one[0] or one in always]
 
 
 def _status(run: Run) -> tuple[str, str]:

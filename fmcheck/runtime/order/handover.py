@@ -80,17 +80,14 @@ class Handover:
 
     def after(self, call: Call) -> None:
         """Judges the accesses of a call."""
-        now, plan, is_copy = call.now(self.fences), call.plan, call.is_async_copy
+        now, plan = call.now(self.fences), call.plan
         if call.reads:
             is_loose = not plan.of_torch or plan.name in PARTLY
             picks = plan.name in READS
             for tensor, block in zip(call.reads, call.read_in(self.blocks), strict=True):
                 if block.left_out and _is_followed_by_others(block):
                     continue
-                if block.on_host:
-                    late = self._on_host(call, tensor, now)
-                else:
-                    late = _touch(tensor, *now, is_copy)
+                late = self._late(call, tensor, block, now)
                 if picks and tensor is call.args[0]:
                     late.extent = picked(READS, plan.name, call.args)
                 late.is_loose = is_loose
@@ -98,19 +95,13 @@ class Handover:
         for tensor in call.writes:
             block = self.blocks.of(tensor)
             if not (block.left_out and _is_followed_by_others(block)):
-                if block.on_host:
-                    late = self._on_host(call, tensor, now)
-                else:
-                    late = _touch(tensor, *now, is_copy)
+                late = self._late(call, tensor, block, now)
                 if plan.name not in WRITES or self._picks(block, late, call):
                     self._write(block, late)
         if plan.fills:
             for tensor, block in zip(call.made, call.made_in(self.blocks), strict=True):
                 if not block.left_out:
-                    if block.on_host:
-                        late = self._on_host(call, tensor, now)
-                    else:
-                        late = _touch(tensor, *now, is_copy)
+                    late = self._late(call, tensor, block, now)
                     if block.writes or block.reads:
                         self._write(block, late)
                     else:  # most are new
@@ -128,10 +119,12 @@ class Handover:
             return False
         return True
 
-    def _on_host(self, call: Call, tensor: torch.Tensor, now: tuple[Lane, int, int]) -> Touch:
-        """Returns a touch of memory that only copies touch in a stream's order."""
+    def _late(
+        self, call: Call, tensor: torch.Tensor, block: Block, now: tuple[Lane, int, int]
+    ) -> Touch:
+        """Returns a call's touch: of the host's memory only copies are in a stream's order."""
         host = self.fences.host
-        if not call.is_async_copy and now[0] is not host:
+        if block.on_host and not call.is_async_copy and now[0] is not host:
             now = host, self.fences.time(host), call.moment_on(host)
         return _touch(tensor, *now, call.is_async_copy)
 

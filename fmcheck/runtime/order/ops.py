@@ -21,7 +21,6 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch._C import _len_torch_dispatch_stack as modes_on
-from torch._C import _len_torch_function_stack as function_modes_on
 
 from fmcheck.runtime.core.containment import broke, contained, made_once
 from fmcheck.runtime.core.patches import patch
@@ -260,16 +259,7 @@ class Ops:
             broke(self.tally, CHECK, err)
         if call is None:
             return make(plan, args, kwargs)
-        if call.device is not None:
-            return self._made_on_device(call, lambda: make(plan, args, kwargs))
-        undo = self.before(call)
-        try:
-            result = make(plan, args, kwargs)
-        finally:
-            if undo:
-                self._undo(undo)
-        self._told(call, result)
-        return result
+        return self._made(call, lambda: make(plan, args, kwargs))
 
     def is_watched(self) -> bool:
         """Tells whether the listeners hear of this thread's accesses."""
@@ -319,7 +309,7 @@ class Ops:
         return call
 
     def _made(self, call: Call, make: Callable[[], Any]) -> Any:
-        """Makes a read by the host between what the listeners want before and after it."""
+        """Makes a call between what the listeners want before and after it."""
         if call.device is not None:
             return self._made_on_device(call, make)
         undo = self.before(call)
@@ -355,10 +345,7 @@ class Ops:
         here.quiet = True
         undo: list[tuple[str, Callable[[], None]]] = []
         try:
-            if modes_on() or function_modes_on():
-                with unheard():
-                    self._before(call, undo)
-            else:
+            with unheard():
                 self._before(call, undo)
         except BaseException:
             self._undo(undo)
@@ -392,10 +379,7 @@ class Ops:
         here = self._here
         here.quiet = True
         try:
-            if modes_on() or function_modes_on():
-                with unheard():
-                    self._after(call)
-            else:
+            with unheard():
                 self._after(call)
         finally:
             here.quiet = False

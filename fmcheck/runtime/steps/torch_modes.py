@@ -183,7 +183,7 @@ class OperatorMode(TorchDispatchMode):  # type: ignore[no-untyped-call]
             # A function mode would call the operator, and not what it consists of.
             with torch._C.DisableTorchFunction(), self:
                 return func.decompose(*args, **(kwargs or {}))
-        if function_modes_on() and silences(operator):
+        if silences(operator):
             with torch._C.DisableTorchFunction():
                 return self.run(operator, args, kwargs or {})
         return self.run(operator, args, kwargs or {})

@@ -204,17 +204,23 @@ class _Again:
     """A call of an operator that is to be made again, on twins."""
 
     def __init__(
-        self, followed: Uninitialized, operator: Operator, args: Any, kwargs: Any, twin: Twin
+        self,
+        followed: Uninitialized,
+        operator: Operator,
+        args: Any,
+        kwargs: Any,
+        given: dict[int, Twin | None],
     ) -> None:
         self.followed = followed
         self.operator = operator
-        self.origin = twin.origin
-        self.memory: dict[int, torch.UntypedStorage] = {}
-        self.given = [*tensors_in((*args, *kwargs.values()))]
+        self.given = given
+        found = [*filter(None, given.values())]
+        self.origin = max(found, key=_length).origin
+        self.memory = {key: twin.memory for key, twin in given.items() if twin is not None}
         self.written = [*filter(has_memory, tensors_at(operator.writes, args, kwargs))]
         for tensor in self.written:
             storage = tensor.untyped_storage()
-            if followed.twins.of(tensor) is None and storage._cdata not in self.memory:
+            if storage._cdata not in self.memory:
                 self.memory[storage._cdata] = twins.as_bytes(storage).clone().untyped_storage()
         self.args = tuple(self._other(one) for one in args)
         self.kwargs = {name: self._other(one) for name, one in kwargs.items()}
@@ -222,14 +228,19 @@ class _Again:
         self.states = [one.get_state() for one in self.generators]
 
     @classmethod
-    def of(cls, followed: Uninitialized, operator: Operator, args: Any, kwargs: Any) -> Any:
+    def of(
+        cls, followed: Uninitialized, operator: Operator, args: Any, kwargs: Any
+    ) -> _Again | None:
         """Returns the second call of an operator, None if none is needed, or none can be made."""
-        given = [*filter(has_memory, tensors_in((*args, *kwargs.values())))]
-        found = [twin for one in given if (twin := followed.twins.of(one)) is not None]
-        if not found:
+        given: dict[int, Twin | None] = {}  # by storage: each is compared as a whole
+        for tensor in filter(has_memory, tensors_in((*args, *kwargs.values()))):
+            storage = tensor.untyped_storage()._cdata
+            if storage not in given:
+                given[storage] = followed.twins.of(tensor)
+        if not any(given.values()):
             return None
         if operator.of_torch and not operator.unknown:
-            return cls(followed, operator, args, kwargs, max(found, key=_length))
+            return cls(followed, operator, args, kwargs, given)
         for tensor in tensors_at(operator.writes or operator.tensors, args, kwargs):
             if has_memory(tensor):
                 followed.twins.forget(tensor)
@@ -246,12 +257,7 @@ class _Again:
         if not isinstance(value, torch.Tensor) or not has_memory(value):
             return value
         memory = self.memory.get(value.untyped_storage()._cdata)
-        if memory is None:
-            twin = self.followed.twins.of(value)
-            if twin is None:
-                return value
-            memory = twin.memory
-        return twins.seen_in(memory, value)
+        return value if memory is None else twins.seen_in(memory, value)
 
     def compare(self, result: Any) -> None:
         """Makes the call again, after the first, and keeps what came out differently."""
@@ -263,12 +269,11 @@ class _Again:
             return
         for tensor in self.written:
             self._compare_written(tensor)
-        old = {tensor.untyped_storage()._cdata for tensor in filter(has_memory, self.given)}
         for one, two in zip(_each(result), _each(other), strict=True):
             if not isinstance(one, torch.Tensor):
                 if one != two and not (one != one and two != two):
                     self._report()
-            elif has_memory(one) and one.untyped_storage()._cdata not in old:
+            elif has_memory(one) and one.untyped_storage()._cdata not in self.given:
                 self._compare_made(one, two)
 
     def _called(self) -> Any:
@@ -285,10 +290,7 @@ class _Again:
     def _compare_written(self, tensor: torch.Tensor) -> None:
         storage = tensor.untyped_storage()
         known = self.followed.twins.held(tensor)
-        memory = self.memory.get(storage._cdata) if known is None else known.memory
-        if memory is None:  # forgotten, as another operand of the same memory came first
-            return
-        dtype = tensor.dtype
+        memory, dtype = self.memory[storage._cdata], tensor.dtype
         if twins.are_alike(twins.whole(storage, dtype), twins.whole(memory, dtype)):
             self.followed.twins.forget(tensor)
         else:

@@ -20,7 +20,7 @@ import torch
 from torch.utils._pytree import tree_leaves
 
 from fmcheck.runtime.core.patches import patch
-from fmcheck.runtime.steps.operators import MASKS
+from fmcheck.runtime.steps.operators import MASKS, tensors_at
 from fmcheck.runtime.steps.torch_modes import (
     OperatorMode,
     called,
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from fmcheck.runtime.steps.operators import Operator
+    from fmcheck.runtime.steps.operators import Operator, Place
 
 #: As it was before anybody wrapped it.
 address_of = torch.Tensor.data_ptr
@@ -352,12 +352,12 @@ _UNTAUGHT = torch.Tensor.__torch_dispatch__
 
 
 class _Plan(NamedTuple):
-    """Which arguments an operator writes, (position, name), and what marks the elements of some.
+    """Which arguments an operator writes, None for any, and what marks the elements of some.
 
     What it writes is not `sure` where its schema is not torch's own.
     """
 
-    writes: tuple[tuple[int, str], ...]
+    writes: tuple[Place, ...] | None
     sure: bool = True
     counts: bool = True
     marks: Callable[..., None] | None = None
@@ -368,7 +368,7 @@ _plans: dict[int, _Plan] = {}  # by the id of an operator, which is kept
 
 def _plan(operator: Operator) -> _Plan:
     if operator.unknown:  # of a higher order: whatever it calls
-        return _Plan(((-1, ""),), sure=False)
+        return _Plan(None, sure=False)
     if operator.space not in ("aten", "prims"):
         return _Plan(operator.tensors, sure=False)
     name = operator.name
@@ -381,16 +381,16 @@ def _plan(operator: Operator) -> _Plan:
     )
 
 
-def _tensors(places: tuple[tuple[int, str], ...], args: Any, kwargs: Any) -> Iterator[torch.Tensor]:
-    """Yields the tensors at some places of a call; at place -1 is all that it was given."""
-    for position, name in places:
-        if position < 0:
-            values: Any = tree_leaves((args, kwargs))
-        else:
-            values = args[position] if position < len(args) else kwargs.get(name)
-        for value in values if isinstance(values, (list, tuple)) else (values,):
-            if isinstance(value, torch.Tensor) and has_memory(value):
-                yield value
+def _written(plan: _Plan, args: Any, kwargs: Any) -> list[torch.Tensor]:
+    if plan.writes is None:
+        return _given(args, kwargs)
+    return [*filter(has_memory, tensors_at(plan.writes, args, kwargs))]
+
+
+def _given(args: Any, kwargs: Any) -> list[torch.Tensor]:
+    """Returns all tensors of plain memory that a call is given, however deep they lie."""
+    leaves = tree_leaves((args, kwargs))
+    return [one for one in leaves if isinstance(one, torch.Tensor) and has_memory(one)]
 
 
 def _touched(tensor: torch.Tensor) -> list[Trace]:
@@ -417,7 +417,7 @@ class _Noted(NamedTuple):
 def _noted(plan: _Plan, args: Any, kwargs: Any) -> list[_Noted]:
     """Returns what is to be kept of each written tensor from before the call."""
     noted = []
-    for tensor in _tensors(plan.writes, args, kwargs):
+    for tensor in _written(plan, args, kwargs):
         one = _Noted(version_of(tensor) if plan.counts else None)
         if plan.marks is not None and _touched(tensor):
             try:
@@ -437,7 +437,7 @@ def _hit(tensor: torch.Tensor, marks: Callable[..., None], args: Any, kwargs: An
 
 
 def _tell(plan: _Plan, args: Any, kwargs: Any, noted: list[_Noted]) -> None:
-    tensors = list(_tensors(plan.writes, args, kwargs))
+    tensors = _written(plan, args, kwargs)
     if not plan.sure or len(tensors) != len(noted):
         tell_perhaps(tensors, KERNEL)
         return
@@ -508,7 +508,7 @@ def _handing(function: Callable[..., Any]) -> Callable[..., Any]:
     def hand(*args: Any, **kwargs: Any) -> Any:
         if _here.traces:
             try:
-                tell_perhaps(_tensors(((-1, ""),), args, kwargs), KERNEL)
+                tell_perhaps(_given(args, kwargs), KERNEL)
             except Exception as err:
                 _failed(err)
         return function(*args, **kwargs)
