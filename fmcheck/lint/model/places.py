@@ -314,3 +314,27 @@ def _puts_on_device(value: CSTNode, function: Function) -> bool:
 
 def _is_cpu(code: str) -> bool:
     return any(word in code.lower() for word in ("cpu", "none", "meta"))
+
+
+#: What stands in an expression that names a device, and in one that names the host.
+_DEVICE = regex(r"device|cuda|npu|xpu|hpu|musa")
+_HOST = regex(r"cpu|meta|None")
+
+
+def moves_and_waits(call: cst.CSTNode | None, function: Function) -> bool:
+    """Tells whether a call is `.cuda()` or `.to(device)` for which the host waits."""
+    if not isinstance(call, cst.Call) or "non_blocking" in keywords(call):
+        return False
+    word = last_name(call.func) if isinstance(call.func, cst.Attribute) else ""
+    if word == "cuda":
+        return True
+    return word == "to" and any(
+        _DEVICE.search(function.part.code(one.value)) and not may_be_host(one.value, function)
+        for one in call.args
+    )
+
+
+def may_be_host(device: cst.BaseExpression, function: Function) -> bool:
+    """Tells whether an expression that names a device says that it may be the host."""
+    bound = function.names.values(device.value) if isinstance(device, cst.Name) else ()
+    return any(_HOST.search(function.part.code(one)) for one in (device, *bound))

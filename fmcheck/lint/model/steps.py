@@ -8,6 +8,7 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
+from fmcheck.lint.model.expressions import is_name
 from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
 
@@ -22,7 +23,7 @@ _STEP = (
 )
 #: Words of the names of those that do not, whatever else they are called.
 _ONCE = (
-    r"(^|_)(init(?!_\w*metadata)|capture|warmup|warm|load|save|test|tests|bench|benchmark|debug|"
+    r"(^|_)(init(?!_\w*metadata)|capture|precompile|warmup|warm|load|save|test|tests|bench|benchmark|debug|"
     r"profile|dummy|train|training|eval|evaluate|validation|validate|val|log|export|convert|"
     r"calibrate|setup|precompute|grad|grads|gradient|gradients|regularization|reset|register|plot|"
     r"print|repr|state|checkpoint|main|reference|ref|golden|"
@@ -64,3 +65,28 @@ def is_for_debugging(node: cst.CSTNode, function: Function) -> bool:
         if isinstance(node, cst.If) and _SWITCH.search(function.part.code(node.test)):
             return True
     return False
+
+
+def is_fallback(node: cst.CSTNode, function: Function) -> bool:
+    """Tells whether a node runs only where something is missing, or its result is kept."""
+    while node in function.parents and node is not function.node:
+        node = function.parents[node]
+        if isinstance(node, (cst.If, cst.IfExp)) and _asks_for_missing(node.test):
+            return True
+        if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Attribute):
+            return True
+        if isinstance(node, cst.Finally):
+            return True
+    return False
+
+
+def _asks_for_missing(test: cst.CSTNode) -> bool:
+    """Tells whether a test asks if something is there: `x is None`, `x in kept`, `hasattr`."""
+    if isinstance(test, cst.UnaryOperation):
+        test = test.expression
+    if isinstance(test, cst.Call):
+        return is_name(test.func, "hasattr")
+    return isinstance(test, cst.Comparison) and any(
+        is_name(one.comparator, "None") or isinstance(one.operator, (cst.In, cst.NotIn))
+        for one in test.comparisons
+    )
