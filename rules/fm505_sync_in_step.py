@@ -9,7 +9,7 @@ from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.places import Places
 from fmcheck.lint.model.read_backs import read_backs
-from fmcheck.lint.model.steps import is_fallback, is_for_debugging
+from fmcheck.lint.model.steps import is_for_debugging
 from fmcheck.lint.source.words import either
 from fmcheck.lint.step_rule import StepRule
 
@@ -185,7 +185,7 @@ def dispatch(sizes, hidden):
         places = Places(function)
         for call in calls:
             wait = _wait(call, function, places)
-            if wait is None or is_fallback(call, function) or is_for_debugging(call, function):
+            if wait is None or _is_fallback(call, function) or is_for_debugging(call, function):
                 continue
             if call not in read_backs(function):  # FM506 reports what is on the device for certain
                 yield function.part.finding(
@@ -208,6 +208,27 @@ def _wait(call: cst.Call, function: Function, places: Places) -> _Wait | None:
     if _moves(call, function):
         return _COPY
     return _STREAM if _waits_at_once(call, function) else None
+
+
+def _is_fallback(call: cst.Call, function: Function) -> bool:
+    """Tells whether a call runs only where something is missing, or its result is kept."""
+    node: cst.CSTNode = call
+    while node in function.parents and node is not function.node:
+        node = function.parents[node]
+        if isinstance(node, (cst.If, cst.IfExp)) and _asks_for_none(node.test):
+            return True
+        if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Attribute):
+            return True
+        if isinstance(node, cst.Finally):
+            return True
+    return False
+
+
+def _asks_for_none(test: cst.CSTNode) -> bool:
+    """Tells whether a test is `x is None` or `x is not None`, and nothing else."""
+    return isinstance(test, cst.Comparison) and any(
+        is_name(one.comparator, "None") for one in test.comparisons
+    )
 
 
 def _read_back(call: cst.Call, function: Function) -> cst.CSTNode | None:

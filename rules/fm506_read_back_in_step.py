@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.read_backs import read_backs
-from fmcheck.lint.step_rule import StepRule
+from fmcheck.lint.model.read_backs import read_backs, waits_anyway
+from fmcheck.lint.step_rule import ServingRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -17,22 +17,23 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.module import Part
 
 
-class ReadBackInStep(StepRule):
+class ReadBackInStep(ServingRule):
     """A step reads back from the device what the host had, or what it computes for each step.
 
     ## What it does
     Looks, in functions that by their name run for each step or layer of a model (`forward`,
     `decode`, `*_metadata` and others), for two things. First, a number that is read back from a
     tensor which the same function made of the host's numbers and put on the device:
-    `torch.tensor(lens, device=...)` and then `.max().item()`, or `repeat_interleave` by it
+    `torch.tensor(lens, pin_memory=True).to(...)` and `.max().item()`, or `repeat_interleave` by it
     without `output_size`, for which torch reads the sum. Second, the maximum, minimum, sum or
     truth of any tensor that is read back. Either way something has to show that the tensor is
     on the device: it is made or moved there by the function or its class, handed to a layer
     with weights or, annotated as a tensor, to `forward`, or others are made on its device. What
     inputs are prepared with, by its name (`grid`, `sizes`, `image`), is on the host as likely
-    as not: FM505 reports it. Left alone are functions that ask where their tensors are, checks
-    that end in an error or a message, what only runs where a value is missing, what other ranks
-    have sent, and code that trains, prepares data or talks to environments, by its path.
+    as not: FM505 reports it. Left alone are functions that ask where their tensors are, or that
+    may wait for another reason too, checks that end in an error or a message, what only runs where
+    a value is missing, what other ranks have sent, code that trains, prepares data or talks to
+    environments, by its path, and files without a word of caches, batches of requests or graphs.
 
     ## Why is this bad
     The host waits until the device has done all that was enqueued, and only then prepares what
@@ -40,16 +41,16 @@ class ReadBackInStep(StepRule):
 
     ## Example
     ```python
-    counts = torch.tensor(rows_per_request, device=device)
+    counts = torch.tensor(seq_lens, pin_memory=True).to(device, non_blocking=True)
     starts = offsets.repeat_interleave(counts)
     longest = int(counts.max())
     ```
 
     ## Use instead
     ```python
-    counts = torch.tensor(rows_per_request, device=device)
-    starts = offsets.repeat_interleave(counts, output_size=sum(rows_per_request))
-    longest = max(rows_per_request)
+    counts = torch.tensor(seq_lens, pin_memory=True).to(device, non_blocking=True)
+    starts = offsets.repeat_interleave(counts, output_size=sum(seq_lens))
+    longest = max(seq_lens)
     ```
     """
 
@@ -57,7 +58,6 @@ class ReadBackInStep(StepRule):
     name = "read-back-in-step"
     severity = Severity.WARNING
     judged = (Judged("sglang 0.5.23", 18, 17), Judged("vllm 0.20.2", 3, 3))
-    on_by_default = False
     words = (
         (
             *(".item()", "repeat_interleave(", ".any(", ".all("),
@@ -75,8 +75,8 @@ class ReadBackInStep(StepRule):
             """\
 import torch
 
-def decode_slots(offsets, rows_per_request, device):
-    counts = torch.tensor(rows_per_request, device=device)
+def decode_slots(offsets, seq_lens, device):
+    counts = torch.tensor(seq_lens, pin_memory=True).to(device, non_blocking=True)
     longest = int(counts.max())
     return offsets.repeat_interleave(counts), longest
 """,
@@ -91,7 +91,7 @@ class Router(nn.Module):
     def __init__(self):
         self.gate = nn.Linear(8, 8)
 
-    def forward(self, hidden):
+    def forward(self, hidden, kv_cache):
         chosen = torch.argmax(self.gate(hidden), dim=-1)
         most = chosen.max().item()
         if (hidden > 3).any():
@@ -107,10 +107,10 @@ class Router(nn.Module):
 import torch
 from torch import nn
 
-def decode_slots(offsets, rows_per_request, device):
-    counts = torch.tensor(rows_per_request, device=device)
-    longest = max(rows_per_request)
-    return offsets.repeat_interleave(counts, output_size=sum(rows_per_request)), longest
+def decode_slots(offsets, seq_lens, device):
+    counts = torch.tensor(seq_lens, pin_memory=True).to(device, non_blocking=True)
+    longest = max(seq_lens)
+    return offsets.repeat_interleave(counts, output_size=sum(seq_lens)), longest
 
 class Router(nn.Module):
     def __init__(self):
@@ -122,6 +122,10 @@ class Router(nn.Module):
         if torch.isnan(scores).any():
             raise ValueError("not a number")
         return scores, rows, torch.zeros(rows, device=grid.device)
+
+def decode_rows(seq_lens, hidden, mask):
+    counts = torch.tensor(seq_lens, device=hidden.device)
+    return hidden[mask], int(counts.max())
 
 def forward(lens, hidden):
     if lens.is_cuda:
@@ -135,7 +139,11 @@ def forward(lens, hidden):
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each number that is read back."""
         for function in functions(part):
-            for one in read_backs(function).values():
+            read = read_backs(function)
+            # What is gained where the host waits once less, and then all the same?
+            if not read or waits_anyway(function, read):
+                continue
+            for one in read.values():
                 yield part.finding(
                     self,
                     one.node,

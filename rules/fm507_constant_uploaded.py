@@ -7,10 +7,11 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Edit, Example, Severity, cst, dotted, functions
 from fmcheck.lint.model.expressions import is_name, keywords, literal_elements
 from fmcheck.lint.model.places import may_be_host, moves_and_waits
-from fmcheck.lint.model.steps import REPEATED, is_fallback, is_for_debugging, is_step
+from fmcheck.lint.model.read_backs import is_aside, waits_anyway
+from fmcheck.lint.model.steps import REPEATED, is_step
 from fmcheck.lint.source.changes import replaced
 from fmcheck.lint.source.words import either
-from fmcheck.lint.step_rule import StepRule
+from fmcheck.lint.step_rule import ServingRule
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ _KEPT = regex(r"cache|compile|jit|memo|singleton")
 _FOR_CPU = regex(r"(^|[/_])cpu([/_.]|$)")
 
 
-class ConstantUploaded(StepRule):
+class ConstantUploaded(ServingRule):
     """Each call copies a constant to the device from pageable memory, and the host waits for it.
 
     ## What it does
@@ -35,8 +36,9 @@ class ConstantUploaded(StepRule):
     `torch.tensor(1.0).cuda()`, whose values are literals, in functions that by their name run for
     each step or layer of a model (`forward`, `decode`, `*_metadata` and others), and in those that
     such a function of the same file calls. Left alone is what only runs where a value is missing
-    or is kept in an attribute, and functions that a decorator caches or compiles. Whether a device
-    is a CPU at run time is not known to the rule: one that is called so is left alone.
+    or is kept in an attribute, functions that a decorator caches or compiles, or that may wait for
+    another reason too, and files without a word of caches, batches of requests or graphs. Whether
+    a device is a CPU at run time is not known to the rule: one that is called so is left alone.
 
     ## Why is this bad
     torch creates the tensor in pageable host memory, copies it, and waits until the copy has run:
@@ -73,15 +75,15 @@ class ConstantUploaded(StepRule):
             """\
 import torch
 
-def alloc_extend(self, prefixes):
-    return [x[-1:] if len(x) else torch.tensor([-1], device=self.device) for x in prefixes]
+def alloc_extend(self, seq_lens):
+    return [x[-1:] if len(x) else torch.tensor([-1], device=self.device) for x in seq_lens]
 """,
             at=((4, 35),),
             fixed="""\
 import torch
 
-def alloc_extend(self, prefixes):
-    return [x[-1:] if len(x) else torch.full((1,), -1, device=self.device) for x in prefixes]
+def alloc_extend(self, seq_lens):
+    return [x[-1:] if len(x) else torch.full((1,), -1, device=self.device) for x in seq_lens]
 """,
         ),
         Example(
@@ -89,7 +91,7 @@ def alloc_extend(self, prefixes):
 import torch
 
 class Layer:
-    def forward(self, x):
+    def forward(self, x, kv_cache):
         shifts = torch.tensor([0, 4], dtype=torch.uint8, device=x.device)
         one = torch.tensor(1.0).to(x.device)
         low = torch.as_tensor([float("-inf")] * 8).cuda()
@@ -101,7 +103,7 @@ class Layer:
             """\
 from torch import tensor
 
-def step(scores, dev):
+def decode(kv_cache, scores, dev):
     return scores.min(tensor(True, device=dev))
 """,
             at=((4, 23),),
@@ -117,7 +119,7 @@ class Layer:
     def __init__(self, device):
         self.one = torch.tensor(1.0, device=device)
 
-    def forward(self, x, lens):
+    def forward(self, x, lens, kv_cache):
         if self.zero is None:
             self.zero = torch.tensor(0, device=x.device)
         host = torch.tensor([0, 1], device="cpu")
@@ -129,6 +131,9 @@ class Layer:
     def load_weights(self, device):
         return torch.tensor([0, 1], device=device)
 
+def decode(x, kv_cache):
+    return torch.tensor(0, device=x.device), x.nonzero()
+
 @functools.lru_cache
 def shifts(device):
     return torch.tensor([0, 4], device=device)
@@ -139,7 +144,7 @@ def clamp(x):
 """
         ),
         Example(
-            "import torch\n\ndef step(x):\n    return torch.tensor(0, device=x.device)\n",
+            "import torch\n\ndef decode(kv_cache, dev):\n    return torch.tensor(0, device=dev)\n",
             path="kernels/cpu/ops.py",
         ),
     )
@@ -149,24 +154,25 @@ def clamp(x):
         if _FOR_CPU.search(part.identity):
             return
         for function in functions(part):
-            if _runs_each_step(function) and not _is_kept(function):
-                for call in function.calls_of(*_MAKES):
-                    yield from self._made(call, function)
-
-    def _made(self, call: cst.Call, function: Function) -> Iterator[Finding]:
-        moved = _moved(call, function)
-        if moved is None or not call.args or not _is_constant(call.args[0].value):
-            return
-        if is_fallback(call, function) or is_for_debugging(call, function):
-            return
-        yield function.part.finding(
-            self,
-            moved,
-            "this constant is copied from pageable memory, and the host waits for the device",
-            note=f"in each call of `{function.name}`",
-            help="fill it on the device with `torch.full`, or create it once and keep it",
-            edits=_filled(call, function) if moved is call else (),
-        )
+            if not _runs_each_step(function) or _is_kept(function):
+                continue
+            made = [(call, _moved(call, function)) for call in function.calls_of(*_MAKES)]
+            copied = {
+                moved: call
+                for call, moved in made
+                if moved and _is_constant(call) and not is_aside(moved, function)
+            }
+            if not copied or waits_anyway(function, copied):
+                continue
+            for moved, call in copied.items():
+                yield part.finding(
+                    self,
+                    moved,
+                    "this constant is copied to the device, and the host waits for the copy",
+                    note=f"in each call of `{function.name}`",
+                    help="fill it on the device with `torch.full`, or create it once and keep it",
+                    edits=_filled(call, function) if moved is call else (),
+                )
 
 
 def _runs_each_step(function: Function) -> bool:
@@ -198,7 +204,12 @@ def _is_kept(function: Function) -> bool:
     return any(_KEPT.search(code(one.decorator)) for one in function.node.decorators)
 
 
-def _is_constant(node: cst.BaseExpression) -> bool:
+def _is_constant(call: cst.Call) -> bool:
+    """Tells whether a tensor is made of numbers that the source gives."""
+    return bool(call.args) and _is_literal(call.args[0].value)
+
+
+def _is_literal(node: cst.BaseExpression) -> bool:
     """Tells whether an expression is a number, or a list of numbers, that the source gives."""
     if (
         isinstance(node, (cst.Integer, cst.Float))
@@ -207,9 +218,9 @@ def _is_constant(node: cst.BaseExpression) -> bool:
     ):
         return True
     if isinstance(node, cst.UnaryOperation):
-        return _is_constant(node.expression)
+        return _is_literal(node.expression)
     if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Multiply):
-        return literal_elements(node.left) is not None and _is_constant(node.left)
+        return literal_elements(node.left) is not None and _is_literal(node.left)
     if isinstance(node, cst.Call):
         return is_name(node.func, "float") and all(
             isinstance(one.value, cst.SimpleString) for one in node.args
@@ -217,7 +228,7 @@ def _is_constant(node: cst.BaseExpression) -> bool:
     if isinstance(node, cst.Attribute):
         return dotted(node) in ("math.inf", "math.nan", "torch.inf", "np.inf", "float.inf")
     elements = literal_elements(node)
-    return bool(elements) and all(_is_constant(one) for one in elements or ())
+    return bool(elements) and all(_is_literal(one) for one in elements or ())
 
 
 def _filled(call: cst.Call, function: Function) -> tuple[Edit, ...]:

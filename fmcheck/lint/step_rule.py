@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.steps import STEP, is_beside
+from fmcheck.lint.model.steps import SERVES, STEP, is_beside
 from fmcheck.lint.rule import FunctionRule
 
 if TYPE_CHECKING:
@@ -19,3 +19,11 @@ class StepRule(FunctionRule):
     def applies(self, file: File) -> bool:
         """Tells whether a file runs a model, by its path."""
         return not is_beside(file.identity)
+
+
+class ServingRule(StepRule):
+    """A rule about steps that are short: a wait is a large part of one where tokens are decoded."""
+
+    def applies(self, file: File) -> bool:
+        """Tells whether a file decodes tokens, by words of caches and batches."""
+        return file.holds(SERVES) and super().applies(file)

@@ -11,12 +11,13 @@ from msgspec import Struct
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, targets
 from fmcheck.lint.model.places import CertainPlaces
 from fmcheck.lint.model.steps import is_for_debugging, is_step
+from fmcheck.lint.model.syncs import Syncs
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterable, Iterator, Mapping
 
     from libcst import CSTNode
 
@@ -87,7 +88,7 @@ def _certain(function: Function) -> Iterator[ReadBack]:
     places, origins = CertainPlaces(function), _Origins(function)
     inside: set[CSTNode] = set()
     for node, found in read:
-        if node in inside or _is_aside(found.node, function):
+        if node in inside or is_aside(found.node, function):
             continue
         if not places.on_device(found.value) or places.on_host(found.value):
             continue
@@ -95,6 +96,12 @@ def _certain(function: Function) -> Iterator[ReadBack]:
         if was_host or (_is_reduced(found) and not origins.is_told(node)):
             inside.update(walk(found.node))
             yield ReadBack(found.node, found.value, found.is_length, was_host)
+
+
+def waits_anyway(function: Function, reported: Iterable[CSTNode]) -> bool:
+    """Tells whether the host may wait in a function even without the waits that are reported."""
+    inside = {one for node in reported for one in walk(node)}
+    return any(sync.certain and sync.node not in inside for sync in Syncs(function).all())
 
 
 class _Origins:
@@ -287,7 +294,7 @@ def _repeated(call: cst.Call) -> ReadBack | None:
     return None if repeats is None else ReadBack(call, repeats, is_length=True)
 
 
-def _is_aside(node: CSTNode, function: Function) -> bool:
+def is_aside(node: CSTNode, function: Function) -> bool:
     """Tells whether a node runs for a message or an error, or not in each step."""
     if is_for_debugging(node, function):
         return True

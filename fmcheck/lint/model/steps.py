@@ -8,7 +8,6 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.expressions import is_name
 from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
 
@@ -44,6 +43,20 @@ _BESIDE = regex(
     r"weight_sync\w*)(?=[/_.])"
 )
 
+#: Words of code that decodes tokens from a cache, or replays graphs.
+SERVES = (
+    *(
+        "block_table",
+        "cache_seqlens",
+        "context_lens",
+        "cu_seqlens",
+        "kv_cache",
+        "kv_pool",
+        "kvcache",
+    ),
+    *("page_table", "paged", "past_key_value", "req_pool", "seq_lens", "slot_mapping", "CUDAGraph"),
+)
+
 #: What stands in a test that asks whether somebody looks on.
 _SWITCH = regex(r"debug|log_|_log|logger|verbose|environ|getenv|profil|__debug__", re.IGNORECASE)
 
@@ -65,28 +78,3 @@ def is_for_debugging(node: cst.CSTNode, function: Function) -> bool:
         if isinstance(node, cst.If) and _SWITCH.search(function.part.code(node.test)):
             return True
     return False
-
-
-def is_fallback(node: cst.CSTNode, function: Function) -> bool:
-    """Tells whether a node runs only where something is missing, or its result is kept."""
-    while node in function.parents and node is not function.node:
-        node = function.parents[node]
-        if isinstance(node, (cst.If, cst.IfExp)) and _asks_for_missing(node.test):
-            return True
-        if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Attribute):
-            return True
-        if isinstance(node, cst.Finally):
-            return True
-    return False
-
-
-def _asks_for_missing(test: cst.CSTNode) -> bool:
-    """Tells whether a test asks if something is there: `x is None`, `x in kept`, `hasattr`."""
-    if isinstance(test, cst.UnaryOperation):
-        test = test.expression
-    if isinstance(test, cst.Call):
-        return is_name(test.func, "hasattr")
-    return isinstance(test, cst.Comparison) and any(
-        is_name(one.comparator, "None") or isinstance(one.operator, (cst.In, cst.NotIn))
-        for one in test.comparisons
-    )
