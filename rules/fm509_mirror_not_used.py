@@ -1,0 +1,200 @@
+"""FM509: a step reads values from the device of which the host has a copy."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from fmcheck.lint import Example, Severity, cst, dotted, functions, last_name
+from fmcheck.lint.model.expressions import is_name, receiver, targets
+from fmcheck.lint.model.places import Places
+from fmcheck.lint.model.read_backs import is_aside
+from fmcheck.lint.model.steps import REPEATED
+from fmcheck.lint.source.walking import walk
+from fmcheck.lint.step_rule import ServingRule
+from fmcheck.regex import regex
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from fmcheck.finding import Finding
+    from fmcheck.lint.model.function import Function
+    from fmcheck.lint.source.module import Part
+
+#: Methods that bring values to the host.
+_READS = frozenset({"cpu", "item", "tolist"})
+#: Methods that leave a value where it is.
+_STAY = frozenset({"amax", "amin", "detach", "flatten", "int", "long", "max", "min", "sum", "view"})
+#: What a context is called in which the host may wait.
+_ALLOWS = regex(r"allow|permit")
+_NUMBERS = ("bool", "float", "int")
+#: What the name of the host's copy ends with.
+_ENDINGS = ("_cpu", "_host", "_cpu_list", "_cpu_tensor")
+
+
+class MirrorNotUsed(ServingRule):
+    """A step reads values from the device of which the host has a copy.
+
+    ## What it does
+    Looks for `seq_lens.max().item()`, `.tolist()`, `.cpu()` or `int(seq_lens[0])` of a tensor where
+    the same function has `seq_lens_cpu` (or `_host`) at hand: as a name of its own, or as an
+    attribute that the file reads of the same object (`batch.seq_lens`, `batch.seq_lens_cpu`). Left
+    alone is what makes the copy, what runs where it is missing or where a context allows the wait,
+    a function that asks whether the copy is there, and one that by its name or file runs once,
+    captures, tests or measures.
+
+    ## Why is this bad
+    The host waits until the device has done everything that was enqueued, in each step, for
+    numbers that it has. With overlap the whole step before is waited for.
+
+    ## Example
+    ```python
+    longest = batch.seq_lens.max().item()
+    ```
+
+    ## Use instead
+    ```python
+    longest = batch.seq_lens_cpu.max().item()
+    ```
+    """
+
+    code = "FM509"
+    name = "mirror-not-used"
+    severity = Severity.WARNING
+    judges = REPEATED
+    words = (
+        (".item()", ".tolist()", ".cpu()", *(f"^{one}(" for one in _NUMBERS)),
+        _ENDINGS,
+    )
+    seen_in = (
+        "https://github.com/lightseekorg/tokenspeed/pull/45",
+        "https://github.com/lightseekorg/tokenspeed/pull/1115",
+    )
+    bad = (
+        Example(
+            """\
+class Backend:
+    def init_forward_metadata(self, batch, encoder_lens, encoder_lens_cpu):
+        longest = batch.seq_lens.max().item()
+        first = int(batch.seq_lens[0])
+        total = encoder_lens.sum().item()
+        return longest, first, total, batch.seq_lens_cpu.sum(), encoder_lens_cpu
+""",
+            at=((3, 19), (4, 17), (5, 17)),
+        ),
+    )
+    good = (
+        Example(
+            """\
+import numpy as np
+
+class Backend:
+    def init_forward_metadata(self, batch, lens: np.ndarray, lens_cpu):
+        seq_lens = batch.seq_lens_cpu
+        batch.lens_cpu = batch.lens.cpu()
+        return seq_lens.max().item(), batch.seq_lens.sum(), lens.max().item()
+
+    def longest_decode(self, batch):
+        if batch.seq_lens_cpu is not None:
+            return batch.seq_lens_cpu.max()
+        return batch.seq_lens.max().item()
+
+    def capture_decode(self, seq_lens, seq_lens_cpu):
+        return seq_lens.max().item()
+"""
+        ),
+    )
+
+    def check(self, part: Part) -> Iterator[Finding]:
+        """Yields a finding for each read of a value that the host has."""
+        for function in functions(part):
+            if not REPEATED.match(function.name):
+                continue
+            for call in function.calls:
+                value = _read(call)
+                name = None if value is None else dotted(value)
+                mirror = None if name is None else _mirror(name, function)
+                if mirror is not None and not _is_left_alone(call, name or "", mirror, function):
+                    yield part.finding(
+                        self,
+                        call,
+                        f"the host waits for `{name}`, of which it has a copy",
+                        note=f"in each call of `{function.name}`",
+                        help=f"read `{mirror}`",
+                    )
+
+
+def _read(call: cst.Call) -> cst.BaseExpression | None:
+    """Returns what a call brings to the host values of, all or some, None if it is no such call."""
+    value: cst.BaseExpression | None = None
+    if isinstance(call.func, cst.Attribute):
+        if call.func.attr.value in _READS and not call.args:
+            value = call.func.value
+    elif len(call.args) == 1 and any(is_name(call.func, one) for one in _NUMBERS):
+        value = call.args[0].value
+        if not isinstance(value, (cst.Call, cst.Subscript)):
+            return None
+    while value is not None:
+        if isinstance(value, cst.Subscript):
+            value = value.value
+        elif isinstance(value, cst.Call) and last_name(value.func) in _STAY:
+            value = receiver(value)
+        else:
+            break
+    return value
+
+
+def _mirror(name: str, function: Function) -> str | None:
+    """Returns the name of the host's copy of a tensor, None if the function has none at hand."""
+    known = {
+        dotted(one)
+        for one in function.nodes
+        if isinstance(one, (cst.Name, cst.Attribute)) and not _is_keyword(one, function)
+    }
+    known.update(function.parameters)
+    for ending in _ENDINGS:
+        mirror = name + ending
+        if mirror in known or ("." in name and mirror in function.module.text):
+            return mirror
+    return None
+
+
+def _is_keyword(node: cst.CSTNode, function: Function) -> bool:
+    parent = function.parents.get(node)
+    return isinstance(parent, cst.Arg) and parent.keyword is node
+
+
+def _is_left_alone(call: cst.Call, name: str, mirror: str, function: Function) -> bool:
+    """Tells whether a read makes the copy, may have to do without, or is one of the host's."""
+    code = function.part.code
+    node: cst.CSTNode = call
+    while node in function.parents and node is not function.node:
+        node = function.parents[node]
+        made = [code(one) for one in targets(node)]
+        if isinstance(node, cst.Arg) and node.keyword is not None:
+            made.append(node.keyword.value)
+        if any(ending in one for one in made for ending in _ENDINGS):
+            return True
+        if isinstance(node, cst.With) and any(_ALLOWS.search(code(one.item)) for one in node.items):
+            return True
+    for made_here in function.names.values(mirror):
+        is_of_it = any(dotted(one) == name for one in walk(made_here))
+        if is_of_it and not function.flow.may_follow(made_here, call):
+            return True
+    value = _read(call)
+    if is_aside(call, function) or value is None or Places(function).on_host(value):
+        return True
+    if name in function.parameters:
+        params = function.node.params
+        for one in (*params.posonly_params, *params.params, *params.kwonly_params):
+            if (
+                one.name.value == name
+                and one.annotation
+                and "Tensor" not in code(one.annotation.annotation)
+            ):
+                return True
+    return any(
+        isinstance(one, cst.Comparison)
+        and any(is_name(part.comparator, "None") for part in one.comparisons)
+        and mirror.rpartition(".")[2] in code(one.left)
+        for one in function.nodes
+    )
