@@ -45,18 +45,9 @@ _BESIDE = regex(
 
 #: Words of code that decodes tokens from a cache, or replays graphs.
 SERVES = (
-    *(
-        "block_table",
-        "cache_seqlens",
-        "context_lens",
-        "cu_seqlens",
-        "kv_cache",
-        "kv_pool",
-        "kvcache",
-    ),
-    *("page_table", "paged", "past_key_value", "req_pool", "seq_lens", "slot_mapping", "CUDAGraph"),
+    *("block_table", "cache_seqlens", "context_lens", "kv_cache", "kv_pool", "kvcache"),
+    *("page_table", "paged", "req_pool", "seq_lens", "slot_mapping", "CUDAGraph"),
 )
-
 #: What stands in a test that asks whether somebody looks on.
 _SWITCH = regex(r"debug|log_|_log|logger|verbose|environ|getenv|profil|__debug__", re.IGNORECASE)
 
