@@ -8,6 +8,7 @@ from fmcheck.lint import Example, FunctionRule, Severity
 from fmcheck.lint.model.device_literals import beside_device, is_autocast, is_of_vendor
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.steps import is_beside
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Part
+
+#: What a file that runs on CUDA alone asks of it.
+_ON_CUDA = regex(r"torch\.cuda\.(?!amp|empty_cache|is_available)")
 
 
 class AutocastOnCuda(FunctionRule):
@@ -24,8 +28,8 @@ class AutocastOnCuda(FunctionRule):
     Looks for `torch.autocast("cuda", ...)` and `torch.amp.autocast(device_type="cuda", ...)`, as a
     context or a decorator, of a function that elsewhere takes the device from a tensor or an object
     (`device=x.device`, `.to(self.device)`). Left alone is a function that asks for CUDA or talks to
-    other ranks, and code that trains, prepares data, is an example or is for one vendor's devices,
-    by its path.
+    other ranks, a file that uses `torch.cuda` otherwise, and code that trains, prepares data, is an
+    example or is for one vendor's devices, by its path.
 
     ## Why is this bad
     Autocast is set for each type of device apart. On another accelerator (NPU, XPU, MPS) this line
@@ -111,6 +115,8 @@ def angles(time, freqs):
 
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each autocast beside a device that was taken from elsewhere."""
+        if _ON_CUDA.search(part.module.text):
+            return
         for function in functions(part):
             places, taken = beside_device(function)
             for place in places:
