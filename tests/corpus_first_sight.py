@@ -140,9 +140,12 @@ def lint(folder: Path, *options: str) -> tuple[int, list[Found]]:
     root = str(Path(__file__).resolve().parent.parent)
     command = [sys.executable, "-I", "-c", f"{START}sys.exit(main())", root]
     command += ["lint", ".", "--format", "json", "--no-cache", *options]
-    done = subprocess.run(
-        command, cwd=folder, capture_output=True, text=True, check=False, timeout=LONGEST
-    )
+    try:
+        done = subprocess.run(
+            command, cwd=folder, capture_output=True, text=True, check=False, timeout=LONGEST
+        )
+    except subprocess.TimeoutExpired as err:
+        raise CorpusError(f"the linter took more than {LONGEST} s on {folder}") from err
     if done.returncode not in (0, 1, 2) or not done.stdout.startswith("["):
         raise CorpusError(
             f"the linter ended with status {done.returncode} on {folder}:\n"

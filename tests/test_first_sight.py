@@ -111,6 +111,13 @@ def test_a_file_of_the_tree_stands_in_for_no_module_of_python(place):
     assert main(["sight", "toy"], place) == 0
 
 
+def test_a_tree_that_takes_too_long_is_named_and_has_no_record(place, monkeypatch, capsys):
+    monkeypatch.setattr(command, "LONGEST", 0)
+    assert main(["sight", "toy"], place) == 2
+    assert "toy: the linter took more than 0 s" in capsys.readouterr().err
+    assert not place.records.exists()
+
+
 def test_a_record_names_the_commit_that_linted(place, quick):
     recorded(place)
     head = subprocess.check_output(["git", "rev-parse", "HEAD~1"], cwd=place.root, text=True)
