@@ -40,7 +40,9 @@ class EventHandedOnAndReused(FunctionRule):
     hands that event on: into a queue, or into an object that it makes. Also for an event that a
     class makes once, in its constructor, and hands to an object of each step, whose class is named
     as one that is waited for later (`AsyncOutput`, `Request`, `Handle`). It is silent where the
-    function makes a new event first, or waits for the last one.
+    function makes a new event first, or waits for the last one. Off by default: an engine may finish
+    each object before it records again, as where buffers and events go by slots, which this does
+    not see.
 
     ## Why is this bad
     An event is one mark: recording it again moves it. The one who waits for the first request then
@@ -64,6 +66,7 @@ class EventHandedOnAndReused(FunctionRule):
     code = "FM407"
     name = "event-handed-on-and-reused"
     severity = Severity.WARNING
+    on_by_default = False
     words = ((".record(", "record_event(", "=self.*event", "=self.*done"),)
     seen_in = (
         "https://github.com/vllm-project/vllm/issues/53960",

@@ -29,6 +29,8 @@ _ONCE = (
     r"naive|fake|quantize|config|check|assert|visualize|infer|shape|collate|preprocess|loss|"
     r"summary|metrics?|stats?|report|score)(_|$)"
 )
+#: Names of functions that run kernels for their own sake.
+WARMS_UP = regex(r"(^|_)warm_?(up)?(_|$)", re.IGNORECASE)
 #: Names of functions that may run again and again: not for the start, the end or a look.
 _REPEATED = f"(?!__)(?!.*{_ONCE})"
 REPEATED = regex(_REPEATED, re.IGNORECASE)

@@ -277,6 +277,8 @@ class Streams:
         """
         if not isinstance(value, cst.Call) or ON_HOST.search(self.part.code(value)):
             return False
+        if takes_stream(value):
+            return False
         word = last_name(value.func)
         if word == "to":
             return any("device" in self.part.code(arg) for arg in value.args)
@@ -385,6 +387,15 @@ class Streams:
         ):
             stream = self.text(args[0]) if args else self.stream_at(order)
             self.records.append(Record(call, self.text(receiver), stream, order))
+
+
+def takes_stream(call: cst.Call) -> bool:
+    """Tells whether a call is handed a stream, by the name of it: it may launch there."""
+    return any(
+        "stream" in last_name(arg.value).lower()
+        or (arg.keyword is not None and "stream" in arg.keyword.value)
+        for arg in call.args
+    )
 
 
 def entered_stream(item: CSTNode) -> CSTNode | None:

@@ -9,7 +9,7 @@ import builtins
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
-from fmcheck.lint.model.streams import is_non_blocking
+from fmcheck.lint.model.streams import is_non_blocking, takes_stream
 from fmcheck.lint.model.vocabulary import CLASS, IN_PLACE, LAUNCHES, ON_HOST, VIEWS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
@@ -74,6 +74,8 @@ def launches(value: CSTNode, streams: Streams) -> bool | None:
     if isinstance(value, cst.IfExp):
         return launches(value.body, streams)
     if not isinstance(value, cst.Call):
+        return None
+    if takes_stream(value):
         return None
     word = last_name(value.func)
     code = streams.part.code(value.func)
