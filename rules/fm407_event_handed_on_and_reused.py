@@ -40,9 +40,9 @@ class EventHandedOnAndReused(FunctionRule):
     hands that event on: into a queue, or into an object that it makes. Also for an event that a
     class makes once, in its constructor, and hands to an object of each step, whose class is named
     as one that is waited for later (`AsyncOutput`, `Request`, `Handle`). It is silent where the
-    function makes a new event first, or waits for the last one. Off by default: an engine may finish
-    each object before it records again, as where buffers and events go by slots, which this does
-    not see.
+    function makes a new event first, or waits for the last one. Off by default: where buffers and
+    events go by slots, an engine finishes each object before it records again, and this rule does
+    not see it.
 
     ## Why is this bad
     An event is one mark: recording it again moves it. The one who waits for the first request then
