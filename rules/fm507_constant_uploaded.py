@@ -8,7 +8,7 @@ from fmcheck.lint import Edit, Example, Severity, cst, dotted, functions
 from fmcheck.lint.model.expressions import is_name, keywords, literal_elements
 from fmcheck.lint.model.places import may_be_host, moves_and_waits
 from fmcheck.lint.model.read_backs import is_aside, waits_anyway
-from fmcheck.lint.model.steps import REPEATED, is_step
+from fmcheck.lint.model.steps import REPEATED, is_step, runs_again
 from fmcheck.lint.source.changes import replaced
 from fmcheck.lint.source.words import either
 from fmcheck.lint.step_rule import ServingRule
@@ -179,9 +179,7 @@ def _runs_each_step(function: Function) -> bool:
     """Tells whether a function is a step's, or is called by one of the same file that is."""
     if is_step(function):
         return True
-    return REPEATED.match(function.name) is not None and any(
-        is_step(caller) for caller, _ in function.callers()
-    )
+    return runs_again(function) and any(is_step(caller) for caller, _ in function.callers())
 
 
 def _moved(call: cst.Call, function: Function) -> cst.Call | None:

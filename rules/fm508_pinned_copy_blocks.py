@@ -8,7 +8,7 @@ from fmcheck.lint import Edit, Example, Severity, cst, functions
 from fmcheck.lint.model.expressions import receiver
 from fmcheck.lint.model.pinned import makes_pinned
 from fmcheck.lint.model.places import moves_and_waits
-from fmcheck.lint.model.steps import REPEATED, is_for_debugging
+from fmcheck.lint.model.steps import REPEATED, is_for_debugging, runs_again
 from fmcheck.lint.source.changes import replaced
 from fmcheck.lint.step_rule import StepRule
 
@@ -105,7 +105,7 @@ def load_weights(weights, device):
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each copy of pinned memory that blocks."""
         for function in functions(part):
-            if not REPEATED.match(function.name):
+            if not runs_again(function):
                 continue
             for call in function.calls:
                 source = receiver(call)

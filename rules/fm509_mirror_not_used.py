@@ -8,7 +8,7 @@ from fmcheck.lint import Example, Severity, cst, dotted, functions, last_name
 from fmcheck.lint.model.expressions import is_name, receiver, targets
 from fmcheck.lint.model.places import Places
 from fmcheck.lint.model.read_backs import is_aside
-from fmcheck.lint.model.steps import REPEATED
+from fmcheck.lint.model.steps import REPEATED, runs_again
 from fmcheck.lint.source.walking import walk
 from fmcheck.lint.step_rule import ServingRule
 from fmcheck.regex import regex
@@ -98,7 +98,10 @@ class Backend:
             return batch.seq_lens_cpu.max()
         return batch.seq_lens.max().item()
 
-    def capture_decode(self, seq_lens, seq_lens_cpu):
+    def capture(self, seq_lens, seq_lens_cpu):
+        return self.rows_of(seq_lens, seq_lens_cpu)
+
+    def rows_of(self, seq_lens, seq_lens_cpu):
         return seq_lens.max().item()
 """
         ),
@@ -107,7 +110,7 @@ class Backend:
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each read of a value that the host has."""
         for function in functions(part):
-            if not REPEATED.match(function.name):
+            if not runs_again(function):
                 continue
             for call in function.calls:
                 value = _read(call)

@@ -52,6 +52,8 @@ _PURE = frozenset(
         *("reshape", "split", "sub", "to", "type", "type_as", "view", "where"),
     )
 )
+#: Names of classes for a CPU.
+_FOR_CPU = regex(r"AMX|Cpu|CPU|Host")
 _DEEPEST = 12
 
 
@@ -212,7 +214,10 @@ def _is_reduced(found: ReadBack) -> bool:
 
 
 def _may_be_on_host(function: Function) -> bool:
-    """Tells whether a function asks where its tensors are: then they may be on the host."""
+    """Tells whether a function asks where its tensors are, or its class is one for a CPU."""
+    family = function.part.stretch.family
+    if family is not None and _FOR_CPU.search(family.name):
+        return True
     return any(
         isinstance(one, cst.Attribute)
         and (

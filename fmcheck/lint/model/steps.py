@@ -59,6 +59,14 @@ def is_step(function: Function) -> bool:
     return STEP.match(function.name) is not None and not is_beside(function.part.identity)
 
 
+def runs_again(function: Function) -> bool:
+    """Tells whether a function may run again and again: by its name, or by who calls it."""
+    if not REPEATED.match(function.name):
+        return False
+    callers = [caller for caller, _ in function.callers()]
+    return not callers or any(REPEATED.match(one.name) for one in callers)
+
+
 def is_beside(identity: str) -> bool:
     """Tells whether a file prepares data, trains or looks at a model, by its path."""
     return _BESIDE.search(identity.lower()) is not None
