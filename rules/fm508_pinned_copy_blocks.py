@@ -51,7 +51,7 @@ class PinnedCopyBlocks(StepRule):
     severity = Severity.WARNING
     judges = REPEATED
     words = (("pin_memory",), (".to(", ".cuda("))
-    seen_in = ("https://github.com/vllm-project/vllm/pull/39234",)
+    seen_in = ()
     bad = (
         Example(
             """\

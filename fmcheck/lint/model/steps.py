@@ -56,12 +56,25 @@ _SWITCH = regex(r"debug|log_|_log|logger|verbose|environ|getenv|profil|__debug__
 
 def is_step(function: Function) -> bool:
     """Tells whether a function runs again and again while a model runs."""
-    return STEP.match(function.name) is not None and not is_beside(function.part.identity)
+    if STEP.match(function.name) is None or is_beside(function.part.identity):
+        return False
+    return not is_unused(function)
+
+
+def is_unused(function: Function) -> bool:
+    """Tells whether this is a private function beside classes that its file does not name again.
+
+    Tests may call it, as they do a reference implementation.
+    """
+    if not function.name.startswith("_") or function.part.is_nested:
+        return False
+    named = re.findall(rf"\b{re.escape(function.name)}\b", function.module.text)
+    return len(named) < 2
 
 
 def runs_again(function: Function) -> bool:
     """Tells whether a function may run again and again: by its name, or by who calls it."""
-    if not REPEATED.match(function.name):
+    if not REPEATED.match(function.name) or is_unused(function):
         return False
     callers = [caller for caller, _ in function.callers()]
     return not callers or any(REPEATED.match(one.name) for one in callers)
