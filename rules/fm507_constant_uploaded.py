@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.module import Part
 
 _MAKES = ("torch.tensor", "torch.as_tensor")
+#: What a literal begins with.
+_LITERALS = ("True", "False", "float(", *"-0123456789")
 #: Decorators of functions that run once, or whose constants become part of a graph.
 _KEPT = regex(r"cache|compile|jit|memo|singleton")
 #: Files for a CPU.
@@ -63,7 +65,7 @@ class ConstantUploaded(ServingRule):
     severity = Severity.WARNING
     judges = REPEATED
     words = (
-        ("tensor(",),
+        tuple(f"tensor({one}{value}" for one in ("", "[", "[[") for value in _LITERALS),
         *either((("device=",),), ((".to(", ".cuda("),)),
     )
     seen_in = (

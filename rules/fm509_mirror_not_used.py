@@ -10,6 +10,7 @@ from fmcheck.lint.model.places import Places
 from fmcheck.lint.model.read_backs import is_aside
 from fmcheck.lint.model.steps import REPEATED, runs_again
 from fmcheck.lint.source.walking import walk
+from fmcheck.lint.source.words import either
 from fmcheck.lint.step_rule import ServingRule
 from fmcheck.regex import regex
 
@@ -19,6 +20,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.source.module import Part
+    from fmcheck.lint.source.words import Words
 
 #: Methods that bring values to the host.
 _READS = frozenset({"cpu", "item", "tolist"})
@@ -29,6 +31,13 @@ _ALLOWS = regex(r"allow|permit")
 _NUMBERS = ("bool", "float", "int")
 #: What the name of the host's copy ends with.
 _ENDINGS = ("_cpu", "_host", "_cpu_list", "_cpu_tensor")
+
+
+def _read_and_mirrored(noun: str) -> Words:
+    """Returns the words of a read of numbers whose names end so, beside the host's copy."""
+    ways = (".item()", ".tolist()", ".cpu()")
+    reads = [f"{noun}{part}{way}" for part in ("", ".*", "[*") for way in ways]
+    return (f"{noun}_cpu", f"{noun}_host"), (*reads, f"int(*{noun}[")
 
 
 class MirrorNotUsed(ServingRule):
@@ -61,10 +70,7 @@ class MirrorNotUsed(ServingRule):
     name = "mirror-not-used"
     severity = Severity.WARNING
     judges = REPEATED
-    words = (
-        (".item()", ".tolist()", ".cpu()", *(f"^{one}(" for one in _NUMBERS)),
-        _ENDINGS,
-    )
+    words = either(*map(_read_and_mirrored, ("lens", "loc", "tokens", "indices")))
     seen_in = (
         "https://github.com/lightseekorg/tokenspeed/pull/45",
         "https://github.com/lightseekorg/tokenspeed/pull/1115",
