@@ -1,9 +1,10 @@
 """`python -m tests.historic`: recall on historic faults, in real files before and after the fix.
 
-`tests/data/historic.toml` and `historic2.toml` list two sets of faults, each with the rule by which
-they were chosen; the second is meant where none is named. `fetch` copies their files, as they were
-before and after, from clones in the cache (`tests/clones.py`) into the cache; none of them is in
-this repository. `measure` lints both forms with the default rules, or with all of them.
+`tests/data/historic.toml`, `historic2.toml` and `historic3.toml` list three sets of faults, each
+with the rule by which they were chosen; the third is meant where none is named. `fetch` copies
+their files, as they were before and after, from clones in the cache (`tests/clones.py`) into the
+cache; none of them is in this repository. `measure` lints both forms with the default rules, or
+with all of them.
 
 A fault is *seen* if a finding of the files before is gone after the fix: nothing but the fix lies
 between. Whether that finding is about the fault is for two readers to say. A fixed form is
@@ -44,7 +45,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
 DATA = Path(__file__).parent / "data"
-SETS = ("historic", "historic2")
+SETS = ("historic", "historic2", "historic3")
 NAME = "historic"  # the folder in the cache
 FORMS = ("before", "after")
 #: The least share of visible faults to be seen, and the most fixed forms to be flagged.
