@@ -292,8 +292,21 @@ TAKES_PYTEST_WITH_IT = """
 
     def test_it():
         code = "import os, toy_engine; toy_engine.stale(); os.kill(os.getppid(), 9)"
-        subprocess.run([sys.executable, "-c", code])
+        child = subprocess.Popen([sys.executable, "-c", code])
+        with open("child", "w") as file:
+            file.write(str(child.pid))
+        child.wait()
 """
+
+
+def wait_for_child(project: Project) -> None:
+    """Waits for the child that took pytest with it: until it is gone, its run is not over."""
+    pid = int((project.folder / "child").read_text())
+    for _ in range(3000):
+        if is_gone(pid):
+            return
+        time.sleep(0.01)
+    raise AssertionError("the child goes on")
 
 
 def test_a_run_that_was_killed_is_told_of_by_the_next(project: Project, tmp_path: Path) -> None:
@@ -301,6 +314,7 @@ def test_a_run_that_was_killed_is_told_of_by_the_next(project: Project, tmp_path
     scratch.mkdir()
     project.write("test_it.py", TAKES_PYTEST_WITH_IT)
     assert project.pytest("-p", "fmcheck", TMPDIR=str(scratch)).returncode == -signal.SIGKILL
+    wait_for_child(project)
     project.write("test_it.py", "def test_it():\n    pass\n")
     following = [project.pytest("-p", "fmcheck", TMPDIR=str(scratch)).stdout for _ in range(2)]
     what = r"FR102 double-read in FutureMap.tokens_buf rows 1, 2 at toy_engine.py:\d+"
@@ -321,6 +335,7 @@ def test_a_quiet_run_reports_an_earlier_one_too(project: Project, tmp_path: Path
     scratch.mkdir()
     project.write("test_it.py", TAKES_PYTEST_WITH_IT)
     project.pytest("-p", "fmcheck", TMPDIR=str(scratch))
+    wait_for_child(project)
     project.write("test_it.py", "def test_it():\n    pass\n")
     assert "fmcheck: an earlier run" in project.pytest("-qp", "fmcheck", TMPDIR=str(scratch)).stdout
 
@@ -521,6 +536,7 @@ def test_a_run_of_other_tests_is_not_told_of(project: Project, tmp_path: Path) -
     other.mkdir()
     project.write("test_it.py", TAKES_PYTEST_WITH_IT)
     project.pytest("-p", "fmcheck", TMPDIR=str(scratch))
+    wait_for_child(project)
     project.write("test_it.py", "def test_it():\n    pass\n")
     done = project.pytest("-p", "fmcheck", f"--rootdir={other}", TMPDIR=str(scratch))
     assert "an earlier run" not in done.stdout
