@@ -163,6 +163,7 @@ def accesses(body: str, path: str = OVERLAP_UTILS) -> Accesses:
         ),
         ("gather_spec_extras(rows, self.topk_p_buf)", [("topk_p_buf", "rows", False)]),
         ("del self.topk_p_buf[rows]", []),
+        ("self.topk_p_buf[()] = batch", [("topk_p_buf", "()", True)]),
         ("self.topk_p_buf[rows].zero_(); self.topk_p_buf[rows].copy_(batch)", []),
         ("self.topk_p_buf[rows] = batch[rows : rows + 1]", []),
         ("x = self.topk_p_buf[rows].sum_()", [("topk_p_buf", "rows", False)]),
