@@ -156,9 +156,19 @@ def _made(function: cst.FunctionDef) -> Iterator[tuple[str, cst.Call]]:
     for node in walk(function):
         if isinstance(node, (cst.Assign, cst.AnnAssign)):
             for target in targets(node):
-                if isinstance(target, cst.Attribute) and is_name(target.value, "self"):
-                    for call in _calls(node.value):
-                        yield target.attr.value, call
+                for one, value in _paired(target, node.value):
+                    if isinstance(one, cst.Attribute) and is_name(one.value, "self"):
+                        for call in _calls(value):
+                            yield one.attr.value, call
+
+
+def _paired(target: CSTNode, value: CSTNode | None) -> Iterator[tuple[CSTNode, CSTNode | None]]:
+    """Yields what is assigned to what: `a, b = x, y` makes two pairs."""
+    if isinstance(target, cst.Tuple) and isinstance(value, cst.Tuple):
+        for left, right in zip(target.elements, value.elements, strict=False):
+            yield left.value, right.value
+    else:
+        yield target, value
 
 
 def _calls(value: CSTNode | None) -> Iterator[cst.Call]:
@@ -175,13 +185,25 @@ def _is_empty(call: cst.Call) -> bool:
 
 def _filled(part: Part) -> set[str]:
     """Returns the attributes that the module fills whole, in any function."""
-    words = tuple(f"{word}" for word in sorted(FILLED))
+    words = (*sorted(FILLED), "[:] =", "[...] =")
     return {
-        node.func.value.attr.value
+        region.leaf
         for other in part.module.parts_with((words,))
-        for node in other.nodes()
-        if isinstance(node, cst.Call)
-        and isinstance(node.func, cst.Attribute)
-        and node.func.attr.value in FILLED
-        and isinstance(node.func.value, cst.Attribute)
+        for function in functions(other)
+        for node in function.nodes
+        for target in _written_whole(node)
+        for region in function.names.regions(target)
+        if region.is_whole
     }
+
+
+def _written_whole(node: CSTNode) -> Iterator[CSTNode]:
+    """Yields what a statement fills: `buf.fill_(x)`, `buf[:] = x`."""
+    if isinstance(node, cst.Call) and last_name(node.func) in FILLED:
+        yield node.func.value if isinstance(node.func, cst.Attribute) else node.func
+    for target in targets(node):
+        if isinstance(target, cst.Subscript) and len(target.slice) == 1:
+            cut = target.slice[0].slice
+            is_all = isinstance(cut, cst.Slice) and cut.lower is None and cut.upper is None
+            if is_all or (isinstance(cut, cst.Index) and isinstance(cut.value, cst.Ellipsis)):
+                yield target.value

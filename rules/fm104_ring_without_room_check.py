@@ -10,6 +10,7 @@ from fmcheck.lint.model.function import classes
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.relay_rule import RelayClassRule
 from fmcheck.lint.source.walking import walk
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -23,6 +24,8 @@ if TYPE_CHECKING:
 RELAY = "sglang/srt/managers/overlap_utils.py"
 #: Methods that find out whether a slot is free, or wait until it is.
 WAITS = frozenset({"query", "wait", "synchronize", "wait_event", "acquire", "popleft"})
+#: Parts of the name of a method that says whether slots are free.
+_ROOM = regex(r"(^|_)(avail\w*|capacity|empty|free|full|room|space)(_|$)")
 
 
 class RingWithoutRoomCheck(RelayClassRule):
@@ -143,7 +146,8 @@ class Sampler:
                     yield from self._in_method(method)
 
     def _in_method(self, method: Function) -> Iterator[Finding]:
-        if _asks_for_room(method.node):
+        helpers = [method.called(call) for call in method.calls]
+        if any(_asks_for_room(one.node) for one in (method, *helpers) if one is not None):
             return
         for counter, step in _counters(method.node, method.part):
             yield method.part.finding(
@@ -207,9 +211,9 @@ def _text(node: CSTNode, part: Part) -> str:
 
 def _asks_for_room(method: cst.FunctionDef) -> bool:
     """Tells whether a method compares quantities in a test, or waits for or asks an event."""
-    tests = [
-        node.test for node in walk(method) if isinstance(node, (cst.If, cst.While, cst.Assert))
-    ]
+    nodes = walk(method)
+    tests = [node.test for node in nodes if isinstance(node, (cst.If, cst.While, cst.Assert))]
+    tests += [node.subject for node in nodes if isinstance(node, cst.Match)]
     compared = [
         one for test in tests for one in walk(test) if isinstance(one, cst.ComparisonTarget)
     ]
@@ -221,5 +225,7 @@ def _asks_for_room(method: cst.FunctionDef) -> bool:
     )
     if any(isinstance(one.operator, tuple(orders)) for one in compared):
         return True
-    calls = [node for node in walk(method) if isinstance(node, cst.Call)]
-    return any(last_name(call.func) in WAITS for call in calls)
+    asked = [one for test in tests for one in walk(test) if isinstance(one, cst.Call)]
+    if any(_ROOM.search(last_name(call.func)) for call in asked):
+        return True
+    return any(isinstance(one, cst.Call) and last_name(one.func) in WAITS for one in nodes)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.model.expressions import arguments, keywords
 from fmcheck.lint.model.platform import Platform
 from fmcheck.lint.source.globs import lies_in
 
@@ -62,8 +63,9 @@ class Relay:
         self.buf = torch.zeros(size, device="cuda")
         self.rows = torch.arange(size).to("cuda", non_blocking=True)
         self.tower = tower.cuda()
+        self.ids = tower.ids.cuda(non_blocking=True)
 """,
-            at=((5, 45), (6, 43), (7, 22)),
+            at=((5, 45), (6, 43), (7, 22), (8, 20)),
             path="sglang/srt/managers/overlap_utils.py",
         ),
         Example(
@@ -135,7 +137,7 @@ def _literals(node: CSTNode) -> Iterator[CSTNode]:
     if not isinstance(node, cst.Call):
         return
     word = node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
-    if word == "cuda" and not node.args:
+    if word == "cuda" and not (arguments(node) and "non_blocking" not in keywords(node)):
         yield node
     for position, arg in enumerate(node.args):
         is_device = arg.keyword.value == "device" if arg.keyword else word == "to" and not position

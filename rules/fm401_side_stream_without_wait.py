@@ -6,7 +6,7 @@ from operator import itemgetter
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.expressions import last_name, targets
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.handovers import (
     callers_order,
@@ -18,6 +18,7 @@ from fmcheck.lint.model.handovers import (
 from fmcheck.lint.model.misplaced_waits import another_waits, waits_for_itself
 from fmcheck.lint.model.steps import WARMS_UP
 from fmcheck.lint.model.streams import CURRENT, Streams, streams_of
+from fmcheck.lint.model.tensor_use import READS
 from fmcheck.lint.model.vocabulary import ENTERED, LAUNCHES
 from fmcheck.regex import regex
 
@@ -433,10 +434,16 @@ def _launched(
         for node in streams.nodes(context.order, context.end)
         if isinstance(node, cst.Name) and node.value in streams.launched
     ]
-    last_wait = max([wait.order for wait in waits], default=-1)
+    synced = [
+        streams.order[call]
+        for call in streams.function.calls
+        if last_name(call.func) in READS and streams.stream_at(streams.order[call]) == CURRENT
+    ]
+    ordered = [wait.order for wait in waits] + [one for one in synced if one < context.order]
+    last_wait = max(ordered, default=-1)
     for node, order in sorted(read, key=itemgetter(1)):
         if last_wait <= order < context.order and streams.flow.may_follow(node, context.node):
-            return last_name(node.targets[0].target), node
+            return last_name(targets(node)[0]), node
     return None
 
 

@@ -6,8 +6,9 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.device_writes import device_writes
-from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.expressions import dotted, last_name, targets
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.positions import may_cover
 from fmcheck.lint.model.streams import ANYTHING, HOST, Streams, goes_to_host, streams_of
 from fmcheck.lint.model.vocabulary import ON_HOST
 from fmcheck.lint.source.globs import fits
@@ -200,20 +201,36 @@ def stage(self, batch, is_first):
             is_last = late.order > last and streams.flow.may_follow(record.node, late.node)
             if any(record.order < one.order < late.order for one in done):
                 break  # The host has waited for the record: it has served.
-            if is_last and any(self._are_one(early, late) for early in before):
+            if (
+                is_last
+                and any(self._are_one(early, late) for early in before)
+                and not _is_rebound(late, record, streams)
+            ):
                 return late
         return None
 
     def _are_one(self, early: DeviceWrite, late: DeviceWrite) -> bool:
         """Tells whether one event is to protect both writes."""
         if early.buffers & late.buffers:
-            return early.is_tensor or late.is_tensor
+            return (early.is_tensor or late.is_tensor) and _may_meet(early, late)
         is_relay = all(any(self._is_relay(path) for path in one.buffers) for one in (early, late))
         return is_relay and early.index == late.index != ""
 
     def _is_relay(self, path: str) -> bool:
         leaf = path.rpartition(".")[2]
         return fits(leaf, self._relays)
+
+
+def _may_meet(one: DeviceWrite, other: DeviceWrite) -> bool:
+    """Tells whether two writes to a buffer may write the same rows: the halves of one are two."""
+    pairs = [(mine, its) for mine in one.regions for its in other.regions]
+    return not pairs or any(may_cover(*pair) or may_cover(*reversed(pair)) for pair in pairs)
+
+
+def _is_rebound(late: DeviceWrite, record: Record, streams: Streams) -> bool:
+    """Tells whether a written buffer is another one than when the event was recorded."""
+    between = streams.nodes(record.order, late.order)
+    return any(dotted(target) in late.buffers for node in between for target in targets(node))
 
 
 def _is_to_host(copy: Copy) -> bool:

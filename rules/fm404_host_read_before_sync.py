@@ -54,7 +54,7 @@ SYNCS = frozenset({"item", "tolist", "cpu", "nonzero"})
 _DISPLAYS = frozenset(
     (
         *("Dict", "DictComp", "DictElement", "Element", "GeneratorExp", "IfExp", "List"),
-        *("ListComp", "Subscript", "Tuple"),
+        *("ListComp", "NamedExpr", "Subscript", "Tuple"),
     )
 )
 #: What is pinned by its name.
@@ -295,7 +295,7 @@ def _is_to_host(copy: Copy, streams: Streams) -> bool:
 
 
 def _comes_from_host(node: CSTNode, streams: Streams) -> bool:
-    """Tells whether a chain of methods starts with a NumPy array: then nothing is copied."""
+    """Tells whether a chain of methods starts on the host: then nothing is copied."""
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         name = streams.part.module.resolve(dotted(node.func) or "")
         if name == "torch.from_numpy":
@@ -305,7 +305,8 @@ def _comes_from_host(node: CSTNode, streams: Streams) -> bool:
         ):
             return False
         node = node.func.value
-    return False
+    values = streams.names.values(node.value) if isinstance(node, cst.Name) else ()
+    return any(isinstance(one, cst.Call) and last_name(one.func) == "cpu" for one in values)
 
 
 def _is_kept_pinned(name: str, part: Part) -> bool:
@@ -502,15 +503,24 @@ def _is_awaited(copy: Copy, use: Use, streams: Streams) -> bool:
         copy.order < wait.order < end and wait.waiter in (HOST, ANYTHING) for wait in streams.waits
     ):
         return True
-    waiting = (one for one in streams.function.calls if copy.order < streams.order[one] < end)
-    for call in waiting:
+    between = streams.nodes(copy.order, end)
+    if any(isinstance(node, cst.Await) for node in between):
+        return True  # for what, nobody knows
+    left = (
+        item.item
+        for node, order in streams.order.items()
+        if isinstance(node, cst.With) and order < copy.order < streams.end(node) <= end
+        for item in node.items
+        if isinstance(item.item, cst.Call)
+    )
+    for call in (*left, *(node for node in between if isinstance(node, cst.Call))):
         callee = streams.function.called(call)
         if callee is not None and waits_on_host(callee):
             return True
     copied = {name for one in streams.copies for name in _names_of(one, streams)}
     # What a call is handed is computed before it reads anything.
     handed = [node for arg in getattr(use.node, "args", ()) for node in walk(arg)]
-    for node in (*streams.nodes(copy.order, end), *handed):
+    for node in (*between, *handed):
         if (
             isinstance(node, cst.Call)
             and isinstance(node.func, cst.Attribute)

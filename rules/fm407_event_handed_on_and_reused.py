@@ -195,6 +195,8 @@ def _passed(value: CSTNode) -> Iterator[CSTNode]:
     if isinstance(value, (cst.Tuple, cst.List)):
         for element in value.elements:
             yield element.value
+    elif isinstance(value, cst.Dict):
+        yield from (one.value for one in value.elements if isinstance(one, cst.DictElement))
     else:
         yield value
 

@@ -69,7 +69,10 @@ class LaunchedOffCurrentStream(FunctionRule):
     code = "FM410"
     name = "launched-off-current-stream"
     severity = Severity.WARNING
-    words = (("_stream(",), ("default_stream(", "partial(", "=torch.cuda.current_stream()"))
+    words = (
+        ("_stream(",),
+        ("default_stream(", "partial(", "=torch.cuda.current_stream()", ": *= *current_stream()"),
+    )
     seen_in = (
         "https://github.com/flashinfer-ai/flashinfer/pull/1509",
         "https://github.com/NVIDIA/TransformerEngine/pull/3089",

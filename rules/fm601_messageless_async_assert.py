@@ -26,6 +26,8 @@ ASSERTS = frozenset(
         "torch.ops.aten._assert_async.default",
     }
 )
+#: Decorators of functions that a compiled one calls, and that run as they are written.
+_DISABLED = frozenset({"torch.compiler.disable", "torch._dynamo.disable"})
 
 
 class MessagelessAsyncAssert(ModuleRule):
@@ -338,8 +340,9 @@ class Compiled:
         for one in found:  # grows while it is walked: calls of calls
             for call in below(one.node, cst.Call):
                 callee = by_name.get(_own_name(call.func) or "")
-                if callee is not None and callee not in found:
-                    found.append(callee)
+                if callee is None or callee in found or self._is_disabled(callee.node):
+                    continue
+                found.append(callee)
         return found
 
     def _handed_over(self) -> dict[str, Body | None]:
@@ -387,6 +390,12 @@ class Compiled:
             elif self._is_compile(made_by):
                 return True
         return False
+
+    def _is_disabled(self, function: cst.FunctionDef | cst.Lambda) -> bool:
+        """Tells whether the compiler leaves a function to Python."""
+        made_by = [one.decorator for one in getattr(function, "decorators", ())]
+        names = (dotted(one.func if isinstance(one, cst.Call) else one) or "" for one in made_by)
+        return any(self._module.resolve(name) in _DISABLED for name in names)
 
     def _is_compile(self, node: cst.CSTNode) -> bool:
         name = dotted(node)

@@ -43,6 +43,11 @@ def test_an_argument_error_names_the_option_and_the_way_out(
     assert err.count("\n") == 1
 
 
+def test_a_rule_is_explained_by_its_name_too(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["explain", "tail-not-reset"]) == 0
+    assert capsys.readouterr().out.startswith("# FM201 tail-not-reset\n")
+
+
 @pytest.mark.parametrize("shell", ["bash", "zsh", "tcsh"])
 def test_a_completion_script_knows_commands_and_options(
     shell: str, capsys: pytest.CaptureFixture[str]

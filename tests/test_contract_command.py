@@ -160,6 +160,11 @@ def said(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, st
     return run
 
 
+def test_a_contract_is_no_source(said: Callable[..., tuple[int, str, str]]) -> None:
+    expected = "fmcheck: toy.toml: expected the engine's source beside one contract\n"
+    assert said("toy.toml", "toy.toml", "src") == (2, "", expected)
+
+
 def test_a_contract_that_fits_is_told_so(said: Callable[..., tuple[int, str, str]]) -> None:
     expected = "contract `toy` against 3 files: all names found\n"
     assert said("toy.toml", "src", "--release", "2.1") == (0, expected, "")

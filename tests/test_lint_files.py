@@ -146,11 +146,12 @@ def test_what_git_lists_is_what_is_linted(linted, tree, git):
     assert linted(".") == sorted(name for name in listed if not name.startswith("build/"))
 
 
-def test_a_pattern_that_is_none_is_named(lint, tree):
-    status, _, err = lint("--exclude", "!", ".")
+@pytest.mark.parametrize("pattern", ["!", "./gen", "../gen"])
+def test_a_pattern_that_matches_nothing_is_named(lint, tree, pattern):
+    status, _, err = lint("--exclude", pattern, ".")
 
     assert status == 2
-    assert "`!` is not a .gitignore pattern" in err
+    assert f"`{pattern}` is not a .gitignore pattern" in err
 
 
 def test_a_line_of_a_gitignore_that_is_no_pattern_matches_nothing(lint, linted, tree):

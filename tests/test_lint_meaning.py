@@ -443,6 +443,54 @@ WRONG = {
                 self.positions[:n] += counts
         """,
     ),
+    "a tensor that a walrus names": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, parts):
+            if (rows := torch.cat(parts)) is not None:
+                with torch.cuda.stream(self.side):
+                    self.host.copy_(rows, non_blocking=True)
+        """,
+    ),
+    "an event that is known by what it is bound to": (
+        "FM402",
+        """
+        import torch
+
+        def publish(self, lens):
+            mark = torch.cuda.Event()
+            self.lens.copy_(lens)
+            mark.record()
+            self.lens.add_(1)
+            return mark
+        """,
+    ),
+    "a copy that a walrus names": (
+        "FM404",
+        """
+        def is_any(lens):
+            return (host := lens.to("cpu", non_blocking=True)).any(), host.shape
+        """,
+    ),
+    "an event in a dict that is put into a queue": (
+        "FM407",
+        """
+        def request(self, rows):
+            self.ready_event.record()
+            self.queue.put({"rows": rows, "ready": self.ready_event})
+        """,
+    ),
+    "an annotated default": (
+        "FM410",
+        """
+        import torch
+
+        def run(kernel, rows, *, stream: object = torch.cuda.current_stream()):
+            kernel(rows, stream=stream)
+        """,
+    ),
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
@@ -1265,6 +1313,211 @@ RIGHT = {
                 graphed = torch.cuda.make_graphed_callables(region, (rows.clone(),))
                 torch.cuda.current_stream().wait_stream(side)
             return graphed
+        """,
+    ),
+    "a tail that a mask picks": (
+        "FM201",
+        """
+        class Runner:
+            def replay(self, batch, bs, raw_bs):
+                if bs != raw_bs:
+                    self.seq_lens.fill_(1)
+                    self.slots.masked_fill_(self.places >= raw_bs, 0)
+                self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+                self.slots[:raw_bs].copy_(batch.slots)
+        """,
+    ),
+    "a tail that an index picks": (
+        "FM201",
+        """
+        class Runner:
+            def replay(self, batch, bs, raw_bs):
+                if bs != raw_bs:
+                    self.seq_lens.fill_(1)
+                    self.slots.index_fill_(0, self.tail, 0)
+                self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+                self.slots[:raw_bs].copy_(batch.slots)
+        """,
+    ),
+    "resets of all that a method returns": (
+        "FM201",
+        """
+        class Runner:
+            def replay(self, batch, bs, raw_bs):
+                if bs != raw_bs:
+                    self.seq_lens.fill_(1)
+                    for one in self.index_buffers():
+                        one.zero_()
+                self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+                self.slots[:raw_bs].copy_(batch.slots)
+        """,
+    ),
+    "a test of a version for CUDA": (
+        "FM301",
+        """
+        import torch
+
+        def wait(device):
+            if torch.version.cuda is not None:
+                torch.cuda.synchronize()
+            torch.get_device_module(device).synchronize()
+        """,
+    ),
+    "a test for a device that the CUDA API has": (
+        "FM301",
+        """
+        import torch
+
+        def wait(device):
+            if device.type in ("cuda", "hip"):
+                torch.cuda.synchronize()
+            torch.get_device_module(device).synchronize()
+        """,
+    ),
+    "a test of how a device starts": (
+        "FM301",
+        """
+        import torch
+
+        def wait(device):
+            if device.startswith("cuda"):
+                torch.cuda.synchronize()
+            torch.get_device_module(device).synchronize()
+        """,
+    ),
+    "a test whether CUDA is there": (
+        "FM301",
+        """
+        import torch
+
+        def wait(device):
+            if torch.cuda.is_available():
+                torch.cuda.synchronize()
+            torch.get_device_module(device).synchronize()
+        """,
+    ),
+    "a case for CUDA": (
+        "FM301",
+        """
+        import torch
+
+        def wait(device):
+            match device.type:
+                case "cuda":
+                    torch.cuda.synchronize()
+                case _:
+                    torch.get_device_module(device).synchronize()
+        """,
+    ),
+    "a wait of each of some streams": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, parts):
+            rows = torch.cat(parts)
+            for one in self.streams:
+                one.wait_stream(torch.cuda.current_stream())
+            with torch.cuda.stream(self.streams[0]):
+                self.host.copy_(rows, non_blocking=True)
+        """,
+    ),
+    "a launch that the host has waited for": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, parts):
+            rows = torch.cat(parts)
+            self.lens.append(rows.sum().item())
+            with torch.cuda.stream(self.side):
+                self.host.copy_(rows, non_blocking=True)
+        """,
+    ),
+    "another tensor under the same name": (
+        "FM402",
+        """
+        import torch
+
+        def publish(self, lens):
+            self.lens.copy_(lens)
+            self.ready.record()
+            self.lens = torch.empty_like(lens)
+            self.lens.zero_()
+        """,
+    ),
+    "the other half of a buffer": (
+        "FM402",
+        """
+        def publish(self, lens):
+            self.lens[0].copy_(lens)
+            self.ready.record()
+            self.lens[1].copy_(lens)
+        """,
+    ),
+    "something awaited between a copy and its read": (
+        "FM404",
+        """
+        async def lengths(self, lens):
+            host = lens.to("cpu", non_blocking=True)
+            await self.done()
+            return host.tolist()
+        """,
+    ),
+    "a copy in a context of the class that waits at its end": (
+        "FM404",
+        """
+        import contextlib
+
+        class Copier:
+            @contextlib.contextmanager
+            def copying(self):
+                yield
+                self.side.synchronize()
+
+            def lengths(self, lens):
+                with self.copying():
+                    host = lens.to("cpu", non_blocking=True)
+                return host.tolist()
+        """,
+    ),
+    "a copy of what is on the host already": (
+        "FM404",
+        """
+        def lengths(lens):
+            lens = lens.cpu()
+            return lens.to("cpu", non_blocking=True).tolist()
+        """,
+    ),
+    "a wait for each of some streams": (
+        "FM409",
+        """
+        import torch
+
+        class Loader:
+            def __init__(self):
+                self.copies = torch.cuda.Stream()
+
+            def step(self, rows):
+                with torch.cuda.stream(self.copies):
+                    rows = rows.to("cuda", non_blocking=True)
+                for stream in (self.copies,):
+                    torch.cuda.current_stream().wait_stream(stream)
+                return self.model(rows)
+        """,
+    ),
+    "a function that the compiler leaves to Python": (
+        "FM601",
+        """
+        import torch
+
+        @torch.compiler.disable
+        def check(values):
+            torch._assert_async((values >= 0).all())
+
+        @torch.compile
+        def gather(values):
+            check(values)
         """,
     ),
 }

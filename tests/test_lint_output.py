@@ -198,10 +198,19 @@ def test_the_standard_input_stands_alone(lint, arguments, message):
         (("--sinc", "HEAD", "."), "--sinc: no such option or argument; did you mean `--since`?"),
         (("--sel", "FM3", "."), "--sel: no such option or argument; did you mean `--select`?"),
         ((), "lint: expected PATH; `fmcheck lint --help` shows the usage"),
+        (("",), "lint PATH: expected a path, got an empty one"),
+        (("a.ipynb",), "a.ipynb: is a notebook, and no Python source; export it as a script"),
+        (
+            ("--select", "tail-not-reset", "."),
+            "--select: expected a rule code, a family like `FM2`, or `ALL`, got `tail-not-reset`; "
+            "did you mean `FM201`?",
+        ),
         (("--fix", "--diff", "."), "--diff: cannot be combined with `--fix`"),
     ],
 )
-def test_options_that_do_not_fit_are_one_error(lint, arguments, message):
+def test_options_that_do_not_fit_are_one_error(lint, tmp_path, arguments, message):
+    (tmp_path / "a.ipynb").write_text("{}")
+
     assert lint(*arguments) == (2, "", f"fmcheck: {message}\n")
 
 

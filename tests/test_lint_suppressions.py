@@ -83,6 +83,10 @@ MALFORMED = {
     "no code": ("ignore CUDA only", "`ignore` names no code"),
     "empty brackets": ("ignore[] CUDA only", "`ignore` names no code"),
     "unknown code": ("ignore[FM3001] why", "there is no rule `FM3001`; did you mean `FM301`?"),
+    "codes without commas": (
+        "ignore[FM301; FM302] why",
+        "expected codes separated by commas, got `FM301; FM302`",
+    ),
     "family": ("ignore[FM3] why", "there is no rule `FM3`"),
     "own code": ("ignore[FM001] why", "`FM001` cannot be suppressed"),
     "unknown word": (

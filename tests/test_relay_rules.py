@@ -53,6 +53,43 @@ def test_the_ring_of_0_5_12_is_unchecked_unpoisoned_and_costs_five_launches_each
     assert lines("FM501", "0.5.12.post1") == [147, 182]
 
 
+#: A relay class, a method body, and what FM102 and FM104 say of it.
+BODIES = [
+    ("self.topk_index_buf, self.n = torch.empty(8), 0", ["FM102"]),
+    ("self.topk_index_buf = torch.empty(8); self.topk_index_buf[:] = -1", []),
+    ("self.topk_index_buf = torch.empty(8); self.topk_index_buf[...] = -1", []),
+    (
+        "self.topk_index_buf = torch.empty(8)\n"
+        "        for one in (self.topk_index_buf,): one.fill_(-1)",
+        [],
+    ),
+    (
+        "self.count = (self.count + rows) % self.limit; self.topk_index_buf[self.count] = 1",
+        ["FM104"],
+    ),
+    (
+        "self.refuse(rows); self.count = (self.count + rows) % self.limit\n"
+        "        self.topk_index_buf[self.count] = 1\n"
+        "    def refuse(self, rows):\n"
+        "        assert self.used + rows < self.limit",
+        [],
+    ),
+    (
+        "while not self.has_room(rows): self.drain()\n"
+        "        self.count = (self.count + rows) % self.limit\n"
+        "        self.topk_index_buf[self.count] = 1",
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize(("body", "expected"), BODIES)
+def test_a_buffer_is_filled_and_a_ring_asked_in_many_ways(body: str, expected: list[str]) -> None:
+    text = f"import torch\nclass FutureMap:\n    def act(self, rows):\n        {body}\n".encode()
+    chosen = [rules()[code](sglang()) for code in ("FM102", "FM104")]
+    assert [one.code for one in lint_text(text, OVERLAP_UTILS, chosen)] == expected
+
+
 def test_the_one_gather_that_0_5_13_left_unchecked_is_found() -> None:
     assert lines("FM101", "0.5.13") == [213]
 
@@ -114,6 +151,7 @@ def accesses(body: str, path: str = OVERLAP_UTILS) -> Accesses:
         ("x = self.topk_p_buf[0] + self.topk_p_buf[:4] + self.topk_p_buf[-1]", []),
         ("self.topk_p_buf.index_copy_(0, rows, batch)", [("topk_p_buf", "rows", True)]),
         ("x = self.topk_p_buf.index_select(0, rows)", [("topk_p_buf", "rows", False)]),
+        ("x = torch.index_select(self.topk_p_buf, 0, rows)", [("topk_p_buf", "rows", False)]),
         ("x = self.draft_probs_buf[rows]", []),
         (
             "x = self.draft_probs_buf[rows], self.topk_p_buf",
@@ -125,6 +163,7 @@ def accesses(body: str, path: str = OVERLAP_UTILS) -> Accesses:
         ),
         ("gather_spec_extras(rows, self.topk_p_buf)", [("topk_p_buf", "rows", False)]),
         ("del self.topk_p_buf[rows]", []),
+        ("self.topk_p_buf[()] = batch", [("topk_p_buf", "()", True)]),
         ("self.topk_p_buf[rows].zero_(); self.topk_p_buf[rows].copy_(batch)", []),
         ("self.topk_p_buf[rows] = batch[rows : rows + 1]", []),
         ("x = self.topk_p_buf[rows].sum_()", [("topk_p_buf", "rows", False)]),
@@ -169,6 +208,9 @@ SYNCS = [
     "x = torch.tensor(batch.new, device=self.device)",
     "x = torch.as_tensor([1, 2], device='cuda')",
     "n = torch.tensor(batch.new); x = n.to(self.device, non_blocking=True)",
+    "x = batch.ids.to(torch.device('cpu'))",
+    "assert torch.all(batch.mask)",
+    "x = bool(torch.any(batch.mask))",
     "x = torch.from_numpy(batch.new).cuda(non_blocking=True)",
     "x = torch.nonzero(batch.ids)",
     "x = batch.ids.unique()",

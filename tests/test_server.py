@@ -192,6 +192,34 @@ def test_columns_are_counted_as_the_client_does(edit) -> None:
     edit(steps)
 
 
+def test_columns_are_those_of_the_text_whatever_its_encoding(edit) -> None:
+    async def steps(editor: Editor) -> None:
+        text = "# coding: latin-1\n" + DEAD_ASSERT.replace("    torch", '    "é"; torch')
+        (found,) = await editor.open(text)
+        assert found.range.start.character == 9
+        *_, fix_all = await editor.actions(found.range)
+        assert '"é"; torch._assert_async' in editor.apply(fix_all)
+
+    edit(steps)
+
+
+def test_half_a_surrogate_pair_is_one_diagnostic(edit) -> None:
+    async def steps(editor: Editor) -> None:
+        (problem,) = await editor.open(DEAD_ASSERT + "# \ud800\n")
+        assert problem.message.startswith("file cannot be decoded")
+
+    edit(steps)
+
+
+def test_an_editor_that_ends_the_server_gets_no_error(tmp_path: Path) -> None:
+    async def whole() -> None:
+        async with _editor(tmp_path / "relay.py") as editor:
+            server = editor.client._server
+        assert await asyncio.wait_for(server.wait(), PATIENCE) == 0
+
+    asyncio.run(whole())
+
+
 def test_source_that_does_not_parse_yet_is_one_diagnostic(edit) -> None:
     async def steps(editor: Editor) -> None:
         (found,) = await editor.open(f"{STRAY_EVENT}def half(:\n    torch.cuda.Event(\n")

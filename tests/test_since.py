@@ -146,6 +146,41 @@ def test_an_option_is_no_revision(lint, committed):
     assert lint("--since=--all", ".")[0] == 2
 
 
+def test_without_a_commit_there_is_nothing_to_compare_with(lint, git):
+    status, _, err = lint("--since", "HEAD", ".")
+
+    assert status == 2
+    assert err == "fmcheck: --since: the repository around . has no commit yet\n"
+
+
+def test_a_submodule_is_compared_with_the_commit_that_was_checked_out_there(
+    found, committed, git, tmp_path_factory
+):
+    other = tmp_path_factory.mktemp("other")
+    (other / "b.py").write_text(STRAY_EVENT)
+    git("-C", str(other), "init", "--quiet")
+    git("-C", str(other), "add", "b.py")
+    git("-C", str(other), "commit", "--quiet", "--message", "one")
+    git("-c", "protocol.file.allow=always", "submodule", "--quiet", "add", str(other), "sub")
+    assert found("HEAD") == ["sub/b.py:5"]
+
+    git("commit", "--quiet", "--message", "two")
+    assert found("HEAD") == []
+
+    (committed / "sub" / "b.py").write_text(STRAY_EVENT + MORE)
+    assert found("HEAD") == ["sub/b.py:9"]
+    git("-C", "sub", "commit", "--quiet", "--all", "--message", "three")
+    assert found("HEAD") == ["sub/b.py:9"]
+
+
+def test_a_repository_inside_that_is_no_submodule_is_new(found, committed, git):
+    (committed / "inner").mkdir()
+    (committed / "inner" / "b.py").write_text(STRAY_EVENT)
+    git("-C", "inner", "init", "--quiet")
+
+    assert found("HEAD") == ["inner/b.py:5"]
+
+
 def test_outside_of_a_repository_is_one_error(lint, tmp_path, monkeypatch):
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path.parent))
     (tmp_path / "a.py").write_text("")

@@ -9,6 +9,7 @@ import importlib
 import os
 import re
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn
 
 from fmcheck import __version__
@@ -273,6 +274,13 @@ def parser(asked: str = "") -> argparse.ArgumentParser:
     return whole
 
 
+def given_path(text: str) -> Path:
+    """Returns a path that was given; an empty one, of a variable that is not set, is no folder."""
+    if not text:
+        raise argparse.ArgumentTypeError("expected a path, got an empty one")
+    return Path(text)
+
+
 def at_least_one(text: str) -> int:
     """Returns a number of an option that counts something."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= 1):
@@ -288,7 +296,8 @@ def _explain(arguments: argparse.Namespace) -> int:
     from fmcheck.registry import rules
 
     known = rules()
-    code = arguments.code.upper()
+    given = arguments.code.strip()
+    code = next((one for one, rule in known.items() if rule.name == given.lower()), given.upper())
     if code in known:
         print(rule_page(known[code]))
     elif code in OWN_CODES:

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import quote
 
+from fmcheck.cli import given_path
 from fmcheck.cli import lint as cli_lint
 from fmcheck.errors import UsageError
 
@@ -79,14 +80,14 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "--lint",
         nargs="+",
         action="extend",
-        type=Path,
+        type=given_path,
         metavar="PATH",
         help="files and folders to lint (default: this folder)",
     )
     lint.add_argument("--no-lint", action="store_true", help="run only the tests")
     lint.add_argument(
         "--baseline",
-        type=Path,
+        type=given_path,
         metavar="FILE",
         help="file of accepted findings (default: the settings' `baseline`, if any)",
     )
@@ -96,12 +97,14 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     reports = ci.add_argument_group("reports")
     reports.add_argument(
         "--output",
-        type=Path,
+        type=given_path,
         default=Path("fmcheck-report"),
         metavar="DIR",
         help="where reports go (default: fmcheck-report)",
     )
-    reports.add_argument("--summary", type=Path, metavar="FILE", help="write the summary there")
+    reports.add_argument(
+        "--summary", type=given_path, metavar="FILE", help="write the summary there"
+    )
     reports.add_argument(
         "--exit-zero", action="store_true", help="exit with 0 even for findings; 2 stays 2"
     )

@@ -6,6 +6,7 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.cli import given_path
 from fmcheck.errors import UsageError, nearest
 
 if TYPE_CHECKING:
@@ -47,7 +48,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         "contract", metavar="CONTRACT", help="a file that ends in .toml, or a contract's name"
     )
     contract.add_argument(
-        "paths", nargs="+", type=Path, metavar="PATH", help="a file or folder of the engine"
+        "paths", nargs="+", type=given_path, metavar="PATH", help="a file or folder of the engine"
     )
     contract.add_argument(
         "--release",
@@ -68,6 +69,9 @@ def run(arguments: argparse.Namespace) -> int:
 
     contract = _contract(arguments.contract)
     release = _release(arguments.release)
+    for path in arguments.paths:
+        if path.suffix == ".toml":
+            raise UsageError(str(path), "expected the engine's source beside one contract")
     paths = list(python_files(arguments.paths))
     if not paths:
         named = ", ".join(map(str, arguments.paths))

@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.cli import given_path
 from fmcheck.errors import UsageError
 from fmcheck.report.printable import printable
 
@@ -52,7 +53,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     init.add_argument(
-        "paths", nargs="+", type=Path, metavar="PATH", help="a file or folder of the engine"
+        "paths", nargs="+", type=given_path, metavar="PATH", help="a file or folder of the engine"
     )
     init.add_argument(
         *("-o", "--output"),

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fmcheck import __version__
-from fmcheck.cli import at_least_one
+from fmcheck.cli import at_least_one, given_path
 from fmcheck.errors import UsageError
 from fmcheck.report.printable import printable
 
@@ -61,7 +61,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     lint.add_argument(
         "paths",
         nargs="+",
-        type=Path,
+        type=given_path,
         metavar="PATH",
         help="a file, a folder, or `-` for the standard input",
     )
@@ -70,7 +70,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     add_files(files)
     files.add_argument(
         "--stdin-filename",
-        type=Path,
+        type=given_path,
         metavar="NAME",
         help="the path of the file given on standard input, for settings, contracts and reports",
     )
@@ -103,7 +103,7 @@ def add_selection(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--config",
-        type=Path,
+        type=given_path,
         metavar="FILE",
         help="settings file, instead of [tool.fmcheck] in the nearest pyproject.toml",
     )
@@ -153,7 +153,7 @@ def _add_fixes(group: argparse._ArgumentGroup) -> None:
 def _add_baseline(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--baseline",
-        type=Path,
+        type=given_path,
         metavar="FILE",
         help=(
             "do not report findings listed in this file; a listed finding that is gone is an "
@@ -181,7 +181,7 @@ def _add_output(group: argparse._ArgumentGroup) -> None:
         "--format", choices=FORMATS, default="text", help="how findings are shown (default: text)"
     )
     group.add_argument(
-        "--output-file", type=Path, metavar="FILE", help="write findings to FILE (atomically)"
+        "--output-file", type=given_path, metavar="FILE", help="write findings to FILE (atomically)"
     )
     group.add_argument(
         "--statistics",

@@ -8,15 +8,15 @@ import signal
 import sys
 import time
 from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fmcheck.cli import at_least_one
+from fmcheck.cli import at_least_one, given_path
 from fmcheck.errors import UsageError
 from fmcheck.report.printable import printable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
+    from pathlib import Path
 
     from fmcheck.prove.mutant import Mutant
     from fmcheck.prove.run import Asked
@@ -59,7 +59,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     prove.add_argument(
-        "paths", nargs="+", type=Path, metavar="PATH", help="a file or folder of the engine"
+        "paths", nargs="+", type=given_path, metavar="PATH", help="a file or folder of the engine"
     )
     which = prove.add_argument_group("which mutants")
     which.add_argument(
@@ -80,7 +80,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     which.add_argument(
         "--seed", type=int, metavar="N", help="choose them at random instead of the first N"
     )
-    which.add_argument("--known", type=Path, metavar="FILE", help="known survivors (TOML)")
+    which.add_argument("--known", type=given_path, metavar="FILE", help="known survivors (TOML)")
     which.add_argument("--list", action="store_true", help="dry run: list planned mutants")
     how = prove.add_argument_group("how")
     how.add_argument(
@@ -100,13 +100,13 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         ),
     )
     how.add_argument(
-        "--resume", type=Path, metavar="FILE", help="save progress in FILE and resume from it"
+        "--resume", type=given_path, metavar="FILE", help="save progress in FILE and resume from it"
     )
     how.add_argument(
         "--root",
         action="append",
         default=[],
-        type=Path,
+        type=given_path,
         metavar="DIR",
         help="copy DIR "
         "(repeatable; default: the current folder, and those that PATH is imported from)",
@@ -125,10 +125,12 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         help="stop testing a mutant once it is detected",
     )
     how.add_argument(
-        "--config", type=Path, metavar="FILE", help="settings file for contracts and linter"
+        "--config", type=given_path, metavar="FILE", help="settings file for contracts and linter"
     )
     out = prove.add_argument_group("what it says")
-    out.add_argument("--json", type=Path, metavar="FILE", help="write the outcome to FILE too")
+    out.add_argument(
+        "--json", type=given_path, metavar="FILE", help="write the outcome to FILE too"
+    )
     out.add_argument("--verbose", action="store_true", help="list caught mutants as well")
     out.add_argument(
         "--min-score",

@@ -8,6 +8,7 @@ import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.cli import given_path
 from fmcheck.errors import UsageError
 
 if TYPE_CHECKING:
@@ -62,7 +63,7 @@ def _add_show(whats: argparse._SubParsersAction[Any]) -> None:
         formatter_class=argparse.RawDescriptionHelpFormatter,
         allow_abbrev=False,
     )
-    show.add_argument("source", type=Path, metavar="DIR_OR_FILE", help="a record or a folder")
+    show.add_argument("source", type=given_path, metavar="DIR_OR_FILE", help="a record or a folder")
     show.add_argument(
         "--color",
         choices=("auto", "always", "never"),
@@ -85,7 +86,7 @@ def _add_merge(whats: argparse._SubParsersAction[Any]) -> None:
         allow_abbrev=False,
     )
     merge.add_argument(
-        "sources", nargs="+", type=Path, metavar="DIR_OR_FILE", help="a record or a folder"
+        "sources", nargs="+", type=given_path, metavar="DIR_OR_FILE", help="a record or a folder"
     )
     merge.add_argument(
         "-o",

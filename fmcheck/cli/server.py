@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import sys
 from importlib.util import find_spec
 from typing import Any
 
@@ -37,4 +38,5 @@ def run(_: argparse.Namespace) -> int:
 
     get_ready()
     make_server().start_io()
+    sys.stdout = None  # pygls has closed it: there is nothing to flush
     return 0

@@ -11,6 +11,7 @@ from fmcheck.errors import UsageError
 from fmcheck.lint.engine import lint_text
 from fmcheck.lint.run.outcome import lint_paths
 from fmcheck.lint.run.request import Fixing, Request
+from fmcheck.lint.source import decode
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -54,7 +55,7 @@ def findings(path: str, text: str) -> Sequence[Finding]:
 def fixed(path: str, text: str) -> str:
     """Returns a text with all safe fixes applied."""
     outcome = lint_paths(_request(path, text, Fixing.WRITE))
-    return text if outcome.stdin is None else outcome.stdin.decode(errors="surrogateescape")
+    return text if outcome.stdin is None else decode(outcome.stdin).raw
 
 
 def page(code: str) -> str:
@@ -69,10 +70,19 @@ def page(code: str) -> str:
     return own_page(OWN_CODES[code]) if code in OWN_CODES else ""
 
 
+def _encoded(text: str) -> bytes:
+    """Returns the bytes of a text as its file has them, in the encoding that it declares."""
+    raw = text.encode(errors="surrogatepass")
+    try:
+        return decode(raw).encode(text)
+    except (SyntaxError, UnicodeError, LookupError):
+        return raw  # which is then what cannot be decoded
+
+
 def _request(path: str, text: str, fixing: Fixing = Fixing.NONE) -> Request:
     return Request(
         paths=(Path(path),),
-        stdin=text.encode(errors="surrogateescape"),
+        stdin=_encoded(text),
         fixing=fixing,
         force_exclude=True,
         progress=False,

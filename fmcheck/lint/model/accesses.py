@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fmcheck.lint.model.expressions import last_name
+from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.relays import ROW_METHODS, ROW_WRITES, Relays
 from fmcheck.lint.source.lazy import cst
@@ -183,10 +183,12 @@ class Accesses:
         word = last_name(call.func)
         values = [argument.value for argument in call.args]
         if isinstance(call.func, cst.Attribute) and word in ROW_METHODS:
-            position = ROW_METHODS[word]
+            position, holder = ROW_METHODS[word], call.func.value
+            if values and self._part.module.resolve(dotted(call.func) or "") == f"torch.{word}":
+                position, holder = position + 1, values[0]
             if len(values) > position:
                 value = values[-1] if word in ROW_WRITES else None
-                for buffer, declared in self._relay_buffers(call.func.value):
+                for buffer, declared in self._relay_buffers(holder):
                     yield Access(
                         buffer,
                         self.index_text(values[position]),

@@ -11,22 +11,24 @@ from fmcheck.lint.model.vocabulary import IN_PLACE, ON_HOST
 from fmcheck.lint.source.lazy import cst
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Sequence
 
     from libcst import CSTNode
 
+    from fmcheck.lint.model.names import Region
     from fmcheck.lint.model.streams import Streams
 
 
 class DeviceWrite(Struct, frozen=True):
     """A write to `buffers`, the paths that its target may go by, on one stream.
 
-    `index` is the text of what selects the rows, "" for none. `is_tensor` tells that only a tensor
-    is written like this, and no list or dict.
+    `regions` are the parts of them that it may write. `index` is the text of what selects the rows,
+    "" for none. `is_tensor` tells that only a tensor is written like this, and no list or dict.
     """
 
     node: CSTNode
     buffers: frozenset[str]
+    regions: Sequence[Region]
     index: str
     is_tensor: bool
     stream: str
@@ -46,6 +48,7 @@ def device_writes(streams: Streams) -> Iterator[DeviceWrite]:
                 yield DeviceWrite(
                     node,
                     frozenset(streams.holders(target)),
+                    streams.names.regions(target),
                     text,
                     is_tensor or is_sliced,
                     streams.stream_at(order),

@@ -26,8 +26,12 @@ if TYPE_CHECKING:
 
 #: Methods of a tensor that set all of it to one value; `fill` is numpy's.
 RESETS = frozenset({"zero_", "fill_", "fill"})
+#: Those that set the rows that a mask or an index picks, which may be all of a tail.
+_PARTIAL_RESETS = frozenset({"index_fill_", "masked_fill_"})
 #: Parts of the names of functions that reset nothing: they make a tensor, or look at one.
 _NO_RESET = regex(r"zeros|non_?zero|is_?zero")
+#: How the path of an element ends that a method returned.
+_RETURNED = regex(r"\.\w+\(\)\[\*\]$")
 #: Parts of a name that say that it is of lengths.
 _LENGTH = frozenset({"len", "lens", "length", "lengths", "seqlen", "seqlens"})
 
@@ -296,6 +300,14 @@ class Filling:
         if receiver is not None and word in RESETS:
             value = number(call.args[0].value) if call.args else 0
             self._write(call, receiver, Kind.CONSTANT, value=value)
+            # Which buffers a call returned, nobody knows: they may be any of its object's.
+            of_call = [
+                one.path for one in self._names.regions(receiver) if _RETURNED.search(one.path)
+            ]
+            unknown = [Region(_RETURNED.sub(ANY, path), "", call) for path in of_call]
+            self._write(call, receiver, Kind.CONSTANT, unknown, guessed=True)
+        elif receiver is not None and word in _PARTIAL_RESETS:
+            self._write(call, receiver, Kind.CONSTANT, guessed=True)
         elif receiver is not None and word == "copy_":
             self._write(call, receiver, Kind.COPY)
         elif "copy" in word and call.args:

@@ -363,7 +363,7 @@ def _may_be_ordered(
 
 def may_be_for(wait: Wait, stream: str, streams: Streams) -> bool:
     """Tells whether a wait may be for work of a stream: not if it names another stream."""
-    if wait.on in (stream, ANYTHING):
+    if wait.on in (stream, ANYTHING) or streams.names.is_looped(wait.on):
         return True
     if wait.on == CURRENT or any(one.stream == wait.on for one in streams.contexts):
         return False

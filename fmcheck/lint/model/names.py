@@ -143,6 +143,10 @@ class Names:
         """Returns the expressions that are assigned to `name`."""
         return [one.value for one in self._bindings.get(name, ()) if not one.is_element]
 
+    def is_looped(self, name: str) -> bool:
+        """Tells whether a name stands for each element of a container in turn."""
+        return any(one.is_element for one in self._bindings.get(name, ()))
+
     def _note(self, node: CSTNode) -> None:
         # By class: these are many of a function's nodes.
         if type(node) is cst.Call:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.expressions import dotted
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, literal_elements
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
@@ -19,6 +19,10 @@ if TYPE_CHECKING:
 
 #: How many callers are looked through, one called by another.
 _MOST_CALLERS = 4
+#: Names of torch that are true where its CUDA API works.
+_PRESENT = ("cuda.is_available", "version.cuda", "version.hip")
+#: Names of devices that are reached through the CUDA API.
+_CUDA = frozenset({"cuda", "hip", "rocm"})
 #: Devices that code is written for beside CUDA.
 _OTHER_DEVICES = frozenset({"cpu", "hpu", "mlu", "mps", "musa", "npu", "tpu", "xla", "xpu"})
 
@@ -38,6 +42,9 @@ class Platform:
             elif isinstance(node, cst.BooleanOperation) and isinstance(node.operator, cst.And):
                 if self.asks_for_cuda(node.left) is True:
                     guarded.update(part.nodes(node.right))
+            elif isinstance(node, cst.MatchCase):
+                if isinstance(node.pattern, cst.MatchValue) and _is_cuda(node.pattern.value):
+                    guarded.update(part.nodes(node.body))
             elif isinstance(node, cst.IndentedBlock):
                 guarded.update(self._after_early_exit(node, part))
         return guarded
@@ -85,9 +92,12 @@ class Platform:
             each = test.args[0].value
             return self.asks_for_cuda(each.elt) if isinstance(each, cst.GeneratorExp) else None
         if isinstance(test, cst.Call):
+            if last_name(test.func) == "startswith" and test.args:
+                return True if _is_cuda(test.args[0].value) else None
             test = test.func
         name = dotted(test) or (test.attr.value if isinstance(test, cst.Attribute) else "")
-        return True if name.rpartition(".")[2].lstrip("_") in self._guards else None
+        is_guard = name.rpartition(".")[2].lstrip("_") in self._guards
+        return True if is_guard or name.endswith(_PRESENT) else None
 
 
 def callers_choose_cuda(function: Function, most: int = _MOST_CALLERS) -> bool:
@@ -146,13 +156,28 @@ def _leaves(body: CSTNode) -> bool:
 
 
 def _compares_with_cuda(test: cst.Comparison) -> bool | None:
-    target = test.comparisons[0]
-    sides = (test.left, target.comparator)
+    operator, right = test.comparisons[0].operator, test.comparisons[0].comparator
+    if isinstance(operator, (cst.In, cst.NotIn)):
+        # `"cuda" in str(device)`, `device.type in ("cuda", "hip")`
+        listed = literal_elements(right)
+        named = (
+            _is_cuda(test.left) if listed is None else bool(listed) and all(map(_is_cuda, listed))
+        )
+        return isinstance(operator, cst.In) if named else None
+    if is_name(right, "None"):
+        is_version = (dotted(test.left) or "").endswith(_PRESENT)
+        return isinstance(operator, cst.IsNot) if is_version else None
     literal = any(
-        isinstance(side, cst.SimpleString) and side.evaluated_value == "cuda" for side in sides
+        isinstance(side, cst.SimpleString) and side.evaluated_value == "cuda"
+        for side in (test.left, right)
     )
-    if literal and isinstance(target.operator, (cst.Equal, cst.Is)):
+    if literal and isinstance(operator, (cst.Equal, cst.Is)):
         return True
-    if literal and isinstance(target.operator, (cst.NotEqual, cst.IsNot)):
+    if literal and isinstance(operator, (cst.NotEqual, cst.IsNot)):
         return False
     return None
+
+
+def _is_cuda(node: CSTNode) -> bool:
+    """Tells whether this is the name of a device that the CUDA API is for, as a literal."""
+    return isinstance(node, cst.SimpleString) and node.evaluated_value in _CUDA

@@ -11,7 +11,14 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, literal_elements
+from fmcheck.lint.model.expressions import (
+    dotted,
+    is_name,
+    keywords,
+    last_name,
+    literal_elements,
+    targets,
+)
 from fmcheck.lint.model.names import ANY, squeezed
 from fmcheck.lint.model.vocabulary import (
     COPIES,
@@ -162,16 +169,17 @@ class Streams:
         return found
 
     @cached_property
-    def launched(self) -> Mapping[str, tuple[cst.Assign, int]]:
+    def launched(self) -> Mapping[str, tuple[CSTNode, int]]:
         """The plain names that are bound once, to what is launched on the current stream."""
-        found: dict[str, tuple[cst.Assign, int]] = {}
+        found: dict[str, tuple[CSTNode, int]] = {}
         for node, order in self.order.items():
-            if isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Name):
-                name = node.targets[0].target.value
+            for target in targets(node)[:1]:
+                name = target.value if isinstance(target, cst.Name) else ""
+                values = self.names.values(name)
                 if (
-                    len(self.names.values(name)) == 1
+                    len(values) == 1
                     and self.stream_at(order) == CURRENT
-                    and self.launches(node.value)
+                    and self.launches(values[0])
                 ):
                     found[name] = node, order
         return found
@@ -257,6 +265,8 @@ class Streams:
 
     def _may_be_one(self, one: str, other: str) -> bool:
         """Tells whether a stream may be another one: by what a list holds, or as another entry."""
+        if self.names.is_looped(one):
+            return True
         if "[" not in other:
             return False
         held = {self.text(value) for value in self._values(other)}
@@ -382,11 +392,18 @@ class Streams:
         if last_name(call.func) == "record_event":
             event = self.text(args[0]) if args else squeezed(self.part.code(call))
             self.records.append(Record(call, event, self.text(receiver), order))
-        elif looks_like_event(self.part.code(receiver)) or any(
-            "stream" in self.part.code(arg) for arg in args
+        elif (
+            looks_like_event(self.part.code(receiver))
+            or self._is_made_event(receiver)
+            or any("stream" in self.part.code(arg) for arg in args)
         ):
             stream = self.text(args[0]) if args else self.stream_at(order)
             self.records.append(Record(call, self.text(receiver), stream, order))
+
+    def _is_made_event(self, node: CSTNode) -> bool:
+        """Tells whether a local name is bound to a new event, whatever it is called."""
+        values = self.names.values(node.value) if isinstance(node, cst.Name) else ()
+        return any(isinstance(one, cst.Call) and last_name(one.func) == "Event" for one in values)
 
 
 def takes_stream(call: cst.Call) -> bool:

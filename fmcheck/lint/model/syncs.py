@@ -12,7 +12,7 @@ from msgspec import Struct
 
 from fmcheck.host_words import is_named_host
 from fmcheck.lint.model.expressions import dotted, keywords
-from fmcheck.lint.model.streams import is_non_blocking
+from fmcheck.lint.model.streams import goes_to_host, is_non_blocking
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
@@ -125,7 +125,7 @@ class Syncs:
     def _method(self, call: cst.Call, receiver: CSTNode, word: str) -> Iterator[Sync]:
         if word in _READS and not call.args and not self._on_host(receiver):
             yield Sync(call, f"`.{word}()` waits for the device", _KEEP_ON_DEVICE)
-        elif word == "to" and _goes_to_host(call) and not self._on_host(receiver):
+        elif word == "to" and goes_to_host(call) and not self._on_host(receiver):
             if is_non_blocking(call):
                 return  # PyTorch pins the target: whether it is read too soon is for FM404 to say
             yield Sync(
@@ -173,8 +173,10 @@ class Syncs:
             test = test.expression
         if not isinstance(test, cst.Call) or not isinstance(test.func, cst.Attribute):
             return
-        held = test.func.value
+        held: CSTNode = test.func.value
         word = test.func.attr.value
+        if test.args and self._part.module.resolve(dotted(test.func) or "") == f"torch.{word}":
+            held = test.args[0].value  # `torch.any(mask)`
         reduces = word in _REDUCTIONS if by != "a test" else word in ("any", "all")
         if reduces and not self._on_host(held) and not self._is_module(held):
             what = by if by == "a test" else f"`{by}()`"
@@ -269,7 +271,7 @@ class Syncs:
             return device is None or self._is_host_device(device)
         if isinstance(call.func, cst.Attribute):
             word = call.func.attr.value
-            if word in _READS or (word == "to" and _goes_to_host(call)):
+            if word in _READS or (word == "to" and goes_to_host(call)):
                 return True
             # Any other method leaves a value where it is.
             return word not in ("to", "cuda") and self._on_host(call.func.value, depth + 1)
@@ -277,13 +279,6 @@ class Syncs:
 
 
 _KEEP_ON_DEVICE = "keep the value on the device, or read a copy that the host has already"
-
-
-def _goes_to_host(call: cst.Call) -> bool:
-    places = [one for one in call.args if one.keyword is None][:1]
-    places += [one for one in call.args if one.keyword and one.keyword.value == "device"]
-    values = [one.value for one in places]
-    return any(isinstance(one, cst.SimpleString) and one.evaluated_value == "cpu" for one in values)
 
 
 def _not_overlapped(nodes: Sequence[CSTNode]) -> Iterator[CSTNode]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import os
 import re
 from bisect import bisect_right
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fmcheck.errors import UsageError, nearest
@@ -17,7 +18,6 @@ from fmcheck.errors import UsageError, nearest
 if TYPE_CHECKING:
     import subprocess
     from collections.abc import Iterable, Iterator, Mapping
-    from pathlib import Path
 
     from fmcheck.finding import Finding
 
@@ -45,6 +45,7 @@ _ENVIRONMENT = {
 }
 #: How the modes of links and of files start.
 _LINK, _FILE = b"12", b"10"
+_SUBMODULE = b"160000"
 
 
 class Changes:
@@ -72,11 +73,15 @@ class Changes:
             raise UsageError(OPTION, f"the repository around {folder} has its files in {top}")
         before = _Before(folder, _merge_base(revision, folder))
         changed: dict[str, tuple[str, bytes]] = {}
+        within: dict[str, dict[Path, bytes | None]] = {}
         for path, text in files.items():
             where = _real(path)
             if not where.startswith(prefix):
                 continue
             name, new = where[len(prefix) :], _content(path, text)
+            if submodule := before.submodule(name):
+                within.setdefault(submodule, {})[path] = text
+                continue
             mode, old = before.entry(name)
             is_new = not old and before.may_be_new(name)
             is_other = bool(old) and not mode.startswith(_LINK if os.path.islink(path) else _FILE)
@@ -86,6 +91,10 @@ class Changes:
                 changed[where] = old, new
         for where, lines in _compared(changed, before):
             self._lines.setdefault(where, []).append(lines)
+        for submodule, inside in within.items():
+            # The commit that its repository is compared with is the one that was checked out there.
+            commit = before.entry(submodule)[1]
+            self.add(commit, Path(top, submodule), inside)
 
     def touch(self, path: Path) -> bool:
         """Tells whether a line of the file changed."""
@@ -137,6 +146,11 @@ class _Before:
         there = self._entries.get(name) or self._entries.get(self._sources.get(name, ""))
         return there or (b"", "")
 
+    def submodule(self, name: str) -> str:
+        """Returns the submodule that a file lies in, "" for none: it was one before."""
+        above = (name[: at.start()] for at in re.finditer("/", name))
+        return next((one for one in above if self.entry(one)[0] == _SUBMODULE), "")
+
     def may_be_new(self, name: str) -> bool:
         """Tells whether a file that was not there before is one of the repository, or may be."""
         if self._known is None:
@@ -146,7 +160,9 @@ class _Before:
                 *("ls-files", "--others", "--exclude-standard", "--full-name", "-z", ":/"),
             )
             self._known = {os.fsdecode(one) for one in (tracked + new).split(b"\0")}
-        return name in self._known
+        # Of a repository inside of this one, which was none before, its folder alone is listed.
+        above = (name[: at.start()] for at in re.finditer("/", name))
+        return name in self._known or any({one, f"{one}/"} & self._known for one in above)
 
     def contents(self, object_names: Iterable[str]) -> Iterator[bytes]:
         """Yields contents, as they were committed: through no filter."""
@@ -230,6 +246,8 @@ def _merge_base(revision: str, folder: Path) -> str:
     if known.returncode:
         listed = _git(folder, "for-each-ref", "--format=%(refname:short)")
         names = listed.decode("utf-8", "replace").split()
+        if revision == "HEAD":
+            raise UsageError(OPTION, f"the repository around {folder} has no commit yet")
         raise UsageError(
             OPTION,
             f"expected a git revision, got `{revision}`{nearest(revision, ['HEAD', *names])}",

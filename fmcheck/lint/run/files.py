@@ -73,6 +73,10 @@ def python_files(
     for path in paths:
         if not os.path.lexists(path):
             raise UsageError(str(path), f"no such file or folder{_sibling(path)}")
+        if path.suffix == ".ipynb":
+            raise UsageError(
+                str(path), "is a notebook, and no Python source; export it as a script"
+            )
         is_folder = os.path.isdir(path)
         if excludes.named_too and excludes.cover(os.path.abspath(path), is_folder):
             continue

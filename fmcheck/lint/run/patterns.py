@@ -162,7 +162,7 @@ def _compiled(pattern: str) -> _Pattern | None:
     folders_only = text.endswith("/")
     text = text.removesuffix("/")
     pieces = text.removeprefix("/").split("/")
-    if "" in pieces:
+    if not {"", ".", ".."}.isdisjoint(pieces):
         return None
     # Without a slash in it, a pattern is for names at any depth.
     parts: list[Part | None] = [] if "/" in text else [None]

@@ -69,10 +69,16 @@ def _matching(known: Mapping[str, type[Rule]], selectors: Iterable[Selector]) ->
             raise UsageError(
                 where,
                 f"expected a rule code, a family like `FM2`, or `ALL`, got `{selector}`"
-                f"{nearest_code(selector, names)}",
+                f"{_named(selector, known) or nearest_code(selector, names)}",
             )
         found |= codes
     return found
+
+
+def _named(selector: str, known: Mapping[str, type[Rule]]) -> str:
+    """Returns the code of the rule of this name, as a question."""
+    code = next((code for code, rule in known.items() if rule.name == selector.lower()), "")
+    return f"; did you mean `{code}`?" if code else ""
 
 
 def _covers(selector: str, code: str) -> bool:

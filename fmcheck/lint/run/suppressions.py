@@ -27,6 +27,7 @@ if TYPE_CHECKING:
 COMMENT = re.compile(r"#\s*fmcheck:\s*(.*?)\s*(?=\s#|$)")
 FORM = re.compile(r"(?P<verb>[\w-]*)\s*(?P<brackets>\[(?P<codes>[^\]]*)\])?[\s:-]*(?P<reason>.*)")
 WISH = "expected `ignore[CODES] reason` or `ignore-file[CODES] reason`"
+SEPARATED = re.compile(r"[\s;]")
 VISIBLE = re.compile(r"\S")
 BLANK = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
 
@@ -139,6 +140,8 @@ def _problems(form: re.Match[str], named: Sequence[str], codes: Codes) -> Iterat
     for code in named:
         if code in OWN_CODES:
             yield f"`{code}` cannot be suppressed"
+        elif SEPARATED.search(code):
+            yield f"expected codes separated by commas, got `{code}`"
         elif code not in codes.known:
             yield f"there is no rule `{code}`{nearest_code(code, codes.known)}"
     if not form["reason"]:

@@ -508,7 +508,11 @@ class Part:
             return node.value
         known: dict[cst.CSTNode, str] = self.module.memo.setdefault("codes", {})
         if node not in known:
-            bare = node.with_changes(lpar=(), rpar=()) if getattr(node, "lpar", ()) else node
+            # libcst refuses to make an empty tuple that has none.
+            has_own = getattr(node, "lpar", ()) and not (
+                isinstance(node, cst.Tuple) and not node.elements
+            )
+            bare = node.with_changes(lpar=(), rpar=()) if has_own else node
             known[node] = cst.Module(()).code_for_node(bare)
         return known[node]
 
