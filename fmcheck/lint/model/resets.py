@@ -46,12 +46,12 @@ FRONT = (
 GRAPHS = ("graph", "Graph", "replay", "Replay", "capture", "raw_", "padded_", "_padded")
 #: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
 #: unless it fills a buffer that the contract names.
-_IN_PLACE = regex(rb"\b(?:copy_|zero_|fill_)[\s\\)]*\(")
+_IN_PLACE = regex(r"\b(?:copy_|zero_|fill_)[\s\\)]*\(")
 
 
 def writes_in_place(file: File) -> bool:
     """Tells whether a file has any of a tensor's own ways to write."""
-    return file.holds(("copy_", "zero_", "fill_")) and _IN_PLACE.search(file.raw) is not None
+    return file.holds(("copy_", "zero_", "fill_")) and _IN_PLACE.search(file.text) is not None
 
 
 class Sibling(Struct, frozen=True):
