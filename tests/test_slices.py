@@ -249,6 +249,7 @@ def test_slices_whose_loops_read_nothing_that_they_draw_are_not_parsed():
     source = (
         "def many(self, rows, size):\n    for row in rows:\n        self.add(int(size))\n"
         "def last(self, rows):\n    for i in rows:\n        i.add(self.lens[-1].item())\n"
+        "def taken(self, rows):\n    for i in rows:\n        self.add(int(i[0]), self.lens[i])\n"
         "def each(self, rows):\n    for i in rows:\n        i.add(self.lens[rows[i]].item())\n"
         "def drawn(self):\n    return [int(\n        one\n    ) + int(one) for one in self.lens]\n"
         "def split(self, a, b):\n    return [int(x[0]) for (\n        x\n    ) in zip(a, self.b)]\n"
