@@ -13,6 +13,7 @@ from fmcheck.lint.model.resets import (
     FRONT,
     GRAPHS,
     RESETTING,
+    TENSOR_WRITES,
     Resets,
     groups,
     is_made_here,
@@ -285,13 +286,17 @@ def with_unconditional(buffers, b, mu, t):
         super().__init__(contracts)
         inputs = [one.graph_inputs for one in contracts]
         self._row_indices = [glob for one in inputs for glob in one.row_indices]
+        self._rows = tuple(map(literal, self._row_indices))
         self._discarded = [glob for one in inputs for glob in one.tail_is_discarded]
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
 
     def applies(self, file: File) -> bool:
         """Leaves out files that write to no tensor in place, and name no index of rows."""
-        return file.holds_all(self.words) and (
-            writes_in_place(file) or file.holds(map(literal, self._row_indices))
+        # First what most files lack: each word is a search through all of a file.
+        return (
+            file.holds((*TENSOR_WRITES, *self._rows))
+            and file.holds_all(self.words)
+            and (writes_in_place(file) or file.holds(self._rows))
         )
 
     def check(self, family: Family) -> Iterator[Finding]:

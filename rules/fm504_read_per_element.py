@@ -29,10 +29,12 @@ _DRAWN = ("~)", "~[", "~.*[")
 _WORD = regex(r"[^\W\d]\w*")
 #: What a loop draws; nobody writes more than this.
 _TARGETS = regex(r"\bfor\b((?:(?!\bfor\b).){1,500}?)\bin\b", re.DOTALL)
-#: A name of which a number is read, or the index of what it is read of, two brackets deep.
+#: An index, two brackets deep.
+_INDEX = r"\[([^][]*(?:\[[^][]*(?:\[[^][]*\][^][]*)*\][^][]*)*)\]"
+#: A name of which a number is read, or the index of what it is read of.
 _READ = regex(
-    rf"\b(?:{'|'.join(sorted(_NUMBERS))})\(\s*(\w+)[\s,]*\)|\b(\w+)\s*\.item\("
-    r"|\[([^][]*(?:\[[^][]*(?:\[[^][]*\][^][]*)*\][^][]*)*)\]\s*(?:\.item\(|[\s,]*\))"
+    rf"\b(?:{'|'.join(sorted(_NUMBERS))})\((?:\s*(\w+)|[\w.\s(\\]*{_INDEX})[\s,]*\)"
+    rf"|(?:\b(\w+)|{_INDEX})\s*\.item\("
 )
 
 

@@ -37,6 +37,7 @@ def odd_files(*, big: bool = False) -> list[Odd]:
         Odd("declared_latin_1.py", b"# coding: latin-1\n# \xe9\n" + BAIT + EVENT, ("FM301",)),
         Odd("undeclared_latin_1.py", b"# \xe9\n", ("FM001",)),
         Odd("unknown_encoding.py", b"# coding: klingon\n" + BAIT + EVENT, ("FM001",)),
+        Odd("no_ascii_as_declared.py", "# coding: ascii\n# \xe9\n".encode(), ("FM001",)),
         Odd("null_byte.py", b"x = 1\0\n", ("FM001",)),
         Odd("utf_16.py", "x = 1\n".encode("utf-16"), ("FM001",)),
         Odd("bad_syntax.py", BAIT + EVENT + b"torch.cuda.Event(\n", ("FM001",)),

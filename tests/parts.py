@@ -12,7 +12,7 @@ from fmcheck.lint.source.module import Module
 def module_of(source: str, path: str = "x.py") -> Module:
     """Returns a module of this source."""
     source = textwrap.dedent(source)
-    return Module(File(path, source.encode()), source)
+    return Module(File(path, source))
 
 
 def function_of(source: str, path: str = "x.py") -> Function:

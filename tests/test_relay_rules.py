@@ -120,9 +120,9 @@ def test_rule_is_silent_without_a_contract(code: str) -> None:
 def test_file_without_a_relay_class_is_not_looked_at(code: str) -> None:
     rule = rules()[code](sglang())
     texts = {
-        b"self.output_tokens_buf[rows]": False,
-        b"class FutureMap": False,
-        b"class FutureMap: output_tokens_buf[rows]": True,
+        "self.output_tokens_buf[rows]": False,
+        "class FutureMap": False,
+        "class FutureMap: output_tokens_buf[rows]": True,
     }
     for text, is_wanted in texts.items():
         # Rules about a relay's own module ask for the module alone, before they look for words.

@@ -136,9 +136,7 @@ def test_a_product_cut_as_a_decorator_is_parsed_whole():
 def test_slices_hold_the_statements_of_the_whole_module():
     for path in sources():
         source = path.read_text(encoding="utf-8")
-        by_slice, in_one = (
-            Module(File("x.py", source.encode()), source, whole=whole) for whole in (False, True)
-        )
+        by_slice, in_one = (Module(File("x.py", source), whole=whole) for whole in (False, True))
         # A slice's nodes stand where the file has them.
         assert _placed(by_slice) == _placed(in_one), path
 
@@ -251,6 +249,7 @@ def test_slices_whose_loops_read_nothing_that_they_draw_are_not_parsed():
     source = (
         "def many(self, rows, size):\n    for row in rows:\n        self.add(int(size))\n"
         "def last(self, rows):\n    for i in rows:\n        i.add(self.lens[-1].item())\n"
+        "def taken(self, rows):\n    for i in rows:\n        self.add(int(i[0]), self.lens[i])\n"
         "def each(self, rows):\n    for i in rows:\n        i.add(self.lens[rows[i]].item())\n"
         "def drawn(self):\n    return [int(\n        one\n    ) + int(one) for one in self.lens]\n"
         "def split(self, a, b):\n    return [int(x[0]) for (\n        x\n    ) in zip(a, self.b)]\n"
@@ -273,7 +272,7 @@ def test_a_buffer_outside_of_relays_is_parsed_beside_what_holds_it():
     )
     rule = rules()["FM101"](contracts_for(Located(Settings(), None)))
     module = module_of(source)
-    relay = Module(File("sglang/srt/managers/overlap_utils.py", source.encode()), source)
+    relay = Module(File("sglang/srt/managers/overlap_utils.py", source))
 
     assert [one.node.name.value for one in rule.pieces(module)] == ["other"]
     assert [one.node.name.value for one in rule.pieces(relay)] == ["one", "other"]
@@ -294,7 +293,7 @@ def test_a_long_class_without_methods_before_a_nested_function_is_parsed_whole()
     source = f"class A:\n{long}\nif A:\n    def f():\n        pass\n"
     with pytest.raises(CutError):
         list(module_of(source).parts_with(()))
-    whole = Module(File("x.py", source.encode()), source, whole=True)
+    whole = Module(File("x.py", source), whole=True)
     found = [type(part.node).__name__ for part in whole.parts_with(())]
     assert found == ["SimpleStatementLine"] * 100 + ["If"]
 
@@ -317,7 +316,7 @@ def test_a_long_class_without_methods_before_a_nested_function_is_parsed_whole()
 )
 def test_a_word_may_hold_signs_that_stand_for_others(word, line, is_there):
     assert stand(((word,),), line, 0, len(line)) is is_there
-    assert File("x.py", line.encode()).holds((word,)) or not is_there
+    assert File("x.py", line).holds((word,)) or not is_there
 
 
 @pytest.mark.parametrize(

@@ -75,8 +75,7 @@ class Source:
         self.shown = _shown(path)
         self.name = name
         self.text = text
-        self._raw = text.encode(errors="replace")
-        self._module = Module(File(str(path), self._raw), text)
+        self._module = Module(File(str(path), text))
         self._places: dict[Function, Place] = {}
 
     @property
@@ -96,7 +95,7 @@ class Source:
         try:
             parts = list(self._parts(words))
         except CutError:
-            self._module = Module(File(self.shown, self._raw), self.text, whole=True)
+            self._module = Module(File(self.shown, self.text), whole=True)
             try:
                 parts = list(self._parts(words))
             except CutError:

@@ -9,7 +9,7 @@ from fmcheck.lint.own import RULE_FAILED, UNREADABLE
 from fmcheck.lint.source.cuts import TooDeepError
 from fmcheck.lint.source.file import File
 from fmcheck.lint.source.module import CutError, Module
-from fmcheck.lint.source.text import decode, is_text, read
+from fmcheck.lint.source.text import read, source_of
 from fmcheck.lint.time_limit import OutOfTimeError, within
 
 if TYPE_CHECKING:
@@ -45,30 +45,18 @@ def lint_text(
 ) -> list[Finding]:
     """Returns the findings of a file's bytes, as `path` would be linted.
 
-    A file without the words of any rule is not decoded. `whole` has it parsed in one piece, and
-    every part of it given to every rule. `consulted` takes in the files of its package that were
-    looked at for it.
+    `whole` has it parsed in one piece, and every part of it given to every rule. `consulted` takes
+    in the files of its package that were looked at for it.
     """
-    if not is_text(raw):
-        return [unreadable(path, f"cannot be decoded: {_why_not_text(raw)}")]
-    file = File(path, raw, consulted)
+    try:
+        file = File(path, source_of(raw), consulted)
+    except (SyntaxError, UnicodeDecodeError, LookupError) as err:
+        return [unreadable(path, f"cannot be decoded: {err}")]
     found: list[Finding] = []
     concerned = [rule for rule in rules if _concerns(rule, file, found)]
     if concerned:
-        try:
-            text = decode(raw).source
-        except (SyntaxError, UnicodeDecodeError, LookupError) as err:
-            return [*found, unreadable(path, f"cannot be decoded: {err}")]
-        found += _lint(file, text, concerned, whole)
+        found += _lint(file, concerned, whole)
     return sorted(found, key=lambda finding: finding.sort_key)
-
-
-def _why_not_text(raw: bytes) -> str:
-    try:
-        decode(raw)
-    except (SyntaxError, UnicodeDecodeError, LookupError) as err:
-        return str(err)
-    return "it holds null bytes"
 
 
 def _concerns(rule: Rule, file: File, failed: list[Finding]) -> bool:
@@ -80,15 +68,15 @@ def _concerns(rule: Rule, file: File, failed: list[Finding]) -> bool:
         return False
 
 
-def _lint(file: File, text: str, rules: Sequence[Rule], whole: bool) -> list[Finding]:
+def _lint(file: File, rules: Sequence[Rule], whole: bool) -> list[Finding]:
     """Lints decoded source; one finding tells of source that cannot be parsed."""
     if not whole:
         try:
-            return _by_rules(Module(file, text), rules)
+            return _by_rules(Module(file), rules)
         except CutError:
             pass  # A slice may have been cut wrongly: the whole file decides.
     try:
-        return _by_rules(Module(file, text, whole=True), rules)
+        return _by_rules(Module(file, whole=True), rules)
     except CutError as err:
         why, line, column = err.where()
         return [unreadable(file.path, f"does not parse: {why}", line, column)]

@@ -97,10 +97,10 @@ def seeds(*, trees: bool = True) -> tuple[str, ...]:
         for path in sorted((cache_folder() / "wheels" / tree).rglob("*.py")):
             if path.stat().st_size > MOST_BYTES:
                 continue
-            text = path.read_bytes()
+            text = path.read_bytes().decode("utf-8", errors="replace")
             file = File(str(path), text)
             if sum(rule.applies(file) and file.holds_all(rule.words) for rule in all_rules()) >= 3:
-                found.append(text.decode("utf-8", errors="replace"))
+                found.append(text)
     return tuple(found)
 
 

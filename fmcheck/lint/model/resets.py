@@ -46,12 +46,17 @@ FRONT = (
 GRAPHS = ("graph", "Graph", "replay", "Replay", "capture", "raw_", "padded_", "_padded")
 #: A module that has none of a tensor's own ways to write holds host arrays, not graph inputs,
 #: unless it fills a buffer that the contract names.
-_IN_PLACE = regex(rb"\b(?:copy_|zero_|fill_)[\s\\)]*\(")
+TENSOR_WRITES = ("copy_", "zero_", "fill_")
+# Each starts with plain text, for which `re` looks ten times as fast.
+_IN_PLACE = {one: regex(rf"{one}(?<!\w{one})[\s\\)]*\(") for one in TENSOR_WRITES}
 
 
 def writes_in_place(file: File) -> bool:
     """Tells whether a file has any of a tensor's own ways to write."""
-    return file.holds(("copy_", "zero_", "fill_")) and _IN_PLACE.search(file.raw) is not None
+    return any(
+        file.holds((word,)) and pattern.search(file.text) is not None
+        for word, pattern in _IN_PLACE.items()
+    )
 
 
 class Sibling(Struct, frozen=True):

@@ -1,4 +1,4 @@
-"""The file: its bytes and its name, before anybody has decoded or parsed it."""
+"""The file: its text and its name, before anybody has parsed it."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 
 
 class File:
-    """The bytes of one file. Nothing is looked for in them twice, however many rules ask."""
+    """The text of one file. Nothing is looked for in it twice, however many rules ask."""
 
-    def __init__(self, path: str, raw: bytes, consulted: Consulted | None = None) -> None:
+    def __init__(self, path: str, text: str, consulted: Consulted | None = None) -> None:
         self.path = path
-        self.raw = raw
+        self.text = text
         #: The files that were looked for beside it: see `neighbours.py`.
         self.consulted: Consulted = {} if consulted is None else consulted
         self._held: dict[str, bool] = {}
@@ -45,12 +45,16 @@ class File:
                 return True
         return False
 
+    def is_known_to_lack(self, word: str) -> bool:
+        """Tells whether a word was looked for before, and does not stand in the file."""
+        return self._held.get(word) is False
+
     def _holds(self, word: str) -> bool:
         known = self._held_pieces
         for piece in pieces(word):
             found = known.get(piece)
             if found is None:
-                found = known[piece] = piece.encode() in self.raw
+                found = known[piece] = piece in self.text
             if not found:
                 return False
         return True

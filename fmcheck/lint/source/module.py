@@ -67,12 +67,10 @@ class Module:
     A neighbour is read for another's sake: what of it does not parse is unknown.
     """
 
-    def __init__(
-        self, file: File, text: str, *, whole: bool = False, is_neighbour: bool = False
-    ) -> None:
+    def __init__(self, file: File, *, whole: bool = False, is_neighbour: bool = False) -> None:
         self.file = file
         self.path = file.path
-        self.text = text
+        self.text = file.text
         self._whole = whole
         self.is_neighbour = is_neighbour
         #: The neighbours that were read for its sake.
@@ -183,11 +181,13 @@ class Module:
 
     def families_with(self, words: Words) -> Iterator[Family]:
         """Yields the top-level slices in whose text the words stand."""
-        wanted = self.renamed(words)
-        if self.is_whole and not stand(wanted, self.text, 0, len(self.text)):
+        return self._families_with(self._sought(words))
+
+    def _families_with(self, sought: Words) -> Iterator[Family]:
+        if not all(sought) or (self.is_whole and not stand(sought, self.text, 0, len(self.text))):
             return
         for family in self.families:
-            if stand(wanted, self.text, family.place.start, family.place.end):
+            if stand(sought, self.text, family.place.start, family.place.end):
                 yield family
 
     def parts_with(self, words: Words, judges: re.Pattern[str] | None = None) -> Iterator[Part]:
@@ -200,16 +200,26 @@ class Module:
 
     def slices_with(self, words: Words, judges: re.Pattern[str] | None = None) -> Iterator[Stretch]:
         """Yields the slices that hold those parts; nothing of them is parsed yet."""
-        for family in self.families_with(words):
-            yield from family.slices_with(self.renamed(words), judges)
+        sought = self._sought(words)
+        for family in self._families_with(sought):
+            yield from family.slices_holding(sought, judges)
+
+    def _sought(self, words: Words) -> Words:
+        """Returns what to look for in slices: the words by all their names, as far as any stand."""
+        known = self.memo.setdefault("sought", {})
+        if words not in known:
+            known[words] = self.left_of(self.renamed(words))
+        found: Words = known[words]
+        return found
+
+    def left_of(self, words: Words) -> Words:
+        """Returns the words less those that were looked for in the file and are not there."""
+        lacked = self.file.is_known_to_lack
+        return tuple(tuple(word for word in group if not lacked(word)) for group in words)
 
     def renamed(self, words: Words) -> Words:
         """Returns the words with the names that imports give to what they are about."""
-        known = self.memo.setdefault("renamed", {})
-        if words not in known:
-            known[words] = tuple(self._other_names(group) for group in words)
-        found: Words = known[words]
-        return found
+        return tuple(self._other_names(group) for group in words)
 
     def _other_names(self, group: Iterable[str]) -> tuple[str, ...]:
         found = dict.fromkeys(group)
@@ -337,6 +347,12 @@ class Family:
 
     def slices_with(self, words: Words, judges: re.Pattern[str] | None = None) -> Iterator[Stretch]:
         """Yields the slices that hold those parts."""
+        return self.slices_holding(self.module.left_of(words), judges)
+
+    def slices_holding(
+        self, words: Words, judges: re.Pattern[str] | None = None
+    ) -> Iterator[Stretch]:
+        """Yields the same, of words that were looked for in the whole file before."""
         for stretch in self.stretches:
             place = stretch.place
             if stand(words, self.module.text, place.start, place.end) and (

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint.source.file import File
 from fmcheck.lint.source.module import Module
-from fmcheck.lint.source.text import decode, is_text, read_with_state
+from fmcheck.lint.source.text import read_with_state, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -88,13 +88,13 @@ class Neighbours:
         except OSError:
             self._consulted[path] = None
             return None
-        if len(raw) > _MOST_BYTES or not is_text(raw):
+        if len(raw) > _MOST_BYTES:
             return None
         try:
-            text = decode(raw).source
+            text = source_of(raw)
         except (SyntaxError, UnicodeDecodeError, LookupError):
             return None
-        made = Module(File(path, raw), text, is_neighbour=True)
+        made = Module(File(path, text), is_neighbour=True)
         made.memo["neighbours"] = self
         self._kept.append(made)
         return made

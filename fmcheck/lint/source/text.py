@@ -74,33 +74,21 @@ def decode(raw: bytes) -> Text:
         raise SyntaxError(f"{encoding}: {err}") from err
 
 
-def is_text(raw: bytes) -> bool:
-    """Tells whether bytes may be source: no null byte, and text in the encoding that they declare.
+def source_of(raw: bytes) -> str:
+    """Returns the source that a file's bytes are, as the parsers see it.
 
-    Plain ASCII that declares nothing is taken at its word, which costs next to nothing.
+    Raises:
+        SyntaxError, UnicodeDecodeError, LookupError: if they are no text, or not in its encoding.
     """
+    source = decode(raw).source
     if b"\0" in raw:
-        return False
-    if raw.isascii():
-        return b"coding" not in _head(raw) or _decodes(raw)
-    try:
-        raw.decode()
-    except UnicodeDecodeError:
-        return _decodes(raw)
-    return True
+        raise SyntaxError("it holds null bytes")
+    return source
 
 
 def _head(raw: bytes) -> bytes:
     """Returns the first two lines, in which an encoding may be declared."""
     return raw[: raw.find(b"\n", raw.find(b"\n") + 1) + 1 or len(raw)]
-
-
-def _decodes(raw: bytes) -> bool:
-    try:
-        decode(raw)
-    except (SyntaxError, UnicodeDecodeError, LookupError):
-        return False
-    return True
 
 
 def line_starts(text: str) -> list[int]:
