@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
 
 #: Items handed out at once: few enough that all workers end at about the same time.
-CHUNK = 24
+CHUNK = 8
 #: Fewer items for each worker than this do not pay for starting it.
 FEWEST = 100
 #: So many objects left behind are worth a look at all that there are.
