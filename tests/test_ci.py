@@ -141,6 +141,16 @@ def test_the_action_reads_its_inputs_as_words_and_runs_none(run_action):
     assert sorted(os.listdir(run_action.folder)) == ["a b", "c.py", "fmcheck-report"]
 
 
+@pytest.mark.parametrize("name", ["paths", "args", "tests"])
+def test_the_action_refuses_a_quote_that_is_not_closed(run_action, name):
+    (run_action.folder / "a.py").write_text("x = 1\n")
+
+    status, out, told = run_action(**{name: "a.py it's b.py"})
+
+    assert (status, told) == (2, "exit-status=2\n")
+    assert "a quote that is not closed" in out
+
+
 def test_the_action_runs_tests_where_it_is_asked_to(run_action):
     (run_action.folder / "a.py").write_text("x = 1\n")
     (run_action.folder / "test_a.py").write_text(

@@ -230,6 +230,10 @@ ERRORS = {
     "no command": (("mine",), "prove: expected `-- COMMAND`"),
     "no contract": (("tests", *COMMAND), "tests: no contract is about this code: what "),
     "no path": (("minf", *COMMAND), "minf: no such file or folder"),
+    "no such command": (
+        ("mine", "--", "no-such-command"),
+        "no-such-command: cannot be run: No such",
+    ),
     "no pytest": (
         ("mine", "--", sys.executable, "-c", "print('hello')"),
         "ran no pytest that fmcheck's plugins could listen to (exit status 0):\nhello",

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 import msgspec
 
+from fmcheck.errors import UsageError
 from fmcheck.lint.run.outcome import lint_paths
 from fmcheck.lint.run.request import Request
 from fmcheck.prove import probe
@@ -157,16 +158,19 @@ class Suite:
         self, scratch: Scratch, environment: Mapping[str, str], said: Any, timeout: float | None
     ) -> int | None:
         command = [_executable(self.command[0]), *map(scratch.argument, self.command[1:])]
-        process = subprocess.Popen(
-            command,
-            cwd=scratch.at(Path.cwd()),
-            env=dict(environment),
-            stdin=subprocess.DEVNULL,
-            stdout=said,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+        try:
+            process = subprocess.Popen(
+                command,
+                cwd=scratch.at(Path.cwd()),
+                env=dict(environment),
+                stdin=subprocess.DEVNULL,
+                stdout=said,
+                stderr=subprocess.STDOUT,
+                text=True,
+                start_new_session=True,
+            )
+        except OSError as err:
+            raise UsageError(command[0], f"cannot be run: {err.strerror or err}") from err
         self.running.add(process)
         try:
             if self.stopped:
