@@ -12,6 +12,7 @@ from fmcheck.lint.model.handovers import (
     callers_order,
     callers_wait,
     inputs_read_early,
+    is_forked_elsewhere,
     is_within_side_stream,
     joined_only,
 )
@@ -19,7 +20,7 @@ from fmcheck.lint.model.misplaced_waits import another_waits, waits_for_itself
 from fmcheck.lint.model.steps import WARMS_UP
 from fmcheck.lint.model.streams import CURRENT, Streams, streams_of
 from fmcheck.lint.model.tensor_use import READS
-from fmcheck.lint.model.vocabulary import ENTERED, LAUNCHES
+from fmcheck.lint.model.vocabulary import ENTERED, IN_PLACE, LAUNCHES
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
@@ -45,17 +46,20 @@ class SideStreamWithoutWait(FunctionRule):
 
     ## What it does
     Looks at `with stream(side):` bodies, whatever module `stream` is reached through, in these
-    forms. A tensor that this very function launches on the current stream is read in the body, and
-    `side` waits for nothing in between (`current_stream()` in the body is `side` itself). `side`
-    waits only for an event that its own previous job recorded. In the body a stream waits for
-    itself, by `side.wait_stream(current_stream())` or `current_stream().wait_stream(side)`, and no
-    other wait stands in its place. Another stream waits where `side` should. A tensor that is an
-    argument is computed with or brought to the host in the body, `side` waits for nothing, and the
-    function waits for `side` afterwards. Of two calls of one launch function, one gets the event to
-    wait for and the other does not.
+    forms. A tensor that this very function computes, writes in place or reduces over the ranks on
+    the current stream is read in the body, and `side` waits for nothing in between
+    (`current_stream()` in the body is `side` itself). `side` waits only for an event that its own
+    previous job recorded. In the body a stream waits for itself, by
+    `side.wait_stream(current_stream())` or `current_stream().wait_stream(side)`, and no other wait
+    stands in its place. Another stream waits where `side` should. A tensor that is an argument is
+    computed with or brought to the host in the body, `side` waits for nothing, and the function
+    waits for `side` afterwards. Of two calls of one launch function, one gets the event to wait for
+    and the other does not.
 
-    A stream that a caller hands in may be the current one, and is left alone; so is what a caller
-    has launched where no wait follows the body, and where a caller in the file waits for anything.
+    A stream that a caller hands in may be the current one, and is left alone unless the function
+    has one of the two wait for the other. So is what a caller has launched, where no wait follows
+    the body, where a caller in the file waits for anything, and where another function of the file
+    has `side` wait for it.
     Calls that lead to other packages are taken not to order streams, unless their names say so
     (`wait`, `sync`, `fence`, `barrier`, `join_`). The contract's `streams.ordered_by` names
     functions that order streams for their caller.
@@ -88,7 +92,7 @@ class SideStreamWithoutWait(FunctionRule):
         ("tream", "wait_event"),  # of the next ones, what is found fastest
         (*ENTERED, "wait_event*="),
         ("with ", "with(", "wait_event"),
-        (*(f"{one}(" for one in sorted(LAUNCHES)), ".to(", *WAITED),
+        (*(f"{one}(" for one in sorted(LAUNCHES | IN_PLACE)), ".to(", "dist.", *WAITED),
     )
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31341",
@@ -158,6 +162,43 @@ def offload(self, blocks):
     self.jobs.append(Job(stream=stream, done=done))
 """,
             at=((9, 10),),
+        ),
+        Example(
+            """\
+import torch
+import torch.distributed as dist
+
+class Mixture:
+    def __init__(self, alt_stream):
+        self.alt_stream = alt_stream
+
+    def forward(self, hidden: torch.Tensor):
+        hidden = hidden.view(-1, 8)
+        main = torch.cuda.current_stream()
+        with torch.cuda.stream(self.alt_stream):
+            routed = self.experts(hidden)
+        main.wait_stream(self.alt_stream)
+        return routed
+
+    def reduce(self, grads):
+        dist.all_reduce(self.sums)
+        part = grads.norm(2)
+        with torch.cuda.stream(self.alt_stream):
+            self.experts(part, self.sums)
+        torch.cuda.current_stream().wait_stream(self.alt_stream)
+""",
+            at=((12, 35), (19, 14)),
+        ),
+        Example(
+            """\
+import torch
+
+def flush(self, grads):
+    self.total.add_(grads)
+    with torch.cuda.stream(self.copy_stream):
+        self.host.copy_(self.total, non_blocking=True)
+""",
+            at=((5, 10),),
         ),
         Example(
             """\
@@ -281,6 +322,49 @@ def split_away(self, parts, first, second):
             """\
 import torch
 
+class Mixture:
+    def __init__(self, alt_stream):
+        self.alt_stream = alt_stream
+
+    def fork(self):
+        self.alt_stream.wait_stream(torch.cuda.current_stream())
+
+    def forward(self, hidden: torch.Tensor):
+        with torch.cuda.stream(self.alt_stream):
+            routed = self.experts(hidden)
+        torch.cuda.current_stream().wait_stream(self.alt_stream)
+        return routed
+
+    def index(self, hidden, alt_stream):
+        alt_stream.wait_stream(torch.cuda.current_stream())
+        rows = torch.cat(hidden)
+        rows_ready = torch.cuda.current_stream().record_event()
+        with torch.cuda.stream(alt_stream):
+            self.indexer(rows, rows_ready)
+        torch.cuda.current_stream().wait_stream(alt_stream)
+
+    def load(self, samples, alt_stream):
+        batch = self.collate(samples)
+        with torch.cuda.stream(alt_stream):
+            rows = self.upload_rows(batch)
+        torch.cuda.current_stream().wait_stream(alt_stream)
+        return rows
+
+    def halves(self, hidden, other):
+        sides = [torch.cuda.current_stream(), other]
+        rows = torch.cat(hidden)
+        for i in range(2):
+            if i:
+                sides[i].wait_stream(sides[i - 1])
+            with torch.cuda.stream(sides[i]):
+                self.experts(rows)
+            torch.cuda.current_stream().wait_stream(sides[i])
+"""
+        ),
+        Example(
+            """\
+import torch
+
 def upload(self, lines):
     table = torch.zeros(len(lines), pin_memory=True)
     with torch.cuda.stream(self.side):
@@ -364,7 +448,9 @@ def finish(self, loads, stores):
         for name, read, context, join in joined_only(streams):
             if context.node in reported or callers_wait(function):
                 continue
-            if not is_within_side_stream(function):
+            if not (
+                is_within_side_stream(function) or is_forked_elsewhere(function, context.stream)
+            ):
                 stream = part.code(context.item)
                 yield part.finding(
                     self,

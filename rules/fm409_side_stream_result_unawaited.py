@@ -32,13 +32,14 @@ class SideStreamResultUnawaited(FunctionRule):
 
     ## What it does
     Looks at `with stream(side):` bodies, where `side` is plainly no current stream: made by
-    `Stream()`, in the function, the class or the module, or named as one for copies, loads or
-    communication. It reports what such a body computes or copies and the function then uses outside
-    of it, or on another side stream, with no wait between; a wait right after the body that is for
-    another side stream; gradients that an optimizer uses on another stream than `backward()` ran
-    on; and a body on a stream that is created for it alone, which nothing can wait for. Any wait
-    between, of whatever kind, and a helper of the package that waits make it silent, and so does
-    a caller in the file that orders this stream.
+    `Stream()`, in the function, the class or the module, named as one for copies, loads or
+    communication, or one that waits for the current stream in this function. It reports what such a
+    body computes or copies and the function then uses outside of it, or on another side stream,
+    with no wait between; a wait right after the body that is for another side stream; gradients
+    that an optimizer uses on another stream than `backward()` ran on; and a body on a stream that
+    is created for it alone, inline or as a private attribute of which the file makes no other use,
+    so that nothing waits for it. Any wait between, of whatever kind, and a helper of the package
+    that waits make it silent, and so does a caller in the file that orders this stream.
 
     ## Why is this bad
     When the `with` ends, the current stream goes on at once. What it then reads is still being
@@ -169,6 +170,36 @@ def encode(frames, model, scale):
 """,
             at=((11, 15),),
         ),
+        Example(
+            """\
+import torch
+
+class Mixture:
+    def __init__(self, alt_stream):
+        self.alt_stream = alt_stream
+        self._sends = torch.cuda.Stream()
+
+    def forward(self, hidden):
+        if self.alt_stream is not None and hidden.is_cuda:
+            main = torch.cuda.current_stream()
+            self.alt_stream.wait_stream(main)
+            with torch.cuda.stream(self.alt_stream):
+                routed = self.experts(hidden)
+            shared = self.shared(hidden)
+        else:
+            routed, shared = self.experts(hidden), self.shared(hidden)
+        return self.combine(shared, routed)
+
+    def step(self):
+        self.optimizer.step()
+        with torch.cuda.stream(self._sends):
+            self.broadcast_parameters()
+
+    def broadcast_parameters(self):
+        self.group.broadcast(self.parameters).wait()
+""",
+            at=((17, 37), (21, 14)),
+        ),
     )
     good = (
         Example(
@@ -246,6 +277,36 @@ class Trainer:
         return rows
 """
         ),
+        Example(
+            """\
+import torch
+
+class Mixture:
+    def __init__(self, alt_stream):
+        self.alt_stream = alt_stream
+        self._sends = torch.cuda.Stream()
+        self._copies = torch.cuda.Stream()
+
+    def forward(self, hidden):
+        self.alt_stream.wait_stream(torch.cuda.current_stream())
+        with torch.cuda.stream(self.alt_stream):
+            handle = self.experts(hidden)
+        return self.combine(handle)
+
+    def step(self):
+        with torch.cuda.stream(self._sends):
+            self.reduce()
+        with torch.cuda.stream(self._sends):
+            self.send()
+
+    def copies(self):
+        with torch.cuda.stream(self._copies):
+            self.reduce()
+
+    def finish(self):
+        self._copies.synchronize()
+"""
+        ),
     )
     judged = (
         Judged("sglang 0.5.23", 0, 0),
@@ -272,9 +333,9 @@ class Trainer:
                 yield part.finding(
                     self,
                     context.node.items[0],
-                    "nothing can wait for this stream",
-                    note="it is created here and never awaited, so its work races with what is "
-                    "launched before and after it",
+                    "nothing waits for this stream",
+                    note="it is only created and entered, so its work races with what is launched "
+                    "before and after it",
                     help="keep the stream; `wait_stream(current_stream())` before the body, and "
                     "`current_stream().wait_stream(...)` after it",
                 )

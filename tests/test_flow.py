@@ -156,6 +156,7 @@ def test_a_repeated_test_covers() -> None:
         ("x", "not x", True),
         ("x", "y and not x", True),
         ("x and y", "not (y or z)", True),
+        ("x and y", "not (x and y)", True),
         ("x or y", "not x", False),
         ("x", "y", False),
     ],

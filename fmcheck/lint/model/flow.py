@@ -142,11 +142,11 @@ class Flow:
     def _atoms(self, test: CSTNode, holds: bool) -> Iterator[tuple[str, bool]]:
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
             yield from self._atoms(test.expression, not holds)
-        elif isinstance(test, cst.BooleanOperation) and holds is isinstance(test.operator, cst.And):
+            return
+        yield squeezed(self._part.code(test)), holds  # as a whole: another branch may deny it
+        if isinstance(test, cst.BooleanOperation) and holds is isinstance(test.operator, cst.And):
             yield from self._atoms(test.left, holds)
             yield from self._atoms(test.right, holds)
-        else:
-            yield squeezed(self._part.code(test)), holds
 
     def may_follow(self, first: CSTNode, then: CSTNode, without: Iterable[CSTNode] = ()) -> bool:
         """Tells whether a path leads from `first` on to `then`, another round of a loop included.

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fmcheck.lint.model.effects import orders_streams
-from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver
+from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, receiver
+from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.stream_kinds import is_side, may_be_side
 from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, is_non_blocking, streams_of
 from fmcheck.lint.model.tensor_use import (
@@ -19,22 +20,32 @@ from fmcheck.lint.model.tensor_use import (
     READS,
     bound_names,
     is_blocking,
+    is_collective,
     is_written,
     launches,
     scope_of,
     values_used,
 )
-from fmcheck.lint.model.vocabulary import CLASS, IN_PLACE, ON_HOST, VIEWS
+from fmcheck.lint.model.vocabulary import CLASS, IN_PLACE, ON_HOST, PARTS, looks_like_event
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.model.streams import Context, Streams, Wait
+
+
+#: Calls that are handed a stream or an event and order nothing by themselves.
+_MARKS = frozenset({"StreamContext", "record", "record_event", "record_stream", "stream"})
+#: How functions are named that may only copy what they are handed, perhaps from the host.
+_CARRIES = regex(r"copy|device|fetch|h2d|load|move|put|send|stage|transfer")
+#: How names end of what is waited for, and is no tensor.
+_HANDLES = regex(r"(^|_)(fut|future|handle|job|pending|req|request|task|ticket|work)s?$")
 
 
 class Handover(Struct, frozen=True):
@@ -61,12 +72,14 @@ def results_used_early(streams: Streams) -> Iterator[Handover]:
     """Yields results of a side stream's body that another stream uses with no wait between."""
     for context in _contexts(streams):
         seen: set[str] = set()
-        for name, producer, is_sure in _produced(context, streams):
+        for name, producer, is_sure in _produced(
+            streams, context.stream, context.order, context.end
+        ):
             if name in seen:
                 continue
             for consumer, is_plain in _consumed(name, producer, context, streams):
                 if (
-                    (is_sure or is_plain)
+                    (is_sure or is_plain or _is_result(name, context, streams))
                     and _is_side(context, streams)
                     and not _may_be_ordered(streams, context, producer, consumer)
                 ):
@@ -75,37 +88,46 @@ def results_used_early(streams: Streams) -> Iterator[Handover]:
                     break
 
 
+def _is_result(name: str, context: Context, streams: Streams) -> bool:
+    """Tells whether what a body binds is a tensor where nobody says it: the streams are fenced."""
+    return streams.is_fenced(context.stream) and not _HANDLES.search(name)
+
+
 def inputs_read_early(streams: Streams) -> Iterator[Handover]:
     """Yields what the current stream produces and a side stream reads with no wait between."""
     for context in _contexts(streams):
-        inside = streams.nodes(context.order, context.end)
-        read = {dotted(one): one for one in reversed(inside) if isinstance(one, cst.Name)}
-        for node, order in streams.order.items():
-            if order >= context.order or not isinstance(node, cst.Assign):
-                continue
-            for name in (one for target in node.targets for one in bound_names(target.target)):
-                consumer = read.get(name)
-                if (
-                    consumer is not None
-                    and _reads_early(name, node, consumer, context, streams)
-                    and _is_side(context, streams)
-                ):
-                    yield Handover(name, node, consumer, context.stream, context)
-                    break
+        read: dict[str, CSTNode] = {}
+        for node in streams.nodes(context.order, context.end):
+            if isinstance(node, (cst.Name, cst.Attribute)):
+                read.setdefault(dotted(node) or "", node)
+        for name, node in list(read.items()):
+            read.setdefault(_viewed(name, streams), node)
+        for name, producer, is_sure in _produced(streams, CURRENT, 0, context.order):
+            consumer = read.get(name)
+            if (
+                consumer is not None
+                and _reads_early(name, producer, is_sure, consumer, context, streams)
+                and _is_side(context, streams)
+            ):
+                yield Handover(name, producer, consumer, context.stream, context)
 
 
 def _reads_early(
-    name: str, producer: cst.Assign, consumer: CSTNode, context: Context, streams: Streams
+    name: str,
+    producer: CSTNode,
+    is_sure: bool,
+    consumer: CSTNode,
+    context: Context,
+    streams: Streams,
 ) -> bool:
     first, last = streams.order[producer], streams.order[consumer]
     flow, scope = streams.flow, scope_of(context.node, streams)
     if (
-        streams.stream_at(first) != CURRENT
-        or streams.stream_at(last) != context.stream
-        or launches(producer.value, streams) is None
-        or not values_used(consumer, streams)
+        streams.stream_at(last) != context.stream
+        or (used := values_used(consumer, streams)) is None
+        or not (used or streams.is_fenced(context.stream))
         or is_written(consumer, streams)
-        or not (launches(producer.value, streams) or _is_computed_with(consumer, streams))
+        or not (is_sure or _is_computed_with(consumer, streams))
         or scope_of(producer, streams) is not scope
         or scope_of(consumer, streams) is not scope
         or not flow.contains(producer)
@@ -120,11 +142,12 @@ def _reads_early(
     ):
         return False
     if any(
-        first < wait.order < last and wait.waiter != CURRENT and wait.on != context.stream
-        for wait in streams.waits
+        first < wait.order < last and _may_be_by(wait, context.stream) for wait in streams.waits
     ):
         return False
-    stream = _leaf(context.stream)
+    handles = {_leaf(context.stream)}
+    if name in handles or looks_like_event(name):
+        return False
     for call in streams.function.calls:
         order = streams.order[call]
         if first < order < last and order not in range(first, streams.end(producer)):
@@ -132,11 +155,25 @@ def _reads_early(
                 return False
             if helper_waits(call, streams.function):
                 return False
-            if last_name(call.func) not in ("record_stream", "stream", "record") and any(
-                last_name(one) == stream for arg in call.args for one in walk(arg)
-            ):
+            if call not in streams.wait_at and _is_handed(call.args, handles, call):
                 return False
     return True
+
+
+def _may_be_by(wait: Wait, stream: str) -> bool:
+    """Tells whether a stream may be what waits here: not if an object has both under two names."""
+    is_another = wait.waiter != stream and wait.waiter[:5] == stream[:5] == "self."
+    return wait.waiter != CURRENT and wait.on != stream and not is_another
+
+
+def _is_handed(given: Iterable[CSTNode], handles: Collection[str], call: cst.Call) -> bool:
+    """Tells whether a call is handed a stream or an event by which it may order the two."""
+    return last_name(call.func) not in _MARKS and any(
+        last_name(one) in handles or looks_like_event(last_name(one))
+        for arg in given
+        for one in walk(arg)
+        if isinstance(one, (cst.Name, cst.Attribute))
+    )
 
 
 def joined_only(streams: Streams) -> Iterator[tuple[str, CSTNode, Context, Wait]]:
@@ -144,8 +181,7 @@ def joined_only(streams: Streams) -> Iterator[tuple[str, CSTNode, Context, Wait]
     function = streams.function
     for context in _contexts(streams):
         if any(
-            wait.order < context.end and wait.waiter != CURRENT and wait.on != context.stream
-            for wait in streams.waits
+            wait.order < context.end and _may_be_by(wait, context.stream) for wait in streams.waits
         ) or any(
             streams.order[call] < context.end and helper_waits(call, function)
             for call in function.calls
@@ -175,30 +211,32 @@ def _argument_read(context: Context, streams: Streams) -> CSTNode | None:
         and not ON_HOST.search(node.name.value)
     }
     for node in streams.nodes(context.order, context.end):
-        if not isinstance(node, cst.Name) or not _argument(node.value, streams) <= tensors:
+        if not isinstance(node, cst.Name) or _viewed(node.value, streams) not in tensors:
             continue
         parent = streams.parents.get(node)
         if isinstance(parent, cst.Attribute):
             is_read = parent.attr.value in READS
         else:
-            is_read = bool(values_used(node, streams)) and not is_written(node, streams)
+            is_read = values_used(node, streams) is not None and not is_written(node, streams)
         if is_read and (not _is_copied(node, streams) or node.value in streams.kept):
             return node
     return None
 
 
-def _argument(name: str, streams: Streams) -> set[str]:
-    """Returns the argument that a name is, or is a view of; something else if it is none."""
+def _viewed(name: str, streams: Streams) -> str:
+    """Returns the name whose tensor a name is, or is a part or view of; "" if it may be another."""
     values = streams.names.values(name)
     if not values:
-        return {name}
-    base = values[0]
-    while isinstance(base, cst.Call) and isinstance(base.func, cst.Attribute):
-        if base.func.attr.value not in VIEWS:
-            return {""}
-        base = base.func.value
-    is_view = len(values) == 1 and isinstance(base, cst.Name) and base.value != name
-    return {base.value} if is_view and isinstance(base, cst.Name) else {""}
+        return name
+    base: CSTNode | None = values[0]
+    while True:
+        if isinstance(base, cst.Subscript):
+            base = base.value
+        elif isinstance(base, cst.Call) and last_name(base.func) in PARTS - {"contiguous"}:
+            base = receiver(base)
+        else:
+            break
+    return base.value if len(values) == 1 and isinstance(base, cst.Name) else ""
 
 
 def _is_computed_with(node: CSTNode, streams: Streams) -> bool:
@@ -210,7 +248,8 @@ def _is_copied(node: CSTNode, streams: Streams) -> bool:
     """Tells whether a tensor is the source of a copy, which may as well be on the host."""
     arg = streams.parents.get(node)
     call = streams.parents.get(arg) if isinstance(arg, cst.Arg) else None
-    return isinstance(call, cst.Call) and last_name(call.func) in ("copy_", *MOVES)
+    word = last_name(call.func) if isinstance(call, cst.Call) else ""
+    return word in MOVES or bool(_CARRIES.search(word))
 
 
 def freed_to_side(streams: Streams) -> Iterator[Handover]:
@@ -269,10 +308,12 @@ def _outlives(name: str, streams: Streams) -> bool:
     return False
 
 
-def _produced(context: Context, streams: Streams) -> Iterator[tuple[str, CSTNode, bool]]:
-    """Yields the names that a body binds to, or writes by, what it launches; True where sure."""
-    for node in streams.nodes(context.order, context.end):
-        if streams.stream_at(streams.order[node]) != context.stream:
+def _produced(
+    streams: Streams, stream: str, first: int, end: int
+) -> Iterator[tuple[str, CSTNode, bool]]:
+    """Yields the names that a stream binds to, or writes by, what is launched; True where sure."""
+    for node in streams.nodes(first, end):
+        if streams.stream_at(streams.order[node]) != stream:
             continue
         if isinstance(node, cst.Assign) and launches(node.value, streams) is not None:
             is_sure = bool(launches(node.value, streams))
@@ -280,12 +321,20 @@ def _produced(context: Context, streams: Streams) -> Iterator[tuple[str, CSTNode
                 for one in bound_names(target.target):
                     yield one, node, is_sure
         elif isinstance(node, cst.Call) and last_name(node.func) in IN_PLACE:
-            base = receiver(node)
-            while isinstance(base, cst.Subscript):
-                base = base.value
-            name = None if base is None else dotted(base)
+            name = _whole(receiver(node))
             if name and not ON_HOST.search(name) and not is_blocking(node):
                 yield name, node, last_name(node.func) != "copy_" or is_non_blocking(node)
+        elif isinstance(node, cst.Call) and node.args and is_collective(node, streams):
+            name = _whole(node.args[0].value)
+            if name and "async_op" not in keywords(node):
+                yield name, node, True
+
+
+def _whole(base: CSTNode | None) -> str | None:
+    """Returns the path of the tensor that this is a part of."""
+    while isinstance(base, cst.Subscript):
+        base = base.value
+    return None if base is None else dotted(base)
 
 
 def _consumed(
@@ -348,15 +397,8 @@ def _may_be_ordered(
         callee = streams.function.called(call)
         if callee is not None and orders_streams(callee):
             return True
-        if last_name(call.func) in ("record_stream", "record", "stream", "StreamContext"):
-            continue
         given = (*call.args, call.func.value) if isinstance(call.func, cst.Attribute) else call.args
-        if any(
-            last_name(one) in leaves
-            for arg in given
-            for one in walk(arg)
-            if isinstance(one, (cst.Name, cst.Attribute))
-        ):
+        if _is_handed(given, leaves, call):
             return True
     return False
 
@@ -393,6 +435,18 @@ def callers_order(function: Function, stream: str) -> bool:
         wait.waiter != HOST and stream.rpartition(".")[2] in f"{wait.waiter} {wait.on}"
         for caller, _ in function.callers()
         for wait in streams_of(caller).waits
+    )
+
+
+def is_forked_elsewhere(function: Function, stream: str) -> bool:
+    """Tells whether another function has a stream wait on which it puts no work itself."""
+    leaf = _leaf(stream)
+    return any(
+        any(_leaf(wait.waiter) == leaf for wait in streams_of(one).waits)
+        and all(_leaf(context.stream) != leaf for context in streams_of(one).contexts)
+        for part in function.module.naming(leaf)
+        for one in functions(part)
+        if one is not function
     )
 
 

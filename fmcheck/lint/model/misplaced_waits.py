@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.expressions import is_name, last_name, receiver
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver, targets
 from fmcheck.lint.model.handovers import changes_stream, helper_waits, may_be_for
 from fmcheck.lint.model.stream_kinds import attribute_values, is_side, may_be_side
-from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, is_non_blocking
+from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, is_non_blocking, streams_of
 from fmcheck.lint.model.tensor_use import READS, launches
 from fmcheck.lint.model.vocabulary import looks_like_context
 from fmcheck.lint.source.lazy import cst
@@ -162,11 +162,20 @@ def lost_streams(streams: Streams) -> Iterator[Context]:
             last_name(one.func) in READS
             or _is_captured(one)
             or _may_block(one)
-            or helper_waits(one, function)
+            or _orders_others(one, function)
             for one in calls
         ):
             continue
         yield context
+
+
+def _orders_others(call: cst.Call, function: Function) -> bool:
+    """Tells whether a helper may order any stream but the one that it is called on."""
+    callee = function.called(call)
+    return callee is not None and (
+        any(wait.waiter != CURRENT for wait in streams_of(callee).waits)
+        or any(helper_waits(one, callee) for one in callee.calls)
+    )
 
 
 def _may_block(call: cst.Call) -> bool:
@@ -182,6 +191,8 @@ def _is_lost(item: CSTNode, streams: Streams) -> bool:
     """Tells whether a stream is made where it is entered, or by a name used for nothing else."""
     if isinstance(item, cst.Call):
         return last_name(item.func) == "Stream"
+    if isinstance(item, cst.Attribute):
+        return _is_only_entered(item, streams.function)
     if not isinstance(item, cst.Name) or item.value in streams.parameters:
         return False
     values = streams.names.values(item.value)
@@ -192,6 +203,24 @@ def _is_lost(item: CSTNode, streams: Streams) -> bool:
     uses = [one for one in streams.order if is_name(one, item.value)]
     entered = [one.item for one in streams.contexts]
     return len(uses) == 1 + sum(one in entered for one in uses)
+
+
+def _is_only_entered(stream: cst.Attribute, function: Function) -> bool:
+    """Tells whether a class makes a private stream, and all that the file does is to enter it once.
+
+    Bodies of one stream may work for each other.
+    """
+    name = stream.attr.value
+    if not (dotted(stream) or "").startswith("self._") or not is_side(stream, function):
+        return False
+    parts = list(function.module.naming(name))
+    bound = {one for part in parts for node in part.nodes() for one in targets(node)}
+    return all(
+        node is stream or node in bound
+        for part in parts
+        for node in part.nodes()
+        if isinstance(node, cst.Attribute) and node.attr.value == name
+    )
 
 
 def gradients_used_early(streams: Streams) -> Iterator[tuple[cst.Call, cst.Call]]:

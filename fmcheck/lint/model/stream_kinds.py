@@ -56,7 +56,10 @@ def is_side(node: CSTNode, function: Function) -> bool:
     kinds = kinds_of(node, function)
     if Kind.MADE in kinds and kinds <= {Kind.MADE, Kind.CURRENT, Kind.DEFAULT}:
         return True
-    return kinds == {Kind.UNKNOWN} and bool(_SIDE.search(_name(node)))
+    if kinds == {Kind.UNKNOWN} and _SIDE.search(_name(node)):
+        return True
+    streams = streams_of(function)
+    return not kinds & {Kind.CURRENT, Kind.DEFAULT} and streams.is_fenced(streams.text(node))
 
 
 def may_be_side(streams: Streams) -> Sequence[Context]:

@@ -194,7 +194,13 @@ class Streams:
         while isinstance(node, cst.Name) and node.value not in seen:
             seen.add(node.value)
             values = self.names.values(node.value)
-            if len(values) != 1 or not _names_stream(values[0]):
+            is_one = len(values) == 1 or (
+                bool(values)
+                and all(map(_is_current, values))
+                and len({self.stream_at(self.order[one]) for one in values if one in self.order})
+                == 1
+            )
+            if not is_one or not _names_stream(values[0]):
                 break
             node = values[0]
         if _is_current(node):
@@ -251,6 +257,14 @@ class Streams:
         """Tells whether a wait may put later work of `waiter` behind earlier work of `on`."""
         is_its = wait.waiter in (waiter, HOST, ANYTHING) or self._may_be_one(wait.waiter, waiter)
         return is_its and self.may_be_for(wait, on)
+
+    def is_fenced(self, stream: str) -> bool:
+        """Tells whether one of a stream and the current one waits for the other: they are two."""
+        for wait in self.waits:
+            recorded = {one.stream for one in self.records if one.event == wait.on}
+            if any({wait.waiter, on} == {stream, CURRENT} for on in recorded or {wait.on}):
+                return True
+        return False
 
     def _values(self, name: str) -> Sequence[CSTNode]:
         """Returns what is bound to a local name, or what a local list holds of which this is one.

@@ -53,6 +53,16 @@ _NO_WORK = frozenset(
         *("numel", "save", "set_device", "stream"),
     )
 )
+#: Functions of `torch.distributed` that read and write what their first argument is.
+_COLLECTIVES = frozenset(
+    {
+        "all_gather_into_tensor",
+        "all_reduce",
+        "all_to_all_single",
+        "broadcast",
+        "reduce_scatter_tensor",
+    }
+)
 #: Functions that take shapes and numbers, and no tensor.
 _FACTORIES = frozenset({"arange", "full", "linspace", "ones", "rand", "randint", "randn", "zeros"})
 #: Functions that look at the shape of a tensor alone.
@@ -96,6 +106,12 @@ def launches(value: CSTNode, streams: Streams) -> bool | None:
     if ON_HOST.search(code) or _NO_RESULT.match(word):
         return None
     return None if "async" in word else False
+
+
+def is_collective(call: cst.Call, streams: Streams) -> bool:
+    """Tells whether a call has ranks exchange a tensor, which the current stream waits for."""
+    name = streams.part.module.resolve(dotted(call.func) or "")
+    return name.startswith(("torch.distributed.", "dist.")) and last_name(call.func) in _COLLECTIVES
 
 
 def is_blocking(copy: cst.Call) -> bool:
@@ -143,6 +159,8 @@ def values_used(node: CSTNode, streams: Streams) -> bool | None:
                 return None
             resolved = streams.part.module.resolve(dotted(call.func) or "")
             if streams.launches(call) or resolved.startswith("torch.nn.functional."):
+                return True
+            if is_collective(call, streams):
                 return True
             if word in IN_PLACE | LAUNCHES or (
                 isinstance(call.func, cst.Attribute) and _WRITES.match(word)
