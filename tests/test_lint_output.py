@@ -198,6 +198,7 @@ def test_the_standard_input_stands_alone(lint, arguments, message):
         (("--sinc", "HEAD", "."), "--sinc: no such option or argument; did you mean `--since`?"),
         (("--sel", "FM3", "."), "--sel: no such option or argument; did you mean `--select`?"),
         ((), "lint: expected PATH; `fmcheck lint --help` shows the usage"),
+        (("--output-file", "a.py", "b.py"), "--output-file: `a.py` is source: not overwritten"),
         (("",), "lint PATH: expected a path, got an empty one"),
         (("a.ipynb",), "a.ipynb: is a notebook, and no Python source; export it as a script"),
         (
