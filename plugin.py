@@ -328,7 +328,7 @@ class _Session:
         self.advice: dict[object, Violation] = {}
         self.of_workers: Coverage = Coverage()
         self.reported: set[tuple[str, str, str]] = set()
-        self.has_run = False
+        self.has_run = self._is_cut_short = False
         self._earlier: tuple[str, ...] | None = None
         self._is_closed = False
         self._undo = before_own_end(self._show_before_end)
@@ -401,7 +401,7 @@ class _Session:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         """Notes which tests were meant to fail, and which phases an xdist worker came to report."""
-        self.has_run = True
+        self.has_run = not self.config.getoption("setuponly", False)
         self.outcomes.reported(report)
         node = getattr(report, "node", None)
         if node is not None:
@@ -459,6 +459,10 @@ class _Session:
         self._earlier = tuple(unreported(self.config.rootpath))
         return self._earlier
 
+    def pytest_keyboard_interrupt(self) -> None:
+        """Notes that a test ends the run, by `pytest.exit` with a status of its own."""
+        self._is_cut_short = True
+
     @pytest.hookimpl(tryfirst=True)
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fails a run in which something was found outside of the tests, or not reached."""
@@ -468,6 +472,8 @@ class _Session:
             workeroutput[_WORKER_KEY] = self._for_controller()
             return
         found = self.outside and not self._only_warned()
+        if self._is_cut_short and self.watch.mode != "warn":
+            found = found or self.gathered.failing
         run = self._run()
         if session.exitstatus in (pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED):
             if found:

@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import functools
 import sys
+from importlib.machinery import ModuleSpec
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
-    from importlib.machinery import ModuleSpec
     from types import ModuleType
 
 
@@ -59,6 +59,45 @@ class FirstImport:
     def end(self) -> None:
         """Waits no longer. The finder stays: another thread may be walking the list."""
         self._names = frozenset()
+
+
+class _KeptModules:
+    """A finder of fmcheck's own modules that are loaded, and are in `sys.modules` no more.
+
+    `mock.patch.dict(sys.modules)` and pytest's `pytester` put that back as it was: what a watch
+    imported in the meantime would be imported again, and have two states.
+    """
+
+    def __init__(self, module: ModuleType | None = None) -> None:
+        self._module = module
+        self._spec = getattr(module, "__spec__", None)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Finds a module that its package still has."""
+        package, _, last = name.rpartition(".")
+        kept = vars(sys.modules[package]).get(last) if package.split(".")[0] == "fmcheck" else None
+        if target is not None or getattr(kept, "__name__", None) != name:
+            return None
+        return ModuleSpec(name, _KeptModules(kept))  # type: ignore[arg-type]
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType | None:
+        """Returns the module as it is."""
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Runs nothing: that was done."""
+        module.__spec__ = self._spec
+
+
+_kept_modules = _KeptModules()
+
+
+def keep_modules() -> None:
+    """Lets no module of fmcheck be imported twice from now on."""
+    if _kept_modules not in sys.meta_path:
+        sys.meta_path.insert(0, _kept_modules)
 
 
 def after_import(name: str, hook: Callable[[ModuleType], object]) -> None:

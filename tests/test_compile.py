@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
-from fmcheck.contract import Buffer, Contract, Engine, Opaque, Relay
+from fmcheck.contract import Buffer, Contract, Engine, Opaque, Relay, StepFunctions
 from fmcheck.runtime.relay.opaque import opaque_call
 from fmcheck.runtime.session.watch import Watch
 
@@ -34,11 +34,18 @@ class FutureMap:
         return taken
 
 
+def step(x: torch.Tensor) -> torch.Tensor:
+    return x * 2
+
+
 @pytest.fixture(autouse=True)
 def watch() -> Iterator[Watch]:
     relay = Relay(class_=f"{__name__}:FutureMap", buffer=(Buffer(name="buf", valid=">= 0"),))
     torch._dynamo.reset()
-    watch = Watch([Contract(engine=Engine(name="toy"), relay=(relay,))])
+    steps = (StepFunctions(functions=(f"{__name__}:step",)),)
+    watch = Watch(
+        [Contract(engine=Engine(name="toy"), relay=(relay,), steps=steps)], streams="tracked"
+    )
     assert __name__ in sys.modules
     watch.start()
     assert watch.coverage().problems == ()
@@ -249,4 +256,29 @@ def test_opaque_function_inside_a_compiled_one_is_seen_and_not_traced(
     compiled(ROWS, fm.buf)
 
     assert codes(watch) == ["FR102"]
+    assert [one for one in recwarn if "Dynamo" in str(one.message)] == []
+
+
+@pytest.mark.parametrize("fullgraph", [False, True])
+def test_a_step_in_a_compiled_function_is_counted(watch: Watch, fullgraph: bool) -> None:
+    compiled = torch.compile(lambda x: step(x) + 1, backend="eager", fullgraph=fullgraph)
+    assert compiled(torch.ones(2)).tolist() == [3, 3]
+    assert watch.tally.moments.step == 1
+
+
+def test_streams_and_host_reads_in_compiled_code_are_not_traced(
+    recwarn: pytest.WarningsRecorder,
+) -> None:
+    side, event = torch.cpu.Stream(), torch.cpu.Event()
+
+    @torch.compile(backend="eager")
+    def run(x: torch.Tensor) -> Any:
+        side.wait_stream(torch.cpu.current_stream())
+        with torch.cpu.stream(side):
+            y = x * 2
+            event.record(side)
+        event.synchronize()
+        return y * y.sum().item()
+
+    assert run(torch.ones(2)).tolist() == [8, 8]
     assert [one for one in recwarn if "Dynamo" in str(one.message)] == []

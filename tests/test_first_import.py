@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import subprocess
 import sys
 import textwrap
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fmcheck.first_import import FirstImport, after_import
+from fmcheck.first_import import FirstImport, after_import, keep_modules
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -152,3 +153,18 @@ def test_a_session_without_an_engine_imports_little(tmp_path: Path) -> None:
     )
     assert "1 passed" in done.stdout, done.stdout
     assert "no contract applied" in done.stdout
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_a_module_of_ours_that_is_taken_out_of_sys_modules_is_not_imported_twice(
+    modules: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
+) -> None:
+    keep_modules()
+    from fmcheck.report import table
+
+    spec = table.__spec__
+    for name in ("fmcheck.report", "fmcheck.report.table"):
+        if whole or name.count(".") == 2:
+            monkeypatch.delitem(sys.modules, name)
+    assert importlib.import_module("fmcheck.report.table") is table
+    assert table.__spec__ is spec

@@ -9,6 +9,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+import textwrap
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -70,6 +71,34 @@ def test_the_same_violation_again_only_counts(board: Journal) -> None:
     pages = pages_of(board)
     (line,) = pages.told
     assert pages.seen(line) == 6
+
+
+def test_an_engine_may_close_all_files_and_have_their_numbers(
+    board: Journal, child: Journal, tmp_path: Path
+) -> None:
+    taken = os.open(tmp_path / "of the engine", os.O_WRONLY | os.O_CREAT)
+    os.dup2(taken, child._file)
+    child.violation(violation(3), advice=False)
+    os.dup2(taken, number := child._file)
+    child.forget()
+    assert len(pages_of(child).told) == 1
+    assert os.fstat(number).st_size == 0
+
+
+def test_a_fork_closes_no_file_of_an_engine_that_closed_all(tmp_path: Path) -> None:
+    code = """
+        import os, sys
+        from fmcheck.processes.journal.writer import Journal
+
+        kept = {"journal": Journal(sys.argv[1], "fork")}
+        os.closerange(3, 64)
+        files = [os.open(sys.argv[1] + "/engine", os.O_WRONLY | os.O_CREAT) for _ in range(8)]
+        kept.pop("journal").forget()
+        for file in files:
+            os.fstat(file)
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code), str(tmp_path)]
+    subprocess.run(command, check=True)
 
 
 def test_a_count_is_there_at_once(board: Journal) -> None:

@@ -134,7 +134,12 @@ def test_a_path_through_a_missing_attribute_is_an_error() -> None:
 
 
 @pytest.mark.parametrize(
-    "found", [[3, 4], [[3, 4]], [torch.tensor([3, 4])], [np.array([3]), 4], [slice(3, 5)]]
+    "found",
+    [
+        *([3, 4], [[3, 4]], [torch.tensor([3, 4])], [np.array([3]), 4], [slice(3, 5)]),
+        *([{3, 4}], [{3: "a", 4: "b"}], [{3: 0}.keys(), frozenset({4})]),
+        [torch.tensor([0, 0, 0, 1, 1], dtype=torch.bool)],
+    ],
 )
 def test_rows_come_in_any_shape(found: list[Any]) -> None:
     assert paths.as_rows(found).tolist() == [3, 4]
@@ -305,6 +310,15 @@ def test_a_take_back_that_fails_takes_nothing_back(bench: Bench) -> None:  # noq
     fm.stash(rows, 5)
     fm.stash(rows, 6)
     assert codes(watch) == ["FR103"]
+
+
+def test_a_wrong_call_of_a_take_back_says_so_itself(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OWNERS, POOL)
+    pool = engine.Pool()
+    for wrong in ((), ("no request",)):
+        with pytest.raises((TypeError, AttributeError)):
+            pool.free(*wrong)
+    assert watch.coverage().problems == ()
 
 
 def test_rows_that_cannot_be_read_are_a_problem_and_the_engine_runs_on(

@@ -404,6 +404,33 @@ def test_pytests_summary_begins_with_the_code(
     result.stdout.fnmatch_lines(["FAILED test_engine.py::test_it - FR102 double-read in Future*"])
 
 
+@pytest.mark.parametrize(("mode", "status"), [("fail", 1), ("warn", 0)])
+def test_a_test_that_ends_the_run_hides_no_violation(
+    project: Project, mode: str, status: int
+) -> None:
+    test = f"import pytest\n{textwrap.dedent(STALE)}    pytest.exit('enough', returncode=0)\n"
+    assert project.run(test, f"--fmcheck={mode}").ret == status
+
+
+def test_sys_modules_may_be_put_back_while_the_engine_runs(project: Project) -> None:
+    result = project.run(
+        """
+        import sys
+        from unittest import mock
+
+        import toy_engine
+
+        def test_it():
+            with mock.patch.dict(sys.modules):
+                assert toy_engine.healthy().tolist() == [5, 5]
+            assert toy_engine.healthy().tolist() == [5, 5]
+        """
+    )
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["fmcheck: 2 buffers, 2 writes, 2 gathers, *; 0 violations"])
+    assert result.ret == 0
+
+
 @pytest.mark.parametrize("test", [HEALTHY, "def test_it():\n    pass\n"])
 def test_a_violation_outside_of_any_test_fails_the_session(project: Project, test: str) -> None:
     project.write("conftest.py", "import toy_engine\ntoy_engine.stale()\n")

@@ -917,6 +917,19 @@ def test_a_gather_through_another_dtype_takes_whole_rows(line: Subject) -> None:
     assert line.codes == ["FR102"]
 
 
+@pytest.mark.parametrize("seen", [torch.conj, lambda buf: buf.conj().imag])
+def test_a_view_that_only_marks_its_values_as_conjugated_is_followed(
+    seen: Callable[[Any], Any],
+) -> None:
+    subject = Subject(torch.zeros(4, dtype=torch.complex64), None)
+    view = seen(subject.buf)
+    view[ROWS] = torch.ones(2, dtype=view.dtype)
+    subject.buf[ROWS]
+    assert subject.codes == []
+    view[ROWS]
+    assert subject.codes == ["FR102"]
+
+
 @pytest.mark.parametrize("touch", [lambda b: b[ROWS], lambda b: b.__setitem__(ROWS, 1)])
 def test_the_ledger_changes_under_the_lock(
     touch: Callable[[Any], Any], line: Subject, monkeypatch: pytest.MonkeyPatch

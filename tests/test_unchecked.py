@@ -382,6 +382,7 @@ SETTINGS_ALLOW = """
         ("def test_it():\n    assert False\n", (), 1),
         (NOTHING, ("-k", "no_such"), 5),
         (NOTHING, ("--collect-only",), 0),
+        (NOTHING, ("--setup-plan",), 0),
         (HEALTHY, (), 0),
     ],
 )

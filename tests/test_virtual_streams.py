@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+import pickle
 import threading
 from typing import TYPE_CHECKING
 
@@ -97,6 +99,29 @@ def test_objects_of_one_session_are_new_to_the_next() -> None:
     assert second.services.streams is not None
     assert not knows(second.services.streams.fences, other, stream)
     second.stop()
+
+
+class OwnStream(torch.cpu.Stream):
+    """A stream of an engine's own."""
+
+
+def test_a_copy_of_a_stream_or_event_is_another_one() -> None:
+    watch = Watch([], streams="tracked")
+    watch.start()
+    old = torch.cpu.Stream(), torch.cpu.Event(), OLD_STREAM, OLD_EVENT, OwnStream()
+    for one in old:
+        (one if isinstance(one, torch.cpu.Event) else torch.cpu.Event()).record(
+            one if isinstance(one, torch.cpu.Stream) else None
+        )
+    kept = copy.deepcopy(old), pickle.loads(pickle.dumps(old))
+    assert b"fmcheck" not in pickle.dumps(old[:2])
+    for stream, event, *_, own in kept:
+        event.record(stream)
+        own.wait_event(event)
+        assert stream.stream_id != old[0].stream_id
+        assert lane_of(own) is not lane_of(old[-1])
+    watch.stop()
+    copy.deepcopy(old)
 
 
 def test_classes_are_the_ones_that_were_imported_before(fences: Fences) -> None:

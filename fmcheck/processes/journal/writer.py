@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 _encode = msgspec.json.Encoder().encode
 
 
-#: The function itself: a test may put another one in its place.
-_write = functools.partial(os.write)
+#: The functions themselves: a test may put others in their places.
+_write, _stat = functools.partial(os.write), functools.partial(os.fstat)
+_APPENDING = os.O_WRONLY | os.O_APPEND
+_kept: list[memoryview] = []
 
 
 class Journal:
@@ -64,8 +66,9 @@ class Journal:
         path = os.path.join(folder, self.name)
         self.words = _made(path + layout.RING)
         self._board = self.words if not board else _shared(os.path.join(folder, board))
-        flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_EXCL
-        self._file = os.open(path + layout.LINES, flags, 0o600)
+        self._path = path + layout.LINES
+        self._file = os.open(self._path, _APPENDING | os.O_CREAT | os.O_EXCL, 0o600)
+        self._stat = _stat(self._file)
         self._lock = threading.Lock()
         self._slots: dict[object, int] = {}
         self._used = 0
@@ -101,10 +104,22 @@ class Journal:
         text = _encode(line) + b"\n"
         with self._lock:
             try:
+                if not self._is_ours():
+                    self._file = os.open(self._path, _APPENDING)
                 whole = _write(self._file, text) == len(text)
             except OSError:
                 whole = False
             self.words[layout.COMMITTED if whole else layout.LOST] += 1
+
+    def _is_ours(self) -> bool:
+        """Tells whether the descriptor is that of our file.
+
+        An engine that closes all that it has, as daemons do, may have its number for another one.
+        """
+        try:
+            return os.path.samestat(_stat(self._file), self._stat)
+        except OSError:
+            return False
 
     def is_there(self) -> bool:
         """Tells whether what was written can still be found in the folder."""
@@ -220,8 +235,11 @@ class Journal:
 
     def forget(self) -> None:
         """Lets go of the files without a word, as a forked child has to."""
-        os.close(self._file)
+        if self._is_ours():
+            os.close(self._file)
         self._file = -1  # the number may be another file's soon
+        # A mapping closes a descriptor of its own when it goes, whoever has its number by then.
+        _kept.extend((self.words, self._board))
 
 
 def _made(path: str) -> memoryview:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import dis
 import inspect
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Set
 from functools import cache
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -163,15 +163,21 @@ def _attribute(value: Any, name: str, path: str) -> Any:
 def as_rows(found: list[Any]) -> npt.NDArray[np.int64]:
     """Returns the numbers in what a path led to.
 
-    Integers, sequences of them, slices with both ends, arrays and tensors.
+    Integers, sequences, sets and mappings of them, slices with both ends, arrays and tensors; a
+    mask stands for the places where it is true.
     """
     import numpy as np  # loaded with the engine: a session that imports none needs it not
 
-    parts = [np.asarray(_on_host(value), np.int64).reshape(-1) for value in found]
+    parts = [np.asarray(_on_host(value)).reshape(-1) for value in found]
+    parts = [
+        np.flatnonzero(one) if one.dtype == np.bool_ else one.astype(np.int64) for one in parts
+    ]
     return np.concatenate(parts) if parts else np.empty(0, np.int64)
 
 
 def _on_host(value: Any) -> Any:
     if isinstance(value, slice):
         return range(value.start, value.stop)
+    if isinstance(value, (Set, Mapping)):
+        return list(value)
     return value.detach().cpu() if hasattr(value, "detach") else value

@@ -36,6 +36,10 @@ _REPLACED = 1024
 _GONE = 32
 
 
+#: What becomes of a lane or record in a copy or a pickle of the stream or event that it is kept in.
+_NONE: tuple[type[None], tuple[()]] = type(None), ()
+
+
 @dataclass(frozen=True, slots=True)
 class Happening:
     """One thing that happened on a lane, in the order of issue.
@@ -72,6 +76,9 @@ class Record:
         """The lane that the event was recorded on."""
         return self.happening.lane
 
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return _NONE
+
 
 @dataclass(eq=False)
 class Lane:
@@ -104,6 +111,9 @@ class Lane:
 
     def __repr__(self) -> str:
         return f"<lane {self.number} {self.name}>"
+
+    def __reduce__(self) -> tuple[type[None], tuple[()]]:
+        return _NONE
 
 
 @dataclass(frozen=True, slots=True)

@@ -61,6 +61,9 @@ class VirtualStream(torch.cpu.Stream):
     def __init__(self, *_: Any, **__: Any) -> None:
         _begin(self)
 
+    def __reduce__(self) -> Any:
+        return torch.cpu.Stream, (), _without_marks(self)
+
     @property
     def stream_id(self) -> int:
         """A number that no other stream has; 0 is the default one's."""
@@ -96,6 +99,9 @@ class VirtualEvent(torch.cpu.Event):
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
+
+    def __reduce__(self) -> Any:
+        return torch.cpu.Event, (), _without_marks(self)
 
     def record(self, stream: Any = None) -> None:
         """Takes the place after all that `stream`, the current one by default, was given so far."""
@@ -237,6 +243,11 @@ def _making(class_: type, ours: type, init: Callable[..., None]) -> Callable[...
             init(self, *args, **kwargs)
 
     return __init__
+
+
+def _without_marks(made: Any) -> dict[str, Any]:
+    """Returns what a program has put into a stream or an event: a copy of it is another one."""
+    return {name: value for name, value in vars(made).items() if not name.startswith("_fmcheck_")}
 
 
 def _begin(stream: Any) -> None:

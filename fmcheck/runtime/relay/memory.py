@@ -265,6 +265,11 @@ def bits_of(tensor: torch.Tensor) -> npt.NDArray[Any]:
 
 
 def _as_bits(tensor: torch.Tensor) -> torch.Tensor:
+    # What is only marked as conjugated or negated shares the bits of what it is a view of.
+    if tensor.is_conj():
+        tensor = tensor.conj()
+    if tensor.is_neg():
+        tensor = torch._neg_view(tensor)
     width = _SAME_WIDTH.get(tensor.element_size())
     return tensor if width is None else tensor.view(width)
 

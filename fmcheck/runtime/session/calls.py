@@ -117,9 +117,12 @@ class OwnerHold(CallHold):
         except Exception as err:
             if is_on_purpose(self.tally, err):
                 raise
-            what = err if isinstance(err, LookupError) else repr(err)
-            self._problem(f"`{reference}`: the rows or owners of a call could not be read: {what}")
+            self._unread(reference, err)
             return None
+
+    def _unread(self, reference: str, err: Exception) -> None:
+        what = err if isinstance(err, LookupError) else repr(err)
+        self._problem(f"`{reference}`: the rows or owners of a call could not be read: {what}")
 
     def _handed(self, names: dict[str, Any], result: Any) -> tuple[Owners, list[int], list[str]]:
         """Returns the rows and who has them, "" where there is neither a name a row nor one."""
@@ -204,7 +207,15 @@ class _Owning(kinds.Call):
         self._hold, self._reference, self._whose = hold, reference, whose
         self._names, self._hands_out = names, hands_out
         self._writes = Handing()
-        self._leaving = None if hands_out else hold._tell(reference, lambda: hold._leaving(names()))
+        self._failed: Exception | None = None
+        self._leaving: Any = None
+        if not hands_out:
+            try:
+                self._leaving = hold._leaving(names())
+            except Exception as err:
+                if is_on_purpose(hold.tally, err):
+                    raise
+                self._failed = err  # a call that is wrong will say so itself
 
     def enter(self) -> None:
         if self._hands_out:
@@ -226,7 +237,9 @@ class _Owning(kinds.Call):
                         hold._hand_out(self._whose, *told)
             finally:
                 self._writes.leave()
-        elif self._leaving is not None:
+        elif self._failed is not None:
+            hold._unread(self._reference, self._failed)
+        else:
             with contained(hold.tally, CHECK), hold.tally.lock:
                 hold._take_back(self._whose, *self._leaving)
 

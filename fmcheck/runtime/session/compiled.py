@@ -1,13 +1,14 @@
 """Compiled functions: how `torch.compile` is kept from reading a relay buffer out of our sight.
 
-Handed a relay tensor, Dynamo breaks the graph and calls it eagerly. Where no break is allowed
-(`fullgraph=True`) the call fails while it is traced, before anything ran, and is made eagerly
-instead.
+At a relay tensor, and at a function that is followed, Dynamo breaks the graph and calls it eagerly.
+Where no break is allowed (`fullgraph=True`) the call fails while it is traced, before anything ran,
+and is made eagerly instead.
 """
 
 from __future__ import annotations
 
 import functools
+from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     Undo = Callable[[], None]
 
 _DEPTH = 4
+_OWN = str(Path(__file__).parent.parent)
 
 
 def teach_dynamo(dynamo: ModuleType) -> Undo:
@@ -32,6 +34,7 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
         vars(relay_tensor.RelayTensor)["__torch_function__"].__func__,
     ):
         _leave_alone(entry.__code__)
+    _skip_ours(dynamo.trace_rules)
     kind = relay_tensor.RelayTensor
     untraced = getattr(dynamo.config, "nontraceable_tensor_subclasses", None)
     if untraced is not None:
@@ -58,6 +61,12 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
             setattr(relay_tensor, name, function)
 
     return undo
+
+
+@functools.cache
+def _skip_ours(rules: ModuleType) -> None:
+    """Breaks the graph, without a word, at what is in the place of the program's functions."""
+    rules.add("fmcheck.runtime")
 
 
 def _leave_alone(code: CodeType) -> None:
@@ -93,7 +102,7 @@ def watch_compile(torch: ModuleType) -> Undo:
 
 
 def eager_at_relays(compiled: Any) -> Any:
-    """Returns `compiled`, run eagerly once it was seen to fail at a relay tensor."""
+    """Returns `compiled`, run eagerly once it was seen to fail at what we have put there."""
     import torch
 
     if isinstance(compiled, torch.nn.Module):
@@ -112,8 +121,8 @@ def eager_at_relays(compiled: Any) -> Any:
             except (
                 torch._dynamo.exc.Unsupported,
                 torch._dynamo.exc.UncapturedHigherOrderOpError,  # `torch.cond`
-            ):
-                if not reaches_relay((compiled, args, kwargs)):
+            ) as err:
+                if _OWN not in str(err) and not reaches_relay((compiled, args, kwargs)):
                     raise
                 eager = True
         with torch.compiler.set_stance("force_eager"):

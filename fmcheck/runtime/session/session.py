@@ -17,6 +17,7 @@ from fmcheck.errors import (
     ViolationError,
     nearest,
 )
+from fmcheck.first_import import keep_modules
 from fmcheck.runtime.session.watch import Watch
 from fmcheck.stream_options import StreamOptions, stream_options
 
@@ -113,6 +114,7 @@ class Session:
         _active = self
         self.gives_way = gives_way
         if self.mode != "off":
+            keep_modules()
             self._watch.start()
 
     def stop(self) -> None:
