@@ -62,7 +62,8 @@ class Ledger:
         self._written_in: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         self._read_in: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         # Whether the row's last write was reported for its value.
-        self._reported = Column(np.zeros(rows, bool))
+        self._reported: npt.NDArray[np.bool_] = np.zeros(rows, bool)
+        self._any_reported = False
 
     def __len__(self) -> int:
         return len(self._state)
@@ -76,11 +77,12 @@ class Ledger:
         """A value was written: the rows are live, whatever they were."""
         self._state.put(rows, _LIVE)
         self._last_write.put(rows, moment)
-        self._reported.put(rows, False)
+        if self._any_reported:
+            self._reported[rows] = False
 
     def report(self, rows: Any) -> None:
         """The values just written were reported: the gather that brings them is not."""
-        self._reported.values[rows] = True
+        self._reported[rows] = self._any_reported = True
 
     def consume(self, rows: Any, moment: int, all_live: bool = False) -> None:
         """A gather took the rows. What was empty stays empty: nobody has written it yet.
@@ -135,6 +137,7 @@ class Ledger:
         """Takes over what `dump` gave: one array of an entry a row for each name."""
         for name, kept in self._arrays().items():
             kept[:] = entries[name]
+        self._any_reported = True
 
     def dump(self) -> dict[str, npt.NDArray[Any]]:
         """Returns all that is kept, as integers."""
@@ -160,7 +163,7 @@ class Ledger:
             "left_live": self._left_live,
             "written_in": self._written_in,
             "read_in": self._read_in,
-            "reported": self._reported.values,
+            "reported": self._reported,
         }
 
     def is_live(self, rows: Any) -> npt.NDArray[np.bool_]:
@@ -172,7 +175,7 @@ class Ledger:
         common = self._state.common(rows)
         if common is not None:
             return bool(common & _HOLDS_VALUE)
-        return bool(np.count_nonzero(self.state[rows] & _HOLDS_VALUE) == rows.size)
+        return bool(np.count_nonzero(self._state.values[rows] & _HOLDS_VALUE) == rows.size)
 
     def awaits_any(self, rows: npt.NDArray[Any]) -> bool:
         """Tells whether any of the rows is awaited."""
@@ -180,7 +183,7 @@ class Ledger:
         if common is not None:
             return bool(common == _LIVE)
         # A search through bytes: a third of what a comparison and a reduction take.
-        return b"\x01" in self.state[rows].tobytes()
+        return b"\x01" in self._state.values[rows].tobytes()
 
     def is_awaited(self, rows: Any) -> npt.NDArray[np.bool_]:
         """Tells which of the rows hold a value that is lost if it is overwritten now."""
@@ -192,7 +195,7 @@ class Ledger:
 
     def is_reported(self, rows: Any) -> npt.NDArray[np.bool_]:
         """Tells which of the rows hold a value that was reported when it was written."""
-        return np.asarray(self._reported.values[rows] & self.is_live(rows))
+        return np.asarray(self._reported[rows] & self.is_live(rows))
 
     def is_empty(self, rows: Any) -> npt.NDArray[np.bool_]:
         """Tells which of the rows were not written since they were handed out."""

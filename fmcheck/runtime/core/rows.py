@@ -35,7 +35,8 @@ class Column:
     def __init__(self, array: npt.NDArray[Any], within: Column | None = None) -> None:
         self._array = array
         self._within = within
-        self._rows: Any = _NO_ROWS
+        # The list that was put last; that of a part is the whole column's to know.
+        self._rows: Any = _NO_ROWS if within is None else object()
         self._value: Any = None
         self._is_late = False
 
@@ -45,14 +46,14 @@ class Column:
     @property
     def values(self) -> npt.NDArray[Any]:
         """The values of all rows, to read or to change."""
-        if self._within is not None:
-            self._within.enter()
-            return self._array
-        self.enter()
+        if self._rows is not _NO_ROWS:
+            self._enter()
         return self._array
 
-    def enter(self) -> None:
-        """Enters what was put last."""
+    def _enter(self) -> None:
+        if self._within is not None:
+            self._within._enter()
+            return
         if self._is_late:
             self._array[self._rows] = self._value
             self._is_late = False
@@ -61,12 +62,13 @@ class Column:
     def put(self, rows: Any, value: Any) -> None:
         """Gives rows a value, or each of them its own."""
         if rows is self._rows:
-            self._is_late = True
-        else:
-            self.values[rows] = value
-            if self._within is None and type(rows) is np.ndarray and not rows.flags.writeable:
-                self._rows = rows
-        self._value = value
+            self._is_late, self._value = True, value
+            return
+        if self._rows is not _NO_ROWS:
+            self._enter()
+        self._array[rows] = value
+        if type(rows) is np.ndarray and not rows.flags.writeable and self._within is None:
+            self._rows, self._value = rows, value
 
     def common(self, rows: Any) -> Any:
         """Returns what was put for just these rows, None if that is not known."""

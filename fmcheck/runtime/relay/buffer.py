@@ -11,7 +11,7 @@ import numpy as np
 from fmcheck.runtime.core import story, table
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.ledger import NEVER, Ledger, State
-from fmcheck.runtime.core.rows import EVERYTHING, Column, row_dims, row_map
+from fmcheck.runtime.core.rows import EVERYTHING, row_dims, row_map
 from fmcheck.runtime.relay import picks, scope
 from fmcheck.runtime.relay.layout import PLAIN, Layout
 from fmcheck.runtime.relay.memory import bits_of
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
 #: What no list of rows is, and how often one comes in turn until its array is kept.
 _NO_LIST: npt.NDArray[Any] = np.empty(0, np.int64)
 _OFTEN = 3
+_ROWS = np.dtype(np.int64)
 
 
 @dataclass(eq=False)
@@ -184,13 +185,14 @@ class RelayBuffer:
         self._gathered = False
         # Whether untracked code was seen to write here, and which rows it may have written since.
         self._has_other_writers = False
-        self._in_doubt = Column(np.zeros(len(self.ledger), bool))
+        self._in_doubt: npt.NDArray[np.bool_] = np.zeros(len(self.ledger), bool)
+        self._any_in_doubt = False
         self._version = 0
         self._judges_values = poison.certain or poison.bound is not None
         self._guards_writes = owners is not None and overwrite == "never"
-        # The list of rows that was named last, how often in turn, and its array if that is shared.
-        self._named, self._namings = b"", 0
-        self._list: npt.NDArray[Any] = _NO_LIST
+        # The list of rows that was named last, how often in turn, and its array once that is kept.
+        self._named: tuple[bytes, int, npt.NDArray[Any]] = b"", 0, _NO_LIST
+        self._list = _NO_LIST
         # Whether rows were handed out since this was made: only then is an unowned row a fault.
         self._has_owners = False
         self.set_sinks(sink_rows)
@@ -207,7 +209,7 @@ class RelayBuffer:
     def set_sinks(self, rows: Sequence[int]) -> None:
         """Says which rows padded entries point at; a negative number counts from the end."""
         count = len(self.ledger) // self.per_row
-        self._named, self._list = b"", _NO_LIST
+        self._named, self._list = (b"", 0, _NO_LIST), _NO_LIST
         numbers = [row + count if row < 0 else row for row in rows]
         first = np.array([row for row in numbers if 0 <= row < count], np.int64) * self.per_row
         self._sink = (first[:, None] + np.arange(self.per_row)).reshape(-1)
@@ -346,20 +348,21 @@ class RelayBuffer:
         once, as it is counted from the first one, and no sink.
         """
         rows = picks.host(index)
-        is_list = type(rows) is np.ndarray and rows.dtype == np.int64 and rows.ndim == 1
+        is_list = type(rows) is np.ndarray and rows.dtype is _ROWS and rows.ndim == 1
         if not is_list or self.veil is None:
             return rows
         named = rows.tobytes()
-        with self.tally.lock:
-            if named != self._named:
-                self._named, self._namings, self._list = named, 1, _NO_LIST
-            elif self._list is not _NO_LIST:
-                return self._list
-            else:
-                self._namings += 1
-                if self._namings == _OFTEN and self._are_plain(rows):
-                    self._list = rows.copy()
-                    self._list.setflags(write=False)
+        last, times, kept = self._named  # in one, as threads may come side by side
+        if named != last:
+            self._named = named, 1, _NO_LIST
+        elif kept is not _NO_LIST:
+            return kept
+        elif times < _OFTEN:
+            with self.tally.lock:
+                if times == _OFTEN - 1 and self._are_plain(rows):
+                    self._list = kept = rows.copy()
+                    kept.setflags(write=False)
+                self._named = named, times + 1, kept
         return rows
 
     def _are_plain(self, rows: npt.NDArray[np.int64]) -> bool:
@@ -545,7 +548,8 @@ class RelayBuffer:
             scope.put_off(lambda: self._retire_now(waiting))
             return
         self._poison_over(window, expression)
-        self._in_doubt.put(rows, False)
+        if self._any_in_doubt:
+            self._in_doubt[rows] = False
         self.ledger.consume(rows, moment, seen.all_live)
 
     @contextmanager
@@ -753,7 +757,7 @@ class RelayBuffer:
         codes = np.where(_beside(spoken_of, bits), np.uint8(table.GOOD), codes)
         bad = codes != table.GOOD
         if bad.any() and self._is_written_unseen():
-            doubted = _beside((self._in_doubt.values[rows] | bool(self.escapes)) & ~live, bits)
+            doubted = _beside((self._in_doubt[rows] | bool(self.escapes)) & ~live, bits)
             bad = self._without_doubted(bad, doubted & window.memory.unchanged(expression))
         if bad.any():
             places = np.broadcast_to(_beside(rows, bits), bits.shape)
@@ -796,11 +800,11 @@ class RelayBuffer:
         if self.veil is None:
             return
         if self.base.is_inference():  # it counts no writes
-            self._in_doubt.values[:] = True
+            self._in_doubt[:] = self._any_in_doubt = True
             return
         version = self.base._version
         if version - self._version > own:
-            self._in_doubt.values[:] = True
+            self._in_doubt[:] = self._any_in_doubt = True
         self._version = version
 
     def _is_written_unseen(self) -> bool:
