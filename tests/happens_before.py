@@ -113,6 +113,7 @@ def by_brute_force(program: list[Step]) -> list[set[tuple[str, int, int]]]:
 def by_clocks(
     program: list[Step],
     made: Callable[[Fences], Any] = lambda fences: Shadow(ROWS, fences.clocks),
+    rows_of: Callable[[tuple[int, ...]], Any] = list,
 ) -> list[set[tuple[str, int, int]]]:
     """Returns the same as the clocks have it, with a `Shadow` or its like."""
     fences = Fences(Tally())
@@ -132,7 +133,7 @@ def by_clocks(
             said.append(
                 {
                     (one.kind, one.lane - 1, int(row))
-                    for one in touch(list(step.rows), lane.number, 0)
+                    for one in touch(rows_of(step.rows), lane.number, 0)
                     for row in one.rows
                 }
             )

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 import itertools
 import random
 from collections import defaultdict
+from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -15,7 +17,10 @@ from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.order.fences import Fences, Lane
 from fmcheck.runtime.relay.relay_tensor import relay_tensor
 from fmcheck.runtime.session.watch import Watch
-from tests.happens_before import HOST, Step, by_clocks, compare, random_program
+from tests.happens_before import HOST, Step, by_brute_force, by_clocks, compare, random_program
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 sanitizer = pytest.importorskip("torch.cuda._sanitizer")
 
@@ -40,6 +45,18 @@ def test_random_programs_are_judged_as_by_brute_force() -> None:
     judged, raced, differing = compare(300, seed=1)
     assert differing == []
     assert 0 < raced < judged
+
+
+def test_a_list_of_rows_that_comes_again_is_judged_as_any(fences: Fences) -> None:
+    @functools.cache
+    def fixed(rows: tuple[int, ...]) -> npt.NDArray[np.int64]:
+        made = np.array(sorted(rows))
+        made.setflags(write=False)
+        return made
+
+    draw = random.Random(1)
+    for program in (random_program(draw) for _ in range(300)):
+        assert by_clocks(program, rows_of=fixed) == by_brute_force(program), program
 
 
 def test_a_clock_that_forgot_a_wait_would_be_seen(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,10 +2,17 @@
 
 from __future__ import annotations
 
+import random
+from typing import TYPE_CHECKING
+
 import numpy as np
 import pytest
 
 from fmcheck.runtime.core.ledger import NEVER, Ledger, State
+from fmcheck.runtime.core.rows import Column
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
 
 ROWS = np.array([1, 3])
 
@@ -155,3 +162,45 @@ def test_what_is_dumped_is_signed_integers_of_the_width_that_is_kept(ledger: Led
     assert ledger.dump()["state"].dtype == np.int8
     ledger.dump()["state"][:] = State.LIVE
     assert states(ledger) == [State.LIVE] * 5
+
+
+def fixed(rows: list[int]) -> npt.NDArray[np.int64]:
+    made = np.array(rows)
+    made.setflags(write=False)
+    return made
+
+
+def test_a_column_is_the_same_whether_a_list_comes_again_or_one_like_it() -> None:
+    draw = random.Random(1)
+    lists = [fixed(rows) for rows in ([0, 2], [2, 0, 5], [7], [1, 3, 4])]
+    expected = np.zeros(8, np.int64)
+    column = Column(expected.copy())
+    part = Column(column.values[2:6], column)
+    for value in range(2000):
+        rows = draw.choice((lists[value // 20 % 4], lists[value // 20 % 4], draw.choice(lists)))
+        if draw.random() < 0.1:
+            assert column.values.tolist() == expected.tolist()
+        elif draw.random() < 0.1:
+            assert part.values.tolist() == expected[2:6].tolist()
+            part.put(2, value)
+            expected[4] = value
+        else:
+            column.put(rows, value)
+            expected[rows] = value
+
+
+def test_a_column_knows_what_a_list_has_in_common_until_others_are_asked_for() -> None:
+    column, rows = Column(np.zeros(4, np.int64)), fixed([1, 2])
+    assert column.common(rows) is None
+    column.put(rows, 7)
+    assert (column.common(rows), column.common(rows.copy())) == (7, None)
+    assert column.values.tolist() == [0, 7, 7, 0]
+    assert column.common(rows) is None
+
+
+def test_a_list_that_may_be_changed_is_looked_at_each_time() -> None:
+    column, rows = Column(np.zeros(4, np.int64)), np.array([1, 2])
+    column.put(rows, 7)
+    rows[0] = 3
+    column.put(rows, 8)
+    assert column.values.tolist() == [0, 7, 8, 8]

@@ -105,6 +105,49 @@ def test_a_second_gather_is_a_double_read_and_names_three_sites(line: Subject) -
     assert [site.line - sites[0].line for site in sites] == [0, 1, 2]
 
 
+@pytest.mark.parametrize("named", [[2, 3], [0, 3, 2], [-8, 3, 2], [3, 2, 2]])
+def test_rows_that_come_all_the_time_are_judged_each_time(line: Subject, named: list[int]) -> None:
+    rows = torch.tensor(named)
+    for token in range(6):
+        line.buf[rows] = token
+        line.buf[rows]
+    assert (line.codes, line.judged[0]) == ([], line.plain[0])
+    line.buf[rows]
+    assert [(one.code, one.rows) for one in line.found] == [("FR102", (2, 3))]
+
+
+def test_a_row_that_is_named_twice_all_the_time_has_one_value(line: Subject) -> None:
+    rows = torch.tensor([3, 2, 2])
+    for token in range(6):
+        line.buf[rows] = torch.full((3,), token)
+        line.buf[rows]
+    line.buf[rows] = torch.tensor([1, 2, 3])
+    assert line.codes == ["FR110"]
+
+
+def test_a_view_sees_what_became_of_rows_that_come_all_the_time(line: Subject) -> None:
+    for _ in range(6):
+        line.buf[ROWS] = 5
+        line.buf[ROWS]
+    line.buf[ROWS] = 5
+    line.buf[2:][torch.tensor([0])]
+    assert line.codes == []
+    line.buf[2:][torch.tensor([0])]
+    assert [(one.code, one.rows) for one in line.found] == [("FR102", (2,))]
+
+
+def test_a_row_that_comes_all_the_time_may_become_a_sink(line: Subject) -> None:
+    for token in range(6):
+        line.buf[ROWS] = token
+        line.buf[ROWS]
+    line.buf._relay.learn_sinks([0, 2])
+    line.buf[ROWS] = 5
+    line.buf[ROWS]
+    line.buf[ROWS]
+    assert [(one.code, one.rows) for one in line.found] == [("FR102", (3,))]
+    assert line.judged[2] == line.plain[2]
+
+
 def test_write_and_gather_may_alternate_for_ever(line: Subject) -> None:
     for token in range(5):
         line.buf[ROWS] = token

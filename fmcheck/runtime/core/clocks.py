@@ -16,6 +16,8 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 
+from fmcheck.runtime.core.rows import Column
+
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
@@ -112,8 +114,16 @@ class _Touched:
     __slots__ = ("counts", "moments")
 
     def __init__(self, rows: int) -> None:
-        self.counts = np.zeros(rows, np.int64)
-        self.moments = np.full(rows, -1, np.int64)
+        self.counts = Column(np.zeros(rows, np.int64))
+        self.moments = Column(np.full(rows, -1, np.int64))
+
+    def after(self, rows: Any, time: int) -> npt.NDArray[np.bool_] | None:
+        """Tells which of the rows were touched after a time of the lane, None for none."""
+        count = self.counts.common(rows)
+        if count is not None and count <= time:
+            return None
+        late = self.counts.values[rows] > time
+        return late if late.any() else None
 
 
 class Shadow:
@@ -144,13 +154,13 @@ class Shadow:
     def enter_write(self, lane: int, time: int, moment: int) -> None:
         """A lane wrote all rows, at some time of its own."""
         touched = self._writes.setdefault(lane, _Touched(self.rows))
-        touched.counts[:] = np.maximum(touched.counts, time)
-        touched.moments[:] = moment
+        touched.counts.values[:] = np.maximum(touched.counts.values, time)
+        touched.moments.values[:] = moment
 
     def in_use(self, rows: Any, lane: int) -> bool:
         """Tells whether anything done to the rows is not ordered before what a lane does now."""
         return any(
-            other != lane and bool((touched.counts[rows] > self.clocks.known(lane, other)).any())
+            other != lane and touched.after(rows, self.clocks.known(lane, other)) is not None
             for by_lane in (self._writes, self._reads)
             for other, touched in by_lane.items()
         )
@@ -158,14 +168,14 @@ class Shadow:
     def forget(self, rows: Any) -> None:
         """Nothing that was done to the rows so far is held against anybody."""
         for touched in (*self._writes.values(), *self._reads.values()):
-            touched.counts[rows] = 0
+            touched.counts.values[rows] = 0
 
     def unseen_writes(self, rows: Any, lane: int) -> npt.NDArray[np.bool_]:
         """Tells for each of the rows whether some write to it is not ordered before the lane."""
         unseen = np.zeros(np.shape(np.empty(self.rows)[rows]), bool)
         for other, touched in self._writes.items():
             if other != lane:
-                unseen |= touched.counts[rows] > self.clocks.known(lane, other)
+                unseen |= touched.counts.values[rows] > self.clocks.known(lane, other)
         return unseen
 
     def _unordered(
@@ -174,14 +184,14 @@ class Shadow:
         for other, touched in by_lane.items():
             if other == lane:
                 continue
-            late = touched.counts[rows] > self.clocks.known(lane, other)
-            if late.any():
+            late = touched.after(rows, self.clocks.known(lane, other))
+            if late is not None:
                 numbers = np.unique(np.arange(self.rows)[rows][late])
-                yield Conflict(kind, other, numbers, touched.moments[numbers])
+                yield Conflict(kind, other, numbers, touched.moments.values[numbers])
 
     def _touch(self, by_lane: dict[int, _Touched], rows: Any, lane: int, moment: int) -> None:
         touched = by_lane.get(lane)
         if touched is None:
             touched = by_lane[lane] = _Touched(self.rows)
-        touched.counts[rows] = self.clocks.now(lane).time
-        touched.moments[rows] = moment
+        touched.counts.put(rows, self.clocks.now(lane).time)
+        touched.moments.put(rows, moment)

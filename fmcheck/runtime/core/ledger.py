@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fmcheck.runtime.core.rows import Column
+
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
@@ -50,10 +52,10 @@ class Ledger:
     """
 
     def __init__(self, rows: int) -> None:
-        self.state: npt.NDArray[np.uint8] = np.full(rows, State.EMPTY, np.uint8)
+        self._state = Column(np.full(rows, State.EMPTY, np.uint8))
         self.generation: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
-        self._last_write: npt.NDArray[np.int64] = np.full(rows, NEVER, np.int64)
-        self._last_read: npt.NDArray[np.int64] = np.full(rows, NEVER, np.int64)
+        self._last_write = Column(np.full(rows, NEVER, np.int64))
+        self._last_read = Column(np.full(rows, NEVER, np.int64))
         # Of the past: whether the row's last value was left unread, and the generations of that
         # value and of the last read.
         self._left_live: npt.NDArray[np.bool_] = np.zeros(rows, bool)
@@ -61,19 +63,26 @@ class Ledger:
         self._read_in: npt.NDArray[np.int64] = np.zeros(rows, np.int64)
         # Whether the row's last write was reported for its value.
         self._reported: npt.NDArray[np.bool_] = np.zeros(rows, bool)
+        self._any_reported = False
 
     def __len__(self) -> int:
-        return len(self.state)
+        return len(self._state)
+
+    @property
+    def state(self) -> npt.NDArray[np.uint8]:
+        """The state of each row."""
+        return self._state.values
 
     def stash(self, rows: Any, moment: int) -> None:
         """A value was written: the rows are live, whatever they were."""
-        self.state[rows] = _LIVE
-        self._last_write[rows] = moment
-        self._reported[rows] = False
+        self._state.put(rows, _LIVE)
+        self._last_write.put(rows, moment)
+        if self._any_reported:
+            self._reported[rows] = False
 
     def report(self, rows: Any) -> None:
         """The values just written were reported: the gather that brings them is not."""
-        self._reported[rows] = True
+        self._reported[rows] = self._any_reported = True
 
     def consume(self, rows: Any, moment: int, all_live: bool = False) -> None:
         """A gather took the rows. What was empty stays empty: nobody has written it yet.
@@ -81,17 +90,17 @@ class Ledger:
         `all_live` spares a look at the rows where the caller has had it.
         """
         if all_live:
-            self.state[rows] = _CONSUMED
+            self._state.put(rows, _CONSUMED)
         else:
             empty = self.state[rows] == _EMPTY
             self.state[rows] = np.where(empty, _EMPTY, _CONSUMED)
-        self._last_read[rows] = moment
+        self._last_read.put(rows, moment)
 
     def invalidate(self, rows: Any, moment: int) -> None:
         """The poison itself was written, as an engine's own guard does after a gather."""
         live = np.unique(np.asarray(rows)[self.is_live(rows)])
         self.state[live] = _CONSUMED
-        self._last_read[live] = moment
+        self._last_read.values[live] = moment
 
     def spare(self, rows: Any) -> None:
         """Nobody waits for the values any more, or somebody saw them: they may be overwritten."""
@@ -107,8 +116,8 @@ class Ledger:
         written = rows[self.state[rows] != _EMPTY]
         self._left_live[written] = self.is_live(written)
         for moments, made_in in (
-            (self._last_write, self._written_in),
-            (self._last_read, self._read_in),
+            (self._last_write.values, self._written_in),
+            (self._last_read.values, self._read_in),
         ):
             fresh = rows[(moments[rows] & PAST) == 0]  # NEVER has every bit
             made_in[fresh] = self.generation[fresh]
@@ -122,12 +131,13 @@ class Ledger:
         For whom they were written is not known: they may be overwritten. At `moment` they came.
         """
         self.state[:] = np.where(live, State.SPARED, State.EMPTY)
-        self._last_write[:] = np.where(live, moment, NEVER)
+        self._last_write.values[:] = np.where(live, moment, NEVER)
 
     def load(self, entries: Mapping[str, npt.NDArray[Any]]) -> None:
         """Takes over what `dump` gave: one array of an entry a row for each name."""
         for name, kept in self._arrays().items():
             kept[:] = entries[name]
+        self._any_reported = True
 
     def dump(self) -> dict[str, npt.NDArray[Any]]:
         """Returns all that is kept, as integers."""
@@ -140,16 +150,16 @@ class Ledger:
         self, row: int, last_write: tuple[int, int], last_read: tuple[int, int], generation: int
     ) -> None:
         """Sets a row back to the accesses, each with its generation, that it had at a finding."""
-        self._last_write[row], self._written_in[row] = last_write
-        self._last_read[row], self._read_in[row] = last_read
+        self._last_write.values[row], self._written_in[row] = last_write
+        self._last_read.values[row], self._read_in[row] = last_read
         self.generation[row] = generation
 
     def _arrays(self) -> dict[str, npt.NDArray[Any]]:
         return {
             "state": self.state,
             "generation": self.generation,
-            "last_write": self._last_write,
-            "last_read": self._last_read,
+            "last_write": self._last_write.values,
+            "last_read": self._last_read.values,
             "left_live": self._left_live,
             "written_in": self._written_in,
             "read_in": self._read_in,
@@ -162,12 +172,18 @@ class Ledger:
 
     def all_live(self, rows: npt.NDArray[Any]) -> bool:
         """Tells whether each of the rows, of which there are some, holds such a value."""
-        return bool(np.count_nonzero(self.state[rows] & _HOLDS_VALUE) == rows.size)
+        common = self._state.common(rows)
+        if common is not None:
+            return bool(common & _HOLDS_VALUE)
+        return bool(np.count_nonzero(self._state.values[rows] & _HOLDS_VALUE) == rows.size)
 
     def awaits_any(self, rows: npt.NDArray[Any]) -> bool:
         """Tells whether any of the rows is awaited."""
+        common = self._state.common(rows)
+        if common is not None:
+            return bool(common == _LIVE)
         # A search through bytes: a third of what a comparison and a reduction take.
-        return b"\x01" in self.state[rows].tobytes()
+        return b"\x01" in self._state.values[rows].tobytes()
 
     def is_awaited(self, rows: Any) -> npt.NDArray[np.bool_]:
         """Tells which of the rows hold a value that is lost if it is overwritten now."""
@@ -194,11 +210,11 @@ class Ledger:
 
     def last_write(self, row: int) -> tuple[int, int]:
         """Returns the moment of the row's last write, or NEVER, and its generation."""
-        return self._access(self._last_write[row], self._written_in[row], row)
+        return self._access(self._last_write.values[row], self._written_in[row], row)
 
     def last_read(self, row: int) -> tuple[int, int]:
         """Returns the moment of the row's last gather, or NEVER, and its generation."""
-        return self._access(self._last_read[row], self._read_in[row], row)
+        return self._access(self._last_read.values[row], self._read_in[row], row)
 
     def _access(self, moment: np.int64, made_in: np.int64, row: int) -> tuple[int, int]:
         if moment == NEVER:

@@ -1,5 +1,7 @@
 """Rows: which rows of a relay buffer an index expression touches, seen through any view of it.
 
+A `Column` has a value of each row.
+
 Index expressions are NumPy's. Each way that torch has of picking elements is turned into one, so
 that rows, values and poison are all found by the same expression.
 """
@@ -16,6 +18,61 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
 EVERYTHING = Ellipsis
+_NO_ROWS = object()
+
+
+class Column:
+    """Values by row, in an array.
+
+    A list of rows that comes again as the same array, one that nobody can change, is put as a
+    whole: one value is kept for all its rows, and entered when others are asked for. So a buffer of
+    which the same rows are written and gathered in turn costs no pass over them. `within` is the
+    column that this one is a part of.
+    """
+
+    __slots__ = ("_array", "_is_late", "_rows", "_value", "_within")
+
+    def __init__(self, array: npt.NDArray[Any], within: Column | None = None) -> None:
+        self._array = array
+        self._within = within
+        # The list that was put last; that of a part is the whole column's to know.
+        self._rows: Any = _NO_ROWS if within is None else object()
+        self._value: Any = None
+        self._is_late = False
+
+    def __len__(self) -> int:
+        return len(self._array)
+
+    @property
+    def values(self) -> npt.NDArray[Any]:
+        """The values of all rows, to read or to change."""
+        if self._rows is not _NO_ROWS:
+            self._enter()
+        return self._array
+
+    def _enter(self) -> None:
+        if self._within is not None:
+            self._within._enter()
+            return
+        if self._is_late:
+            self._array[self._rows] = self._value
+            self._is_late = False
+        self._rows = _NO_ROWS
+
+    def put(self, rows: Any, value: Any) -> None:
+        """Gives rows a value, or each of them its own."""
+        if rows is self._rows:
+            self._is_late, self._value = True, value
+            return
+        if self._rows is not _NO_ROWS:
+            self._enter()
+        self._array[rows] = value
+        if type(rows) is np.ndarray and not rows.flags.writeable and self._within is None:
+            self._rows, self._value = rows, value
+
+    def common(self, rows: Any) -> Any:
+        """Returns what was put for just these rows, None if that is not known."""
+        return self._value if rows is self._rows else None
 
 
 def row_map(

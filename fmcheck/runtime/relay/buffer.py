@@ -29,6 +29,12 @@ if TYPE_CHECKING:
     from fmcheck.runtime.relay.owners import Owners
 
 
+#: What no list of rows is, and how often one comes in turn until its array is kept.
+_NO_LIST: npt.NDArray[Any] = np.empty(0, np.int64)
+_OFTEN = 3
+_ROWS = np.dtype(np.int64)
+
+
 @dataclass(eq=False)
 class Window:
     """What a tensor shows of a relay buffer: all of it, or what a view reaches.
@@ -180,9 +186,13 @@ class RelayBuffer:
         # Whether untracked code was seen to write here, and which rows it may have written since.
         self._has_other_writers = False
         self._in_doubt: npt.NDArray[np.bool_] = np.zeros(len(self.ledger), bool)
+        self._any_in_doubt = False
         self._version = 0
         self._judges_values = poison.certain or poison.bound is not None
         self._guards_writes = owners is not None and overwrite == "never"
+        # The list of rows that was named last, how often in turn, and its array once that is kept.
+        self._named: tuple[bytes, int, npt.NDArray[Any]] = b"", 0, _NO_LIST
+        self._list = _NO_LIST
         # Whether rows were handed out since this was made: only then is an unowned row a fault.
         self._has_owners = False
         self.set_sinks(sink_rows)
@@ -199,6 +209,7 @@ class RelayBuffer:
     def set_sinks(self, rows: Sequence[int]) -> None:
         """Says which rows padded entries point at; a negative number counts from the end."""
         count = len(self.ledger) // self.per_row
+        self._named, self._list = (b"", 0, _NO_LIST), _NO_LIST
         numbers = [row + count if row < 0 else row for row in rows]
         first = np.array([row for row in numbers if 0 <= row < count], np.int64) * self.per_row
         self._sink = (first[:, None] + np.arange(self.per_row)).reshape(-1)
@@ -307,7 +318,7 @@ class RelayBuffer:
     def gather_rows(self, index: Any, result: Any, site: int) -> None:
         """A gather of whole rows, after it was made: `index` holds their numbers."""
         if not self.is_captured():
-            self.gather(self.whole, np.atleast_1d(picks.host(index)), site)
+            self.gather(self.whole, np.atleast_1d(self._rows_of(index)), site)
 
     def judge_rows(self, index: Any, site: int) -> None:
         """A gather of whole rows that is about to be made: the verdict alone."""
@@ -328,7 +339,36 @@ class RelayBuffer:
     ) -> None:
         """A write into the whole buffer, after it was made."""
         if not self.is_captured():
-            self.stash(self.whole, picks.host(expression), site, how, values)
+            self.stash(self.whole, self._rows_of(expression), site, how, values)
+
+    def _rows_of(self, index: Any) -> Any:
+        """Returns an index as NumPy's: the very array of before for a list that comes all the time.
+
+        Whoever has an entry a row knows it by that, and enters it as a whole. It names each row
+        once, as it is counted from the first one, and no sink.
+        """
+        rows = picks.host(index)
+        is_list = type(rows) is np.ndarray and rows.dtype is _ROWS and rows.ndim == 1
+        if not is_list or self.veil is None:
+            return rows
+        named = rows.tobytes()
+        last, times, kept = self._named  # in one, as threads may come side by side
+        if named != last:
+            self._named = named, 1, _NO_LIST
+        elif kept is not _NO_LIST:
+            return kept
+        elif times < _OFTEN:
+            with self.tally.lock:
+                if times == _OFTEN - 1 and self._are_plain(rows):
+                    self._list = kept = rows.copy()
+                    kept.setflags(write=False)
+                self._named = named, times + 1, kept
+        return rows
+
+    def _are_plain(self, rows: npt.NDArray[np.int64]) -> bool:
+        """Tells whether each row is named once, and by its own number, and none is a sink."""
+        is_plain = rows.size and rows.min() >= 0 and not np.isin(rows, self._sink).any()
+        return bool(is_plain) and not self._names_twice(rows)
 
     def is_captured(self) -> bool:
         """Tells whether what is launched goes into a graph; if so, counts an unchecked call."""
@@ -508,7 +548,8 @@ class RelayBuffer:
             scope.put_off(lambda: self._retire_now(waiting))
             return
         self._poison_over(window, expression)
-        self._in_doubt[rows] = False
+        if self._any_in_doubt:
+            self._in_doubt[rows] = False
         self.ledger.consume(rows, moment, seen.all_live)
 
     @contextmanager
@@ -537,6 +578,9 @@ class RelayBuffer:
 
     def _poison_over(self, window: Window, expression: Any) -> None:
         if self.poison.bits is None:
+            return
+        if expression is self._list:
+            window.memory.cover(expression, self.poison.bits)
             return
         kept = [part.copy() for part in self._sink_parts]
         window.memory.cover(expression, self.poison.bits)
@@ -648,7 +692,7 @@ class RelayBuffer:
 
         None if one value is written to all: values have to be as many as what is picked.
         """
-        if not values.is_cpu:
+        if expression is self._list or not values.is_cpu:
             return None
         if rows.ndim == 1 and type(expression) is np.ndarray:
             is_each = values.dim() == window.rows.ndim and len(values) == rows.size
@@ -756,11 +800,11 @@ class RelayBuffer:
         if self.veil is None:
             return
         if self.base.is_inference():  # it counts no writes
-            self._in_doubt[:] = True
+            self._in_doubt[:] = self._any_in_doubt = True
             return
         version = self.base._version
         if version - self._version > own:
-            self._in_doubt[:] = True
+            self._in_doubt[:] = self._any_in_doubt = True
         self._version = version
 
     def _is_written_unseen(self) -> bool:

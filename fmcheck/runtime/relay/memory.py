@@ -13,6 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
+from fmcheck.runtime.core.rows import Column
+
 if TYPE_CHECKING:
     import numpy.typing as npt
 
@@ -111,16 +113,17 @@ class HostMemory(_InPlace):
         return self._bits[place]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(eq=False, slots=True)
 class Veil:
     """Which elements of a buffer are poisoned, and what each held when it was.
 
     The poison itself is nowhere: the memory keeps the engine's values, and nobody can be handed
-    anything else. Both tensors are laid out as the buffer is.
+    anything else. Both tensors are laid out as the buffer is. `columns` are the whole buffer's.
     """
 
     covered: torch.Tensor
     held: torch.Tensor
+    columns: tuple[Column | None, Column | None] = (None, None)
 
     @classmethod
     def like(cls, tensor: torch.Tensor) -> Veil:
@@ -142,7 +145,7 @@ class Veil:
         if view.numel() and last >= self.covered.untyped_storage().nbytes():
             return None
         laid = (view.size(), view.stride(), offset)
-        return Veil(self.covered.as_strided(*laid), self.held.as_strided(*laid))
+        return Veil(self.covered.as_strided(*laid), self.held.as_strided(*laid), self.columns)
 
 
 class VeiledMemory(HostMemory):
@@ -150,61 +153,67 @@ class VeiledMemory(HostMemory):
 
     def __init__(self, bits: torch.Tensor, veil: Veil, poison: int) -> None:
         super().__init__(bits)
-        self._covered = _array_over(veil.covered.view(torch.int8)).view(np.bool_)
-        self._held = _array_over(_as_bits(veil.held))
+        covered = _array_over(veil.covered.view(torch.int8)).view(np.bool_)
+        self._covered = Column(covered, veil.columns[0])
+        self._held = Column(_array_over(_as_bits(veil.held)), veil.columns[1])
+        if veil.columns[0] is None:
+            veil.columns = self._covered, self._held
         self._poison = poison
 
     def read(self, expression: Any) -> npt.NDArray[Any]:
         """Returns a copy of the elements: poison where nobody has changed them since."""
         bits = super().read(expression)
-        covered = self._covered[expression]
+        if self._covered.common(expression) is False:
+            return bits
+        covered = self._covered.values[expression]
         if b"\x01" not in covered.tobytes():  # half of what a count takes
             return bits
-        return np.where(covered & (bits == self._held[expression]), self._poison, bits).astype(
-            bits.dtype, copy=False
-        )
+        return np.where(
+            covered & (bits == self._held.values[expression]), self._poison, bits
+        ).astype(bits.dtype, copy=False)
 
     def cover(self, expression: Any, poison: int) -> None:
         """Puts poison over the elements, which stay in the memory."""
-        self._held[expression] = self._bits[expression]
-        self._covered[expression] = True
+        self._held.put(expression, self._bits[expression])
+        self._covered.put(expression, True)
 
     def uncover(self, expression: Any) -> None:
         """The elements were written: whatever stands there is the engine's."""
-        self._covered[expression] = False
+        self._covered.put(expression, False)
 
     def unchanged(self, expression: Any) -> Any:
         """Tells which elements hold what they held when they were poisoned."""
-        return self._covered[expression] & (self._bits[expression] == self._held[expression])
+        held = self._held.values[expression]
+        return self._covered.values[expression] & (self._bits[expression] == held)
 
     def was_changed(self) -> bool:
         """Tells whether any element was written since it was poisoned, with no `uncover`."""
-        return bool((self._covered & (self._bits != self._held)).any())
+        return bool((self._covered.values & (self._bits != self._held.values)).any())
 
     def keep(self, rows: npt.NDArray[Any]) -> Any:
         """Returns what `put_back` needs to undo a later `cover` of the rows."""
-        return self._covered[rows], self._held[rows]
+        return self._covered.values[rows], self._held.values[rows]
 
     def put_back(self, rows: npt.NDArray[Any], kept: Any) -> None:
         """Undoes a `cover` of the rows."""
-        self._covered[rows], self._held[rows] = kept
+        self._covered.values[rows], self._held.values[rows] = kept
 
     def part(self, place: slice) -> Any:
         """Returns some rows in place."""
-        return _VeiledPart(self._covered[place])
+        return _VeiledPart(self._covered, place)
 
 
 class _VeiledPart:
     """Rows under a veil, with the two words of an array that a sink needs: it is never covered."""
 
-    def __init__(self, covered: npt.NDArray[np.bool_]) -> None:
-        self._covered = covered
+    def __init__(self, covered: Column, rows: slice) -> None:
+        self._covered, self._rows = covered, rows
 
     def copy(self) -> bool:
         return False
 
     def __setitem__(self, place: Any, covered: bool) -> None:
-        self._covered[place] = covered
+        self._covered.values[self._rows][place] = covered
 
 
 class DeviceMemory(_InPlace):
