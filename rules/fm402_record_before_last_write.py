@@ -138,6 +138,15 @@ def stage(self, batch, side):
         ),
         Example(
             """\
+def issue(ring, batch):
+    ring["rows"][:4].copy_(batch.rows)
+    ready = device_module.Event()
+    ready.record()
+    ring["event"] = ready
+"""
+        ),
+        Example(
+            """\
 def stage(self, batch, is_first):
     if is_first:
         self.inputs.copy_(batch.inputs)

@@ -6,12 +6,14 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Severity, cst, dotted, functions, last_name
 from fmcheck.lint.model.expressions import is_name, keywords, targets
+from fmcheck.lint.model.steps import is_beside
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
+    from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Part
 
 #: Calls that order what comes after them behind a collective, whoever has its handle.
@@ -26,8 +28,8 @@ class CollectiveUnawaited(FunctionRule):
     ## What it does
     Looks for calls of `torch.distributed` with `async_op=True`, and for `irecv`, whose result is
     not used: the call is a statement, or the name that it is bound to is never read. A function
-    that waits for a stream, the device or all ranks afterwards is left alone, and so is what a
-    coalescing manager gathers.
+    that waits for a stream, the device or all ranks afterwards is left alone, and so is one that
+    calls itself asynchronous, what a coalescing manager gathers, and tests, by their path.
 
     ## Why is this bad
     The collective runs on a stream of its own. Only `wait()` of its handle orders the current
@@ -85,6 +87,9 @@ def reduce(self, hidden, grads):
         dist.all_reduce(grads, async_op=True)
     return self.norm(hidden), gathered
 
+def reduce_async(hidden):
+    dist.all_reduce(hidden, async_op=True)
+
 def finish(self, hidden):
     dist.all_reduce(hidden, async_op=True)
     torch.cuda.synchronize()
@@ -93,10 +98,14 @@ def finish(self, hidden):
         ),
     )
 
+    def applies(self, file: File) -> bool:
+        """Leaves out tests and tools, by their path."""
+        return not is_beside(file.identity)
+
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each collective that nothing can wait for."""
         for function in functions(part):
-            for call in function.calls:
+            for call in () if "async" in function.name else function.calls:
                 if (
                     _is_async(call, part)
                     and _is_dropped(call, function)

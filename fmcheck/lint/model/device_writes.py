@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from fmcheck.lint.model.expressions import is_entry
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.vocabulary import IN_PLACE, ON_HOST
 from fmcheck.lint.source.lazy import cst
@@ -60,7 +61,8 @@ def _targets(node: CSTNode) -> Iterator[tuple[CSTNode, bool]]:
     """Yields what a node writes to, and whether that is sure to be a tensor."""
     if isinstance(node, cst.Assign):
         for target in node.targets:
-            if isinstance(target.target, cst.Subscript):
+            # An entry under a name is bound, not written.
+            if isinstance(target.target, cst.Subscript) and not is_entry(target.target):
                 yield target.target, False
     elif isinstance(node, cst.AugAssign) and isinstance(node.target, cst.Subscript):
         yield node.target, False

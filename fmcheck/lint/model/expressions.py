@@ -61,6 +61,12 @@ def is_name(node: cst.CSTNode | None, name: str) -> bool:
     return isinstance(node, cst.Name) and node.value == name
 
 
+def is_entry(target: cst.Subscript) -> bool:
+    """Tells whether a subscript is an entry of a dict, by the string that it is under."""
+    index = target.slice[0].slice if len(target.slice) == 1 else None
+    return isinstance(index, cst.Index) and isinstance(index.value, cst.BaseString)
+
+
 def literal_elements(node: cst.CSTNode) -> Sequence[cst.BaseExpression] | None:
     """Returns the elements of a list, tuple or set display, None for any other expression."""
     if isinstance(node, (cst.List, cst.Tuple, cst.Set)):

@@ -12,6 +12,7 @@ from fmcheck.lint.model.tensor_use import READS, launches
 from fmcheck.lint.model.vocabulary import looks_like_context
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
+from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -20,6 +21,9 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.model.streams import Context, Streams, Wait
+
+#: Names of what copies from or to the host, a helper's too.
+_MOVES = regex(r"^(copy_|cuda|to|to_\w+|\w*to_device\w*|move\w*)$")
 
 
 def waits_for_another(streams: Streams) -> Iterator[tuple[Context, Wait, str]]:
@@ -180,7 +184,7 @@ def _orders_others(call: cst.Call, function: Function) -> bool:
 
 def _may_block(call: cst.Call) -> bool:
     """Tells whether this is a copy that returns when it is done, if one of its ends is the host."""
-    return last_name(call.func) == "copy_" and not is_non_blocking(call)
+    return _MOVES.search(last_name(call.func)) is not None and not is_non_blocking(call)
 
 
 def _is_captured(call: cst.Call) -> bool:

@@ -11,6 +11,7 @@ from msgspec import Struct
 
 from fmcheck.lint.model.expressions import (
     holder,
+    is_entry,
     keywords,
     last_name,
     literal_elements,
@@ -241,17 +242,12 @@ def _sources(value: CSTNode, function: Function, depth: int = 0) -> Iterator[CST
             yield value
 
 
-def _is_named(target: cst.Subscript) -> bool:
-    index = target.slice[0].slice if len(target.slice) == 1 else None
-    return isinstance(index, cst.Index) and isinstance(index.value, cst.BaseString)
-
-
 def _written(node: CSTNode) -> Iterator[CSTNode]:
     """Yields what the host writes in place by a statement or call."""
     if type(node) is cst.Assign:
         for target in node.targets:
             # An entry under a name is bound, not written.
-            if isinstance(target.target, cst.Subscript) and not _is_named(target.target):
+            if isinstance(target.target, cst.Subscript) and not is_entry(target.target):
                 yield target.target
     elif type(node) is cst.AugAssign:
         yield node.target

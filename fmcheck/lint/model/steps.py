@@ -22,7 +22,7 @@ _STEP = (
 )
 #: Words of the names of those that do not, whatever else they are called.
 _ONCE = (
-    r"(^|_)(init(?!_\w*metadata)|capture|precompile|warmup|warm|load|save|test|tests|bench|benchmark|debug|"
+    r"(^|_)(init(?!_\w*metadata)|capture|merge|precompile|warmup|warm|load|save|test|tests|bench|benchmark|debug|"
     r"profile|dummy|train|training|eval|evaluate|validation|validate|val|log|export|convert|"
     r"calibrate|setup|precompute|grad|grads|gradient|gradients|regularization|reset|register|plot|"
     r"print|repr|state|checkpoint|main|reference|ref|golden|"
@@ -41,7 +41,7 @@ _BESIDE = regex(
     r"(^|[/_])(bench\w*|calib\w*|conftest|convert\w*|data|dataloader|datasets?|datapipes?|"
     r"demos?|docs|envs?|environments?|eval\w*|examples|fault_tolerance|losses|metrics?|optim\w*|"
     r"plots?|processors?|processing|quantization|reference|"
-    r"samplers?|scripts?|tests?|testing|tools|trainers?|training|tutorials?|visuali\w*|"
+    r"samplers?|scripts?|(self_?)?tests?|testing|tools|trainers?|training|tutorials?|visuali\w*|"
     r"weight_sync\w*)(?=[/_.])"
 )
 
