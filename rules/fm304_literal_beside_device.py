@@ -48,10 +48,7 @@ class LiteralBesideDevice(FunctionRule):
     code = "FM304"
     name = "literal-beside-device"
     severity = Severity.WARNING
-    judged = (
-        Judged("sglang 0.5.23", 8, 0),
-        Judged("vllm 0.20.2", 3, 0),
-    )
+    judged = (Judged("sglang 0.5.23", 2, 0), Judged("vllm 0.20.2", 0, 0))
     on_by_default = False
     words = (
         (".device",),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint import Example, FunctionRule, Severity
+from fmcheck.lint import Example, FunctionRule, Judged, Severity
 from fmcheck.lint.model.device_literals import beside_device, is_autocast, is_of_vendor
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.steps import is_beside
@@ -52,6 +52,7 @@ class AutocastOnCuda(FunctionRule):
     code = "FM305"
     name = "autocast-on-cuda"
     severity = Severity.WARNING
+    judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
     words = ((".device",), ("autocast(",), ('"cuda"', "'cuda'"))
     seen_in = ("https://github.com/huggingface/diffusers/pull/12814",)
     bad = (

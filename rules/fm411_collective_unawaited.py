@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint import Example, FunctionRule, Severity, cst, dotted, functions, last_name
+from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst, dotted, functions, last_name
 from fmcheck.lint.model.expressions import is_name, keywords, targets
 from fmcheck.lint.model.steps import is_beside
 
@@ -54,6 +54,7 @@ class CollectiveUnawaited(FunctionRule):
     code = "FM411"
     name = "collective-unawaited"
     severity = Severity.WARNING
+    judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
     words = (("async_op=True", "irecv("),)
     seen_in = ()
     bad = (

@@ -9,7 +9,7 @@ from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.places import Places
 from fmcheck.lint.model.read_backs import read_backs
-from fmcheck.lint.model.steps import is_for_debugging
+from fmcheck.lint.model.steps import is_for_cpu, is_for_debugging
 from fmcheck.lint.source.words import either
 from fmcheck.lint.step_rule import StepRule
 
@@ -180,7 +180,7 @@ def dispatch(sizes, hidden):
 
     def _waits(self, function: Function) -> Iterator[Finding]:
         calls = [call for call in function.calls if last_name(call.func) in _WAITING]
-        if not calls:
+        if not calls or is_for_cpu(function):
             return
         places = Places(function)
         for call in calls:

@@ -57,7 +57,7 @@ class ReadBackInStep(ServingRule):
     code = "FM506"
     name = "read-back-in-step"
     severity = Severity.WARNING
-    judged = (Judged("sglang 0.5.23", 18, 17), Judged("vllm 0.20.2", 3, 3))
+    judged = (Judged("sglang 0.5.23", 3, 3), Judged("vllm 0.20.2", 2, 2))
     words = (
         (
             *(".item()", "repeat_interleave(", ".any(", ".all("),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint import Edit, Example, Severity, cst, dotted, functions
+from fmcheck.lint import Edit, Example, Judged, Severity, cst, dotted, functions
 from fmcheck.lint.model.expressions import is_name, keywords, literal_elements
 from fmcheck.lint.model.places import may_be_host, moves_and_waits
 from fmcheck.lint.model.read_backs import is_aside, waits_anyway
@@ -63,6 +63,7 @@ class ConstantUploaded(ServingRule):
     code = "FM507"
     name = "constant-uploaded"
     severity = Severity.WARNING
+    judged = (Judged("sglang 0.5.23", 1, 1), Judged("vllm 0.20.2", 0, 0))
     judges = REPEATED
     words = (
         tuple(f"tensor({one}{value}" for one in ("", "[", "[[") for value in _LITERALS),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint import Edit, Example, Severity, cst, functions
+from fmcheck.lint import Edit, Example, Judged, Severity, cst, functions
 from fmcheck.lint.model.expressions import receiver
 from fmcheck.lint.model.pinned import makes_pinned
 from fmcheck.lint.model.places import moves_and_waits
@@ -49,6 +49,7 @@ class PinnedCopyBlocks(StepRule):
     code = "FM508"
     name = "pinned-copy-blocks"
     severity = Severity.WARNING
+    judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
     judges = REPEATED
     words = (("pin_memory",), (".to(", ".cuda("))
     seen_in = ()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint import Example, Severity, cst, dotted, functions, last_name
+from fmcheck.lint import Example, Judged, Severity, cst, dotted, functions, last_name
 from fmcheck.lint.model.expressions import is_name, receiver, targets
 from fmcheck.lint.model.places import Places
 from fmcheck.lint.model.read_backs import is_aside
@@ -69,6 +69,7 @@ class MirrorNotUsed(ServingRule):
     code = "FM509"
     name = "mirror-not-used"
     severity = Severity.WARNING
+    judged = (Judged("sglang 0.5.23", 2, 2), Judged("vllm 0.20.2", 0, 0))
     judges = REPEATED
     words = either(*map(_read_and_mirrored, ("lens", "loc", "tokens", "indices")))
     seen_in = (

@@ -10,7 +10,7 @@ from msgspec import Struct
 
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, targets
 from fmcheck.lint.model.places import CertainPlaces
-from fmcheck.lint.model.steps import is_for_debugging, is_step
+from fmcheck.lint.model.steps import is_for_cpu, is_for_debugging, is_step
 from fmcheck.lint.model.syncs import Syncs
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
@@ -52,8 +52,6 @@ _PURE = frozenset(
         *("reshape", "split", "sub", "to", "type", "type_as", "view", "where"),
     )
 )
-#: Names of classes for a CPU.
-_FOR_CPU = regex(r"AMX|Cpu|CPU|Host")
 _DEEPEST = 12
 
 
@@ -215,10 +213,7 @@ def _is_reduced(found: ReadBack) -> bool:
 
 def _may_be_on_host(function: Function) -> bool:
     """Tells whether a function asks where its tensors are, or its class is one for a CPU."""
-    family = function.part.stretch.family
-    if family is not None and _FOR_CPU.search(family.name):
-        return True
-    return any(
+    return is_for_cpu(function) or any(
         isinstance(one, cst.Attribute)
         and (
             one.attr.value in ("is_cuda", "is_cpu")

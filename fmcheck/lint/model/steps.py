@@ -50,6 +50,9 @@ SERVES = (
     *("block_table", "cache_seqlens", "context_lens", "kv_cache", "kv_pool", "kvcache"),
     *("page_table", "paged", "req_pool", "seq_lens", "slot_mapping", "CUDAGraph"),
 )
+#: Names of classes for a CPU.
+_FOR_CPU = regex(r"AMX|Cpu|CPU|Host")
+
 #: What stands in a test that asks whether somebody looks on.
 _SWITCH = regex(r"debug|log_|_log|logger|verbose|environ|getenv|profil|__debug__", re.IGNORECASE)
 
@@ -83,6 +86,12 @@ def runs_again(function: Function) -> bool:
 def is_beside(identity: str) -> bool:
     """Tells whether a file prepares data, trains or looks at a model, by its path."""
     return _BESIDE.search(identity.lower()) is not None
+
+
+def is_for_cpu(function: Function) -> bool:
+    """Tells whether a function is of a class for a CPU, by its name."""
+    family = function.part.stretch.family
+    return family is not None and _FOR_CPU.search(family.name) is not None
 
 
 def is_for_debugging(node: cst.CSTNode, function: Function) -> bool:
