@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Generator, Iterable
 
     from fmcheck.finding import Coverage, Violation
-    from fmcheck.processes.outreach import Outreach
+    from fmcheck.processes.coordinator import Coordinator
     from fmcheck.record import Process, Run
     from fmcheck.runtime.session.session import Session
     from fmcheck.stream_options import StreamOptions
@@ -141,9 +141,9 @@ def pytest_unconfigure(config: pytest.Config) -> None:
     session = _session(config)
     if session is not None:
         session.let_end()
-        session.reach.stop()
+        session.coordinator.stop()
         session.watch.stop()
-        session.reach.clear()
+        session.coordinator.clear()
 
 
 @pytest.fixture(name="fmcheck")
@@ -169,13 +169,13 @@ def _start(config: pytest.Config) -> None:
         if mode in ("", "off"):
             config.pluginmanager.register(_Off(config, where), "fmcheck-off")
             return
-        watch, reach = _watch(config, mode)
+        watch, coordinator = _watch(config, mode)
         watch.start()
-        reach.start()
+        coordinator.start()
     except UsageError as err:
         raise pytest.UsageError(f"fmcheck: {err}") from None
     assert _SESSION is not None  # an older pytest was refused
-    config.stash[_SESSION] = session = _Session(config, watch, reach, reports)
+    config.stash[_SESSION] = session = _Session(config, watch, coordinator, reports)
     config.pluginmanager.register(session, "fmcheck-session")
 
 
@@ -204,12 +204,12 @@ def _by_name(config: pytest.Config) -> bool:
     return not {"fmcheck", "fmcheck.plugin"}.isdisjoint(plugins)
 
 
-def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
+def _watch(config: pytest.Config, mode: str) -> tuple[Session, Coordinator]:
     from fmcheck.supported import check_versions
 
     check_versions()  # before what an older one cannot import
     from fmcheck.config import allowing_unchecked, find_settings, load_settings
-    from fmcheck.processes.outreach import Outreach
+    from fmcheck.processes.coordinator import Coordinator
     from fmcheck.runtime.session.session import Session
 
     known = config.known_args_namespace
@@ -226,7 +226,7 @@ def _watch(config: pytest.Config, mode: str) -> tuple[Session, Outreach]:
         uninitialized=bool(getattr(known, "fmcheck_uninitialized", False)),
     )
     asked = getattr(known, "fmcheck_journal", None) or ""
-    return watch, Outreach(watch, located, config.rootpath, asked)
+    return watch, Coordinator(watch, located, config.rootpath, asked)
 
 
 def _reports(config: pytest.Config, mode: str) -> tuple[Path, ...]:
@@ -309,18 +309,22 @@ class _Session:
     """The hooks of a run that is watched."""
 
     def __init__(
-        self, config: pytest.Config, watch: Session, reach: Outreach, reports: tuple[Path, ...]
+        self,
+        config: pytest.Config,
+        watch: Session,
+        coordinator: Coordinator,
+        reports: tuple[Path, ...],
     ) -> None:
         from fmcheck.finding import Coverage
-        from fmcheck.processes.last_words import before_own_end
+        from fmcheck.processes.exit_hooks import before_own_exit
         from fmcheck.testing.outcomes import Outcomes
 
         self.config = config
         self.watch = watch
-        self.reach = reach
+        self.coordinator = coordinator
         self.reports = reports
         self.outcomes = Outcomes(
-            watch.mode, reach.counts, reach.settle, self._drain, config.rootpath
+            watch.mode, coordinator.counts, coordinator.settle, self._drain, config.rootpath
         )
         self.gathered = self.outcomes.gathered
         self.unwritten: list[str] = []
@@ -331,7 +335,7 @@ class _Session:
         self.has_run = self._is_cut_short = False
         self._earlier: tuple[str, ...] | None = None
         self._is_closed = False
-        self._undo = before_own_end(self._show_before_end)
+        self._undo = before_own_exit(self._show_before_end)
 
     def let_end(self) -> None:
         """Watches no more for the end of this process."""
@@ -361,13 +365,13 @@ class _Session:
         from fmcheck.testing.outcomes import kept_aside
 
         self.watch.enter(item.nodeid)
-        self.reach.begin(item.nodeid, when)
+        self.coordinator.begin(item.nodeid, when)
         try:
             try:
                 result = yield
             finally:
                 if when == "call":
-                    self.reach.settle()
+                    self.coordinator.settle()
         except pytest.skip.Exception:
             self.outcomes.skipped(item)
             raise
@@ -377,7 +381,7 @@ class _Session:
             return None
         finally:
             self.watch.enter("")
-            self.reach.end()
+            self.coordinator.end()
             self._stop_if_dead(item.session)
         kept = kept_aside(item)
         failures = [one for one in kept if not isinstance(one.value, pytest.skip.Exception)]
@@ -418,7 +422,7 @@ class _Session:
         What another process found belongs to `test` or to none.
         """
         found, advice = self.watch.drain()
-        reached = self.reach.drain(test)
+        reached = self.coordinator.drain(test)
         for one in (*advice, *reached.advice):
             self._advise(one)
         self.outside += reached.elsewhere
@@ -430,7 +434,7 @@ class _Session:
 
     def _stop_if_dead(self, session: pytest.Session) -> None:
         """Stops the session once a detector was seen not to fire: no further test means a thing."""
-        dead = (*self.watch.dead, *self.reach.dead)
+        dead = (*self.watch.dead, *self.coordinator.dead)
         if dead:
             session.shouldfail = f"fmcheck: {dead[0]}"
 
@@ -438,7 +442,7 @@ class _Session:
 
     def pytest_report_header(self) -> list[str]:
         """Says what is on, and what it does not reach."""
-        from fmcheck.processes.gaps import gaps
+        from fmcheck.processes.unreachable import unreachable
 
         names = ", ".join(self.watch.contract_names)
         first = (
@@ -447,12 +451,12 @@ class _Session:
         )
         return [f"fmcheck: {one}" for one in self._earlier_runs()] + [
             first,
-            *(f"fmcheck: {one}" for one in gaps()),
+            *(f"fmcheck: {one}" for one in unreachable()),
         ]
 
     def _earlier_runs(self) -> tuple[str, ...]:
         """Returns what earlier runs found and could not report, the first time that it is asked."""
-        from fmcheck.processes.unreported import unreported
+        from fmcheck.processes.killed_runs import unreported
 
         if self._earlier is not None:
             return ()
@@ -549,7 +553,7 @@ class _Session:
         reporter.line(self._render(run.violations))
         self._summarize(reporter, run)
         reporter.flush()
-        self.reach.reported()
+        self.coordinator.reported()
 
     def _summarize(self, terminalreporter: Any, run: Run) -> None:
         from fmcheck.report.by_check import FAILS
@@ -571,8 +575,8 @@ class _Session:
             terminalreporter.line(f"fmcheck error: {problem}", red=True)
         for line, kind in table(run, self.config.rootpath):
             terminalreporter.line(line, red=kind == FAILS, bold=not kind)
-        told = (*endings(run.processes), *self.reach.missed(), *gaps(run.coverage))
-        for gap in (*told, *self.reach.kept(run)):
+        gaps_found = (*endings(run.processes), *self.coordinator.missed(), *gaps(run.coverage))
+        for gap in (*gaps_found, *self.coordinator.kept(run)):
             terminalreporter.line(f"fmcheck: {gap}", yellow=True)
         terminalreporter.line(closing_line_of(run))
         for path in () if self.unwritten else self.reports:
@@ -583,11 +587,11 @@ class _Session:
     def pytest_testnodedown(self, node: Any, error: object) -> None:
         """Adds what an xdist worker found outside of its tests, or could not report any more."""
         output = getattr(node, "workeroutput", None) or {}
-        told = output.get(_WORKER_KEY)
-        if told is None:
+        sent = output.get(_WORKER_KEY)
+        if sent is None:
             name = node.gateway.id
             reported = {(test, when) for worker, test, when in self.reported if worker == name}
-            self.outside += self.reach.untold(name, reported)
+            self.outside += self.coordinator.unreported(name, reported)
             return
         import msgspec
 
@@ -595,7 +599,7 @@ class _Session:
         from fmcheck.testing.gathered import Gathered
 
         coverage, gathered, outside, advice = msgspec.json.decode(
-            told, type=tuple[Coverage, Gathered, list[Violation], list[Violation]]
+            sent, type=tuple[Coverage, Gathered, list[Violation], list[Violation]]
         )
         self.of_workers += coverage
         self.gathered.take_in(gathered)
@@ -609,13 +613,13 @@ class _Session:
 
         from fmcheck.finding import Coverage
 
-        coverage = Coverage() if self.reach.is_worker else self._run().coverage
-        told = (coverage, self.gathered, self.outside, list(self.advice.values()))
-        return msgspec.json.encode(told).decode()
+        coverage = Coverage() if self.coordinator.is_worker else self._run().coverage
+        sent = (coverage, self.gathered, self.outside, list(self.advice.values()))
+        return msgspec.json.encode(sent).decode()
 
     def _run(self) -> Run:
         """Returns what was checked and found up to now, in all processes."""
-        run = self.reach.run()
+        run = self.coordinator.run()
         run = replace(run, coverage=run.coverage + self.of_workers)
         return self.gathered.sorted_out(run)
 

@@ -22,7 +22,7 @@ PYTEST_KEYS = frozenset({"mode", "seed", "streams"})
 
 
 class Suppression(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """A violation that is known of, and not told for a while.
+    """A violation that is known of, and not reported for a while.
 
     `buffer` and `site` are globs, and at least one is there. `site` is held against the end of the
     path, so that `srt/managers/x.py` fits wherever the engine is installed. `expires` is the last
@@ -50,7 +50,7 @@ class Settings(
     further ones. All patterns are those of `.gitignore`, from the settings file's folder.
     `baseline` is the path of a baseline, from there too; "" for none.
 
-    At run time, `fail-on` names checks that fail a run although by default they are only told of,
+    At run time, `fail-on` names checks that fail a run although by default they are only reported,
     and `suppress` the violations that are known of. With `allow-unchecked`, a run may check nothing
     of what its contracts declare.
     """

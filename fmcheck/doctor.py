@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     import argparse
     from collections.abc import Iterable, Sequence
 
-    from fmcheck.runtime.session.probes import Place, Probe
+    from fmcheck.runtime.session.probes import Probe, ProbeTarget
 
 FIRES, DEAD = 0, 1
 
@@ -75,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     devices = _chosen(arguments.device, probes.DEVICES, "--device")
     backends = _chosen(arguments.backend, probes.BACKENDS, "--backend")
-    places = [probes.Place(device, backend) for device in devices for backend in backends]
+    places = [probes.ProbeTarget(device, backend) for device in devices for backend in backends]
     watch = Watch(())  # teaches Dynamo what a relay tensor is, as a session does
     watch.start()
     try:
@@ -101,7 +101,7 @@ def run(arguments: argparse.Namespace) -> int:
     return DEAD if dead else FIRES
 
 
-def _try(probe: Probe, place: Place) -> Cell:
+def _try(probe: Probe, place: ProbeTarget) -> Cell:
     from fmcheck.runtime.session.probes import tried
 
     if not probe.applies(place):

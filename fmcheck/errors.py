@@ -19,13 +19,13 @@ SLIP = 0.8
 class UsageError(Exception):
     """Bad input that stops a command before it has changed anything (exit status 2).
 
-    `where` is the file, option or key at fault; the message names what was expected. Both are told
+    `where` is the file, option or key at fault; the message names what was expected. Both are shown
     on one line, for they hold words of files; `output`, what a program said, follows as it is.
     """
 
     def __init__(self, where: str, message: str, output: str = "") -> None:
-        told = printable(f"{where}: {message}")
-        super().__init__(f"{told}\n{output}" if output else told)
+        text = printable(f"{where}: {message}")
+        super().__init__(f"{text}\n{output}" if output else text)
         self.where = where
         self.message = message
 

@@ -41,7 +41,7 @@ CHECKS = {
     "FR602": "dead-assert",
     "FR701": "uninitialized-value",
 }
-#: Checks that are told of and fail no run, unless the settings' `fail-on` names them.
+#: Checks that are notified of and fail no run, unless the settings' `fail-on` names them.
 ADVISORY = frozenset({"FR602"})
 #: Checks that are advisories only where untracked code may have made it right; `fail-on` may name
 #: them too.
@@ -248,12 +248,12 @@ class Violation(Struct, frozen=True):
     @property
     def related(self) -> list[tuple[str, Access]]:
         """The other accesses that tell the story, each by what it is called."""
-        told = (
+        labelled = (
             ("last write", self.last_write),
             ("last read", self.last_read),
             ("allocated", self.allocated),
         )
-        return [(label, access) for label, access in told if access is not None]
+        return [(label, access) for label, access in labelled if access is not None]
 
     def seen_again(self) -> Violation:
         """Returns this violation with a count that is one higher."""
@@ -329,7 +329,7 @@ class Coverage(Struct, frozen=True):
     without the optional ones;
     `problems` are complete sentences, each of which fails the session; `notes` fail nothing and
     tell what went on out of sight. `warnings` counts the violations that fail nothing, `suppressed`
-    those that the settings' suppressions took, each time anew; `matched` and `unmatched` hold the
+    those that the settings' suppressions took, each time again; `matched` and `unmatched` hold the
     suppressions, as text, that took something and those that took nothing. `untracked` holds what
     stopped being followed: a plural noun, the reason, and how many. `incomplete` holds a sentence
     for each check that failed itself, and says nothing reliable from then on. `uses` tells of

@@ -26,7 +26,7 @@ def merge(runs: Sequence[Run]) -> Run:
     violations = one_each(one for run in runs for one in run.violations)
     advice = one_each(one for run in runs for one in run.advice)
     accepted = one_each(one for run in runs for one in run.accepted)
-    told = {one.key for one in (*violations, *accepted)}
+    failing_keys = {one.key for one in (*violations, *accepted)}
     return Run(
         version=first.version,
         root=first.root,
@@ -37,7 +37,9 @@ def merge(runs: Sequence[Run]) -> Run:
         advice=advice,
         accepted=accepted,
         processes=tuple(dict.fromkeys(one for run in runs for one in run.processes)),
-        coverage=replace(coverage, violations=len(told), warnings=len({one.key for one in advice})),
+        coverage=replace(
+            coverage, violations=len(failing_keys), warnings=len({one.key for one in advice})
+        ),
         problems=tuple(dict.fromkeys(one for run in runs for one in run.problems)),
     )
 

@@ -22,8 +22,8 @@ _WANTED = (
 
 def encode(run: Run) -> bytes:
     """Returns a run as JSON, its schema's version first."""
-    told: dict[str, Any] = msgspec.to_builtins(run)
-    whole = {"schema": told.pop("schema"), **told}
+    raw: dict[str, Any] = msgspec.to_builtins(run)
+    whole = {"schema": raw.pop("schema"), **raw}
     return msgspec.json.format(msgspec.json.encode(whole), indent=2) + b"\n"
 
 
@@ -44,28 +44,28 @@ def read_run(path: Path) -> Run:
     if not content.strip():
         raise UsageError(where, "is empty: the run that should have written it did not finish")
     try:
-        told = msgspec.json.decode(content)
+        raw = msgspec.json.decode(content)
     except (msgspec.DecodeError, UnicodeDecodeError) as err:
         if not content.lstrip().startswith(b"{"):
             raise UsageError(where, _WANTED) from err
         raise UsageError(where, f"is not whole JSON; was it cut off? ({err})") from err
-    _check_version(told, where)
+    _check_version(raw, where)
     try:
-        return msgspec.convert(told, Run)
+        return msgspec.convert(raw, Run)
     except msgspec.ValidationError as err:
         what, _, key = str(err).partition(" - at `$.")
         at = f"key `{key.rstrip('`')}`: " if key else ""
         raise UsageError(where, f"{at}{what[0].lower()}{what[1:]}; {_WANTED}") from err
 
 
-def _check_version(told: object, where: str) -> None:
-    version = told.get("schema") if isinstance(told, dict) else None
-    if not isinstance(told, dict) or not isinstance(version, int):
+def _check_version(raw: object, where: str) -> None:
+    version = raw.get("schema") if isinstance(raw, dict) else None
+    if not isinstance(raw, dict) or not isinstance(version, int):
         raise UsageError(where, _WANTED)
     if version > SCHEMA:
         raise UsageError(
             where,
-            f"schema {version} was written by fmcheck {told.get('version', 'unknown')}, and this "
+            f"schema {version} was written by fmcheck {raw.get('version', 'unknown')}, and this "
             f"fmcheck reads schemas up to {SCHEMA}: install that version or a later one",
         )
     if version < 1:

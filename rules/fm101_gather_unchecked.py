@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity, cst
-from fmcheck.lint.model.accesses import Access, Accesses, parents
+from fmcheck.lint.model.accesses import Accesses, RelayAccess, parents
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import squeezed
@@ -214,7 +214,7 @@ class FutureMap:
                 if missing:
                     yield self._finding(gather, missing, part)
 
-    def _finding(self, gather: Access, missing: str, part: Part) -> Finding:
+    def _finding(self, gather: RelayAccess, missing: str, part: Part) -> Finding:
         return part.finding(
             self,
             gather.node,
@@ -228,7 +228,7 @@ class FutureMap:
         )
 
 
-def _missing(gather: Access, accesses: Accesses, part: Part) -> str:
+def _missing(gather: RelayAccess, accesses: Accesses, part: Part) -> str:
     """Returns what a gather lacks, in words, or "" if it lacks nothing."""
     flow = accesses.function.flow
     if not flow.contains(gather.node):
@@ -277,6 +277,6 @@ def _switches(
         above = branches.get(id(above))
 
 
-def _mentions(call: CSTNode, gather: Access, part: Part) -> bool:
+def _mentions(call: CSTNode, gather: RelayAccess, part: Part) -> bool:
     code = "".join(part.code(call).split())
     return any(bound in code for bound in gather.bound)

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.flow import Known
+    from fmcheck.lint.model.flow import KnownTest
     from fmcheck.lint.source.module import Part
 
 RELAY = "sglang/srt/managers/overlap_utils.py"
@@ -146,5 +146,5 @@ def _is_method(function: cst.FunctionDef) -> bool:
     return bool(parameters) and parameters[0].name.value == "self"
 
 
-def _is_asked(known: Sequence[Known]) -> bool:
+def _is_asked(known: Sequence[KnownTest]) -> bool:
     return any(_ASKS.search(one.text) for one in known)

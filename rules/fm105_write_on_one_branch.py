@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fmcheck.lint import Example, Judged, Severity, cst
-from fmcheck.lint.model.accesses import Access, Accesses
+from fmcheck.lint.model.accesses import Accesses, RelayAccess
 from fmcheck.lint.model.function import classes
 from fmcheck.lint.relay_rule import RelayClassRule
 from fmcheck.lint.source.walking import walk
@@ -180,7 +180,7 @@ class FutureMap:
         for method, write, test in _by_kind_only(methods):
             yield self._finding(write, test, "nothing else writes it", method.node.part)
 
-    def _finding(self, write: Access, test: CSTNode, what: str, part: Part) -> Finding:
+    def _finding(self, write: RelayAccess, test: CSTNode, what: str, part: Part) -> Finding:
         return part.finding(
             self,
             write.node,
@@ -190,7 +190,7 @@ class FutureMap:
         )
 
 
-def _missing_beside(method: Method) -> Iterator[tuple[Access, CSTNode]]:
+def _missing_beside(method: Method) -> Iterator[tuple[RelayAccess, CSTNode]]:
     """Yields the writes of a branch that a sibling, which writes other buffers, lacks."""
     writes = [one for one in _writes(method) if method.flow.contains(one.node)]
     for node in method.node.nodes:
@@ -204,11 +204,11 @@ def _missing_beside(method: Method) -> Iterator[tuple[Access, CSTNode]]:
                         yield write, node.test
 
 
-def _writes(method: Method) -> Sequence[Access]:
+def _writes(method: Method) -> Sequence[RelayAccess]:
     return [one for one in method.accesses.writes if one.is_declared]
 
 
-def _within(suite: CSTNode, writes: Sequence[Access]) -> list[Access]:
+def _within(suite: CSTNode, writes: Sequence[RelayAccess]) -> list[RelayAccess]:
     inside = {id(node) for node in walk(suite)}
     return [one for one in writes if id(one.node) in inside]
 
@@ -224,10 +224,10 @@ def _is_gathered_without(buffer: str, test: str, methods: Sequence[Method]) -> b
     )
 
 
-def _by_kind_only(methods: Sequence[Method]) -> Iterator[tuple[Method, Access, CSTNode]]:
+def _by_kind_only(methods: Sequence[Method]) -> Iterator[tuple[Method, RelayAccess, CSTNode]]:
     """Yields the first write of each buffer that is written for some kinds only."""
     writes: dict[str, list[Mapping[str, CSTNode]]] = {}
-    first: dict[str, tuple[Method, Access]] = {}
+    first: dict[str, tuple[Method, RelayAccess]] = {}
     for method in methods:
         for write in _writes(method):
             if not write.is_constant and method.flow.contains(write.node):

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.fills import Filling, Write
+    from fmcheck.lint.model.fills import Filling, RegionWrite
     from fmcheck.lint.model.resets import Sibling
     from fmcheck.lint.source.file import File
     from fmcheck.lint.source.module import Family, Part
@@ -321,7 +321,9 @@ def with_unconditional(buffers, b, mu, t):
                 edits = _zeroed(filling.part, fill, beside) if beside is not None else ()
                 yield self._stale_tail(filling.part, fill, siblings, edits)
 
-    def _left(self, filling: Filling, resets: Resets) -> Iterator[tuple[Write, Sequence[Sibling]]]:
+    def _left(
+        self, filling: Filling, resets: Resets
+    ) -> Iterator[tuple[RegionWrite, Sequence[Sibling]]]:
         """Yields the fills that the part leaves stale, with what is reset beside each."""
         for fill in filling.fills:
             leaf = fill.region.leaf
@@ -334,7 +336,7 @@ def with_unconditional(buffers, b, mu, t):
                     yield fill, siblings
 
     def _stale_tail(
-        self, part: Part, fill: Write, siblings: Sequence[Sibling], edits: Sequence[Edit]
+        self, part: Part, fill: RegionWrite, siblings: Sequence[Sibling], edits: Sequence[Edit]
     ) -> Finding:
         leaf, stop = fill.region.leaf, fill.region.stop
         assert stop is not None
@@ -371,7 +373,7 @@ def with_unconditional(buffers, b, mu, t):
         return Severity.NOTE if is_note else self.severity
 
 
-def _zeroed(part: Part, fill: Write, reset: Write) -> Sequence[Edit]:
+def _zeroed(part: Part, fill: RegionWrite, reset: RegionWrite) -> Sequence[Edit]:
     """Returns the edit that resets a buffer on a line below another's reset; none if unsure."""
     buffer = getattr(fill.region.node, "value", fill.region.node)
     path, beside = dotted(buffer) or "", dotted(reset.site) or ""
@@ -383,7 +385,7 @@ def _zeroed(part: Part, fill: Write, reset: Write) -> Sequence[Edit]:
     return [added_below(part, statement, cst.Expr(call))]
 
 
-def _statement_of(reset: Write, part: Part) -> cst.SimpleStatementLine | None:
+def _statement_of(reset: RegionWrite, part: Part) -> cst.SimpleStatementLine | None:
     """Returns the line of a reset, if the reset is all that stands on it."""
     line: cst.CSTNode = reset.site
     for kind in (cst.Attribute, cst.Call, cst.Expr, cst.SimpleStatementLine):

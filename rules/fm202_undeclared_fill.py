@@ -126,8 +126,8 @@ class Runner:
         self._declared = [pair for one in contracts for pair in one.graph_inputs.holds.items()]
         self._names = [name for name, _ in self._declared]
         # Of a glob, what it asks for literally.
-        told = (SUFFIX, *map(literal, self._names))
-        self.words = (told, ASKED)
+        words = (SUFFIX, *map(literal, self._names))
+        self.words = (words, ASKED)
 
     def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each literal that is not the declared value."""
@@ -157,10 +157,10 @@ class Runner:
     def _differs(
         self, node: CSTNode, leaf: str, value: int, declared: str | None, part: Part
     ) -> Iterator[Finding]:
-        told = [value for name, value in self._declared if fits(leaf, [name])]
-        if told and value not in told:
-            yield self._finding(node, leaf, str(told[0]), part)
-        elif not told and declared is not None:
+        values = [value for name, value in self._declared if fits(leaf, [name])]
+        if values and value not in values:
+            yield self._finding(node, leaf, str(values[0]), part)
+        elif not values and declared is not None:
             yield self._finding(node, leaf, declared, part)
 
     def _clamped(self, call: cst.Call, leaf: str, part: Part) -> Iterator[Finding]:

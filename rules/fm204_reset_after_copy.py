@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted
-from fmcheck.lint.model.fills import Kind, fillings
+from fmcheck.lint.model.fills import WriteKind, fillings
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.positions import may_cover
 from fmcheck.lint.model.resets import FRONT
@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.fills import Write
+    from fmcheck.lint.model.fills import RegionWrite
     from fmcheck.lint.source.module import Part
 
 #: Calls that leave a buffer to those after them; any other may be where the batch was used.
@@ -117,12 +117,12 @@ def poses(moved):
         for filling in fillings(functions(part)):
             writes = filling.writes
             for reset in writes:
-                if reset.kind is Kind.CONSTANT and reset.region.is_whole:
+                if reset.kind is WriteKind.CONSTANT and reset.region.is_whole:
                     filled = next((one for one in writes if _undoes(reset, one, part)), None)
                     if filled is not None:
                         yield self._finding(reset, filled, part)
 
-    def _finding(self, reset: Write, filled: Write, part: Part) -> Finding:
+    def _finding(self, reset: RegionWrite, filled: RegionWrite, part: Part) -> Finding:
         # A tensor that a call returned has no name of its own.
         leaf = reset.region.leaf or part.code(reset.site)
         return part.finding(
@@ -134,10 +134,10 @@ def poses(moved):
         )
 
 
-def _undoes(reset: Write, fill: Write, part: Part) -> bool:
+def _undoes(reset: RegionWrite, fill: RegionWrite, part: Part) -> bool:
     """Tells whether `reset` takes back what `fill` copied, before anybody can have used it."""
     return (
-        fill.kind is Kind.COPY
+        fill.kind is WriteKind.COPY
         and fill.region.is_head
         and fill.order < reset.order
         and fill.region.path == reset.region.path
@@ -148,13 +148,13 @@ def _undoes(reset: Write, fill: Write, part: Part) -> bool:
     )
 
 
-def _exclude(one: Write, other: Write) -> bool:
+def _exclude(one: RegionWrite, other: RegionWrite) -> bool:
     """Tells whether the writes stand in two branches of one test."""
     held = {id(test): outcome for test, outcome in one.tests}
     return any(held.get(id(test), outcome) is not outcome for test, outcome in other.tests)
 
 
-def _is_used(fill: Write, reset: Write, part: Part) -> bool:
+def _is_used(fill: RegionWrite, reset: RegionWrite, part: Part) -> bool:
     nodes = list(part.nodes())
     first = next(i for i, one in enumerate(nodes) if one is fill.site)
     last = next(i for i, one in enumerate(nodes) if one is reset.site)

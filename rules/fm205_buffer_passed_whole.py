@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import literal_elements
-from fmcheck.lint.model.fills import Filling, Kind, fillings
+from fmcheck.lint.model.fills import Filling, WriteKind, fillings
 from fmcheck.lint.model.function import functions
 
 if TYPE_CHECKING:
@@ -113,7 +113,7 @@ class Backend:
                 continue
             (value,) = values
             writes = [one for one in filling.writes if _written(one.site) == name]
-            heads = [one for one in writes if one.kind is Kind.COPY and one.region.is_head]
+            heads = [one for one in writes if one.kind is WriteKind.COPY and one.region.is_head]
             if isinstance(value, cst.Attribute) and heads and len(heads) == len(writes):
                 for place in _handed_on(nodes[nodes.index(heads[0].site) :], name):
                     yield part.finding(
@@ -123,7 +123,7 @@ class Backend:
                         help=f"slice it to the batch: `{name}[:...]`",
                         related=[(heads[0].site, "filled here")],
                     )
-            pads = [one for one in writes if one.kind is Kind.CONSTANT and one.region.is_tail]
+            pads = [one for one in writes if one.kind is WriteKind.CONSTANT and one.region.is_tail]
             is_view = isinstance(value, cst.Subscript) and any(
                 isinstance(one.slice, cst.Slice) for one in value.slice
             )

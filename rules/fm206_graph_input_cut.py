@@ -6,7 +6,7 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.model.fills import Filling, Kind, fillings
+from fmcheck.lint.model.fills import Filling, WriteKind, fillings
 from fmcheck.lint.model.function import functions
 from fmcheck.regex import regex
 
@@ -109,7 +109,9 @@ class Runner:
         filled = {
             (write.region.path, filling.sizes.text(write.region.stop)): write
             for write in filling.writes
-            if write.kind is Kind.COPY and write.region.is_head and write.region.stop is not None
+            if write.kind is WriteKind.COPY
+            and write.region.is_head
+            and write.region.stop is not None
         }
         paths = {path for path, _ in filled}
         names = filling.function.names

@@ -416,7 +416,7 @@ class Worker:
         if not makers and not is_agnostic:
             exempt |= annotations
         elif not makers - guarded:
-            exempt |= _told_truly(part, guarded)
+            exempt |= _true_annotations(part, guarded)
         called = {node.func for node in part.nodes() if isinstance(node, cst.Call)}
         for node, api in uses:
             if node in exempt:
@@ -483,7 +483,7 @@ def _replaced(part: Part) -> set[CSTNode]:
     return {node for node in part.nodes() if dotted(node) in names and dotted(node)}
 
 
-def _told_truly(part: Part, guarded: set[CSTNode]) -> set[CSTNode]:
+def _true_annotations(part: Part, guarded: set[CSTNode]) -> set[CSTNode]:
     """Returns annotations of what is only made where a test for CUDA held."""
     true: set[CSTNode] = set()
     for node in part.nodes():

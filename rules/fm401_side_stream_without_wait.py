@@ -18,7 +18,7 @@ from fmcheck.lint.model.handovers import (
 )
 from fmcheck.lint.model.misplaced_waits import another_waits, waits_for_itself
 from fmcheck.lint.model.steps import WARMS_UP
-from fmcheck.lint.model.streams import CURRENT, Streams, streams_of
+from fmcheck.lint.model.streams import CURRENT, FunctionStreams, streams_of
 from fmcheck.lint.model.tensor_use import READS
 from fmcheck.lint.model.vocabulary import ENTERED, IN_PLACE, LAUNCHES
 from fmcheck.regex import regex
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.handovers import Handover
+    from fmcheck.lint.model.handovers import StreamHandover
     from fmcheck.lint.model.streams import Context, Wait
     from fmcheck.lint.source.module import Part
 
@@ -403,9 +403,11 @@ def finish(self, loads, stores):
                         reported.add(context.node)
                         yield finding
             yield from self._early(streams, part, reported)
-            yield from self._untold(function)
+            yield from self._without_keyword(function)
 
-    def _early(self, streams: Streams, part: Part, reported: set[CSTNode]) -> Iterator[Finding]:
+    def _early(
+        self, streams: FunctionStreams, part: Part, reported: set[CSTNode]
+    ) -> Iterator[Finding]:
         """Yields a finding for each body of a known side stream that reads too early."""
         function = streams.function
         for context, wait in waits_for_itself(streams):
@@ -462,10 +464,12 @@ def finish(self, loads, stores):
                     related=[(join.node, "the wait the other way round")],
                 )
 
-    def _is_known_to_caller(self, function: Function, one: Handover) -> bool:
+    def _is_known_to_caller(self, function: Function, one: StreamHandover) -> bool:
         return is_within_side_stream(function) or callers_order(function, one.stream)
 
-    def _unordered(self, streams: Streams, context: Context, part: Part) -> Iterator[Finding]:
+    def _unordered(
+        self, streams: FunctionStreams, context: Context, part: Part
+    ) -> Iterator[Finding]:
         ordering = streams.waits_of(context.stream, CURRENT)
         waits = [wait for wait in ordering if wait.order < context.end]
         stream = part.code(context.item)
@@ -490,16 +494,16 @@ def finish(self, loads, stores):
                 related=[(waits[0].node, "its only wait")],
             )
 
-    def _untold(self, function: Function) -> Iterator[Finding]:
+    def _without_keyword(self, function: Function) -> Iterator[Finding]:
         calls, part = function.calls, function.part
-        told = {
+        siblings = {
             part.code(call.func): (call, keyword)
             for call in calls
             for keyword in [_wait_keyword(call)]
             if keyword
         }
         for call in calls:
-            sibling = told.get(part.code(call.func))
+            sibling = siblings.get(part.code(call.func))
             if sibling is not None and not any(_names_wait(arg) for arg in call.args):
                 yield part.finding(
                     self,
@@ -512,7 +516,7 @@ def finish(self, loads, stores):
 
 
 def _launched(
-    streams: Streams, context: Context, waits: Sequence[Wait]
+    streams: FunctionStreams, context: Context, waits: Sequence[Wait]
 ) -> tuple[str, CSTNode] | None:
     """Returns a tensor that the body reads and that is launched after the last wait before it."""
     read = [
@@ -533,7 +537,7 @@ def _launched(
     return None
 
 
-def _is_of_own_job(wait: Wait, streams: Streams, context: Context) -> bool:
+def _is_of_own_job(wait: Wait, streams: FunctionStreams, context: Context) -> bool:
     """Tells whether an event of that name is recorded in the body: it is of an earlier job."""
     recorded = {one.event.rpartition(".")[2] for one in streams.records if context.holds(one.order)}
     leaf = wait.on.rpartition(".")[2]

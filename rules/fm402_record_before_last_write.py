@@ -9,7 +9,7 @@ from fmcheck.lint.model.device_writes import device_writes
 from fmcheck.lint.model.expressions import dotted, last_name, targets
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.positions import may_cover
-from fmcheck.lint.model.streams import ANYTHING, HOST, Streams, goes_to_host, streams_of
+from fmcheck.lint.model.streams import ANYTHING, HOST, FunctionStreams, goes_to_host, streams_of
 from fmcheck.lint.model.vocabulary import ON_HOST
 from fmcheck.lint.source.globs import fits
 
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
     from fmcheck.lint.model.device_writes import DeviceWrite
-    from fmcheck.lint.model.streams import Copy, Record
+    from fmcheck.lint.model.streams import AsyncCopy, EventRecord
     from fmcheck.lint.source.module import Part
 
 
@@ -187,7 +187,7 @@ def stage(self, batch, is_first):
                     )
 
     def _late_write(
-        self, record: Record, writes: Sequence[DeviceWrite], streams: Streams
+        self, record: EventRecord, writes: Sequence[DeviceWrite], streams: FunctionStreams
     ) -> DeviceWrite | None:
         mine = [one for one in writes if one.stream == record.stream]
         last = max(one.order for one in streams.records)
@@ -236,13 +236,13 @@ def _may_meet(one: DeviceWrite, other: DeviceWrite) -> bool:
     return not pairs or any(may_cover(*pair) or may_cover(*reversed(pair)) for pair in pairs)
 
 
-def _is_rebound(late: DeviceWrite, record: Record, streams: Streams) -> bool:
+def _is_rebound(late: DeviceWrite, record: EventRecord, streams: FunctionStreams) -> bool:
     """Tells whether a written buffer is another one than when the event was recorded."""
     between = streams.nodes(record.order, late.order)
     return any(dotted(target) in late.buffers for node in between for target in targets(node))
 
 
-def _is_to_host(copy: Copy) -> bool:
+def _is_to_host(copy: AsyncCopy) -> bool:
     """Tells whether a copy goes to memory of the host, by its name or its call."""
     if copy.target is None:
         return goes_to_host(copy.node)
@@ -252,7 +252,7 @@ def _is_to_host(copy: Copy) -> bool:
     return bool(ON_HOST.search(last_name(base)))
 
 
-def _timed(streams: Streams) -> set[str]:
+def _timed(streams: FunctionStreams) -> set[str]:
     """Returns the events that are there to measure time: they order nothing."""
     return {
         streams.text(one)

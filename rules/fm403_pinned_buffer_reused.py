@@ -9,7 +9,7 @@ from fmcheck.lint.model.expressions import is_name, last_name, targets
 from fmcheck.lint.model.function import functions, functions_near
 from fmcheck.lint.model.pinned import Pinned
 from fmcheck.lint.model.steps import is_step as is_step_named
-from fmcheck.lint.model.streams import ANYTHING, HOST, Streams, streams_of
+from fmcheck.lint.model.streams import ANYTHING, HOST, FunctionStreams, streams_of
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.walking import walk
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fmcheck.contract import Contract, Guard
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.pinned import Touch
+    from fmcheck.lint.model.pinned import PinnedTouch
     from fmcheck.lint.source.module import Family
 
 
@@ -254,8 +254,8 @@ class Runner:
             streams = streams_of(function, self._ordered_by)
             yield from self._outside_guard(function, streams)
             if pinned is None:
-                told = ("pin_memory", "non_blocking", *self._named)
-                pinned = Pinned(functions_near(family, told), self._uploads)
+                words = ("pin_memory", "non_blocking", *self._named)
+                pinned = Pinned(functions_near(family, words), self._uploads)
                 leaves = (one.rpartition(".")[2] for one in pinned.attributes())
                 pinned.learn(one for part in family.naming(*leaves) for one in functions(part))
             copies = list(pinned.copies(streams))
@@ -265,9 +265,9 @@ class Runner:
     def _reused(
         self,
         function: Function,
-        streams: Streams,
+        streams: FunctionStreams,
         pinned: Pinned,
-        copies: Sequence[Touch],
+        copies: Sequence[PinnedTouch],
     ) -> Iterator[Finding]:
         waits = [wait.node for wait in streams.waits if wait.waiter in (HOST, ANYTHING)]
         is_step = fits(function.name, self._fillers) or (
@@ -301,7 +301,9 @@ class Runner:
                 reported.add(write.buffer)
                 yield self._finding(streams, write, mine[0], "the previous step's copy")
 
-    def _finding(self, streams: Streams, write: Touch, copy: Touch, what: str) -> Finding:
+    def _finding(
+        self, streams: FunctionStreams, write: PinnedTouch, copy: PinnedTouch, what: str
+    ) -> Finding:
         return streams.part.finding(
             self,
             write.node,
@@ -312,7 +314,7 @@ class Runner:
             related=[(copy.node, "the copy reads the buffer when it runs, not here")],
         )
 
-    def _is_guarded(self, node: CSTNode, streams: Streams) -> bool:
+    def _is_guarded(self, node: CSTNode, streams: FunctionStreams) -> bool:
         return any(
             _enters(item, name)
             for name in self._guards
@@ -320,7 +322,7 @@ class Runner:
             for item in one.items
         )
 
-    def _outside_guard(self, function: Function, streams: Streams) -> Iterator[Finding]:
+    def _outside_guard(self, function: Function, streams: FunctionStreams) -> Iterator[Finding]:
         part = function.part
         for guard in self._guards.values():
             inside = _within(function, guard)
@@ -351,7 +353,7 @@ def _never_waits(function: Function) -> bool:
     return not any(word in text for word in _WAITING)
 
 
-def _follows(copy: Touch, write: Touch, streams: Streams) -> bool:
+def _follows(copy: PinnedTouch, write: PinnedTouch, streams: FunctionStreams) -> bool:
     """Tells whether a write may come after a copy of the same buffer, and not of a newer one."""
     flow = streams.flow
     bound = [] if "." in write.buffer else _bindings(write.buffer, streams)
@@ -359,7 +361,7 @@ def _follows(copy: Touch, write: Touch, streams: Streams) -> bool:
         return False  # never, or by then the name stands for another buffer
     if copy.order < write.order:
         return True
-    # By another round of a loop: not if the buffer is made anew in it.
+    # By another round of a loop: not if the buffer is made again in it.
     loops = set(flow.loops(write.node))
     return not any(
         loops & set(flow.loops(node))
@@ -370,7 +372,7 @@ def _follows(copy: Touch, write: Touch, streams: Streams) -> bool:
     )
 
 
-def _bindings(name: str, streams: Streams) -> Sequence[cst.CSTNode]:
+def _bindings(name: str, streams: FunctionStreams) -> Sequence[cst.CSTNode]:
     """Returns the assignments of a plain name."""
     return [
         node

@@ -14,7 +14,14 @@ from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver
 from fmcheck.lint.model.function import bound_in_class, functions
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.pinned import makes_pinned
-from fmcheck.lint.model.streams import ANYTHING, HOST, Copy, Streams, goes_to_host, streams_of
+from fmcheck.lint.model.streams import (
+    ANYTHING,
+    HOST,
+    AsyncCopy,
+    FunctionStreams,
+    goes_to_host,
+    streams_of,
+)
 from fmcheck.lint.model.vocabulary import CLASS, ON_HOST, VIEWS
 from fmcheck.lint.source.changes import replaced, without
 from fmcheck.lint.source.walking import walk
@@ -227,24 +234,24 @@ def lengths(self):
             if returns_copy(function):
                 for caller, call in function.callers():
                     copies = streams_of(caller, self._ordered_by)
-                    copy = Copy(call, call, None, copies.order[call])
+                    copy = AsyncCopy(call, call, None, copies.order[call])
                     yield from self._read(copy, copies, caller.part)
 
-    def _read(self, copy: Copy, streams: Streams, part: Part) -> Iterator[Finding]:
+    def _read(self, copy: AsyncCopy, streams: FunctionStreams, part: Part) -> Iterator[Finding]:
         """Yields a finding for the first read that nothing waits before."""
         for use in _uses(copy, streams):
             if use.is_made and not _is_left_alone(use, streams):
-                told = f"`{use.word}` is created from an asynchronous copy that may not be done"
+                message = f"`{use.word}` is created from an asynchronous copy that may not be done"
                 note = "there is no wait or event here"
             elif not use.is_made and not _is_awaited(copy, use, streams):
-                told = f"{use.word} reads an asynchronous copy to the host that may not be done"
+                message = f"{use.word} reads an asynchronous copy to the host that may not be done"
                 note = ""
             else:
                 continue
             yield part.finding(
                 self,
                 use.node,
-                told,
+                message,
                 note=note,
                 help=(
                     "record an event after the copy and `synchronize()` it before reading the "
@@ -270,12 +277,12 @@ class Use(Struct, frozen=True):
     is_at_once: bool = False
 
 
-def _blocking(copy: Copy, part: Part) -> Sequence[Edit]:
+def _blocking(copy: AsyncCopy, part: Part) -> Sequence[Edit]:
     """Returns the edit that lets a copy block: what is read at once has nothing to overlap with."""
     return (replaced(part, copy.node, without(copy.node, "non_blocking")),)
 
 
-def _is_to_host(copy: Copy, streams: Streams) -> bool:
+def _is_to_host(copy: AsyncCopy, streams: FunctionStreams) -> bool:
     """Tells whether a copy goes from the device to the host, and returns before it is done.
 
     One to memory that is not pinned returns when it is done, whatever it was asked for.
@@ -294,7 +301,7 @@ def _is_to_host(copy: Copy, streams: Streams) -> bool:
     ) or any(_is_kept_pinned(name, streams.part) for name in names)
 
 
-def _comes_from_host(node: CSTNode, streams: Streams) -> bool:
+def _comes_from_host(node: CSTNode, streams: FunctionStreams) -> bool:
     """Tells whether a chain of methods starts on the host: then nothing is copied."""
     while isinstance(node, cst.Call) and isinstance(node.func, cst.Attribute):
         name = streams.part.module.resolve(dotted(node.func) or "")
@@ -316,7 +323,7 @@ def _is_kept_pinned(name: str, part: Part) -> bool:
     )
 
 
-def _uses(copy: Copy, streams: Streams) -> Iterator[Use]:
+def _uses(copy: AsyncCopy, streams: FunctionStreams) -> Iterator[Use]:
     """Yields what reads the copy: in its own expression, or later by the names that hold it."""
     if copy.target is None:
         use, names = _outwards(copy.node, streams)
@@ -351,7 +358,7 @@ def _uses(copy: Copy, streams: Streams) -> Iterator[Use]:
     yield from _joined([one for one in lists if one[0]], streams)
 
 
-def _rebound(names: set[str], copy: Copy, streams: Streams) -> int | None:
+def _rebound(names: set[str], copy: AsyncCopy, streams: FunctionStreams) -> int | None:
     """Returns from where on the names of a copy stand for something else."""
     inside: set[CSTNode] = {copy.node}
     for node, order in streams.order.items():
@@ -376,7 +383,7 @@ def _bound(node: cst.Assign) -> Iterator[CSTNode]:
             yield one.target
 
 
-def _is_held(node: CSTNode, streams: Streams) -> bool:
+def _is_held(node: CSTNode, streams: FunctionStreams) -> bool:
     """Tells whether a copy is put into a container before a name is bound to that."""
     while not isinstance(node, (cst.BaseSmallStatement, cst.BaseSuite)):
         if isinstance(node, (cst.DictComp, cst.GeneratorExp, cst.ListComp, cst.Element)):
@@ -387,7 +394,7 @@ def _is_held(node: CSTNode, streams: Streams) -> bool:
     return False
 
 
-def _outwards(node: CSTNode, streams: Streams) -> tuple[Use | None, set[str]]:
+def _outwards(node: CSTNode, streams: FunctionStreams) -> tuple[Use | None, set[str]]:
     """Follows a tensor outwards, through views and displays, to what reads it or holds it."""
     is_array = False
     while True:
@@ -440,7 +447,7 @@ def _is_region(target: CSTNode) -> bool:
     )
 
 
-def _computes(call: cst.Call, streams: Streams) -> bool:
+def _computes(call: cst.Call, streams: FunctionStreams) -> bool:
     """Tells whether a call computes on the host what it is handed, or writes it away."""
     name = streams.part.module.resolve(dotted(call.func) or "")
     if name in ("pickle.dump", "pickle.dumps", "PIL.Image.fromarray", "Image.fromarray"):
@@ -448,7 +455,7 @@ def _computes(call: cst.Call, streams: Streams) -> bool:
     return name.startswith(_LIBRARIES) and last_name(call.func) in _COMPUTES
 
 
-def _grown(node: CSTNode, streams: Streams) -> str:
+def _grown(node: CSTNode, streams: FunctionStreams) -> str:
     """Returns the list that an expression is appended to, "" for none."""
     arg = streams.parents.get(node)
     call = streams.parents.get(arg) if isinstance(arg, cst.Arg) else None
@@ -457,7 +464,7 @@ def _grown(node: CSTNode, streams: Streams) -> str:
     return str(held.value) if is_append and isinstance(held, cst.Name) else ""
 
 
-def _joined(lists: Sequence[tuple[str, CSTNode]], streams: Streams) -> Iterator[Use]:
+def _joined(lists: Sequence[tuple[str, CSTNode]], streams: FunctionStreams) -> Iterator[Use]:
     """Yields what makes one tensor of a list that holds copies."""
     for name, grown in lists:
         for call in streams.function.calls:
@@ -488,7 +495,7 @@ def _tests(node: CSTNode, inner: CSTNode) -> bool:
     return isinstance(node, cst.BooleanOperation)
 
 
-def _is_poll(copy: Copy, use: Use) -> bool:
+def _is_poll(copy: AsyncCopy, use: Use) -> bool:
     """Tells whether one value of a buffer that an object keeps is asked for: it may be old."""
     base = copy.target
     while isinstance(base, cst.Subscript):
@@ -496,7 +503,7 @@ def _is_poll(copy: Copy, use: Use) -> bool:
     return isinstance(base, cst.Attribute) and use.word in ("`int()`", "`bool()`")
 
 
-def _is_awaited(copy: Copy, use: Use, streams: Streams) -> bool:
+def _is_awaited(copy: AsyncCopy, use: Use, streams: FunctionStreams) -> bool:
     """Tells whether the host waits between a copy and a read, or reads the device itself."""
     end = streams.order[use.node]
     if any(
@@ -539,13 +546,13 @@ def _blocks(call: cst.Call) -> bool:
     return all(isinstance(one, cst.Name) and one.value == "False" for one in flags)
 
 
-def _names_of(copy: Copy, streams: Streams) -> set[str]:
+def _names_of(copy: AsyncCopy, streams: FunctionStreams) -> set[str]:
     if copy.target is not None:
         return streams.holders(copy.target)
     return _outwards(copy.node, streams)[1]
 
 
-def _is_left_alone(use: Use, streams: Streams) -> bool:
+def _is_left_alone(use: Use, streams: FunctionStreams) -> bool:
     """Tells whether an object that is made of a copy may be waited for by whoever gets it."""
     return bool(
         streams.waits

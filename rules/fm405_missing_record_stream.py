@@ -9,7 +9,7 @@ from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.handovers import callers_order, freed_to_side, is_within_side_stream
 from fmcheck.lint.model.pinned import makes_pinned
-from fmcheck.lint.model.streams import ANYTHING, CURRENT, Streams, streams_of
+from fmcheck.lint.model.streams import ANYTHING, CURRENT, FunctionStreams, streams_of
 from fmcheck.lint.model.vocabulary import CLASS, COPIES, ENTERED, LAUNCHES
 from fmcheck.lint.source.walking import walk
 
@@ -222,7 +222,7 @@ def save(self, parts):
                     yield from self._freed(context, streams, part)
             yield from self._freed_to_side(streams, part)
 
-    def _freed_to_side(self, streams: Streams, part: Part) -> Iterator[Finding]:
+    def _freed_to_side(self, streams: FunctionStreams, part: Part) -> Iterator[Finding]:
         function = streams.function
         for one in freed_to_side(streams):
             if one.stream.rpartition(".")[2] in self._joined:
@@ -239,7 +239,7 @@ def save(self, parts):
                 related=[(one.producer, "allocated here")],
             )
 
-    def _freed(self, context: Context, streams: Streams, part: Part) -> Iterator[Finding]:
+    def _freed(self, context: Context, streams: FunctionStreams, part: Part) -> Iterator[Finding]:
         if _is_joined(context, streams):
             return
         reported: set[str] = set()
@@ -267,7 +267,7 @@ def save(self, parts):
                 )
 
 
-def _is_joined(context: Context, streams: Streams) -> bool:
+def _is_joined(context: Context, streams: FunctionStreams) -> bool:
     """Tells whether anything waits for the side stream after its body has begun."""
     return any(
         wait.order >= context.order
@@ -277,7 +277,9 @@ def _is_joined(context: Context, streams: Streams) -> bool:
     )
 
 
-def _is_temporary(value: CSTNode, call: cst.Call, context: Context, streams: Streams) -> bool:
+def _is_temporary(
+    value: CSTNode, call: cst.Call, context: Context, streams: FunctionStreams
+) -> bool:
     """Tells whether an argument is a tensor that this function alone knows, made off the stream."""
     if not isinstance(value, cst.Name):
         return makes_pinned(value, streams.part) and not _may_keep(call)
@@ -297,7 +299,7 @@ def _is_temporary(value: CSTNode, call: cst.Call, context: Context, streams: Str
     )
 
 
-def _is_pinned(value: CSTNode, streams: Streams) -> bool:
+def _is_pinned(value: CSTNode, streams: FunctionStreams) -> bool:
     if isinstance(value, cst.Name):
         return any(makes_pinned(one, streams.part) for one in streams.names.values(value.value))
     return makes_pinned(value, streams.part)
@@ -315,7 +317,7 @@ def _copies(call: cst.Call) -> bool:
     return last_name(call.func) in (*COPIES, "pin_memory", "record_stream", "cuda")
 
 
-def _escapes(name: str, streams: Streams) -> bool:
+def _escapes(name: str, streams: FunctionStreams) -> bool:
     """Tells whether a local tensor may live on after the function, or in an inner one."""
     for node in streams.order:
         if isinstance(node, (cst.Return, cst.Yield)):

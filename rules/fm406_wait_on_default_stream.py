@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.streams import Streams
+    from fmcheck.lint.model.streams import FunctionStreams
     from fmcheck.lint.source.module import Part
 
 
@@ -138,7 +138,9 @@ def is_default():
                     )
 
 
-def _is_default(node: CSTNode, streams: Streams, seen: frozenset[str] = frozenset()) -> bool:
+def _is_default(
+    node: CSTNode, streams: FunctionStreams, seen: frozenset[str] = frozenset()
+) -> bool:
     """Tells whether this is the default stream, or an event recorded on it."""
     if isinstance(node, cst.Name):
         values = () if node.value in seen else streams.names.values(node.value)

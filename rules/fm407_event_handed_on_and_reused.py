@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.streams import Record, Streams
+    from fmcheck.lint.model.streams import EventRecord, FunctionStreams
     from fmcheck.lint.source.module import Part
 
 #: Methods that hand an object on to whoever takes it later.
@@ -154,7 +154,9 @@ class Offload:
                     help="create one event for each object",
                 )
 
-    def _handed_on(self, record: Record, streams: Streams, part: Part) -> Iterator[Finding]:
+    def _handed_on(
+        self, record: EventRecord, streams: FunctionStreams, part: Part
+    ) -> Iterator[Finding]:
         for call in streams.nodes(record.order):
             if not isinstance(call, cst.Call) or call is record.node:
                 continue
@@ -201,8 +203,8 @@ def _passed(value: CSTNode) -> Iterator[CSTNode]:
         yield value
 
 
-def _is_renewed(record: Record, streams: Streams) -> bool:
-    """Tells whether the event is made anew in this function, or waited for before."""
+def _is_renewed(record: EventRecord, streams: FunctionStreams) -> bool:
+    """Tells whether the event is made again in this function, or waited for before."""
     for node in streams.function.nodes:
         if isinstance(node, cst.Assign) and any(
             dotted(target.target) == record.event for target in node.targets

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.streams import Streams
+    from fmcheck.lint.model.streams import FunctionStreams
     from fmcheck.lint.source.module import Part
 
 
@@ -340,7 +340,7 @@ class Mixture:
                     "`current_stream().wait_stream(...)` after it",
                 )
 
-    def _used(self, streams: Streams, part: Part) -> Iterator[Finding]:
+    def _used(self, streams: FunctionStreams, part: Part) -> Iterator[Finding]:
         function = streams.function
         for one in results_used_early(streams):
             if is_within_side_stream(function) or callers_order(function, one.stream):

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, last_name, targets
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.stream_kinds import Kind, kinds_of
+from fmcheck.lint.model.stream_kinds import StreamKind, kinds_of
 from fmcheck.lint.model.vocabulary import CLASS
 from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
@@ -245,4 +245,4 @@ def _is_launched_on_default(arg: cst.Arg, call: cst.Call, function: Function) ->
         return False
     name = arg.keyword.value if arg.keyword is not None else last_name(arg.value)
     is_named = name in _STREAMS or last_name(getattr(arg.value, "func", arg)) == "default_stream"
-    return is_named and kinds_of(arg.value, function) == {Kind.DEFAULT}
+    return is_named and kinds_of(arg.value, function) == {StreamKind.DEFAULT}

@@ -6,7 +6,7 @@ from collections import defaultdict
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity
-from fmcheck.lint.model.accesses import Access, Accesses
+from fmcheck.lint.model.accesses import Accesses, RelayAccess
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.relay_rule import RelayRule
 
@@ -118,7 +118,7 @@ class FutureMap:
                 if len(path) >= LEAST:
                     yield self._finding(path, part)
 
-    def _finding(self, path: Sequence[Access], part: Part) -> Finding:
+    def _finding(self, path: Sequence[RelayAccess], part: Part) -> Finding:
         what, fused = ("writes", "scatter") if path[0].is_write else ("gathers", "gather")
         return part.finding(
             self,
@@ -129,9 +129,9 @@ class FutureMap:
         )
 
 
-def _groups(accesses: Sequence[Access]) -> Iterator[Sequence[Access]]:
+def _groups(accesses: Sequence[RelayAccess]) -> Iterator[Sequence[RelayAccess]]:
     """Yields accesses of one kind by the same rows, of different buffers."""
-    groups: dict[tuple[bool, str], list[Access]] = defaultdict(list)
+    groups: dict[tuple[bool, str], list[RelayAccess]] = defaultdict(list)
     for one in accesses:
         group = groups[one.is_write, one.index]
         if not one.is_opaque:
@@ -139,10 +139,10 @@ def _groups(accesses: Sequence[Access]) -> Iterator[Sequence[Access]]:
     yield from (group for group in groups.values() if len(group) >= LEAST)
 
 
-def _longest(group: Sequence[Access], function: Function) -> Sequence[Access]:
+def _longest(group: Sequence[RelayAccess], function: Function) -> Sequence[RelayAccess]:
     """Returns a longest run of accesses of different buffers that one path passes."""
     flow = function.flow
-    best: list[list[Access]] = []
+    best: list[list[RelayAccess]] = []
     for one in group:
         if not flow.contains(one.node):
             continue
@@ -155,7 +155,7 @@ def _longest(group: Sequence[Access], function: Function) -> Sequence[Access]:
     return max(best, key=len, default=[])
 
 
-def _on_one_path(first: Access, then: Access, flow: Flow) -> bool:
+def _on_one_path(first: RelayAccess, then: RelayAccess, flow: Flow) -> bool:
     if flow.position(first.node) == flow.position(then.node):
         return True
     return flow.may_follow(first.node, then.node) and not flow.excludes(first.node, then.node)

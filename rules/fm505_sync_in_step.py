@@ -94,7 +94,11 @@ class SyncInStep(StepRule):
     words = either(
         (
             (".item()", "^int(", "^float("),
-            tuple(told for one in sorted(_REDUCTIONS) for told in (f".{one}()", f"torch.{one}(")),
+            tuple(
+                spelling
+                for one in sorted(_REDUCTIONS)
+                for spelling in (f".{one}()", f"torch.{one}(")
+            ),
         ),
         (("repeat_interleave(",),),
         ((".to(",), ("^tensor(", ".tensor("), (".device",)),

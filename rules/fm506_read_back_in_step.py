@@ -147,12 +147,12 @@ def forward(lens, hidden):
                 yield part.finding(
                     self,
                     one.node,
-                    _told(one, function.name),
+                    _message(one, function.name),
                     help=_help(one),
                 )
 
 
-def _told(one: ReadBack, name: str) -> str:
+def _message(one: ReadBack, name: str) -> str:
     what = "`repeat_interleave`" if one.is_length else "this read"
     if one.was_host:
         return f"{what} waits for the device, and what it reads was the host's before"

@@ -255,11 +255,11 @@ def check(values):
             "async assert without a message: torch.compile deletes it",
             note=f"`{where}` is compiled",
             help=f'add a message: `{instead}({condition}, {keyword}"...")`',
-            edits=(_told(call, f"{where}: {condition}", part),) if fixable else (),
+            edits=(_with_message(call, f"{where}: {condition}", part),) if fixable else (),
         )
 
 
-def _told(call: cst.Call, message: str, part: Part) -> Edit:
+def _with_message(call: cst.Call, message: str, part: Part) -> Edit:
     """Returns the edit that gives an assert a message."""
     text = message.replace("\\", "\\\\").replace('"', '\\"')
     condition = call.args[0]

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
 from fmcheck.lint.model.expressions import dotted, last_name
-from fmcheck.lint.model.fills import Filling, Kind, fillings
+from fmcheck.lint.model.fills import Filling, WriteKind, fillings
 from fmcheck.lint.model.function import classes, functions
 from fmcheck.lint.model.once import Once
 from fmcheck.lint.source.walking import walk
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.fills import Write
+    from fmcheck.lint.model.fills import RegionWrite
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.source.module import Family, Part
 
@@ -198,13 +198,13 @@ class Pool:
             (method, write)
             for method in fillings(after)
             for write in _rebound(method)
-            if _is_static(write, family) or (_is_told(method) and _is_read(write, family))
+            if _is_static(write, family) or (_knows_of_replay(method) and _is_read(write, family))
         ]
         if captured:
             yield from self._class(captured, family)
 
     def _class(
-        self, captured: Sequence[tuple[Filling, Write]], family: Family
+        self, captured: Sequence[tuple[Filling, RegionWrite]], family: Family
     ) -> Iterator[Finding]:
         ((name, methods),) = classes(family)
         names = (name, *family.bases, *(one.name for one in methods))
@@ -213,13 +213,13 @@ class Pool:
         for method, write in captured:
             function = method.function
             if (
-                (replays or (_is_told(method) and _is_read(write, family)))
+                (replays or (_knows_of_replay(method) and _is_read(write, family)))
                 and not _is_left(write, function, once)
                 and not once.makes_once(write.site, _paths(write), function)
             ):
                 yield self._finding(write, method.part)
 
-    def _finding(self, write: Write, part: Part) -> Finding:
+    def _finding(self, write: RegionWrite, part: Part) -> Finding:
         leaf = write.region.leaf
         return part.finding(
             self,
@@ -229,7 +229,7 @@ class Pool:
         )
 
 
-def _rebound(method: Filling) -> Iterator[Write]:
+def _rebound(method: Filling) -> Iterator[RegionWrite]:
     """Yields where a method that runs after the capture gives an attribute a newly made tensor."""
     if not _AFTER.match(method.name) or method.function.node is not method.part.node:
         return
@@ -242,21 +242,23 @@ def _rebound(method: Filling) -> Iterator[Write]:
         for target in node.targets
     }
     for write in method.writes if made else ():
-        is_own = write.kind is Kind.REBOUND and write.region.path.startswith("self.")
+        is_own = write.kind is WriteKind.REBOUND and write.region.path.startswith("self.")
         if is_own and write.site in made and not _is_asked(write, method.part):
             yield write
 
 
-def _is_static(write: Write, family: Family) -> bool:
+def _is_static(write: RegionWrite, family: Family) -> bool:
     """Tells whether a method of the class fills a part of the same attribute in place."""
     return any(
-        one.kind is Kind.COPY and not one.region.is_whole and one.region.path == write.region.path
+        one.kind is WriteKind.COPY
+        and not one.region.is_whole
+        and one.region.path == write.region.path
         for method in fillings(_naming(write, family))
         for one in method.writes
     )
 
 
-def _is_read(write: Write, family: Family) -> bool:
+def _is_read(write: RegionWrite, family: Family) -> bool:
     """Tells whether what runs in each step reads the attribute."""
     return any(
         isinstance(node, cst.Attribute) and dotted(node) == write.region.path
@@ -266,20 +268,20 @@ def _is_read(write: Write, family: Family) -> bool:
     )
 
 
-def _naming(write: Write, family: Family) -> Iterator[Function]:
+def _naming(write: RegionWrite, family: Family) -> Iterator[Function]:
     """Yields the methods of a class that name what is assigned."""
     for part in family.naming(write.region.leaf):
         yield from (one for one in functions(part) if one.node is part.node)
 
 
-def _is_told(method: Filling) -> bool:
+def _knows_of_replay(method: Filling) -> bool:
     """Tells whether a method knows of a replay, by its name or a parameter."""
     params = method.function.node.params
     names = [one.name.value for one in (*params.params, *params.kwonly_params)]
     return any(_REPLAYS.search(name) for name in (method.name, *names))
 
 
-def _is_asked(write: Write, part: Part) -> bool:
+def _is_asked(write: RegionWrite, part: Part) -> bool:
     """Tells whether an assignment stands under a test of its attribute, or of a replay."""
     texts = [part.code(test) for test, _ in write.tests]
     return any(
@@ -287,7 +289,7 @@ def _is_asked(write: Write, part: Part) -> bool:
     )
 
 
-def _is_left(write: Write, function: Function, once: Once) -> bool:
+def _is_left(write: RegionWrite, function: Function, once: Once) -> bool:
     """Tells whether a return before an assignment asks how long its attribute is, or replays."""
     known = function.flow.known(write.site) if function.flow.contains(write.site) else ()
     left = [one for one in known if one.leaves]
@@ -306,6 +308,6 @@ def _is_left(write: Write, function: Function, once: Once) -> bool:
     )
 
 
-def _paths(write: Write) -> set[str]:
+def _paths(write: RegionWrite) -> set[str]:
     """Returns the names of what is assigned, as they stand and with local names replaced."""
     return {write.region.path, dotted(write.site) or ""}

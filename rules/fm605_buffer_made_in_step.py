@@ -1,4 +1,4 @@
-"""FM605: a buffer that a captured step makes anew, in memory that graphs share."""
+"""FM605: a buffer that a captured step makes again, in memory that graphs share."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Finding(msgspec.Struct, frozen=True, omit_defaults=True):
     advice: bool = False
 
 
-class Told(msgspec.Struct, frozen=True):
+class Reported(msgspec.Struct, frozen=True):
     """What a watch told of one form; `stopped` is the error that ended the program."""
 
     findings: tuple[Finding, ...] = ()
@@ -61,8 +61,8 @@ class Measured(msgspec.Struct, frozen=True, omit_defaults=True):
     """A measurement of a program, with the commit of the checks that made it."""
 
     commit: str
-    bad: Told = Told()
-    good: Told = Told()
+    bad: Reported = Reported()
+    good: Reported = Reported()
 
 
 class Programs(Generic[Said]):
@@ -107,7 +107,7 @@ class Programs(Generic[Said]):
             return {}
         return msgspec.json.decode(self.record.read_bytes(), type=dict[str, Measured])
 
-    def here(self, name: str, form: str) -> Told:
+    def here(self, name: str, form: str) -> Reported:
         """Runs one form in this process."""
         folder = self.folder / name
         return kept(run_file(folder / f"{form}_run.py", folder / "watch.toml", uninitialized=True))
@@ -147,7 +147,7 @@ class Programs(Generic[Said]):
             self._tell(name, one)
             yield name, one
 
-    def apart(self, name: str, form: str) -> Told:
+    def apart(self, name: str, form: str) -> Reported:
         """Runs one form in a process of its own.
 
         Raises:
@@ -162,7 +162,7 @@ class Programs(Generic[Said]):
         )
         if done.returncode:
             raise RuntimeError(f"{name}, {form}: status {done.returncode}\n{done.stderr}")
-        return msgspec.json.decode(done.stdout.splitlines()[-1], type=Told)
+        return msgspec.json.decode(done.stdout.splitlines()[-1], type=Reported)
 
     def _tell(self, name: str, one: Measured) -> None:
         print(f"{name:34}{self.shown(name, one)}", flush=True)
@@ -183,7 +183,7 @@ class Programs(Generic[Said]):
         return _git("rev-parse", "--short=10", "HEAD").strip()
 
 
-def kept(run: Run) -> Told:
+def kept(run: Run) -> Reported:
     """Returns what is kept of a run."""
     findings = tuple(
         Finding(
@@ -194,24 +194,26 @@ def kept(run: Run) -> Told:
         )
         for one in run.violations
     )
-    return Told(findings, run.problems, repr(run.stopped) if run.stopped else "")
+    return Reported(findings, run.problems, repr(run.stopped) if run.stopped else "")
 
 
-def alarms(told: Sequence[Told]) -> str:
+def alarms(reported: Sequence[Reported]) -> str:
     """Returns how many of these, in which nothing is wrong, were reported."""
     return (
-        f"{sum(bool(one.findings) for one in told)} of {len(told)} reported, "
-        f"{sum(one.is_advice for one in told)} of them as advice alone"
+        f"{sum(bool(one.findings) for one in reported)} of {len(reported)} reported, "
+        f"{sum(one.is_advice for one in reported)} of them as advice alone"
     )
 
 
-def found(form: str, told: Told) -> list[str]:
+def found(form: str, reported: Reported) -> list[str]:
     """Returns a line for each finding and problem of a form."""
     lines = [
         f"{form}: {one.code}{' (advice)' * one.advice} lines {list(one.lines)}: {one.what}"
-        for one in told.findings
+        for one in reported.findings
     ]
-    return lines + [f"{form}: problem: {one}" for one in (*told.problems, told.stopped) if one]
+    return lines + [
+        f"{form}: problem: {one}" for one in (*reported.problems, reported.stopped) if one
+    ]
 
 
 def _sites(violation: Violation) -> list[Site]:

@@ -72,7 +72,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             change = compared(before, after)
             changed |= bool(change.added or change.removed)
             shown = None if asked.all else SHOWN
-            print("\n".join(told(source.name, len(before), len(after), change, shown)))
+            print("\n".join(reported(source.name, len(before), len(after), change, shown)))
     except (CorpusError, DiffError) as err:
         print(err, file=sys.stderr)
         return 2
@@ -134,7 +134,7 @@ def compared(before: Iterable[Found], after: Iterable[Found]) -> Change:
     )
 
 
-def told(
+def reported(
     tree: str, before: int, after: int, change: Change, shown: int | None = None
 ) -> Iterator[str]:
     """Yields the lines that tell of one tree: totals, then by rule what was added and removed."""

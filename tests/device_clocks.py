@@ -10,7 +10,7 @@ from fmcheck.runtime.core.clocks import Conflict
 from fmcheck.runtime.device import clash
 from fmcheck.runtime.device.device_streams import DeviceStreams
 from fmcheck.runtime.relay.relay_tensor import relay_tensor
-from fmcheck.runtime.session.streams import Streams
+from fmcheck.runtime.session.followed_streams import FollowedStreams
 from tests.happens_before import ROWS
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ class OnDevice:
 
     def __init__(self, fences: Fences, device: str = "cpu") -> None:
         self.fences, self.device = fences, device
-        streams = Streams(fences.tally)
+        streams = FollowedStreams(fences.tally)
         streams.fences = fences
         kind = torch.device(device).type
         if kind != "cpu":  # its buffers have lanes only where its streams are followed

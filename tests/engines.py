@@ -14,7 +14,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmcheck.processes.journal.gather import gather
+from fmcheck.processes.journal.collect import gather
 from tests.drives import codes, under_pytest
 from tests.sglang_env import HERE, NoEnvironment, environment_of
 
@@ -62,7 +62,7 @@ def spoilt(release: str, fault: str, watched: bool = True) -> Drive:
         NoEnvironment: if the release or its environment cannot be had.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        told = {
+        reported = {
             "SPOIL_KIND": SPOILT[fault],
             "SPOIL_WHEN": str(Path(scratch) / "now"),
             "SPOIL": fault,
@@ -70,7 +70,7 @@ def spoilt(release: str, fault: str, watched: bool = True) -> Drive:
         journal = Path(scratch) / "journal"
         asked = (*_FMCHECK, f"--fmcheck-journal={journal}") if watched else ()
         arguments = [*asked, str(WHOLE / "test_spoilt.py")]
-        run = under_pytest(arguments, environment(release, **told))
+        run = under_pytest(arguments, environment(release, **reported))
         if watched and run.status < 0:
             return run._replace(failures=_failures(gather([journal])))
         return run
@@ -130,10 +130,10 @@ def _tell_spoilt(release: str) -> None:
         bare, watched = spoilt(release, fault, watched=False), spoilt(release, fault)
         before, during, _ = tokens(bare)
         seen = {name: ", ".join(codes(text)) for name, text in watched.failures.items()}
-        told = "; ".join(f"{code} in {name}" for name, code in seen.items()) or "NOTHING"
+        reported = "; ".join(f"{code} in {name}" for name, code in seen.items()) or "NOTHING"
         changed = "other tokens" if before != during else "the same tokens"
         ended = f"exit {bare.status}, {changed}" if bare.status >= 0 else "the tests were killed"
-        print(f"  {fault:<16} bare: {ended}; watched: {told}", flush=True)
+        print(f"  {fault:<16} bare: {ended}; watched: {reported}", flush=True)
 
 
 def closing_line(run: Drive) -> str:

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.runtime.core.tally import Tally
-from fmcheck.runtime.order.fences import Fences, Lane, Record
+from fmcheck.runtime.order.fences import FenceRecord, Fences, Lane
 from fmcheck.runtime.order.races import Shadow
 
 if TYPE_CHECKING:
@@ -119,7 +119,7 @@ def by_clocks(
     fences = Fences(Tally())
     shadow = made(fences)
     streams = [fences.open(lambda: "s") for _ in range(5)]
-    events: dict[int, Record] = {}
+    events: dict[int, FenceRecord] = {}
     said = []
 
     def lane_of(stream: int) -> Lane:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import msgspec
 
-from tests.blind import ROOT, Measured, Programs, Told, alarms, found
+from tests.blind import ROOT, Measured, Programs, Reported, alarms, found
 
 
 class Program(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -34,17 +34,17 @@ class Healthy(Programs[Program]):
 
     def shown(self, name: str, measured: Measured) -> str:
         """Returns what was reported of a program."""
-        told = measured.good
-        head = f"round {self.case(name).round}  {'reported' if told.findings else 'silent'}"
-        return "\n    ".join([head, *found("good", told)])
+        reported = measured.good
+        head = f"round {self.case(name).round}  {'reported' if reported.findings else 'silent'}"
+        return "\n    ".join([head, *found("good", reported)])
 
     def total(self, measured: dict[str, Measured]) -> str:
         """Returns a line for each round."""
-        rounds: dict[int, list[Told]] = {}
+        rounds: dict[int, list[Reported]] = {}
         for name, one in measured.items():
             rounds.setdefault(self.case(name).round, []).append(one.good)
         return "\n".join(
-            f"round {number}: {alarms(told)}" for number, told in sorted(rounds.items())
+            f"round {number}: {alarms(reported)}" for number, reported in sorted(rounds.items())
         )
 
 

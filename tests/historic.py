@@ -186,7 +186,7 @@ def measure(listed: Sequence[Fault], place: Place, known: Path, options: Sequenc
     """Lints all faults, prints what is seen, and records the first measurement."""
     commit, rules = ("", "") if known.exists() else linter(place.root)
     outcomes = [measured(fault, *options) for fault in listed]
-    for line in told(outcomes):
+    for line in reported(outcomes):
         print(line)
     if known.exists():
         print(f"not recorded: the first measurement stands in {known.name} (`table` prints it)")
@@ -198,7 +198,7 @@ def measure(listed: Sequence[Fault], place: Place, known: Path, options: Sequenc
     )
 
 
-def told(outcomes: Sequence[Outcome]) -> Iterator[str]:
+def reported(outcomes: Sequence[Outcome]) -> Iterator[str]:
     """Yields a line for each fault, and the totals."""
     for fault, gone, flags in outcomes:
         seen = ", ".join(sorted({one.code for one in gone})) or "-"

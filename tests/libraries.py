@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from tests.blind import ROOT, Measured, Programs, Told, alarms, found, kept
+from tests.blind import ROOT, Measured, Programs, Reported, alarms, found, kept
 from tests.museum_runs import run_file
 from tests.sglang_env import HERE, environment_python
 
@@ -46,7 +46,7 @@ class Drives(Programs[Drive]):
     record = HERE / "data" / "libraries.json"
     said = Drive
 
-    def here(self, name: str, form: str) -> Told:
+    def here(self, name: str, form: str) -> Reported:
         """Runs a drive bare, in a process of its own, and then watched."""
         path = self.folder / name / "drive.py"
         bare = subprocess.run(
@@ -73,15 +73,15 @@ class Drives(Programs[Drive]):
 
     def shown(self, name: str, measured: Measured) -> str:
         """Returns what was reported of a drive."""
-        told = measured.good
-        head = f"{self.case(name).package:28}{'reported' if told.findings else 'silent'}"
-        return "\n    ".join([head, *found("good", told)])
+        reported = measured.good
+        head = f"{self.case(name).package:28}{'reported' if reported.findings else 'silent'}"
+        return "\n    ".join([head, *found("good", reported)])
 
     def total(self, measured: dict[str, Measured]) -> str:
         """Returns how many were reported, and how many fared otherwise."""
-        told = [one.good for one in measured.values()]
-        others = sum(bool(one.problems or one.stopped) for one in told)
-        return f"{alarms(told)}; {others} fare otherwise or have problems"
+        reported = [one.good for one in measured.values()]
+        others = sum(bool(one.problems or one.stopped) for one in reported)
+        return f"{alarms(reported)}; {others} fare otherwise or have problems"
 
 
 def _otherwise(bare: str, run: Run) -> list[str]:

@@ -48,10 +48,10 @@ def main(argv: list[str]) -> int:
         name = some[0].code if len(some) == 1 else "all"
         rows[name] = set(parsed), f"{took:.2f} s, {found} findings"
     needed = Counter(text for name, (slices, _) in rows.items() if name != "all" for text in slices)
-    for name, (slices, told) in rows.items():
+    for name, (slices, reported) in rows.items():
         alone = _lines(text for text in slices if needed[text] == 1)
         only = f", {alone:,} alone" if name != "all" else ""
-        print(f"{name}: {len(slices)} slices, {_lines(slices):,} lines{only}, {told}")
+        print(f"{name}: {len(slices)} slices, {_lines(slices):,} lines{only}, {reported}")
     return 0
 
 

@@ -54,7 +54,7 @@ FILES = {
         *("beneath", "captures", "clocks", "containment", "cuda", "device_ops", "device_streams"),
         *("devices_runtime", "differential", "engine/device_graph", "engine/equality", "healthy"),
         *("engine/future_map", "engine/memory", "engine/parts", "engine/ranks", "engine/reach"),
-        *("engine/tails", "extents", "fill_writes", "headlines", "hold", "homes"),
+        *("engine/tails", "extents", "fill_writes", "headlines", "relay_patches", "placements"),
         *(
             "interpreted",
             "journal",
@@ -68,8 +68,8 @@ FILES = {
             "rebinding",
         ),
         *("relay_tensor", "relay_unchanged", "replays_runtime", "rows", "run_reports", "shapes"),
-        *("stream_options", "streams", "syncs_runtime", "table", "tails_runtime", "trace"),
-        *("uninitialized", "unmet", "unseen", "virtual_streams", "watch_api"),
+        *("stream_options", "streams", "syncs_runtime", "verdicts", "tails_runtime", "trace"),
+        *("uninitialized", "missing_in_engine", "unseen", "virtual_streams", "watch_api"),
     ),
     "process": (
         *(

@@ -26,7 +26,7 @@ _TABLE = ("| fault | public thread | rules | checks |", "|---|---|---|---|")
 _HEAD = """\
 # The museum
 
-Faults of the field's history, each written anew in a few lines: a bad form that a rule or a check
+Faults of the field's history, each written again in a few lines: a bad form that a rule or a check
 has to speak of, on the lines that are marked, and a good form that nothing may be said about. A
 folder is one fault. `bad.py` and `good.py` are linted; `bad_run.py` and `good_run.py` are run,
 under a watch with the contract that `case.toml` names.
@@ -66,12 +66,12 @@ def _lines(entry: Entry, own: Sequence[Case]) -> Iterator[str]:
     for case in own:
         file = case.file
         title = f"[{file.title}]({case.folder.name})"
-        rules = _told(file.rules, entry.can_be_linted and len(own) == 1)
-        checks = _told(file.checks, entry.can_be_run and len(own) == 1)
+        rules = _reported(file.rules, entry.can_be_linted and len(own) == 1)
+        checks = _reported(file.checks, entry.can_be_run and len(own) == 1)
         yield f"| {title} | {thread} | {rules} | {checks} |"
 
 
-def _told(codes: Iterable[str], is_wanted: bool) -> str:
+def _reported(codes: Iterable[str], is_wanted: bool) -> str:
     return ", ".join(codes) or ("none" if is_wanted else "-")
 
 

@@ -285,8 +285,8 @@ def _tell(survived: Sequence[Mutant]) -> int:
     for one in survived:
         reason = reasons.get((one.part, one.line, one.changed))
         unknown += reason is None
-        told = reason or f"NOT KNOWN: kill it, or say why in {KNOWN.name}"
-        print(f"survived: {one}\n    {told}", flush=True)
+        reported = reason or f"NOT KNOWN: kill it, or say why in {KNOWN.name}"
+        print(f"survived: {one}\n    {reported}", flush=True)
     return unknown
 
 

@@ -109,11 +109,11 @@ def all_healthy(workloads: int) -> int:
     bad = 0
     for mode in ("tracked", "delayed", "random"):
         start = time.perf_counter()
-        told = [healthy(mode, number % SEEDS, number) for number in range(workloads)]
-        found, wrong = (sum(column) for column in zip(*told, strict=True))
+        reported = [healthy(mode, number % SEEDS, number) for number in range(workloads)]
+        found, wrong = (sum(column) for column in zip(*reported, strict=True))
         bad += found + wrong
         print(
-            f"{mode:8} {len(told)} workloads: {found} findings, {wrong} answers differ, "
+            f"{mode:8} {len(reported)} workloads: {found} findings, {wrong} answers differ, "
             f"{time.perf_counter() - start:.0f} s",
             flush=True,
         )

@@ -42,7 +42,7 @@ def test_the_table_is_kept_in_a_file(two_parts, tmp_path, capsys):
     ]
 
 
-def test_a_part_that_cannot_be_measured_is_told_and_the_others_are(two_parts, tmp_path, capsys):
+def test_a_part_that_cannot_be_measured_is_reported_and_the_others_are(two_parts, tmp_path, capsys):
     out = tmp_path / "ratios.json"
     assert benchmarks.main(["--output", str(out)]) == 1
     assert "broken could not be measured: OSError: no wheel" in capsys.readouterr().err

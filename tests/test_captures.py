@@ -11,7 +11,7 @@ import torch
 
 from fmcheck.contract import parse_contract
 from fmcheck.errors import UsageError
-from fmcheck.runtime.session.probes import PROBES, Place, tried
+from fmcheck.runtime.session.probes import PROBES, ProbeTarget, tried
 from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
@@ -346,7 +346,7 @@ def test_a_method_that_another_class_captures_by_may_not_be_there(
 
 def test_the_probe_fires() -> None:
     (probe,) = [one for one in PROBES if one.code == "FR601"]
-    assert tried(probe, Place("cpu")) == ""
+    assert tried(probe, ProbeTarget("cpu")) == ""
 
 
 def test_what_captures_is_named_by_class_and_method() -> None:

@@ -145,9 +145,9 @@ def test_the_action_reads_its_inputs_as_words_and_runs_none(run_action):
 def test_the_action_refuses_a_quote_that_is_not_closed(run_action, name):
     (run_action.folder / "a.py").write_text("x = 1\n")
 
-    status, out, told = run_action(**{name: "a.py it's b.py"})
+    status, out, reported = run_action(**{name: "a.py it's b.py"})
 
-    assert (status, told) == (2, "exit-status=2\n")
+    assert (status, reported) == (2, "exit-status=2\n")
     assert "a quote that is not closed" in out
 
 

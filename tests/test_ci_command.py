@@ -43,17 +43,17 @@ def folder(tmp_path, monkeypatch):
 @pytest.fixture
 def tests(folder, monkeypatch):
     """Stands in for pytest: `tests.record` is what it writes, `tests.status` how it ends."""
-    told = SimpleNamespace(record=healthy_run(folder), status=0, command=[])
+    reported = SimpleNamespace(record=healthy_run(folder), status=0, command=[])
 
     def pretend(command, check):
-        told.command = command
-        if told.record is not None:
+        reported.command = command
+        if reported.record is not None:
             (path,) = [one for one in command if one.endswith("fmcheck.json")]
-            write_run(told.record, folder / path.partition("=")[2])
-        return subprocess.CompletedProcess(command, told.status)
+            write_run(reported.record, folder / path.partition("=")[2])
+        return subprocess.CompletedProcess(command, reported.status)
 
     monkeypatch.setattr(subprocess, "run", pretend)
-    return told
+    return reported
 
 
 def sarif_of(folder) -> dict:
@@ -192,10 +192,12 @@ def test_on_github_findings_are_annotations_and_the_job_has_a_page(
         ("error", "FR401"),
         ("notice", "FR602"),
     ]
-    told = page.read_text()
-    assert told.startswith("# another step\n## fmcheck: findings\n")
-    assert '<a href="https://git.example/me/it/blob/abc/a.py#L5"><code>a.py:5</code></a>' in told
-    assert '<a href="https://git.example/me/it/blob/abc/engine.py#L6">' in told
+    reported = page.read_text()
+    assert reported.startswith("# another step\n## fmcheck: findings\n")
+    assert (
+        '<a href="https://git.example/me/it/blob/abc/a.py#L5"><code>a.py:5</code></a>' in reported
+    )
+    assert '<a href="https://git.example/me/it/blob/abc/engine.py#L6">' in reported
 
 
 # --- the summary ---
@@ -211,7 +213,7 @@ ODD = Finding(
 
 
 def test_the_summary_tells_both_halves(tmp_path):
-    told = render(LintHalf([ODD], 7, 3, 2), PytestHalf(1, made_up_run(tmp_path)), 1)
+    reported = render(LintHalf([ODD], 7, 3, 2), PytestHalf(1, made_up_run(tmp_path)), 1)
 
     for line in (
         "| lint | 7 files checked with 3 rules: 1 warning, 2 more in the baseline |",
@@ -222,7 +224,7 @@ def test_the_summary_tells_both_halves(tmp_path):
         "<details><summary>FR401 stream-race in FutureMap.lens_buf rows 11, 12</summary>",
         "  missing     a wait of `schedule` for a record of `forward` made after the write",
     ):
-        assert line.replace("| 1 | 2 | 2 |", "| 1 | 5 | 2 |") in told.splitlines()
+        assert line.replace("| 1 | 2 | 2 |", "| 1 | 5 | 2 |") in reported.splitlines()
 
 
 def test_what_a_finding_says_stays_in_its_cell():
@@ -247,25 +249,27 @@ def test_code_in_a_cell_stays_code():
 def test_a_summary_stays_small(tmp_path):
     run = made_up_run(tmp_path)
     many = tuple(replace(run.violations[0], buffer=f"b{n}") for n in range(2000))
-    told = render(LintHalf([ODD] * 2000, 1, 1, 0), PytestHalf(1, replace(run, violations=many)), 1)
+    reported = render(
+        LintHalf([ODD] * 2000, 1, 1, 0), PytestHalf(1, replace(run, violations=many)), 1
+    )
 
-    assert len(told) < 200_000
-    assert f"… and {2000 - MOST_VIOLATIONS:,} more, in the report." in told
-    assert f"… and {2000 - MOST_FINDINGS:,} more, in the report" in told
+    assert len(reported) < 200_000
+    assert f"… and {2000 - MOST_VIOLATIONS:,} more, in the report." in reported
+    assert f"… and {2000 - MOST_FINDINGS:,} more, in the report" in reported
 
 
 def test_what_was_not_asked_for_is_said():
-    told = render(None, None, 0)
+    reported = render(None, None, 0)
 
-    assert told.startswith("## fmcheck: clean\n")
-    assert "| lint | not run |" in told
-    assert "| tests | not run |" in told
+    assert reported.startswith("## fmcheck: clean\n")
+    assert "| lint | not run |" in reported
+    assert "| tests | not run |" in reported
 
 
 # --- for real ---
 
 
-def test_what_a_pytest_that_was_killed_had_found_is_told(project: Project):
+def test_what_a_pytest_that_was_killed_had_found_is_reported(project: Project):
     project.write("test_engine.py", STALE + "        import os; os.kill(os.getpid(), 9)\n")
     done = subprocess.run(
         [sys.executable, "-m", "fmcheck", "ci", "--no-lint", "--summary", "s.md", "--"],
@@ -277,9 +281,9 @@ def test_what_a_pytest_that_was_killed_had_found_is_told(project: Project):
     out = project.pytester.path / "fmcheck-report"
     assert [one.code for one in read_run(out / "fmcheck.json").violations] == ["FR102"]
     assert (out / "fmcheck.html").exists()
-    told = (project.pytester.path / "s.md").read_text()
-    assert "**FR102** double-read" in told
-    assert "exit status -9" in told
+    reported = (project.pytester.path / "s.md").read_text()
+    assert "**FR102** double-read" in reported
+    assert "exit status -9" in reported
 
 
 def test_a_project_is_gated_end_to_end(project: Project):

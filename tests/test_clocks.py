@@ -125,8 +125,8 @@ def test_a_reason_to_doubt_is_counted(fences: Fences) -> None:
 
 def test_an_event_tells_what_it_is_about_if_that_is_a_text(fences: Fences) -> None:
     (one,) = opened(fences, "one")
-    said = fences.tell(one, "launch", 0, about="a text")
-    kept = fences.tell(one, "launch", 0, about=fences)
+    said = fences.add_event(one, "launch", 0, about="a text")
+    kept = fences.add_event(one, "launch", 0, about=fences)
     assert [fences.event(each).about for each in (said, kept)] == ["a text", ""]
 
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from fmcheck.cli import main
-from fmcheck.cli.watch import watch
+from fmcheck.cli.lint_watch import watch
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -106,7 +106,7 @@ def test_watch_goes_on_over_settings_in_the_making(
             raise KeyboardInterrupt
         (tmp_path / "pyproject.toml").write_text("[tool.fmcheck]\nselect = []\n")
 
-    monkeypatch.setattr("fmcheck.cli.watch.watch.__defaults__", (wait,))
+    monkeypatch.setattr("fmcheck.cli.lint_watch.watch.__defaults__", (wait,))
     assert main(["lint", "--watch", "--no-cache", "."]) == 0
     err = capsys.readouterr().err
     assert "unknown key `tool.fmcheck.selec`" in err

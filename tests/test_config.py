@@ -149,7 +149,7 @@ def test_pyproject_named_by_the_user_must_have_our_table(tmp_path):
         load_settings(path)
 
 
-def test_a_contract_in_a_settings_file_s_place_is_told_for_what_it_is(tmp_path, capsys):
+def test_a_contract_in_a_settings_file_s_place_is_reported_for_what_it_is(tmp_path, capsys):
     contract = write(tmp_path, '[engine]\nname = "mine"\n', "mine.toml")
     source = write(tmp_path, SOURCE, "a.py")
 

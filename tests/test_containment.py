@@ -42,7 +42,7 @@ def test_the_first_error_is_kept_and_the_others_are_counted(tally: Tally) -> Non
     assert "please report this line" in sentence
 
 
-def test_an_error_is_told_on_one_line_with_our_own_lines(tally: Tally) -> None:
+def test_an_error_is_reported_on_one_line_with_our_own_lines(tally: Tally) -> None:
     with contained(tally, "FR401"):
         tally.seen_again(["no key"])
     with contained(tally, "FR402"):
@@ -177,12 +177,12 @@ def program() -> list[Any]:
     with torch.cpu.stream(torch.cpu.Stream()):
         values = torch.arange(6).reshape(2, 3) + 1
         values[0, 0] = 7
-        told = [values.tolist(), values.sum().item(), bool(values.any()), values.numpy().sum()]
+        reported = [values.tolist(), values.sum().item(), bool(values.any()), values.numpy().sum()]
         try:
             _ = values @ values
         except RuntimeError as err:
-            told.append(str(err))
-    return told
+            reported.append(str(err))
+    return reported
 
 
 @pytest.mark.parametrize("where", ["before", "after", "put back"])
@@ -271,17 +271,17 @@ def test_fences_that_fail_change_nothing_and_leave_a_doubt(
 
 def test_a_step_s_own_code_that_fails_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
     from fmcheck.contract import Budget, Contract, Engine
-    from fmcheck.runtime.steps import budgets, syncs
+    from fmcheck.runtime.steps import budgets, step_syncs
 
     def broken(*_: Any, **__: Any) -> Any:
         raise ValueError("of ours")
 
     tally, expected = Tally(), program()
-    ledger = budgets.Ledger(tally, Contract(engine=Engine(name="toy")))
-    window = budgets.Window("step", Budget(functions=("toy:step",), syncs=0), declared=True)
+    ledger = budgets.BudgetCounter(tally, Contract(engine=Engine(name="toy")))
+    window = budgets.BudgetedCall("step", Budget(functions=("toy:step",), syncs=0), declared=True)
     monkeypatch.setattr(ledger, "sync", broken)
-    monkeypatch.setattr(syncs.StepMode, "_tell", broken)
-    undo = syncs.watch_methods(budgets.mode_of_thread)
+    monkeypatch.setattr(step_syncs.StepMode, "_classify", broken)
+    undo = step_syncs.watch_methods(budgets.mode_of_thread)
     ledger.open(window)
     try:
         assert program() == expected
@@ -375,7 +375,7 @@ def replayed(relay: Relay) -> str:
 
 @pytest.fixture
 def engine(monkeypatch: pytest.MonkeyPatch) -> Iterator[tuple[Any, Watch]]:
-    """An engine that a watch has taken hold of."""
+    """An engine that a watch has instrumented."""
     from fmcheck.contract import parse_contract
 
     module: Any = ModuleType("toy_contain")
@@ -423,8 +423,8 @@ UNWATCHED = _made_by(torch.cuda.Event)
         ("fmcheck.runtime.relay.buffer.RelayBuffer._retire_now", "relay buffers"),
         ("fmcheck.runtime.relay.owners.Owners.hand_out", "owners of rows (FR104, FR106 to FR109)"),
         ("fmcheck.runtime.relay.owners.Owners.take_back", "owners of rows (FR104, FR106 to FR109)"),
-        ("fmcheck.runtime.relay.devices.DeviceHold._compare", "FR301"),
-        ("fmcheck.runtime.relay.devices.compare", "FR301"),
+        ("fmcheck.runtime.relay.device_checks.DevicePatch._compare", "FR301"),
+        ("fmcheck.runtime.relay.device_checks.compare", "FR301"),
     ],
 )
 def test_what_the_contract_s_functions_do_is_their_own(
@@ -453,9 +453,9 @@ def test_what_the_contract_s_functions_do_is_their_own(
     relay.rows = None
     assert _error_of(lambda: module.replayed(relay)) == (OutOfRowsError, "no rows")
 
-    told = watch.coverage().incomplete
-    assert [one for one in told if one.startswith(f"{check} is incomplete")] == list(told)
-    assert told
+    reported = watch.coverage().incomplete
+    assert [one for one in reported if one.startswith(f"{check} is incomplete")] == list(reported)
+    assert reported
 
 
 def test_an_engine_s_import_goes_on_where_it_cannot_be_instrumented(
@@ -464,7 +464,7 @@ def test_an_engine_s_import_goes_on_where_it_cannot_be_instrumented(
     from fmcheck.contract import parse_contract
 
     module, _ = engine
-    monkeypatch.setattr("fmcheck.runtime.session.hold.RelayHold._take_class", _of_ours)
+    monkeypatch.setattr("fmcheck.runtime.session.relay_patches.RelayPatch._patch_class", _of_ours)
     other = Watch([parse_contract(CONTRACT, "toy.toml")])
     other.start()
     try:
@@ -483,14 +483,14 @@ def test_the_error_of_a_signal_s_handler_passes_where_a_contract_is_followed(
         raise TimeoutError("the test's own")
 
     module, _ = engine
-    told = {"hand_out": lambda: module.hand_out(2), "take_back": lambda: module.take_back([1])}
+    reported = {"hand_out": lambda: module.hand_out(2), "take_back": lambda: module.take_back([1])}
     monkeypatch.setattr(
         "fmcheck.runtime.core.paths.as_rows", lambda *_: signal.raise_signal(signal.SIGUSR1)
     )
     before = signal.signal(signal.SIGUSR1, too_late)
     try:
         with pytest.raises(TimeoutError):
-            told[name]()
+            reported[name]()
     finally:
         signal.signal(signal.SIGUSR1, before)
 

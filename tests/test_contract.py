@@ -51,8 +51,8 @@ def test_sglang_contract_follows_the_class_as_it_grew(sglang):
 @pytest.mark.parametrize("minor", range(20, 34))
 def test_each_release_of_vllm_has_one_declaration_of_each_access_to_its_relay(minor):
     vllm = load_contract(contract_files()["vllm"])
-    told = [one for one in vllm.opaque if applies(one.releases, f"0.{minor}.0")]
-    accesses = sorted(name for one in told for name in (*one.reads, *one.writes))
+    reported = [one for one in vllm.opaque if applies(one.releases, f"0.{minor}.0")]
+    accesses = sorted(name for one in reported for name in (*one.reads, *one.writes))
     received = ["draft_tokens_out"] if minor >= 33 else []
     assert accesses == ["draft_tokens", *received, "last_sampled_tokens", "last_sampled_tokens"]
 

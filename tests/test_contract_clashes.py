@@ -53,7 +53,7 @@ def refused(text: str) -> str:
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "reported"),
     [
         (
             inputs('row_indices = ["rows"]\nholds = { rows = 3 }'),
@@ -133,8 +133,8 @@ def refused(text: str) -> str:
         ),
     ],
 )
-def test_what_contradicts_itself_or_checks_nothing_is_refused(text: str, told: str) -> None:
-    assert refused(text).startswith(told)
+def test_what_contradicts_itself_or_checks_nothing_is_refused(text: str, reported: str) -> None:
+    assert refused(text).startswith(reported)
 
 
 @pytest.mark.parametrize(
@@ -165,7 +165,7 @@ def test_a_fill_may_check_its_real_rows_alone(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         (
             "a" + ".a" * 50_000 + " = 1",
@@ -179,8 +179,8 @@ def test_a_fill_may_check_its_real_rows_alone(text: str) -> None:
         ("a = " + "{a=" * 100_000, "is not valid TOML: it nests too deeply"),
     ],
 )
-def test_what_would_keep_the_parser_for_minutes_is_refused(line: str, told: str) -> None:
-    assert refused(f"{BASE}{line}\n") == f"toy.toml: {told}"
+def test_what_would_keep_the_parser_for_minutes_is_refused(line: str, reported: str) -> None:
+    assert refused(f"{BASE}{line}\n") == f"toy.toml: {reported}"
 
 
 def test_dots_and_brackets_in_strings_are_no_levels() -> None:

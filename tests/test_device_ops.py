@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fmcheck.finding import Violation
-    from fmcheck.runtime.session.streams import Streams
+    from fmcheck.runtime.session.followed_streams import FollowedStreams
 
 
 class Engine:
@@ -41,14 +41,14 @@ class Engine:
         self.buf._relay.lay_poison()
 
     @property
-    def streams(self) -> Streams:
+    def streams(self) -> FollowedStreams:
         assert self.watch.services.streams is not None
         return self.watch.services.streams
 
     def found(self) -> tuple[Violation, ...]:
         return self.watch.drain()
 
-    def told(self) -> list[tuple[str, str]]:
+    def reported(self) -> list[tuple[str, str]]:
         return [(one.buffer, one.notes[0].partition(":")[0]) for one in self.found()]
 
 
@@ -136,7 +136,7 @@ def is_race_after(engine: Engine, call: Callable[[torch.Tensor], object]) -> boo
         call(values)
     with engine.device.stream(engine.schedule):
         _ = engine.buf[rows(1)]
-    return engine.told() == [("Map.buf", "write-read")]
+    return engine.reported() == [("Map.buf", "write-read")]
 
 
 @pytest.mark.parametrize("name", WAITS)
@@ -212,7 +212,7 @@ def test_a_context_that_fmcheck_enters_has_no_thread_watched(engine: Engine) -> 
     assert watched == [0, 1]
 
 
-def test_a_race_is_told_with_its_device(engine: Engine) -> None:
+def test_a_race_is_reported_with_its_device(engine: Engine) -> None:
     other = Device()
     undo = list(engine.streams.follow_device(other, "meta"))
     with other.stream(other.Stream()):

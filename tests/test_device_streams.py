@@ -12,7 +12,7 @@ from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.device.device_streams import DeviceStreams, why_not
 from fmcheck.runtime.device.stalls import LONGEST, Stalls
 from fmcheck.runtime.order.fences import Fences
-from fmcheck.runtime.session.streams import Streams
+from fmcheck.runtime.session.followed_streams import FollowedStreams
 from fmcheck.runtime.steps import capturing
 
 
@@ -148,7 +148,7 @@ FENCES = {
     "wait_event": lambda one, two, event: (event.record(one), two.wait_event(event)),
     "wait": lambda one, two, event: (event.record(one), event.wait(two)),
     "record_event": lambda one, two, event: two.wait_event(one.record_event()),
-    "record_event anew": lambda one, two, event: two.wait_event(one.record_event(event)),
+    "record_event again": lambda one, two, event: two.wait_event(one.record_event(event)),
     "synchronize": lambda one, two, event: one.synchronize(),
     "event synchronize": lambda one, two, event: (event.record(one), event.synchronize()),
 }
@@ -263,7 +263,7 @@ def test_a_collective_that_is_waited_for_leaves_a_doubt(streams) -> None:
     ]
 
 
-def test_what_torch_s_methods_call_is_told_once(streams, device) -> None:
+def test_what_torch_s_methods_call_is_reported_once(streams, device) -> None:
     one, two = device.Stream(), device.Stream()
     streams.lane(one)
     happened = []
@@ -335,7 +335,7 @@ def test_a_capture_is_never_stalled(device) -> None:
 
 @pytest.mark.parametrize("mode", ["tracked", "delayed", "random"])
 def test_streams_are_stalled_in_the_modes_that_perturb(device, mode) -> None:
-    followed = Streams(Tally(), mode, seed=3)
+    followed = FollowedStreams(Tally(), mode, seed=3)
     undo = list(followed.follow_device(device, "cuda"))
     for _ in range(8):
         device.Event().record()
@@ -381,8 +381,8 @@ def accelerator(device, monkeypatch):
     return device
 
 
-def followed_by_a_session(mode: str = "tracked") -> tuple[Streams, list]:
-    made = Streams(Tally(), mode, seed=3)
+def followed_by_a_session(mode: str = "tracked") -> tuple[FollowedStreams, list]:
+    made = FollowedStreams(Tally(), mode, seed=3)
     return made, list(made.follow())
 
 
@@ -449,7 +449,7 @@ def test_an_accelerator_that_cannot_hold_streams_up_says_so_and_is_followed(acce
 
 
 def test_a_buffer_on_a_device_that_torch_does_not_name_is_said_to_be_unfollowed() -> None:
-    streams = Streams(Tally())
+    streams = FollowedStreams(Tally())
     buffer = SimpleNamespace(device="npu:0", guard=None)
     assert streams.lanes_for(buffer) is None
     assert streams.lanes_for(buffer) is None

@@ -17,7 +17,7 @@ import torch
 
 from fmcheck.contract import parse_contract
 from fmcheck.runtime.relay.relay_tensor import RelayTensor
-from fmcheck.runtime.session.probes import PROBES, Place, tried
+from fmcheck.runtime.session.probes import PROBES, ProbeTarget, tried
 from fmcheck.runtime.session.watch import Watch
 
 if TYPE_CHECKING:
@@ -230,16 +230,16 @@ def test_the_check_sees_its_own_fault() -> None:
 
 
 def test_a_check_that_sees_nothing_knows_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    from fmcheck.runtime.relay import devices
+    from fmcheck.runtime.relay import device_checks
 
-    monkeypatch.setattr(devices, "compare", lambda name, args, kwargs: None)
+    monkeypatch.setattr(device_checks, "compare", lambda name, args, kwargs: None)
     assert probe("FR301") != ""
 
 
 def probe(code: str) -> str:
     """What the probe of a check says is wrong with its detector."""
     (one,) = [probe for probe in PROBES if probe.code == code]
-    return tried(one, Place("cpu"))
+    return tried(one, ProbeTarget("cpu"))
 
 
 @pytest.mark.parametrize(
@@ -251,7 +251,7 @@ def probe(code: str) -> str:
     ],
 )
 @pytest.mark.skipif(torch.cuda.is_available(), reason="CUDA is there to be asked for")
-def test_an_agnostic_file_is_told_that_it_asks_for_cuda_where_there_is_none(
+def test_an_agnostic_file_is_reported_that_it_asks_for_cuda_where_there_is_none(
     table: str, found: list[str]
 ) -> None:
     contract = f"[engine]\n    name = 'toy'\n    [device]\n    {table}"

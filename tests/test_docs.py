@@ -68,7 +68,7 @@ def test_a_code_is_explained_on_the_command_line(capsys, command, code, title):
     assert capsys.readouterr().out.startswith(f"# {code.upper()} {title}\n")
 
 
-def test_a_code_that_is_none_is_told_the_nearest(capsys):
+def test_a_code_that_is_none_is_reported_the_nearest(capsys):
     assert main(["explain", "FR1O2"]) == 2
     assert "explain: there is no `FR1O2`; did you mean `FR1" in capsys.readouterr().err
 

@@ -17,27 +17,27 @@ CPU = ("--device", "cpu", "--backend", "eager")
 AOT = ("--device", "cpu", "--backend", "aot_eager")
 # What kills each detector, as a change to fmcheck's own modules.
 SABOTAGE = {
-    "FR101": "from fmcheck.runtime.core import table\n"
-    "known = table.of_gather\n"
-    "table.of_gather = lambda *args: 0 if known(*args) == table.UNWRITTEN else known(*args)\n",
+    "FR101": "from fmcheck.runtime.core import verdicts\n"
+    "known = verdicts.of_gather\n"
+    "verdicts.of_gather = lambda *a: 0 if known(*a) == verdicts.UNWRITTEN else known(*a)\n",
     "FR102": "from fmcheck.runtime.relay.buffer import RelayBuffer\n"
     "RelayBuffer._poison_over = lambda *args: None\n",
-    "FR103": "from fmcheck.runtime.core import table\n"
-    "table.of_write = lambda state, held: table.GOOD\n",
+    "FR103": "from fmcheck.runtime.core import verdicts\n"
+    "verdicts.of_write = lambda state, held: verdicts.GOOD\n",
     "FR104": "from fmcheck.runtime.core.ledger import Ledger\n"
     "Ledger.is_stale = lambda self, rows: rows < 0\n",
-    "FR201": "from fmcheck.runtime.graphs.fills import FillHold\n"
-    "FillHold.take = lambda *args: ()\n",
-    "FR301": "from fmcheck.runtime.relay import devices, relay_tensor\n"
-    "devices.one_device = lambda name, translate, alias: translate\n",
+    "FR201": "from fmcheck.runtime.graphs.fill_patches import FillPatch\n"
+    "FillPatch.install = lambda *args: ()\n",
+    "FR301": "from fmcheck.runtime.relay import device_checks, relay_tensor\n"
+    "device_checks.one_device = lambda name, translate, alias: translate\n",
     "FR105": "from fmcheck.runtime.core.poison import Poison\n"
     "Poison.is_invalid = lambda self, bits: self.is_poison(bits) & False\n",
-    "FR106": "from fmcheck.runtime.core import table\ntable.of_hand_out = lambda *_: 0\n",
-    "FR107": "from fmcheck.runtime.core import table\n"
-    "known = table.of_hand_out\n"
-    "table.of_hand_out = lambda standing, sink, other: known(standing, sink, False)\n",
-    "FR108": "from fmcheck.runtime.core import table\ntable.of_take_back = lambda _: 0\n",
-    "FR109": "from fmcheck.runtime.core import table\ntable.of_owned_write = lambda *_: 0\n",
+    "FR106": "from fmcheck.runtime.core import verdicts\nverdicts.of_hand_out = lambda *_: 0\n",
+    "FR107": "from fmcheck.runtime.core import verdicts\n"
+    "known = verdicts.of_hand_out\n"
+    "verdicts.of_hand_out = lambda whose, sink, other: known(whose, sink, False)\n",
+    "FR108": "from fmcheck.runtime.core import verdicts\nverdicts.of_take_back = lambda _: 0\n",
+    "FR109": "from fmcheck.runtime.core import verdicts\nverdicts.of_owned_write = lambda *_: 0\n",
     "FR110": "from fmcheck.runtime.relay.buffer import RelayBuffer\n"
     "RelayBuffer._judge_repeats = lambda *_: None\n",
     "FR202": "from fmcheck.runtime.graphs.tails import HostTail\n"
@@ -55,10 +55,10 @@ SABOTAGE = {
     "FR404": "from fmcheck.runtime.order.lifetimes import Lifetimes\n"
     "Lifetimes._host_reads = lambda *_: False\n",
     "FR405": "from fmcheck.runtime.order.stale_events import StaleEvents\n"
-    "StaleEvents._tell = lambda *_: None\n",
-    "FR501": "from fmcheck.runtime.steps.syncs import StepMode\n"
-    "StepMode._told = lambda *_, **__: None\n",
-    "FR502": "from fmcheck.runtime.steps.syncs import StepMode\n"
+    "StaleEvents._report_wait = lambda *_: None\n",
+    "FR501": "from fmcheck.runtime.steps.step_syncs import StepMode\n"
+    "StepMode._report = lambda *_, **__: None\n",
+    "FR502": "from fmcheck.runtime.steps.step_syncs import StepMode\n"
     "StepMode._launched = lambda *_: None\nStepMode.counting = property(\n"
     "    lambda _: 0, lambda *_: None\n)\n",
     "FR601": "from fmcheck.runtime.graphs.captures import Captures\n"

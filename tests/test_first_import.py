@@ -140,7 +140,7 @@ def test_a_session_without_an_engine_imports_little(tmp_path: Path) -> None:
             import sys
 
             def test_it():
-                heavy = {"torch", "numpy", "wrapt", "libcst", "fmcheck.runtime.session.all_holds"}
+                heavy = {"torch", "numpy", "wrapt", "libcst", "fmcheck.runtime.session.all_patches"}
                 assert not heavy & set(sys.modules)
         """)
     )

@@ -463,7 +463,7 @@ def test_json_tells_whether_a_fix_is_safe(lint, tmp_path):
 
 
 def test_thousands_of_fixes_in_a_long_file_are_put_together_once():
-    """To cut the source anew for each of them takes hours: if it does again, the suite hangs."""
+    """To cut the source again for each of them takes hours: if it does again, the suite hangs."""
     count = 6_000
     source = "x = 1\n" * count + "#" * 9_000_000
     found = [finding(edit(line, 1, 2, "yy")) for line in range(1, count + 1)]

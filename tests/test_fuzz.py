@@ -43,13 +43,13 @@ def test_most_cases_are_python_and_most_contracts_are_toml():
     texts = files.seeds(trees=False)
     made = [files.mutated(Draw(FromSeed(seed)), texts) for seed in range(60)]
     assert sum(bool(files.statements(one.decode("utf-8", "replace"))) for one in made) > 25
-    told = [
+    reported = [
         contracts.broken_contract(
             contracts.as_toml(contracts.valid(Draw(FromSeed(seed)))), must_load=True
         )
         for seed in range(20)
     ]
-    assert told == [""] * 20
+    assert reported == [""] * 20
 
 
 class Failing(FunctionRule):
@@ -68,9 +68,9 @@ def test_a_rule_that_fails_is_a_crash_and_made_small():
         return files.broken(text, with_rules=[rule])
 
     text = b"import torch\n" * 20 + b"bait = 1\n" + b"x = 2\n" * 20
-    told = check(text)
-    assert told.startswith("rule ZZ101 failed here: KeyError")
-    assert least(Crash("rules", told, text), check).content == b"bait = 1\n"
+    reported = check(text)
+    assert reported.startswith("rule ZZ101 failed here: KeyError")
+    assert least(Crash("rules", reported, text), check).content == b"bait = 1\n"
 
 
 def test_a_contract_error_that_names_no_key_is_a_crash(monkeypatch):

@@ -17,7 +17,7 @@ from fmcheck.report.contents import Contents
 from fmcheck.report.headline import MOST, fitted
 from fmcheck.report.violation import render
 from fmcheck.runtime.core.tally import Tally
-from fmcheck.runtime.session.probes import PROBES, Place, tried
+from fmcheck.runtime.session.probes import PROBES, ProbeTarget, tried
 from tests.museum import Case, cases
 from tests.museum_runs import run
 from tests.sources import ROOT
@@ -27,7 +27,7 @@ from tests.test_rules import cases as examples
 if TYPE_CHECKING:
     from fmcheck.lint.rule import Example, Rule
 
-HERE = Place("cpu")
+HERE = ProbeTarget("cpu")
 AT = Span(1, 1, 1, 2)
 LONG = "self.forward_metadata_of_the_draft_worker.page_table_of_the_sliding_window.rows"
 
@@ -63,10 +63,10 @@ def test_a_historic_fault_in_source_has_a_headline_that_is_not_cut(case: Case):
 
 @pytest.mark.parametrize("code", OWN_CODES)
 def test_a_code_of_the_linter_itself_has_one_whatever_it_quotes(code: str):
-    told = f"file cannot be read: {LONG * 9}: {'no such thing ' * 9}"
-    finding = Finding("a.py", AT, code, OWN_CODES[code].severity, told)
+    message = f"file cannot be read: {LONG * 9}: {'no such thing ' * 9}"
+    finding = Finding("a.py", AT, code, OWN_CODES[code].severity, message)
     assert len(first_line(finding)) <= MOST
-    assert f"note: {told}" in text.render(finding, lambda _: ())
+    assert f"note: {message}" in text.render(finding, lambda _: ())
 
 
 @pytest.mark.parametrize(
@@ -122,19 +122,19 @@ def test_a_long_buffer_and_many_rows_are_cut_and_told_whole_below(code: str):
 
 
 def test_long_names_are_cut_in_the_middle_and_told_whole_in_a_note():
-    told = f"`{LONG}` is rebound here, but a captured graph reads the old tensor"
-    finding = Finding("a.py", AT, "FM603", Severity.WARNING, told, note="and more")
+    message = f"`{LONG}` is rebound here, but a captured graph reads the old tensor"
+    finding = Finding("a.py", AT, "FM603", Severity.WARNING, message, note="and more")
     lines = text.render(finding, lambda _: ()).splitlines()
     assert lines[0].startswith("warning[FM603]: `self.")
     assert lines[0].endswith("` is rebound here, but a captured graph reads the old tensor")
     assert len(lines[0]) <= MOST
-    assert [one.strip() for one in lines[2:]] == [f"= note: {told}", "= note: and more"]
+    assert [one.strip() for one in lines[2:]] == [f"= note: {message}", "= note: and more"]
     assert len(fitted("word " * 50)) == MOST
 
 
 def test_a_concise_line_has_the_headline_after_its_place():
-    told = f"`{LONG}` is rebound here, but a captured graph reads the old tensor"
-    finding = Finding("a.py", AT, "FM603", Severity.WARNING, told)
+    message = f"`{LONG}` is rebound here, but a captured graph reads the old tensor"
+    finding = Finding("a.py", AT, "FM603", Severity.WARNING, message)
     line = concise.render(Contents([finding], [], {}, lambda _: (), "", "1", 1, complete=True))
     assert line.startswith("a.py:1:1: FM603 `self.")
     assert len(line.removeprefix("a.py:1:1: ")) <= MOST

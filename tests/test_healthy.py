@@ -14,9 +14,9 @@ FAULTS = {"swift_zigzag_ring": {"FR401"}}
 
 @pytest.mark.parametrize("name", PROGRAMS.names())
 def test_a_healthy_program_is_left_alone(name: str) -> None:
-    told = PROGRAMS.here(name, "good")
-    assert {one.code for one in told.findings} == {**OF_THE_CONTRACT, **FAULTS}.get(name, set())
-    assert not told.problems
+    reported = PROGRAMS.here(name, "good")
+    assert {one.code for one in reported.findings} == {**OF_THE_CONTRACT, **FAULTS}.get(name, set())
+    assert not reported.problems
     assert bool(PROGRAMS.case(name).fault) == (name in OF_THE_CONTRACT or name in FAULTS)
 
 

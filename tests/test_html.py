@@ -67,7 +67,7 @@ def run(tmp_path):
     return made_up_run(tmp_path)
 
 
-def test_a_finding_is_told_with_both_code_excerpts(run):
+def test_a_finding_is_reported_with_both_code_excerpts(run):
     text = render(run)
     page = Page(text)
 
@@ -75,7 +75,7 @@ def test_a_finding_is_told_with_both_code_excerpts(run):
         ("6", "     return self.buf[rows]"),
         ("2", "     self.buf[rows] = tokens"),
     ]
-    for told in (
+    for reported in (
         "double-read in FutureMap.tokens_buf rows 11, 12",
         "a write of these rows between the last read and this gather",
         "r-9f3, before: r-77a",
@@ -83,7 +83,7 @@ def test_a_finding_is_told_with_both_code_excerpts(run):
         "called at engine.py:3",
         "240",
     ):
-        assert told in page.text
+        assert reported in page.text
 
 
 def test_one_site_is_one_finding_with_all_its_tests(run):
@@ -136,7 +136,7 @@ def test_the_page_asks_for_nothing(run):
         assert f"{name}-src 'sha256-{digest}'" in policy
 
 
-def test_code_that_is_not_here_is_told(run, tmp_path):
+def test_code_that_is_not_here_is_reported(run, tmp_path):
     (tmp_path / "engine.py").write_text("x = 1\n")
     assert "engine.py has 1 lines here: it is not the file that ran" in Page(render(run)).text
 

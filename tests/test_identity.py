@@ -110,7 +110,7 @@ def test_a_folder_has_the_same_findings_from_inside(tmp_path):
     assert from_above == _lint(file.parent, ".")
 
 
-def test_the_standard_input_without_a_name_is_told_what_does_not_apply(tmp_path):
+def test_the_standard_input_without_a_name_is_reported_what_does_not_apply(tmp_path):
     command = [sys.executable, "-m", "fmcheck", "lint", "-"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT)}
     done = subprocess.run(

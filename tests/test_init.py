@@ -10,8 +10,8 @@ import pytest
 
 from fmcheck.cli import main
 from fmcheck.contract import load_contract
+from fmcheck.init.engine_tree import read_tree
 from fmcheck.init.propose import propose
-from fmcheck.init.tree import read_tree
 from fmcheck.lint.run.files import python_files
 from fmcheck.strict import parse_toml
 from tests.conftest import ROOT

@@ -14,8 +14,8 @@ import pytest
 import torch
 
 from fmcheck.runtime.relay.relay_tensor import RelayTensor
-from tests.test_hold import RELAY_ONLY, ROWS, Bench, bench, codes
 from tests.test_plugin import Project, project
+from tests.test_relay_patches import RELAY_ONLY, ROWS, Bench, bench, codes
 
 if TYPE_CHECKING:
     from fmcheck.runtime.session.watch import Watch
@@ -300,7 +300,7 @@ def test_an_error_of_our_own_code_is_not_the_engines(
 
     for relay in watch._relays():
         monkeypatch.setattr(relay, "_is_made", fails)
-        monkeypatch.setattr(relay, "_take_subclass", fails)
+        monkeypatch.setattr(relay, "_patch_subclass", fails)
         monkeypatch.setattr(relay, "_adopt_the_rest", fails)
 
     relay = engine.FutureMap()

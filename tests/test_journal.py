@@ -19,15 +19,15 @@ from msgspec.structs import replace
 
 from fmcheck.errors import UsageError
 from fmcheck.finding import Counts
-from fmcheck.processes import folder
-from fmcheck.processes.devices import Answering
+from fmcheck.processes import run_folder
+from fmcheck.processes.device_fetch import Answering
 from fmcheck.processes.journal import layout
 from fmcheck.processes.journal.attribute import attributed
+from fmcheck.processes.journal.collect import gather
 from fmcheck.processes.journal.ending import ending
-from fmcheck.processes.journal.gather import gather
 from fmcheck.processes.journal.read import Library, Pages
 from fmcheck.processes.journal.writer import Journal
-from fmcheck.processes.presence import Presence
+from fmcheck.processes.process_watch import ProcessWatch
 from fmcheck.runtime.core.tally import BrokenCheck, Tally
 from fmcheck.runtime.session.watch import Watch
 from tests.reach.kills import kill_writers, violation
@@ -58,10 +58,10 @@ def child(board: Journal) -> Journal:
 
 
 def test_a_violation_comes_back_as_it_was(board: Journal) -> None:
-    told = replace(violation(3), owner="r1", notes=("ä \n b",))
-    board.violation(told, advice=True)
-    (line,) = pages_of(board).told
-    assert (line.violation, line.advice) == (told, True)
+    reported = replace(violation(3), owner="r1", notes=("ä \n b",))
+    board.violation(reported, advice=True)
+    (line,) = pages_of(board).reported
+    assert (line.violation, line.advice) == (reported, True)
 
 
 def test_the_same_violation_again_only_counts(board: Journal) -> None:
@@ -69,7 +69,7 @@ def test_the_same_violation_again_only_counts(board: Journal) -> None:
         board.violation(violation(3), advice=False)
     board.again(violation(3).key)
     pages = pages_of(board)
-    (line,) = pages.told
+    (line,) = pages.reported
     assert pages.seen(line) == 6
 
 
@@ -81,7 +81,7 @@ def test_an_engine_may_close_all_files_and_have_their_numbers(
     child.violation(violation(3), advice=False)
     os.dup2(taken, number := child._file)
     child.forget()
-    assert len(pages_of(child).told) == 1
+    assert len(pages_of(child).reported) == 1
     assert os.fstat(number).st_size == 0
 
 
@@ -106,14 +106,14 @@ def test_a_count_is_there_at_once(board: Journal) -> None:
     assert pages_of(board).counts == Counts(writes=7)
 
 
-def test_more_violations_than_there_is_room_for_are_told_of(
+def test_more_violations_than_there_is_room_for_are_reported(
     board: Journal, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(layout, "MOST_SLOTS", 3)
     for number in range(5):
         board.violation(violation(number), advice=False)
     pages = pages_of(board)
-    assert len(pages.told) == 3
+    assert len(pages.reported) == 3
     (problem,) = pages.coverage.problems
     assert "2 lines could not be written" in problem
 
@@ -126,7 +126,7 @@ def test_a_line_that_is_cut_off_or_damaged_costs_no_other(board: Journal) -> Non
     with open(os.path.join(board.folder, board.name + layout.LINES), "ab") as file:
         file.write(b'{"type":"violation","viol')
     pages = pages_of(board)
-    assert [line.violation.access.site.line for line in pages.told] == [1, 2]
+    assert [line.violation.access.site.line for line in pages.reported] == [1, 2]
     assert "1 lines could not be" in pages.coverage.problems[0]
 
 
@@ -136,18 +136,18 @@ def test_reading_on_reads_only_what_is_new(board: Journal) -> None:
     assert not pages.read(whole=False)
     board.violation(violation(1), advice=False)
     assert pages.read(whole=False)
-    assert len(pages.told) == 1
+    assert len(pages.reported) == 1
 
 
 # --- what was not followed ---
 
 
 def keep(tally: Tally, journal: Journal) -> None:
-    """Has a tally write into a journal, as a presence does for a whole session."""
+    """Has a tally write into a journal, as the watch of a process does for a whole session."""
     watch = Watch(())
     watch.tally = tally
     session: Any = SimpleNamespace(_watch=watch)
-    tally.keep(Presence(session, journal), journal.counts)
+    tally.keep(ProcessWatch(session, journal), journal.counts)
 
 
 def test_what_is_not_followed_comes_back_with_its_latest_count(board: Journal) -> None:
@@ -184,7 +184,7 @@ def test_a_check_that_failed_itself_comes_back_with_its_latest_sentence(board: J
 def test_a_fork_counts_what_it_does_not_follow_itself(board: Journal) -> None:
     tally = Tally()
     tally.untrack("tensors", "written by index", 4)
-    tally.begin_anew()
+    tally.restart()
     tally.untrack("tensors", "written by index")
     assert tally.untracked == {("tensors", "written by index"): 1}
 
@@ -200,10 +200,11 @@ def test_a_violation_belongs_to_the_test_that_was_on(board: Journal, child: Jour
         board.end()
     library = read(board.folder)
     pages = library.pages[child.name]
-    told = [attributed(line, pages, library) for line in pages.told]
-    assert [(one.test, one.count) for one in told] == [("one", 2), ("two", 2)]
+    reported = [attributed(line, pages, library) for line in pages.reported]
+    assert [(one.test, one.count) for one in reported] == [("one", 2), ("two", 2)]
     assert (
-        told[0].notes[-1] == f"found in process {os.getpid()} (rank 0), a child of {os.getppid()}"
+        reported[0].notes[-1]
+        == f"found in process {os.getpid()} (rank 0), a child of {os.getppid()}"
     )
 
 
@@ -214,7 +215,7 @@ def test_a_violation_between_tests_names_the_last_one(board: Journal, child: Jou
     child.violation(violation(2), advice=False)
     library = read(board.folder)
     pages = library.pages[child.name]
-    early, late = (attributed(line, pages, library) for line in pages.told)
+    early, late = (attributed(line, pages, library) for line in pages.reported)
     assert (early.test, late.test) == ("", "")
     assert early.notes[-1] == "no test had run by then"
     assert late.notes[-1].startswith("no test was running: the call of one had ended ")
@@ -226,7 +227,7 @@ def test_a_fork_that_runs_tests_itself_is_nobody_s_child(board: Journal, child: 
     library = read(board.folder)
     pages = library.pages[child.name]
     assert pages.is_board
-    assert [attributed(line, pages, library).test for line in pages.told] == ["one"]
+    assert [attributed(line, pages, library).test for line in pages.reported] == ["one"]
 
 
 # --- devices ---
@@ -304,7 +305,7 @@ def ending_of(folder: Path, does: str, reap: bool = True) -> str:
         ("time.sleep(60)", False, "running"),
     ],
 )
-def test_an_ending_is_told_as_far_as_it_is_known(
+def test_an_ending_is_reported_as_far_as_it_is_known(
     tmp_path: Path, does: str, reap: bool, ending: str
 ) -> None:
     assert ending_of(tmp_path, does, reap=reap) == ending
@@ -385,8 +386,8 @@ def test_without_a_folder_for_temporary_files_one_may_be_named(
         raise FileNotFoundError(errno.ENOENT, "No usable temporary directory")
 
     monkeypatch.setattr(tempfile, "gettempdir", none)
-    assert folder.over() == []
-    assert folder.made(str(tmp_path)).startswith(str(tmp_path))
+    assert run_folder.over() == []
+    assert run_folder.made(str(tmp_path)).startswith(str(tmp_path))
     with pytest.raises(UsageError) as caught:
-        folder.made()
+        run_folder.made()
     assert str(caught.value) == "--fmcheck-journal: No usable temporary directory"

@@ -112,10 +112,10 @@ def test_nine_of_ten_findings_of_each_rule_that_is_on_are_right():
 
 def test_every_rule_s_page_gives_these_figures():
     for code, rule in rules().items():
-        told = {one.corpus: (one.findings, one.right) for one in rule.judged}
+        reported = {one.corpus: (one.findings, one.right) for one in rule.judged}
         rows = summary(DEFAULT if rule.on_by_default else OFF)
         for tree in TREES:
-            assert told.get(tree) == rows.get((code, tree), (0, 0, 0))[:2], (code, tree)
+            assert reported.get(tree) == rows.get((code, tree), (0, 0, 0))[:2], (code, tree)
 
 
 def test_notes_are_counted():

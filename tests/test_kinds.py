@@ -11,7 +11,7 @@ import pytest
 import torch
 
 from fmcheck.runtime.core import kinds
-from tests.test_hold import Bench, bench, codes
+from tests.test_relay_patches import Bench, bench, codes
 
 if TYPE_CHECKING:
     from fmcheck.runtime.session.watch import Watch
@@ -306,48 +306,48 @@ def test_what_is_no_plain_function_keeps_what_else_it_has(
     assert engine.cached.__class__.__name__ == "_lru_cache_wrapper"
 
 
-class Told(kinds.Call):
+class Reported(kinds.AroundCall):
     """Notes what is done around a call."""
 
-    def __init__(self, told: list[Any]) -> None:
-        self.told = told
+    def __init__(self, reported: list[Any]) -> None:
+        self.reported = reported
 
     def enter(self) -> None:
-        self.told.append("enter")
+        self.reported.append("enter")
 
     def leave(self) -> None:
-        self.told.append("leave")
+        self.reported.append("leave")
 
     def returned(self, result: Any) -> None:
-        self.told.append(("returned", result))
+        self.reported.append(("returned", result))
 
     def over(self) -> None:
-        self.told.append("over")
+        self.reported.append("over")
 
 
-def of_each_kind(told: list[Any]) -> dict[str, tuple[Any, Any]]:
+def of_each_kind(reported: list[Any]) -> dict[str, tuple[Any, Any]]:
     """Functions that note their body's stretches, each with what runs one to its end."""
 
     def plain(fails: bool) -> int:
-        told.append("body")
+        reported.append("body")
         return 1 // (not fails)
 
     def generator(fails: bool) -> Any:
-        told.append("body")
+        reported.append("body")
         yield
-        told.append("body")
+        reported.append("body")
         return 1 // (not fails)
 
     async def coroutine(fails: bool) -> int:
-        told.append("body")
+        reported.append("body")
         await asyncio.sleep(0)
-        told.append("body")
+        reported.append("body")
         return 1 // (not fails)
 
     async def stream(fails: bool) -> Any:
-        told.append("body")
+        reported.append("body")
         yield
-        told.append("body")
+        reported.append("body")
         assert not fails
 
     async def all_of(made: Any) -> None:
@@ -363,28 +363,28 @@ def of_each_kind(told: list[Any]) -> dict[str, tuple[Any, Any]]:
 
 
 @pytest.mark.parametrize("kind", ["plain", "generator", "coroutine", "stream"])
-def test_a_call_is_told_of_each_stretch_of_its_body(kind: str) -> None:
-    told: list[Any] = []
-    function, run = of_each_kind(told)[kind]
-    wrapped = kinds.around(function, lambda *_: Told(told))
+def test_a_call_is_reported_of_each_stretch_of_its_body(kind: str) -> None:
+    reported: list[Any] = []
+    function, run = of_each_kind(reported)[kind]
+    wrapped = kinds.around(function, lambda *_: Reported(reported))
     run(wrapped(False))
     stretch = ["enter", "body", "leave"]
     begun = stretch if kind == "plain" else stretch * 2
-    assert told == [*begun, ("returned", None if kind == "stream" else 1), "over"]
-    told.clear()
+    assert reported == [*begun, ("returned", None if kind == "stream" else 1), "over"]
+    reported.clear()
     with pytest.raises((ZeroDivisionError, AssertionError)):
         run(wrapped(True))
-    assert told == [*begun, "over"]
+    assert reported == [*begun, "over"]
 
 
 @pytest.mark.parametrize("kind", ["plain", "generator", "coroutine", "stream"])
 def test_what_goes_before_and_after_a_body_goes_there(kind: str) -> None:
-    told: list[Any] = []
-    function, run = of_each_kind(told)[kind]
-    wrapped = kinds.before_body(function, lambda: told.append("begin"))
-    run(kinds.after_body(wrapped, lambda *end: told.append(end))(False))
+    reported: list[Any] = []
+    function, run = of_each_kind(reported)[kind]
+    wrapped = kinds.before_body(function, lambda: reported.append("begin"))
+    run(kinds.after_body(wrapped, lambda *end: reported.append(end))(False))
     body = ["body"] if kind == "plain" else ["body"] * 2
-    assert told == ["begin", *body, ((False,), {}, None if kind == "stream" else 1)]
+    assert reported == ["begin", *body, ((False,), {}, None if kind == "stream" else 1)]
 
 
 FILLS = """

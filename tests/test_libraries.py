@@ -22,12 +22,12 @@ FALSE = {"transformers_async_batching": {"FR401"}}
 @pytest.mark.parametrize("name", PROGRAMS.names())
 def test_a_library_is_left_alone(name: str) -> None:
     try:
-        told = PROGRAMS.apart(name, "good")
+        reported = PROGRAMS.apart(name, "good")
     except NoEnvironment as err:
         pytest.fail(str(err), pytrace=False)
-    assert {one.code for one in told.findings} == {**FAULTS, **FALSE}.get(name, set())
-    assert not told.problems
-    assert not told.stopped
+    assert {one.code for one in reported.findings} == {**FAULTS, **FALSE}.get(name, set())
+    assert not reported.problems
+    assert not reported.stopped
 
 
 @pytest.mark.pure
@@ -37,5 +37,5 @@ def test_each_drive_was_measured_once() -> None:
 
 @pytest.mark.pure
 @pytest.mark.parametrize("name", PROGRAMS.names())
-def test_a_fault_of_a_library_is_told(name: str) -> None:
+def test_a_fault_of_a_library_is_reported(name: str) -> None:
     assert bool(PROGRAMS.case(name).fault) == (name in FAULTS)

@@ -601,7 +601,7 @@ def test_memory_that_another_stream_uses_is_freed_too_soon(watch: Watch) -> None
     assert not watch.is_advice(violation)
 
 
-def test_an_engine_that_never_lends_is_only_told(watch: Watch) -> None:
+def test_an_engine_that_never_lends_is_only_reported(watch: Watch) -> None:
     engine = Engine()
     made = use_elsewhere(engine)
     del made

@@ -684,7 +684,7 @@ RIGHT = {
             return host
         """,
     ),
-    "a name that is bound anew is another buffer": (
+    "a name that is bound again is another buffer": (
         "FM403",
         """
         import torch
@@ -864,7 +864,7 @@ RIGHT = {
                     self.device[i].copy_(self.host[f"{i}_lens"], non_blocking=True)
         """,
     ),
-    "a parameter that is bound anew to a list": (
+    "a parameter that is bound again to a list": (
         "FM504",
         """
         import torch

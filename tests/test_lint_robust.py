@@ -592,8 +592,8 @@ def test_a_file_that_takes_too_long_is_one_diagnostic_and_what_was_found_stays(m
     found = lint_text(BAIT + EVENT, "relay.py", [good, Spinning(()), good])
 
     assert sorted(one.code for one in found) == ["FM001", "FM301"]
-    told = next(one for one in found if one.code == "FM001")
-    assert told.message == (
+    reported = next(one for one in found if one.code == "FM001")
+    assert reported.message == (
         "file could not be checked for ZZ109, FM301: rules took over 0.2 s of processor time"
     )
     assert signal.getsignal(signal.SIGVTALRM) == signal.SIG_DFL

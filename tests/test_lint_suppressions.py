@@ -7,7 +7,7 @@ import json
 import pytest
 
 from fmcheck.finding import Span
-from fmcheck.lint.run import suppressions
+from fmcheck.lint.run import suppression_comments
 from tests.sources import BROKEN, DEAD_ASSERT, STRAY_EVENT
 
 LINE = "    ready = torch.cuda.Event()"
@@ -102,7 +102,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize(("text", "message"), MALFORMED.values(), ids=MALFORMED)
-def test_what_a_comment_lacks_is_told_and_it_suppresses_nothing(lint, tmp_path, text, message):
+def test_what_a_comment_lacks_is_reported_and_it_suppresses_nothing(lint, tmp_path, text, message):
     (tmp_path / "a.py").write_text(suppressed(f"# fmcheck: {text}"))
 
     status, out, _ = lint("--format", "json", "a.py")
@@ -204,7 +204,7 @@ def test_taking_out_one_of_many_comments_copies_no_line():
             return found
 
     line = Line("x = 1  # fmcheck: ignore[FM301] why " * 1000)
-    one = suppressions._Suppression(1, ("FM301",), "why", Span(1, 8, 1, 36), line[7:35])
+    one = suppression_comments._Suppression(1, ("FM301",), "why", Span(1, 8, 1, 36), line[7:35])
     copied.clear()
-    suppressions._without(one, ("FM301",), [line])
+    suppression_comments._without(one, ("FM301",), [line])
     assert sum(copied) < 10

@@ -121,14 +121,14 @@ class Program:
         kinds = draw.sample(KINDS, 3)
         self.subjects = [Subject(kind, self.owners, self.pool) for kind in kinds]
         self.owners.declared_sinks |= self.owners.sinks  # as a contract does
-        self.told: list[str] = []
+        self.reported: list[str] = []
 
     def step(self, draw: random.Random) -> None:
         """Makes one call and compares."""
         act = draw.choice((self.write, self.write, self.gather, self.gather, self.own, self.peek))
         subject = draw.choice(self.subjects)
-        expected, told = act(subject, draw)
-        self.told.append(told)
+        expected, reported = act(subject, draw)
+        self.reported.append(reported)
         for one in self.subjects:
             said = one.said()
             wanted = expected if one is subject else []
@@ -138,7 +138,7 @@ class Program:
                 assert not one.agrees(), self.story(one.agrees(), one)
 
     def story(self, what: str, subject: Subject) -> str:
-        return "\n".join([*self.told[-12:], f"{subject.kind}", what])
+        return "\n".join([*self.reported[-12:], f"{subject.kind}", what])
 
     def own(self, subject: Subject, draw: random.Random) -> tuple[list[Said], str]:
         rows = [draw.randrange(ROWS) for _ in range(draw.randint(0, 3))]
@@ -172,20 +172,20 @@ class Program:
         return [], f"hand out {rows} to {names}"
 
     def write(self, subject: Subject, draw: random.Random) -> tuple[list[Said], str]:
-        told, call, updates, twice = a_write(subject, draw)
+        reported, call, updates, twice = a_write(subject, draw)
         call(subject.buf)
-        constant = told.endswith(f" {CONSTANT}")
-        picks = told.startswith(PICKING) and not constant
-        return subject.model.write(call, updates, constant, picks, twice), f"write {told}"
+        constant = reported.endswith(f" {CONSTANT}")
+        picks = reported.startswith(PICKING) and not constant
+        return subject.model.write(call, updates, constant, picks, twice), f"write {reported}"
 
     def gather(self, subject: Subject, draw: random.Random) -> tuple[list[Said], str]:
-        told, call = a_gather(subject, draw)
+        reported, call = a_gather(subject, draw)
         scope = draw.choice((None, None, None, Scope.PEEK, Scope.AT_RETURN))
         mine = scoped(call, scope, Tally())(subject.buf) if scope else call(subject.buf)
         expected, said = subject.model.gather(call, scope is Scope.PEEK)
         same = torch.equal(bits_of(mine), bits_of(expected))
-        assert same, self.story(f"{told}: got {mine}, expected {expected}", subject)
-        return said, f"gather {told} {scope}"
+        assert same, self.story(f"{reported}: got {mine}, expected {expected}", subject)
+        return said, f"gather {reported} {scope}"
 
     def peek(self, subject: Subject, draw: random.Random) -> tuple[list[Said], str]:
         peek = draw.choice(PEEKS)
@@ -283,11 +283,11 @@ def a_write(subject: Subject, draw: random.Random) -> tuple[str, Call, bool, set
             ),
             f"b[{start}:{end}, :1] {value} {CONSTANT}": lambda b: b[start:end, :1].fill_(value),
         }
-    told = draw.choice((*calls, *updates))
+    reported = draw.choice((*calls, *updates))
     if isinstance(draw, Repeating):
-        told = draw.one_of((*calls, *updates), f"b[{rows}] = tensor")
-    is_repeat = told == f"b[{repeated}] = {several}"
-    return told, (calls | updates)[told], told in updates, twice if is_repeat else set()
+        reported = draw.one_of((*calls, *updates), f"b[{rows}] = tensor")
+    is_repeat = reported == f"b[{repeated}] = {several}"
+    return reported, (calls | updates)[reported], reported in updates, twice if is_repeat else set()
 
 
 def a_gather(subject: Subject, draw: random.Random) -> tuple[str, Call]:
@@ -326,10 +326,10 @@ def a_gather(subject: Subject, draw: random.Random) -> tuple[str, Call]:
             f"b[{rows}, :1]": lambda b: b[rows, :1],
             f"flat {rows}": lambda b: b.reshape(-1)[rows * (b.numel() // ROWS)],
         }
-    told = draw.choice(tuple(calls))
+    reported = draw.choice(tuple(calls))
     if isinstance(draw, Repeating):
-        told = draw.one_of(tuple(calls), f"index_select {rows}")
-    return told, calls[told]
+        reported = draw.one_of(tuple(calls), f"index_select {rows}")
+    return reported, calls[reported]
 
 
 PEEKS: tuple[Call, ...] = (

@@ -74,9 +74,9 @@ def test_the_tables_name_what_is_not_caught(capsys: pytest.CaptureFixture[str]) 
     said = capsys.readouterr().out
     totals = [line.split()[1:4] for line in said.splitlines() if line.startswith("all ")]
     missed = sum(int(detectable) - int(caught) for detectable, _, caught in totals)
-    told = [line for line in said.splitlines() if line.startswith(("no case", "not caught"))]
+    reported = [line for line in said.splitlines() if line.startswith(("no case", "not caught"))]
     assert len(totals) == 2
-    assert len(told) == missed
+    assert len(reported) == missed
     assert "NOT CAUGHT" not in said
 
 

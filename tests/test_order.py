@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import torch
 
 from fmcheck.runtime.session.watch import Watch
-from tests.test_homes import DEVICE, FAULTS, streams
+from tests.test_placements import DEVICE, FAULTS, streams
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -63,7 +63,7 @@ RUNS = [(name, fenced) for name in DRIVES for fenced in (False, True)]
 Found = tuple[str, str, int, str, int]
 
 
-def told(one: Violation) -> Found:
+def reported(one: Violation) -> Found:
     return one.code, one.buffer, one.access.site.line, one.confidence, one.count
 
 
@@ -71,7 +71,7 @@ def drive(watch: Watch, run: tuple[str, bool]) -> list[Found]:
     name, fenced = run
     watch.begin_test()
     DRIVES[name](fenced)
-    return sorted(map(told, watch.drain()))
+    return sorted(map(reported, watch.drain()))
 
 
 def watched() -> Watch:
@@ -80,7 +80,7 @@ def watched() -> Watch:
     return watch
 
 
-def test_each_drive_is_told_alike_alone_and_in_twenty_orders() -> None:
+def test_each_drive_is_reported_alike_alone_and_in_twenty_orders() -> None:
     alone = {}
     for run in RUNS:
         watch = watched()

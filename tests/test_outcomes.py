@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from fmcheck.errors import UsageError, ViolationError
 from fmcheck.finding import Counts
 from fmcheck.testing.book import Book
-from fmcheck.testing.mark import Asked, asked
+from fmcheck.testing.mark import MarkRequest, asked
 from fmcheck.testing.watched import Watched
 from tests.made_up import made_up_run
 from tests.test_plugin import HEALTHY, Project, project
@@ -23,9 +23,9 @@ __all__ = ["project"]
 @pytest.mark.parametrize(
     ("keywords", "expected"),
     [
-        ({"expect": "FR102"}, Asked(expect=("FR102",))),
-        ({"expect": ["double-read", "FR1"]}, Asked(expect=("FR102", "FR1"))),
-        ({"allow": ("ALL",), "mode": "warn"}, Asked(allow=("ALL",), mode="warn")),
+        ({"expect": "FR102"}, MarkRequest(expect=("FR102",))),
+        ({"expect": ["double-read", "FR1"]}, MarkRequest(expect=("FR102", "FR1"))),
+        ({"allow": ("ALL",), "mode": "warn"}, MarkRequest(allow=("ALL",), mode="warn")),
     ],
 )
 def test_a_mark_names_checks_by_code_name_or_family(keywords, expected):
@@ -37,7 +37,7 @@ def test_marks_of_class_and_module_add_up_and_the_nearest_mode_counts():
         ((), {"expect": "FR101", "mode": "fail"}),
         ((), {"expect": "FR101", "allow": "FR103", "mode": "warn"}),
     ]
-    assert asked(marks) == Asked(expect=("FR101",), allow=("FR103",), mode="fail")
+    assert asked(marks) == MarkRequest(expect=("FR101",), allow=("FR103",), mode="fail")
 
 
 @pytest.mark.parametrize(
@@ -68,28 +68,28 @@ def found(tmp_path):
 
 
 def test_what_is_not_asked_for_fails(found):
-    book = Book(Asked(expect=("FR101",), allow=("FR2",)), Counts())
+    book = Book(MarkRequest(expect=("FR101",), allow=("FR2",)), Counts())
     book.add([found])
 
     assert book.judge().failing == (found,)
-    assert book.unmet() == ("FR101",)
+    assert book.expected_but_absent() == ("FR101",)
 
 
-@pytest.mark.parametrize("asked_for", [Asked(expect=("FR102",)), Asked(allow=("ALL",))])
+@pytest.mark.parametrize("asked_for", [MarkRequest(expect=("FR102",)), MarkRequest(allow=("ALL",))])
 def test_what_is_asked_for_is_accepted(found, asked_for):
     book = Book(asked_for, Counts())
     book.add([found, replace(found, count=4)])
 
     judged = book.judge()
-    assert (judged.failing, book.unmet()) == ((), ())
+    assert (judged.failing, book.expected_but_absent()) == ((), ())
     assert [one.count for one in judged.accepted] == [5]
 
 
 def test_advice_may_be_expected_and_fails_nothing(found):
-    book = Book(Asked(expect=("FR602",)), Counts())
+    book = Book(MarkRequest(expect=("FR602",)), Counts())
     book.add([], [replace(found, code="FR602")])
 
-    assert book.unmet() == ()
+    assert book.expected_but_absent() == ()
     assert book.judge().failing == ()
 
 
@@ -100,7 +100,7 @@ class FailedError(Exception):
 @pytest.fixture
 def watched():
     """The fixture's object; the test puts what is found into `watched.engine`."""
-    book, engine = Book(Asked(), Counts()), []
+    book, engine = Book(MarkRequest(), Counts()), []
 
     def take_in():
         book.add(engine)
@@ -185,7 +185,7 @@ TESTS = """
         toy_engine.stale()
 
     @pytest.mark.fmcheck(expect=["double-read", "FR101"])
-    def test_unmet():
+    def test_missing_in_engine():
         toy_engine.stale()
 
     @pytest.mark.fmcheck(expect="FR103")
@@ -263,7 +263,7 @@ def test_each_test_ends_as_it_asks(project):
     }
     assert ends == {
         "test_expected": "passed",
-        "test_unmet": "failure",
+        "test_missing_in_engine": "failure",
         "test_another": "failure",
         "test_found": "passed",
         "test_not_found": "passed",
@@ -286,14 +286,14 @@ def test_each_test_ends_as_it_asks(project):
         ]
     )
 
-    def told(name: str, key: str) -> list[str | None]:
+    def reported(name: str, key: str) -> list[str | None]:
         return [one.get("value") for one in cases[name].iter("property") if one.get("name") == key]
 
     line = "FMCHECK: FR102 double-read in FutureMap.tokens_buf rows 1, 2"
-    assert told("test_expected", "fmcheck-accepted") == [line]
-    assert told("test_expected", "fmcheck") == []
-    assert told("test_another", "fmcheck") == [line]
-    assert told("test_tear_down", "fmcheck-accepted") == [line]
+    assert reported("test_expected", "fmcheck-accepted") == [line]
+    assert reported("test_expected", "fmcheck") == []
+    assert reported("test_another", "fmcheck") == [line]
+    assert reported("test_tear_down", "fmcheck-accepted") == [line]
 
 
 def test_a_run_whose_tests_expect_all_that_is_found_is_a_good_one(project):

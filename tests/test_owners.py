@@ -14,7 +14,7 @@ import torch
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.relay.owners import Owners
 from fmcheck.runtime.relay.pools import Pools
-from tests.test_hold import CONTRACT, ENGINE, Bench, bench, codes  # noqa: F401
+from tests.test_relay_patches import CONTRACT, ENGINE, Bench, bench, codes  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -26,13 +26,13 @@ class Follower:
     """Writes down what it is told."""
 
     def __init__(self) -> None:
-        self.told: list[tuple[str, list[int]]] = []
+        self.reported: list[tuple[str, list[int]]] = []
 
     def hand_out(self, rows: Any) -> None:
-        self.told.append(("hand out", rows.tolist()))
+        self.reported.append(("hand out", rows.tolist()))
 
     def spare(self, rows: Any) -> None:
-        self.told.append(("spare", rows.tolist()))
+        self.reported.append(("spare", rows.tolist()))
 
 
 @pytest.fixture
@@ -55,14 +55,14 @@ def test_a_row_nobody_was_given_has_no_owner(owners: Owners) -> None:
 def test_a_hand_out_begins_a_generation(owners: Owners, follower: Follower) -> None:
     owners.hand_out([3, 1], ["a", "b"])
     assert [(owners.owner(row), owners.generation(row)) for row in (3, 1)] == [("a", 1), ("b", 1)]
-    assert follower.told == [("hand out", [3, 1])]
+    assert follower.reported == [("hand out", [3, 1])]
 
 
 def test_a_row_that_goes_to_its_own_owner_goes_on(owners: Owners, follower: Follower) -> None:
     owners.hand_out([3], ["a"])
     owners.hand_out([3, 4], ["a", "b"])
     assert owners.generation(3) == 1
-    assert follower.told[1:] == [("hand out", [4]), ("spare", [3])]
+    assert follower.reported[1:] == [("hand out", [4]), ("spare", [3])]
 
 
 def test_an_owner_without_a_name_goes_on_unless_the_row_was_taken_back(
@@ -74,7 +74,7 @@ def test_an_owner_without_a_name_goes_on_unless_the_row_was_taken_back(
     owners.take_back([3])
     owners.hand_out([3], [""])
     assert (owners.generation(3), owners.owner(3)) == (2, "")
-    assert [verb for verb, _ in follower.told] == ["hand out", "spare", "spare", "hand out"]
+    assert [verb for verb, _ in follower.reported] == ["hand out", "spare", "spare", "hand out"]
 
 
 def test_a_name_may_come_after_the_row(owners: Owners) -> None:
@@ -94,7 +94,7 @@ def test_a_row_that_was_taken_back_is_nobodys(owners: Owners, follower: Follower
     owners.take_back([3, 3, 5])
     owners.take_back([3])
     assert (owners.owner(3), owners.name(3, 1)) == ("", "a")
-    assert follower.told[1:] == [("spare", [3])]
+    assert follower.reported[1:] == [("spare", [3])]
 
 
 def test_a_row_twice_in_one_hand_out_is_handed_out_once(owners: Owners) -> None:
@@ -347,10 +347,10 @@ def test_a_function_that_does_not_fit_is_a_problem_that_names_the_nearest(
     bench: Bench,  # noqa: F811
     name: str,
 ) -> None:
-    change, told = UNFIT[name]
+    change, reported = UNFIT[name]
     _, watch = bench.engine(OWNERS, change(POOL))
     (problem,) = watch.coverage().problems
-    assert told in problem
+    assert reported in problem
 
 
 def test_one_alternative_is_enough(bench: Bench) -> None:  # noqa: F811
@@ -449,7 +449,7 @@ def test_a_hand_out_of_a_ring_begins_a_generation_each_time(
     for _ in range(2):
         owners.hand_out([3], [""], renews=True)
     assert owners.generation(3) == 2
-    assert follower.told == [("hand out", [3]), ("hand out", [3])]
+    assert follower.reported == [("hand out", [3]), ("hand out", [3])]
 
 
 # --- what is wrong with a hand-out, a take-back, a write ---
@@ -496,7 +496,7 @@ def test_one_take_back_names_a_row_once(owners: Owners) -> None:
 
 def test_what_another_function_took_back_in_the_meantime_is_no_fault(owners: Owners) -> None:
     owners.hand_out([3], ["a"])
-    before = owners.standings([3])
+    before = owners.allocations([3])
     owners.take_back([3])
     assert checks(owners.take_back([3], before)) == []
 

@@ -10,7 +10,7 @@ import zipfile
 import pytest
 
 import fmcheck
-from fmcheck.processes.packet import Packet
+from fmcheck.processes.run_context import RunContext
 from tests.environments import Environment, build_wheel, copy_checkout
 
 STRAY_EVENT = "import torch\nm = torch.get_device_module()\ne = torch.cuda.Event()\n"
@@ -102,7 +102,7 @@ def test_linter_runs_from_elsewhere_without_torch_and_pytest(lint_only, elsewher
 def is_reached(environment, folder, monkeypatch):
     """Tells whether a plain start of the environment's Python comes to a run's folder."""
     folder.mkdir()
-    packet = Packet(str(folder), "board", 0, "fail", "off", 0, [], "")
+    packet = RunContext(str(folder), "board", 0, "fail", "off", 0, [], "")
     monkeypatch.setenv("FMCHECK_RUN", packet.pack())
     done = environment.run("python", "-I", "-c", "pass", cwd=folder)
     assert (done.returncode, done.stderr) == (0, "")

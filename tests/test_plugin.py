@@ -119,7 +119,7 @@ def test_a_healthy_test_passes_and_says_how_much_was_checked(project: Project) -
     assert result.ret == 0
 
 
-def test_a_violation_fails_the_test_and_is_told_in_full(project: Project) -> None:
+def test_a_violation_fails_the_test_and_is_reported_in_full(project: Project) -> None:
     result = project.run(STALE)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
@@ -281,7 +281,7 @@ def test_a_test_keeps_its_own_failure(project: Project) -> None:
 @pytest.mark.parametrize(
     ("statement", "outcomes"), [("fail", {"failed": 1}), ("xfail", {"xfailed": 1})]
 )
-def test_a_test_that_fails_by_pytests_own_word_is_told_in_its_call(
+def test_a_test_that_fails_by_pytests_own_word_is_reported_in_its_call(
     project: Project, statement: str, outcomes: dict[str, int]
 ) -> None:
     result = project.run(
@@ -333,7 +333,7 @@ def test_a_unittest_case_that_skips_or_fails_in_health_is_left_alone(project: Pr
     ("more", "own"),
     [("pass", False), ("self.fail('my own word')", True), ("self.skipTest('my own word')", False)],
 )
-def test_a_unittest_case_fails_and_is_told_of(project: Project, more: str, own: bool) -> None:
+def test_a_unittest_case_fails_and_is_reported(project: Project, more: str, own: bool) -> None:
     result = project.run(UNITTEST.format(more=more))
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*FMCHECK: FR102*", "*1 violation*"])
@@ -444,11 +444,11 @@ def test_junit_has_the_violation(project: Project) -> None:
     project.run(STALE, "--junitxml=out.xml")
     case = ElementTree.parse(project.pytester.path / "out.xml").find(".//testcase")
     assert case is not None
-    failure, told = case.find("failure"), case.find("./properties/property[@name='fmcheck']")
+    failure, reported = case.find("failure"), case.find("./properties/property[@name='fmcheck']")
     assert failure is not None
     assert "FR102" in (failure.text or "")
-    assert told is not None
-    assert told.get("value") == "FMCHECK: FR102 double-read in FutureMap.tokens_buf rows 1, 2"
+    assert reported is not None
+    assert reported.get("value") == "FMCHECK: FR102 double-read in FutureMap.tokens_buf rows 1, 2"
 
 
 # --- what was not checked ---
@@ -465,7 +465,7 @@ def test_a_run_that_imports_no_relay_says_so(project: Project) -> None:
     assert result.ret == UNCHECKED
 
 
-def test_a_relay_that_nobody_used_is_told(project: Project) -> None:
+def test_a_relay_that_nobody_used_is_reported(project: Project) -> None:
     result = project.run("import toy_engine\n\ndef test_it():\n    toy_engine.FutureMap()\n")
     result.stdout.fnmatch_lines(["fmcheck error: *no buffer of `toy_engine:FutureMap` was ever *"])
     assert result.ret == UNCHECKED
@@ -478,7 +478,7 @@ def test_a_relay_that_nobody_used_is_told(project: Project) -> None:
         ("tokens_buf", "token_buf", "*`token_buf`: `__init__` did not create it*"),
     ],
 )
-def test_what_cannot_be_taken_hold_of_fails_the_session(
+def test_what_cannot_be_instrumented_fails_the_session(
     project: Project, old: str, new: str, message: str
 ) -> None:
     project.change("toy.toml", old, new)
@@ -601,7 +601,7 @@ def test_an_expired_suppression_fails_the_session_and_suppresses_nothing(project
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "2")])
-def test_an_unmatched_suppression_is_told_of_the_whole_run(
+def test_an_unmatched_suppression_is_reported_of_the_whole_run(
     project: Project, workers: tuple[str, ...]
 ) -> None:
     project.write("pyproject.toml", SUPPRESSED.format(expires="2999-01-31"))
@@ -630,7 +630,7 @@ DEAD_ASSERT = """
 
 
 @pytest.mark.parametrize("workers", [(), ("-n", "1")])
-def test_a_dead_assert_is_told_of_and_fails_nothing(
+def test_a_dead_assert_is_reported_of_and_fails_nothing(
     project: Project, workers: tuple[str, ...]
 ) -> None:
     result = project.run(DEAD_ASSERT, *workers, "--fmcheck-allow-unchecked")

@@ -8,7 +8,7 @@ import torch
 
 from fmcheck.runtime.core.ledger import State
 from fmcheck.runtime.core.poison import poison_for
-from fmcheck.runtime.core.table import GOOD, INVALID, UNWRITTEN, judge
+from fmcheck.runtime.core.verdicts import GOOD, INVALID, UNWRITTEN, judge
 from fmcheck.runtime.relay.memory import DeviceMemory, HostMemory, memory_of
 
 LIVE = np.array([State.LIVE])

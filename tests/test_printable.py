@@ -145,8 +145,8 @@ def test_a_difference_names_its_file_on_one_line():
 
 def test_a_junit_report_names_a_file_on_one_line():
     root = ElementTree.fromstring(junit.render(_contents(f"{HOSTILE}.py", "m")))
-    told = root.find(".//failure").text
-    assert told.splitlines()[0].endswith(".py:1:1: m")
+    reported = root.find(".//failure").text
+    assert reported.splitlines()[0].endswith(".py:1:1: m")
 
 
 MARKUP = '<script>"a"</script>&`b`|_c_*d*[e](f)\n\x1b[31m'
@@ -178,11 +178,11 @@ def test_no_name_from_outside_becomes_markup_in_a_summary(tmp_path):
     linted = markdown.LintHalf(_contents(f"{MARKUP}.py", MARKUP).findings, 1, 1, 0)
     tested = markdown.PytestHalf(1, _named(made_up_run(tmp_path)))
 
-    told = markdown.render(linted, tested, 1)
+    reported = markdown.render(linted, tested, 1)
 
-    assert "<script>" not in re.sub(r"(?s)```.*?```", "", told)
-    assert "\x1b" not in told
-    cells = [line for line in told.splitlines() if line.startswith("| **FM201**")]
+    assert "<script>" not in re.sub(r"(?s)```.*?```", "", reported)
+    assert "\x1b" not in reported
+    cells = [line for line in reported.splitlines() if line.startswith("| **FM201**")]
     assert len(cells) == 1
     assert len(re.findall(r"(?<!\\)\|", cells[0])) == 4
 

@@ -17,11 +17,11 @@ import pytest
 
 from fmcheck.errors import UsageError
 from fmcheck.prove.known import load_known, reason_for, stale
-from fmcheck.prove.plan import Selection, make_plan
+from fmcheck.prove.mutation_plan import Selection, make_plan
 from fmcheck.prove.probe import own_words
-from fmcheck.prove.scratch import Scratch, roots_for
-from fmcheck.prove.state import State
+from fmcheck.prove.state import ProveState
 from fmcheck.prove.trial import Catch, Result, Suite
+from fmcheck.prove.working_copy import WorkingCopy, roots_for
 
 ROOT = Path(__file__).parent.parent
 ENVIRON = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONDONTWRITEBYTECODE": "1"}
@@ -156,7 +156,7 @@ def test_a_run_says_who_noticed_and_touches_nothing(mine, tmp_path):
     assert all(line.startswith("fmcheck prove: ") for line in progress)
     assert digest(mine) == before
 
-    # Again: nothing is tried anew, the known survivor no longer counts, and the score is enough.
+    # Again: nothing is tried again, the known survivor no longer counts, and the score is enough.
     known.write_text(entry.format("drop-stash", "self.tokens_buf[rows] = tokens"))
     again = prove(*arguments, "--known", str(known), "--min-score", "100", *COMMAND)
     assert again.returncode == 0, again.stdout + again.stderr
@@ -274,7 +274,7 @@ def test_a_hang_is_killed_with_all_that_it_started(mine, tmp_path):
     marker = tmp_path / "pid"
     child = f"import os, time; open({str(marker)!r}, 'w').write(str(os.getpid())); time.sleep(600)"
     parent = f"import subprocess, sys; subprocess.run([sys.executable, '-c', {child!r}])"
-    scratch = Scratch(tmp_path / "scratch", (mine,))
+    scratch = WorkingCopy(tmp_path / "scratch", (mine,))
     tests = Suite((sys.executable, "-c", parent), (mine,), ())
     raw = tests.run(scratch, 3)
     assert raw.status is None
@@ -303,14 +303,14 @@ def test_what_a_test_leaves_running_is_ended(mine, tmp_path):
         f"while not os.path.exists({str(marker)!r}) or not open({str(marker)!r}).read():\n"
         "    time.sleep(0.05)\n"
     )
-    scratch = Scratch(tmp_path / "scratch", (mine,))
+    scratch = WorkingCopy(tmp_path / "scratch", (mine,))
     assert Suite((sys.executable, "-c", parent), (mine,), ()).run(scratch, 120).status == 0
     time.sleep(0.5)
     assert not _lives(int(marker.read_text()))
 
 
 def test_a_mutated_file_never_has_the_time_of_another(mine, tmp_path):
-    scratch = Scratch(tmp_path / "scratch", (mine,))
+    scratch = WorkingCopy(tmp_path / "scratch", (mine,))
     file = mine / "mine" / "relay.py"
     times = {file.stat().st_mtime}
     for content in (b"a = 1\n", b"a = 2\n", file.read_bytes()):
@@ -327,7 +327,7 @@ def test_a_mutant_of_a_file_that_is_a_link_leaves_the_users_file(mine, tmp_path)
     real.write_text("x = 1\n")
     (mine / "mine" / "linked.py").symlink_to(real)
     (mine / "folder").symlink_to(tmp_path / "lib")
-    scratch = Scratch(tmp_path / "scratch", (mine,))
+    scratch = WorkingCopy(tmp_path / "scratch", (mine,))
 
     scratch.write(mine / "mine" / "linked.py", b"mutant\n")
     scratch.restore(mine / "mine" / "linked.py")
@@ -338,7 +338,7 @@ def test_a_mutant_of_a_file_that_is_a_link_leaves_the_users_file(mine, tmp_path)
 
 
 def test_paths_of_a_command_lead_to_the_copy(mine, tmp_path):
-    scratch = Scratch(tmp_path / "scratch", (mine,))
+    scratch = WorkingCopy(tmp_path / "scratch", (mine,))
     copy = str(scratch.at(mine))
     assert scratch.argument(f"{mine}/tests") == f"{copy}/tests"
     assert scratch.argument(f"{mine}/tests/t.py::test_x") == f"{copy}/tests/t.py::test_x"
@@ -353,7 +353,7 @@ def test_environments_and_caches_are_not_copied(mine, tmp_path):
     for name in (".venv/x.py", ".git/config", "mine/__pycache__/x.pyc", "build/x.py", ".x_cache/y"):
         (mine / name).parent.mkdir(parents=True, exist_ok=True)
         (mine / name).write_text("")
-    copy = Scratch(tmp_path / "scratch", (mine,)).at(mine)
+    copy = WorkingCopy(tmp_path / "scratch", (mine,)).at(mine)
     names = {path.name for path in copy.iterdir()}
     assert names == {"pyproject.toml", "mine.toml", "mine", "tests", "build"}
     assert not (copy / "mine" / "__pycache__").exists()
@@ -370,7 +370,7 @@ def test_what_lies_outside_of_the_current_folder_is_copied_too(mine, tmp_path, m
         roots_for((elsewhere,), (file,), (mine,))
 
 
-def test_a_known_survivor_is_told_by_its_function_and_code(mine, tmp_path):
+def test_a_known_survivor_is_reported_by_its_function_and_code(mine, tmp_path):
     path = tmp_path / "known.toml"
     entry = (
         '[[known]]\noperator = "drop-*"\nfile = "relay.py"\ncode = "self.tokens_buf[rows] = t*"\n'
@@ -391,13 +391,13 @@ def test_the_engines_known_survivors_are_all_faults_of_the_plan(monkeypatch):
 def test_the_state_of_another_run_is_refused(tmp_path):
     path = tmp_path / "state"
     result = Result(lint=("FM201",), failures=(Catch("t", ("FR101",), "boom"),))
-    State(path, "key").put("m", result)
-    assert State(path, "key").results == {"m": result}
+    ProveState(path, "key").put("m", result)
+    assert ProveState(path, "key").results == {"m": result}
     with pytest.raises(UsageError, match="is the state of another run"):
-        State(path, "other")
+        ProveState(path, "other")
     path.write_text("{}")
     with pytest.raises(UsageError, match="is no state of an earlier run"):
-        State(path, "key")
+        ProveState(path, "key")
 
 
 @pytest.mark.parametrize(
@@ -446,7 +446,7 @@ def test_a_quick_run_is_content_with_the_first_that_notices_and_leaves_no_copy(m
     assert (twice["lint"], twice["tests"], twice["caught"]) == (["FM101"], [], True)
 
 
-def test_the_repositorys_own_plan_is_told_by_one_command():
+def test_the_repositorys_own_plan_is_reported_by_one_command():
     command = [sys.executable, "-m", "tests.prove", "engine", "--list", "--only", "widen-bound"]
     done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120)
     assert done.returncode == 0, done.stderr

@@ -9,10 +9,10 @@ import pytest
 
 import fixtures.engine
 from fmcheck.contract import parse_contract
+from fmcheck.prove.all_operators import OPERATORS
+from fmcheck.prove.engine_names import EngineNames, names_of
 from fmcheck.prove.mutant import applied, parses
-from fmcheck.prove.names import Names, names_of
-from fmcheck.prove.operators import OPERATORS
-from fmcheck.prove.tree import Tree
+from fmcheck.prove.parsed import ParsedModule
 
 CONTRACT = """
 [engine]
@@ -82,13 +82,13 @@ class Relay:
     def admit(self, row):
         self.tokens_buf[row].zero_()
 """
-TREE = Tree(RELAY, "mine/relay.py")
+TREE = ParsedModule(RELAY, "mine/relay.py")
 NAMES = names_of([parse_contract(CONTRACT, "mine.toml")], [("Relay", TREE)])
 
 
-def planted(operator: str, source: str, path: str = "mine/x.py", names: Names = NAMES):
+def planted(operator: str, source: str, path: str = "mine/x.py", names: EngineNames = NAMES):
     """What becomes of the changed lines, mutant by mutant: `- before` and `+ after`."""
-    tree = Tree(source, path)
+    tree = ParsedModule(source, path)
     changes = []
     for fault in OPERATORS[operator].faults(tree, names):
         text = applied(source, fault.edits)
@@ -294,7 +294,7 @@ def test_a_record_goes_ahead_of_the_write_with_what_is_around_it():
         "            self.ready = Event()\n"
         "        self.ready.record()\n"
     )
-    (fault,) = OPERATORS["record-early"].faults(Tree(source, "mine/x.py"), NAMES)
+    (fault,) = OPERATORS["record-early"].faults(ParsedModule(source, "mine/x.py"), NAMES)
     text = applied(source, fault.edits)
     assert text.index("self.ready.record()") < text.index("self.lens_buf[rows]")
     assert text.count("self.ready.record()") == 1
@@ -311,7 +311,7 @@ def test_a_call_of_a_method_that_records_is_moved_like_a_record():
 def engine():
     folder = Path(fixtures.engine.__file__).parent
     paths = [*folder.glob("*.py"), *folder.glob("runners/*.py")]
-    return {path: Tree(path.read_text(), _place(path, folder)) for path in paths}
+    return {path: ParsedModule(path.read_text(), _place(path, folder)) for path in paths}
 
 
 def _place(path, folder):

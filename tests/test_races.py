@@ -243,7 +243,7 @@ def test_memory_that_was_freed_is_nobody_s(relay: Relay) -> None:
     assert relay.found() == ()
     streams = relay.watch.services.streams
     assert streams is not None
-    assert len([*streams.handover.blocks]) < 20
+    assert len([*streams.cross_stream.blocks]) < 20
 
 
 def test_one_missing_fence_is_one_report(relay: Relay) -> None:

@@ -12,9 +12,9 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from fmcheck.processes.folder import is_gone
-from fmcheck.processes.journal.gather import gather
+from fmcheck.processes.journal.collect import gather
 from fmcheck.processes.journal.writer import Journal
+from fmcheck.processes.run_folder import is_gone
 from tests.reach import matrix
 from tests.reach.kills import violation
 from tests.reach.project import REPOSITORY, Project, make
@@ -135,7 +135,7 @@ MIXED = """
 
 def test_workers_find_and_count_what_one_process_does(project: Project) -> None:
     project.write("test_mixed.py", MIXED)
-    told = []
+    reported = []
     for workers in ("0", "2"):
         journal = project.folder / f"journal-{workers}"
         done = project.pytest("-p", "fmcheck", "-n", workers, f"--fmcheck-journal={journal}")
@@ -145,13 +145,13 @@ def test_workers_find_and_count_what_one_process_does(project: Project) -> None:
             r"^fmcheck: (.*) checked in .* process(?:es)?; (.*)$", done.stdout, re.M
         )
         findings = sorted((one.code, one.test, one.count) for one in run.violations)
-        told.append((closing, findings, run.coverage.counts, run.coverage.violations))
-    assert told[0] == told[1]
-    assert len(told[0][1]) == 3
-    assert told[0][3] == 1
+        reported.append((closing, findings, run.coverage.counts, run.coverage.violations))
+    assert reported[0] == reported[1]
+    assert len(reported[0][1]) == 3
+    assert reported[0][3] == 1
 
 
-def test_a_server_that_outlives_its_test_is_told_of_by_the_clock(project: Project) -> None:
+def test_a_server_that_outlives_its_test_is_reported_of_by_the_clock(project: Project) -> None:
     project.write(
         "test_late.py",
         """
@@ -200,8 +200,8 @@ def test_a_server_that_outlives_its_test_is_told_of_by_the_clock(project: Projec
         """,
     )
     done = project.pytest("-p", "fmcheck", "-rA", "--tb=short")
-    told = re.findall(r"^(PASSED|FAILED|ERROR) test_late\.py::(\w+)", done.stdout, re.M)
-    assert sorted(told) == [
+    reported = re.findall(r"^(PASSED|FAILED|ERROR) test_late\.py::(\w+)", done.stdout, re.M)
+    assert sorted(reported) == [
         ("ERROR", "test_stale_again"),
         ("ERROR", "test_teardown"),
         ("FAILED", "test_stale"),
@@ -309,7 +309,7 @@ def wait_for_child(project: Project) -> None:
     raise AssertionError("the child goes on")
 
 
-def test_a_run_that_was_killed_is_told_of_by_the_next(project: Project, tmp_path: Path) -> None:
+def test_a_run_that_was_killed_is_reported_of_by_the_next(project: Project, tmp_path: Path) -> None:
     scratch = tmp_path / "scratch"
     scratch.mkdir()
     project.write("test_it.py", TAKES_PYTEST_WITH_IT)
@@ -318,8 +318,8 @@ def test_a_run_that_was_killed_is_told_of_by_the_next(project: Project, tmp_path
     project.write("test_it.py", "def test_it():\n    pass\n")
     following = [project.pytest("-p", "fmcheck", TMPDIR=str(scratch)).stdout for _ in range(2)]
     what = r"FR102 double-read in FutureMap.tokens_buf rows 1, 2 at toy_engine.py:\d+"
-    told = rf"run \(process \d+\) was killed before it could report {what}: fmcheck report show"
-    (folder,) = re.findall(rf"^fmcheck: an earlier {told} (.+)$", following[0], re.MULTILINE)
+    reported = rf"run \(process \d+\) was killed before it could report {what}: fmcheck report show"
+    (folder,) = re.findall(rf"^fmcheck: an earlier {reported} (.+)$", following[0], re.MULTILINE)
     assert following[0].index("an earlier run") < following[0].index("fmcheck: mode")
     assert "an earlier run" not in following[1]
     shown = subprocess.run(
@@ -654,7 +654,7 @@ def test_a_child_that_imports_no_engine_imports_little(project: Project) -> None
             code = "import json, sys; print(json.dumps(list(sys.modules)))"
             done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True)
             loaded = set(json.loads(done.stdout))
-            assert "fmcheck.processes.arrival" in loaded
+            assert "fmcheck.processes.child_start" in loaded
             heavy = {"torch", "numpy", "msgspec", "wrapt", "pytest", "fmcheck.config", "libcst"}
             assert not heavy & loaded
         """,
@@ -719,7 +719,7 @@ def test_the_entry_point_does_nothing_outside_of_a_run(project: Project) -> None
 
         def test_it():
             activate()
-            assert "fmcheck.processes.arrival" not in sys.modules
+            assert "fmcheck.processes.child_start" not in sys.modules
         """,
     )
     assert "1 passed" in project.pytest().stdout
@@ -755,9 +755,9 @@ def test_what_a_child_keeps_on_a_device_is_fetched_at_the_end_of_the_test(projec
         import sys, torch
         import toy_engine
         from fmcheck.finding import Access, Site, Violation
-        from fmcheck.processes import presence
+        from fmcheck.processes import process_watch
 
-        here = presence.here()
+        here = process_watch.here()
         tally = here.session._watch.tally
         held = []
 
@@ -845,10 +845,10 @@ def test_what_outlives_the_run_is_left_alone(project: Project, tmp_path: Path) -
             with subprocess.Popen([sys.executable, "server.py"], **options) as server:
                 server.stdout.readline()
                 session = pytestconfig.pluginmanager.getplugin("fmcheck-session")
-                shutil.move(session.reach.folder, tmp_path / "away")
+                shutil.move(session.coordinator.folder, tmp_path / "away")
                 out, _ = server.communicate("go\\n")
                 assert out.split() == ["0", "0"]
-                shutil.move(tmp_path / "away", session.reach.folder)
+                shutil.move(tmp_path / "away", session.coordinator.folder)
         """,
     )
     done = project.pytest("-p", "fmcheck")

@@ -22,8 +22,8 @@ from fmcheck.config import load_settings
 from fmcheck.contract import Contract, parse_contract
 from fmcheck.finding import CHECKS
 from fmcheck.lint.own import OWN_CODES
+from fmcheck.prove.all_operators import OPERATORS
 from fmcheck.prove.known import load_known
-from fmcheck.prove.operators import OPERATORS
 from fmcheck.registry import rules
 from tests import readme as made
 from tests.drives import DRIVES, drive
@@ -113,16 +113,16 @@ def test_the_first_violation_is_what_the_watch_says():
     block = next(block for block in blocks(read("docs/runtime.md"), "console") if "FR102" in block)
     parts = block.partition("\n")[2].split("...\n")
 
-    told = drive("0.5.23", "overlap").output
+    reported = drive("0.5.23", "overlap").output
 
     folders = (str(one).lstrip("/") for one in (release_folder("0.5.23"), DRIVES))
     for folder in folders:
-        told = told.replace(f"{folder}/", "")
-    told = re.sub(r"\bpid=\d+", re.search(r"\bpid=\d+", block)[0], told)
+        reported = reported.replace(f"{folder}/", "")
+    reported = re.sub(r"\bpid=\d+", re.search(r"\bpid=\d+", block)[0], reported)
     assert len(parts) == 3
     for part in parts:
-        assert part in told
-        told = told[told.index(part) :]
+        assert part in reported
+        reported = reported[reported.index(part) :]
 
 
 def test_the_ten_lines_of_a_contract_find_the_bug_that_is_shown(readme, tmp_path):
@@ -159,8 +159,8 @@ def test_the_wrong_token_of_the_first_page_is_wrong_and_is_reported():
             run(Settings(pool_rows=8), asks, overlap=True)
 
     for line, answers in zip(tokens.splitlines(), (plain, wrong), strict=True):
-        told = [int(number) for number in re.findall(r"\b\d+\b", line)]
-        assert told == list(answers.outcomes[0].tokens[: len(told)])
+        reported = [int(number) for number in re.findall(r"\b\d+\b", line)]
+        assert reported == list(answers.outcomes[0].tokens[: len(reported)])
     said = str(found.value).replace("fixtures/engine/", "")
     for line in shown.splitlines():
         assert line in said

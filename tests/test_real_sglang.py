@@ -49,36 +49,36 @@ def drove(release: str, name: str, in_ci: bool = False, mode: str = "fail") -> D
 
 @every
 def test_healthy_drives_are_silent(release: str) -> None:
-    told = drove(release, "healthy")
-    assert dict(told.failures) == {}
-    assert len(told.passed) >= 40
-    assert "fmcheck error" not in told.output
+    reported = drove(release, "healthy")
+    assert dict(reported.failures) == {}
+    assert len(reported.passed) >= 40
+    assert "fmcheck error" not in reported.output
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize(("release", "has"), [("0.5.16", 1), ("0.5.19", 5), ("0.5.23", 5)])
 def test_drives_of_what_few_engines_switch_on_are_silent(release: str, has: int) -> None:
-    told = drove(release, "rarer")
-    assert dict(told.failures) == {}
-    assert len(told.passed) == has
+    reported = drove(release, "rarer")
+    assert dict(reported.failures) == {}
+    assert len(reported.passed) == has
 
 
 @pytest.mark.sweep
 @pytest.mark.parametrize("release", ["0.5.13", "0.5.23"])
 def test_healthy_drives_are_silent_beside_the_own_guard(release: str) -> None:
-    told = drove(release, "healthy", in_ci=True)
-    assert dict(told.failures) == {}
-    assert len(told.passed) >= 40
+    reported = drove(release, "healthy", in_ci=True)
+    assert dict(reported.failures) == {}
+    assert len(reported.passed) >= 40
 
 
 @pytest.mark.parametrize("in_ci", [False, True], ids=["production", "in CI"])
 @pytest.mark.parametrize("release", ["0.5.13", "0.5.23"])
-def test_the_own_guard_is_told_to_be_dead_where_it_is(release: str, in_ci: bool) -> None:
+def test_the_own_guard_is_reported_to_be_dead_where_it_is(release: str, in_ci: bool) -> None:
     output = drove(release, "healthy", in_ci=in_ci).output
-    told = re.findall(r"^FMCHECK: FR602 dead-assert in (\w+)$", output, re.MULTILINE)
-    assert told == (["_assert_nonneg_and_invalidate"] if in_ci else [])
+    reported = re.findall(r"^FMCHECK: FR602 dead-assert in (\w+)$", output, re.MULTILINE)
+    assert reported == (["_assert_nonneg_and_invalidate"] if in_ci else [])
     sites = lines_of(output, "assert")
-    assert len(sites) == len(told)
+    assert len(sites) == len(reported)
     for number in sites:
         assert "_assert_async((values >= 0).all())" in source_line(release, number)
 
@@ -93,24 +93,24 @@ def test_the_closing_line_counts_what_was_checked(release: str) -> None:
 
 @every
 def test_each_planted_fault_is_reported_under_its_code(release: str) -> None:
-    told = drove(release, "planted")
+    reported = drove(release, "planted")
     expected = IN_THE_RING if release in RING else IN_THE_POOL
-    assert {name: codes(text) for name, text in told.failures.items()} == {
+    assert {name: codes(text) for name, text in reported.failures.items()} == {
         name: [code] for name, code in expected.items()
     }
 
 
 @every
 def test_without_fmcheck_no_planted_fault_is_seen(release: str) -> None:
-    told = drove(release, "planted", mode="off")
-    assert dict(told.failures) == {}
-    assert len(told.passed) >= len(EVERYWHERE)
+    reported = drove(release, "planted", mode="off")
+    assert dict(reported.failures) == {}
+    assert len(reported.passed) >= len(EVERYWHERE)
 
 
 @pytest.mark.parametrize("release", POOL)
 def test_the_own_guard_of_sglang_sees_a_dropped_publish_at_most(release: str) -> None:
-    told = drove(release, "planted", in_ci=True, mode="off")
-    assert set(told.failures) <= {"test_dropped_publish"}
+    reported = drove(release, "planted", in_ci=True, mode="off")
+    assert set(reported.failures) <= {"test_dropped_publish"}
 
 
 @pytest.mark.parametrize("release", POOL)
@@ -173,8 +173,8 @@ SLOT_FAULTS = {
 @pytest.mark.parametrize("release", ["0.5.13", "0.5.23"])
 def test_the_table_of_slots_is_followed_element_by_element(release: str) -> None:
     try:
-        told = drive(release, "slots", settings="slots_settings.toml")
+        reported = drive(release, "slots", settings="slots_settings.toml")
     except NoEnvironment as err:
         pytest.fail(str(err), pytrace=False)
-    assert told.passed == {"test_healthy"}
-    assert {name: codes(told.failures[name])[0] for name in SLOT_FAULTS} == SLOT_FAULTS
+    assert reported.passed == {"test_healthy"}
+    assert {name: codes(reported.failures[name])[0] for name in SLOT_FAULTS} == SLOT_FAULTS

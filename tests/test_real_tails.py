@@ -100,19 +100,19 @@ def stale(failure: str) -> set[str]:
 def test_a_fill_of_the_real_engine_is_reported_for_just_what_it_leaves(
     release: str, test: str
 ) -> None:
-    told = drove(release, "fail")
-    assert test not in told.skipped
-    assert stale(told.failures.get(test, "")) == STALE[release][test], told.output
+    reported = drove(release, "fail")
+    assert test not in reported.skipped
+    assert stale(reported.failures.get(test, "")) == STALE[release][test], reported.output
     if not STALE[release][test]:
-        assert test not in told.failures
+        assert test not in reported.failures
 
 
 @pytest.mark.parametrize("release", STALE)
 def test_every_runner_of_the_release_was_driven(release: str) -> None:
-    told = drove(release, "fail")
-    assert not told.skipped & set(STALE[release])
-    assert set(told.failures) <= set(STALE[release])
-    assert "fmcheck error" not in told.output
+    reported = drove(release, "fail")
+    assert not reported.skipped & set(STALE[release])
+    assert set(reported.failures) <= set(STALE[release])
+    assert "fmcheck error" not in reported.output
 
 
 @pytest.mark.parametrize("release", ["0.5.12", "0.5.23"])

@@ -56,12 +56,12 @@ def drove(release: str, name: str, mode: str = "fail") -> Drive:
 
 @every
 def test_healthy_drives_are_silent_and_much_was_checked(release: str) -> None:
-    told = drove(release, "healthy")
-    assert dict(told.failures) == {}, told.output
-    assert len(told.passed) >= 10
-    assert "fmcheck error" not in told.output
-    assert "no tracked write" not in told.output
-    buffers, writes, gathers = told.counts
+    reported = drove(release, "healthy")
+    assert dict(reported.failures) == {}, reported.output
+    assert len(reported.passed) >= 10
+    assert "fmcheck error" not in reported.output
+    assert "no tracked write" not in reported.output
+    buffers, writes, gathers = reported.counts
     assert buffers >= 20
     assert writes >= 300
     assert gathers >= 400
@@ -69,15 +69,17 @@ def test_healthy_drives_are_silent_and_much_was_checked(release: str) -> None:
 
 @every
 def test_each_planted_fault_is_reported_under_its_code(release: str) -> None:
-    told = drove(release, "planted")
-    assert {name: codes(text) for name, text in told.failures.items()} == PLANTED, told.output
+    reported = drove(release, "planted")
+    assert {name: codes(text) for name, text in reported.failures.items()} == PLANTED, (
+        reported.output
+    )
 
 
 @every
 def test_vllm_itself_says_nothing_of_a_planted_fault(release: str) -> None:
-    told = drove(release, "planted", mode="off")
-    assert dict(told.failures) == {}
-    assert told.passed == set(PLANTED)
+    reported = drove(release, "planted", mode="off")
+    assert dict(reported.failures) == {}
+    assert reported.passed == set(PLANTED)
 
 
 @every
@@ -97,27 +99,27 @@ def test_a_report_names_the_calls_of_both_kernels(release: str) -> None:
 
 @every
 def test_healthy_drives_of_v1_are_silent_and_much_was_checked(release: str) -> None:
-    told = drove(release, "healthy_v1")
-    assert dict(told.failures) == {}, told.output
-    assert len(told.passed) >= 7
-    assert "fmcheck error" not in told.output
-    assert told.counts[2] >= 70
-    assert int(re.findall(r"(\d+) padded tails", told.output)[-1]) >= 150
+    reported = drove(release, "healthy_v1")
+    assert dict(reported.failures) == {}, reported.output
+    assert len(reported.passed) >= 7
+    assert "fmcheck error" not in reported.output
+    assert reported.counts[2] >= 70
+    assert int(re.findall(r"(\d+) padded tails", reported.output)[-1]) >= 150
 
 
 @every
 def test_each_planted_fault_of_v1_is_reported_under_its_code(release: str) -> None:
-    told = drove(release, "planted_v1")
-    assert {name: codes(text) for name, text in told.failures.items()} == {
+    reported = drove(release, "planted_v1")
+    assert {name: codes(text) for name, text in reported.failures.items()} == {
         name: [code] for name, code in PLANTED_V1.items()
-    }, told.output
+    }, reported.output
 
 
 @every
 def test_vllm_itself_says_nothing_of_a_planted_fault_of_v1(release: str) -> None:
-    told = drove(release, "planted_v1", mode="off")
-    assert dict(told.failures) == {}
-    assert told.passed == set(PLANTED_V1)
+    reported = drove(release, "planted_v1", mode="off")
+    assert dict(reported.failures) == {}
+    assert reported.passed == set(PLANTED_V1)
 
 
 @pytest.mark.sweep
@@ -125,13 +127,13 @@ def test_vllm_itself_says_nothing_of_a_planted_fault_of_v1(release: str) -> None
 @pytest.mark.parametrize("streams", STREAMS)
 def test_random_workloads_are_silent_in_each_mode_of_streams(streams: str, runner: str) -> None:
     try:
-        told = workloads(runner, streams, SEEDS)
+        reported = workloads(runner, streams, SEEDS)
     except NoEnvironment as err:
         pytest.fail(str(err), pytrace=False)
-    assert dict(told.failures) == {}, told.output
-    assert len(told.passed) == len(SEEDS)
-    assert "fmcheck error" not in told.output
-    assert told.counts[2] >= 10 * len(SEEDS)
+    assert dict(reported.failures) == {}, reported.output
+    assert len(reported.passed) == len(SEEDS)
+    assert "fmcheck error" not in reported.output
+    assert reported.counts[2] >= 10 * len(SEEDS)
 
 
 def source_line(release: str, number: int) -> str:

@@ -10,7 +10,7 @@ import torch
 from fmcheck.contract import parse_contract
 from fmcheck.runtime.relay import relay_tensor
 from fmcheck.runtime.relay.relay_tensor import RelayTensor
-from fmcheck.runtime.session import hold as holds
+from fmcheck.runtime.session import relay_patches as holds
 from fmcheck.runtime.session.watch import Watch
 from tests.toy import CONTRACT, FutureMap
 
@@ -34,13 +34,13 @@ def codes(watch: Watch) -> list[str]:
 
 def decode(relay: Any) -> list[list[int]]:
     """Twelve steps; each binds what the next one starts from."""
-    told = []
+    reported = []
     relay.late = torch.tensor([0, 3, 5, 7])
     for _ in range(12):
         tokens = relay.late[ROWS]
-        told.append([*tokens.tolist(), int(relay.late.sum()), *relay.late.clone().tolist()])
+        reported.append([*tokens.tolist(), int(relay.late.sum()), *relay.late.clone().tolist()])
         relay.late = torch.cat([relay.late[:1], tokens * 7 % 31, relay.late[3:] + 1])
-    return told
+    return reported
 
 
 def test_a_buffer_that_is_bound_each_step_brings_what_was_bound(watch: Watch) -> None:
@@ -257,7 +257,7 @@ def test_attributes_of_a_tensor_stay_with_it(watch: Watch) -> None:
 def test_a_parameter_stays_one(watch: Watch) -> None:
     parameter = torch.nn.Parameter(torch.zeros(4))
     assert FutureMap(parameter).buf is parameter
-    assert any("expected a plain tensor" in told for told in watch.coverage().problems)
+    assert any("expected a plain tensor" in reported for reported in watch.coverage().problems)
 
 
 # --- an error of our own ---
@@ -268,8 +268,8 @@ def broken(*_: Any, **__: Any) -> Any:
 
 
 SPOTS = {
-    "adoption": (holds.RelayHold, "_is_made"),
-    "setattr": (holds.RelayHold, "_adopt"),
+    "adoption": (holds.RelayPatch, "_is_made"),
+    "setattr": (holds.RelayPatch, "_adopt"),
     "a window": (relay_tensor, "_window_of_view"),
     "a gather": (relay_tensor.RelayBuffer, "gather"),
     "a write": (relay_tensor.RelayBuffer, "stash"),

@@ -691,8 +691,8 @@ def test_a_violation_tells_of_steps_streams_and_neighbours() -> None:
     assert violation.last_write is not None
     assert (violation.last_write.step, violation.access.step) == (0, 1)
     assert (violation.last_write.stream, violation.access.stream) == ("cpu", "cpu")
-    told = [(one.row, one.state, one.value, one.owner) for one in violation.neighbours]
-    assert told == [
+    reported = [(one.row, one.state, one.value, one.owner) for one in violation.neighbours]
+    assert reported == [
         (0, "sink", "0", ""),
         (1, "empty", "-1", ""),
         (2, "consumed", "-1", "a"),
@@ -724,7 +724,7 @@ def test_a_small_float_has_a_poison() -> None:
     assert subject.codes == ["FR102"]
 
 
-def test_without_step_functions_no_step_is_told(line: Subject) -> None:
+def test_without_step_functions_no_step_is_reported(line: Subject) -> None:
     line.buf[ROWS]
     (violation,) = line.found
     assert violation.access.step is None

@@ -297,7 +297,7 @@ USES: dict[str, Use] = {
 INTS, FLOATS = torch.int64, torch.float32
 
 
-def told(value: Any) -> Any:
+def reported(value: Any) -> Any:
     """What a result is, in plain values."""
     if isinstance(value, torch.Tensor):
         if type(value) is RelayTensor:
@@ -307,9 +307,9 @@ def told(value: Any) -> Any:
     if isinstance(value, np.ndarray):
         return str(value.dtype), value.tolist()
     if isinstance(value, (list, tuple)):
-        return [told(item) for item in value]
+        return [reported(item) for item in value]
     if isinstance(value, dict):
-        return {key: told(item) for key, item in value.items()}
+        return {key: reported(item) for key, item in value.items()}
     return value if isinstance(value, (str, int, float, type)) else str(type(value))
 
 
@@ -318,7 +318,7 @@ def outcome(use: Use, buf: Any) -> str:
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
-            return repr(told(use(buf)))
+            return repr(reported(use(buf)))
         except Exception as err:
             return f"{type(err).__name__}: {str(err).partition(chr(10))[0]}"
 
@@ -363,7 +363,7 @@ DISTRIBUTED = """
     import os, sys, tempfile
     import torch, torch.distributed as dist
     from torch.distributed.tensor import DTensor, Replicate, init_device_mesh
-    from tests.test_relay_unchanged import twins, told, INTS, FLOATS
+    from tests.test_relay_unchanged import twins, reported, INTS, FLOATS
 
     place = "file://" + os.path.join(sys.argv[1], "store")
     dist.init_process_group("gloo", init_method=place, rank=0, world_size=1)
@@ -379,7 +379,7 @@ DISTRIBUTED = """
 
     for dtype in (INTS, FLOATS):
         plain, watched, tally = twins(dtype)
-        assert told(uses(watched)) == told(uses(plain))
+        assert reported(uses(watched)) == reported(uses(plain))
         assert tally.broken == {} and tally.drain() == ()
     print("same")
 """

@@ -128,7 +128,7 @@ def test_memory_handed_out_is_noted_where_dynamo_is_kept_out_of_our_code(watch: 
     assert (how, count) == ("numpy", 1)
 
 
-def test_the_graphs_write_is_told_as_the_last_one(watch: Watch) -> None:
+def test_the_graphs_write_is_reported_as_the_last_one(watch: Watch) -> None:
     relay = FutureMap()
     Verify(relay).note(2)
     relay.tokens_buf[relay.rows]
@@ -136,7 +136,9 @@ def test_the_graphs_write_is_told_as_the_last_one(watch: Watch) -> None:
     (violation,) = watch.drain()
     assert violation.code == "FR102"
     assert violation.last_write is not None
-    assert violation.last_write.site.function == ("test_the_graphs_write_is_told_as_the_last_one")
+    assert violation.last_write.site.function == (
+        "test_the_graphs_write_is_reported_as_the_last_one"
+    )
 
 
 def test_a_graph_that_gathers_consumes(watch: Watch) -> None:

@@ -55,7 +55,7 @@ FULL = Violation(
 )
 
 
-def test_the_whole_story_is_told_in_order() -> None:
+def test_the_whole_story_is_reported_in_order() -> None:
     assert render(FULL, ROOT).splitlines() == [
         "FMCHECK: FR102 double-read in FutureMap.buf row 17",
         "  gather      engine.py:14 in gather, called at loop.py:9, step 312, stream schedule, "
@@ -116,7 +116,7 @@ def test_many_rows_are_cut_short() -> None:
     assert "    values    -1, -1 and 7 more\n" in text
 
 
-def test_the_closing_line_never_hides_what_was_suppressed_or_only_told() -> None:
+def test_the_closing_line_never_hides_what_was_suppressed_or_only_reported() -> None:
     coverage = Coverage(Counts(1, 2, 3, 4), violations=1, warnings=2, suppressed=5)
     assert closing_line(coverage) == (
         "fmcheck: 1 buffer, 2 writes, 3 gathers, 4 peeks checked; "

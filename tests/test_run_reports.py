@@ -13,7 +13,7 @@ from msgspec.structs import replace
 from fmcheck.cli import main
 from fmcheck.finding import CHECKS, Severity
 from fmcheck.merging import merge
-from fmcheck.processes.journal.gather import gather
+from fmcheck.processes.journal.collect import gather
 from fmcheck.record_file import encode, read_run, schema
 from fmcheck.report import github
 from fmcheck.report.by_check import by_check
@@ -64,14 +64,14 @@ def test_a_record_fits_the_schema_that_is_shipped(run):
     validator.validate(json.loads(encode(run)))
 
     for spoil in (
-        lambda told: told.pop("coverage"),
-        lambda told: told.update(schema=2),
-        lambda told: told["violations"][0].pop("history"),
-        lambda told: told["violations"][0]["access"]["site"].update(line="6"),
+        lambda reported: reported.pop("coverage"),
+        lambda reported: reported.update(schema=2),
+        lambda reported: reported["violations"][0].pop("history"),
+        lambda reported: reported["violations"][0]["access"]["site"].update(line="6"),
     ):
-        told = json.loads(encode(run))
-        spoil(told)
-        assert not validator.is_valid(told)
+        reported = json.loads(encode(run))
+        spoil(reported)
+        assert not validator.is_valid(reported)
 
 
 def test_the_schema_that_is_shipped_is_that_of_the_classes():
@@ -111,8 +111,8 @@ def test_what_is_no_record_is_named(command, tmp_path, text, message):
 def test_a_missing_file_and_a_folder_are_named(command, tmp_path):
     assert command("report", "show", "none.json")[2] == "fmcheck: none.json: no such file\n"
     (tmp_path / "folder").mkdir()
-    told = "fmcheck: folder: holds neither a journal nor a record (*.json)\n"
-    assert command("report", "show", "folder")[2] == told
+    reported = "fmcheck: folder: holds neither a journal nor a record (*.json)\n"
+    assert command("report", "show", "folder")[2] == reported
 
 
 @pytest.mark.parametrize(
@@ -142,8 +142,8 @@ def test_a_journal_that_cannot_be_read_beside_one_that_can_is_a_problem(project:
     run = gather([project.pytester.path / "journal"])
 
     assert len(run.violations) == 1
-    told = [one for one in run.problems if "host-1-2.jsonl: cannot be read" in one]
-    assert len(told) == 1
+    reported = [one for one in run.problems if "host-1-2.jsonl: cannot be read" in one]
+    assert len(reported) == 1
 
 
 # --- by check ---
@@ -219,11 +219,11 @@ def test_sarif_tells_stack_story_and_other_places(run):
     frames = [one["location"]["logicalLocations"][0] for one in twice["stacks"][0]["frames"]]
     assert [one["fullyQualifiedName"] for one in frames] == ["FutureMap.gather", "step"]
     flows = race["codeFlows"][0]["threadFlows"]
-    told = {
+    reported = {
         flow["id"]: [(one["executionOrder"], one["importance"]) for one in flow["locations"]]
         for flow in flows
     }
-    assert told == {
+    assert reported == {
         "forward": [(1, "important"), (2, "important"), (4, "essential")],
         "schedule": [(3, "important"), (5, "essential")],
     }
@@ -291,10 +291,10 @@ def test_show_in_brief_and_in_colour(command, run, tmp_path):
 def test_show_of_a_healthy_run(command, tmp_path, problems, status):
     write_run(replace(healthy_run(tmp_path), problems=problems), tmp_path / "run.json")
 
-    told = command("report", "show", "run.json")
+    reported = command("report", "show", "run.json")
 
-    assert told[0] == status
-    assert ("not watched: class `X` never appeared" in told[1]) is bool(problems)
+    assert reported[0] == status
+    assert ("not watched: class `X` never appeared" in reported[1]) is bool(problems)
 
 
 # --- report merge ---

@@ -32,24 +32,24 @@ class Editor:
         self.uri = path.as_uri()
         self.text = ""
         self.version = 0
-        self._told: asyncio.Queue[list[types.Diagnostic]] = asyncio.Queue()
+        self._reported: asyncio.Queue[list[types.Diagnostic]] = asyncio.Queue()
 
         @self.client.feature(types.TEXT_DOCUMENT_PUBLISH_DIAGNOSTICS)
         def _(params: types.PublishDiagnosticsParams) -> None:
-            self._told.put_nowait(list(params.diagnostics))
+            self._reported.put_nowait(list(params.diagnostics))
 
     @property
     def _document(self) -> types.TextDocumentIdentifier:
         return types.TextDocumentIdentifier(self.uri)
 
-    async def told(self) -> list[types.Diagnostic]:
-        return await asyncio.wait_for(self._told.get(), PATIENCE)
+    async def reported(self) -> list[types.Diagnostic]:
+        return await asyncio.wait_for(self._reported.get(), PATIENCE)
 
     async def open(self, text: str) -> list[types.Diagnostic]:
         self.text, self.version = text, 1
         document = types.TextDocumentItem(self.uri, "python", 1, text)
         self.client.text_document_did_open(types.DidOpenTextDocumentParams(document))
-        return await self.told()
+        return await self.reported()
 
     async def type(self, text: str) -> list[types.Diagnostic]:
         self.text, self.version = text, self.version + 1
@@ -59,7 +59,7 @@ class Editor:
                 [types.TextDocumentContentChangeWholeDocument(text)],
             )
         )
-        return await self.told()
+        return await self.reported()
 
     async def actions(self, at: types.Range) -> list[types.CodeAction]:
         params = types.CodeActionParams(self._document, at, types.CodeActionContext([]))
@@ -80,7 +80,7 @@ class Editor:
     async def close(self) -> list[types.Diagnostic]:
         params = types.DidCloseTextDocumentParams(self._document)
         self.client.text_document_did_close(params)
-        return await self.told()
+        return await self.reported()
 
     def apply(self, action: types.CodeAction) -> str:
         """Returns the text with the edits of an action made, as an editor makes them."""
@@ -241,7 +241,7 @@ def test_settings_that_do_not_fit_are_shown_in_the_file_and_saving_checks_again(
         assert "tool.fmcheck.selec" in found.message
         settings.write_text("[tool.fmcheck]\nselect = []\n")
         editor.save()
-        assert [one.code for one in await editor.told()] == ["FM301"]
+        assert [one.code for one in await editor.reported()] == ["FM301"]
 
     edit(steps)
 

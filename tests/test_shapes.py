@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fmcheck.errors import UsageError
-from tests.test_hold import Bench, bench, codes  # noqa: F401
+from tests.test_relay_patches import Bench, bench, codes  # noqa: F401
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -184,9 +184,9 @@ def test_a_table_that_is_too_wide_is_named_and_not_half_watched(
     bench: Bench,  # noqa: F811
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from fmcheck.runtime.relay import layout
+    from fmcheck.runtime.relay import row_layout
 
-    monkeypatch.setattr(layout, "MOST_UNITS", 20)
+    monkeypatch.setattr(row_layout, "MOST_UNITS", 20)
     engine, watch = begun(bench, TABLE)
     made = engine.Table()
     assert type(made.table) is torch.Tensor
@@ -285,7 +285,7 @@ def test_a_wrong_word_is_named_with_what_was_expected(bench: Bench, line: str) -
     assert BAD[line] in str(caught.value)
 
 
-# --- attributes that are bound anew ---
+# --- attributes that are bound again ---
 
 MIRROR = """
     import torch

@@ -129,7 +129,7 @@ def test_from_a_folder_of_the_repository(found, committed, monkeypatch):
     assert found("HEAD", ".", "..") == ["new.py:5", "../a.py:9"]
 
 
-def test_a_file_that_does_not_parse_is_told_of_whatever_changed(lint, committed):
+def test_a_file_that_does_not_parse_is_reported_of_whatever_changed(lint, committed):
     (committed / "a.py").write_text(BROKEN)
 
     assert lint("--since", "HEAD", ".")[0] == 2

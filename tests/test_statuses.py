@@ -50,7 +50,7 @@ def broken(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("error", "told"),
+    ("error", "reported"),
     [
         (ValueError("of\x1b[31m old\nand more"), "internal error: ValueError: of\\x1b[31m old;"),
         (KeyError("lost"), "internal error: KeyError: 'lost';"),
@@ -62,12 +62,12 @@ def broken(monkeypatch):
         (SystemExit(1), "internal error: RuntimeError: something called sys.exit(1);"),
     ],
 )
-def test_an_unforeseen_error_is_status_2_and_a_line_or_two(broken, capsys, error, told):
+def test_an_unforeseen_error_is_status_2_and_a_line_or_two(broken, capsys, error, reported):
     broken(error)
     assert main(["rules"]) == 2
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"fmcheck: {told}")
+    assert err.startswith(f"fmcheck: {reported}")
     assert len(err.splitlines()) <= 2
     assert "Traceback" not in err
     assert "--traceback" in err or isinstance(error, MemoryError)
@@ -194,7 +194,7 @@ def test_a_baseline_holds_names_that_are_not_utf_8(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("argv", "told"),
+    ("argv", "reported"),
     [
         (["--verson"], "--verson: no such option; did you mean `fmcheck --version`?"),
         (["-v"], "-v: no such option; did you mean `fmcheck --version`?"),
@@ -213,10 +213,12 @@ def test_a_baseline_holds_names_that_are_not_utf_8(tmp_path):
         (["explain", "FR12"], "explain: there is no `FR12`; did you mean `FR102`?"),
     ],
 )
-def test_what_is_misspelt_on_the_command_line_is_one_line_with_the_nearest_name(capsys, argv, told):
+def test_what_is_misspelt_on_the_command_line_is_one_line_with_the_nearest_name(
+    capsys, argv, reported
+):
     assert main(argv) == 2
 
     out, err = capsys.readouterr()
     assert out == ""
-    assert err.startswith(f"fmcheck: {told}")
+    assert err.startswith(f"fmcheck: {reported}")
     assert err.count("\n") == 1

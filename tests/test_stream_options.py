@@ -98,7 +98,7 @@ def test_delayed_the_value_itself_is_wrong(pytester: pytest.Pytester) -> None:
     result.stdout.fnmatch_lines(["*assert ?1, 1, 1, 1? == ?2, 3, 4, 5?*"])
 
 
-def test_the_seed_of_a_random_run_is_told(pytester: pytest.Pytester) -> None:
+def test_the_seed_of_a_random_run_is_reported(pytester: pytest.Pytester) -> None:
     written(pytester)
     result = run(pytester, "--fmcheck-streams=random", "--fmcheck-seed=11")
     result.stdout.fnmatch_lines(

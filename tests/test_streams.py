@@ -6,11 +6,13 @@ import textwrap
 
 import pytest
 
-from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, Streams, streams_of
+from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, FunctionStreams, streams_of
 from tests.parts import functions_of
 
 
-def streams(body: str, head: str = "import torch", ordered_by: tuple[str, ...] = ()) -> Streams:
+def streams(
+    body: str, head: str = "import torch", ordered_by: tuple[str, ...] = ()
+) -> FunctionStreams:
     source = f"{head}\ndef f(self, x, given):\n" + textwrap.indent(textwrap.dedent(body), "    ")
     (function,) = functions_of(source)
     return streams_of(function, ordered_by)

@@ -36,8 +36,10 @@ def test_an_older_torch_is_refused(project: Project, version: str) -> None:  # n
     metadata_of("torch", project, version)
     result = project.run(HEALTHY)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = f"*fmcheck: torch: expected {LOWEST_TORCH} or newer, got {version}; without fmcheck: *"
-    result.stderr.fnmatch_lines([told.replace("[", "[[]")])
+    reported = (
+        f"*fmcheck: torch: expected {LOWEST_TORCH} or newer, got {version}; without fmcheck: *"
+    )
+    result.stderr.fnmatch_lines([reported.replace("[", "[[]")])
 
 
 @pytest.mark.parametrize("version", ["2.11.0", "2.11.0.dev1", "3.0", "odd"])
@@ -51,20 +53,22 @@ def test_an_older_pytest_is_refused(project: Project, version: str) -> None:  # 
     metadata_of("pytest", project, version)
     result = project.run(HEALTHY)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    told = f"*fmcheck: pytest: expected {LOWEST_PYTEST} or newer, got {version}; without fmcheck: *"
-    result.stderr.fnmatch_lines([told])
+    reported = (
+        f"*fmcheck: pytest: expected {LOWEST_PYTEST} or newer, got {version}; without fmcheck: *"
+    )
+    result.stderr.fnmatch_lines([reported])
 
 
 @pytest.mark.process
 @pytest.mark.parametrize(
-    ("option", "status", "told"),
+    ("option", "status", "reported"),
     [
         ("--fmcheck=off", 0, ""),
         ("--fmcheck=fail", 4, "ERROR: fmcheck: pytest: expected 7.4 or newer, got 6.2.5; without "),
     ],
 )
 def test_a_pytest_that_has_no_stash_is_refused_a_watch_and_otherwise_left_alone(
-    tmp_path: Path, option: str, status: int, told: str
+    tmp_path: Path, option: str, status: int, reported: str
 ) -> None:
     """Each pytest loads the plugin, of an environment that fmcheck only lints in too."""
     (tmp_path / "pytest-6.2.5.dist-info").mkdir()
@@ -82,7 +86,7 @@ def test_a_pytest_that_has_no_stash_is_refused_a_watch_and_otherwise_left_alone(
         text=True,
         check=False,
     )
-    assert (done.returncode, done.stderr.startswith(told)) == (status, True), done.stderr
+    assert (done.returncode, done.stderr.startswith(reported)) == (status, True), done.stderr
 
 
 def test_an_older_torch_stops_nobody_who_asks_for_no_watch(project: Project) -> None:  # noqa: F811
@@ -118,7 +122,7 @@ def test_an_older_python_can_read_what_refuses_it(root: Path, name: str) -> None
     ast.parse((root / f"{name}.py").read_text(), feature_version=(3, 8))
 
 
-def test_the_oldest_python_is_the_one_that_pip_is_told(
+def test_the_oldest_python_is_the_one_that_pip_is_reported(
     root: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (named,) = re.findall(r'requires-python = ">=([\d.]+)"', (root / "pyproject.toml").read_text())

@@ -10,7 +10,7 @@ import pytest
 from fmcheck.config import Located, Settings, Suppression, load_settings
 from fmcheck.errors import UsageError
 from fmcheck.finding import Access, Site, Violation
-from fmcheck.runtime.session.suppressions import Suppressions, suppressions_of
+from fmcheck.runtime.session.accepted_violations import Suppressions, suppressions_of
 
 TODAY = datetime.date(2026, 6, 1)
 FOUND = Violation(

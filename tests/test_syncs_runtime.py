@@ -19,9 +19,9 @@ from torch._C import _len_torch_function_stack as function_modes_on
 
 from fmcheck.contract import parse_contract
 from fmcheck.errors import UsageError
-from fmcheck.runtime.session.probes import PROBES, Place, tried
+from fmcheck.runtime.session.probes import PROBES, ProbeTarget, tried
 from fmcheck.runtime.session.watch import Watch
-from fmcheck.runtime.steps import homes
+from fmcheck.runtime.steps import placements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -306,9 +306,9 @@ def test_memory_that_gets_a_host_s_name_in_a_later_step_is_the_host_s(watch: Wat
 def test_names_are_not_looked_for_at_each_operator(
     watch: Watch, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    looked, names_of = [], homes.names_of
+    looked, names_of = [], placements.names_of
     monkeypatch.setattr(
-        homes, "names_of", lambda tensor, *rest: looked.append(1) or names_of(tensor, *rest)
+        placements, "names_of", lambda tensor, *rest: looked.append(1) or names_of(tensor, *rest)
     )
     loop, weight = Loop(), torch.ones(2)
     for _ in range(5):
@@ -423,11 +423,11 @@ def test_what_the_watch_put_in_place_is_taken_away(watch: Watch) -> None:
 @pytest.mark.parametrize("code", ["FR501", "FR502"])
 def test_the_probe_fires(code: str) -> None:
     (probe,) = [one for one in PROBES if one.code == code]
-    assert tried(probe, Place("cpu")) == ""
+    assert tried(probe, ProbeTarget("cpu")) == ""
 
 
 @pytest.mark.parametrize(
-    ("line", "told"),
+    ("line", "reported"),
     [
         ('functions = ["toy:f"]', "expected `syncs` or `launches`, got neither"),
         ('functions = ["toy:f"]\nsyncs = -1', "expected 0 or more, got -1"),
@@ -437,8 +437,8 @@ def test_the_probe_fires(code: str) -> None:
         ("functions = []\nsyncs = 0", "expected at least one"),
     ],
 )
-def test_a_budget_that_means_nothing_is_refused(line: str, told: str) -> None:
-    with pytest.raises(UsageError, match=told):
+def test_a_budget_that_means_nothing_is_refused(line: str, reported: str) -> None:
+    with pytest.raises(UsageError, match=reported):
         parse_contract(f'[engine]\nname = "x"\n[[launches.budget]]\n{line}', "toy.toml")
 
 

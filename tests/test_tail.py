@@ -944,7 +944,7 @@ def quick_and_whole(source: str, code: str) -> tuple[list[Finding], list[Finding
 
 
 @pytest.mark.parametrize("rest", ["", "    self.rows.zero_()\n"], ids=["stale", "reset"])
-def test_a_function_that_nests_too_deeply_is_told_of_in_any_case(rest: str) -> None:
+def test_a_function_that_nests_too_deeply_is_reported_of_in_any_case(rest: str) -> None:
     quick, whole = quick_and_whole(f"{STALE}    {DEEP}\n{rest}", "FM201")
 
     for found in (quick, whole):

@@ -15,7 +15,7 @@ import torch
 
 from fmcheck.contract import parse_contract
 from fmcheck.runtime.graphs import open_fill
-from fmcheck.runtime.session.probes import PROBES, Place, tried
+from fmcheck.runtime.session.probes import PROBES, ProbeTarget, tried
 from fmcheck.runtime.session.watch import Watch
 from fmcheck.runtime.steps import writes
 
@@ -433,7 +433,7 @@ def test_slots_have_axes_of_their_own(watch: Watch) -> None:
     assert found(watch) == {}
 
 
-def test_the_same_find_is_told_once_with_a_count(watch: Watch) -> None:
+def test_the_same_find_is_reported_once_with_a_count(watch: Watch) -> None:
     runner = Runner()
     for _ in range(3):
         runner.run(Step(tails=without("rows")))
@@ -526,9 +526,9 @@ def problems_of(text: str, **module: Any) -> tuple[str, ...]:
 def test_a_contract_that_does_not_fit_is_a_problem_and_no_end(
     old: str, new: str, problem: str
 ) -> None:
-    (told,) = problems_of(CONTRACT.replace(old, new))
-    assert told.startswith("contract `toy`, fill `toy_engine:Run")
-    assert problem in told
+    (said,) = problems_of(CONTRACT.replace(old, new))
+    assert said.startswith("contract `toy`, fill `toy_engine:Run")
+    assert problem in said
 
 
 @pytest.mark.parametrize("hold", [lambda it: SimpleNamespace(**it), Held])
@@ -556,7 +556,7 @@ def test_a_check_that_sees_nothing_knows_it(monkeypatch: pytest.MonkeyPatch) -> 
 def probe(code: str) -> str:
     """What the probe of a check says is wrong with its detector."""
     (one,) = [probe for probe in PROBES if probe.code == code]
-    return tried(one, Place("cpu"))
+    return tried(one, ProbeTarget("cpu"))
 
 
 def test_a_tail_written_with_any_value_is_left_as_it_was_written(watch: Watch) -> None:

@@ -18,7 +18,7 @@ from fmcheck.finding import Access, Event, Site, Violation
 from fmcheck.report.trace import trace
 from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.order.fences import Fences
-from fmcheck.runtime.order.timeline import Timeline
+from fmcheck.runtime.order.recent_events import RecentEvents
 from tests.trace_picture import picture
 
 ROOT = Path("/src")
@@ -115,9 +115,9 @@ def test_it_is_strict_json() -> None:
 
 def test_old_happenings_are_dropped_and_counted() -> None:
     fences = Fences(Tally())
-    timeline = Timeline(fences, kept=3)
+    timeline = RecentEvents(fences, kept=3)
     for _ in range(5):
-        fences.tell(fences.host, "write", 0)
+        fences.add_event(fences.host, "write", 0)
     assert (len(timeline.events()), timeline.dropped) == (3, 2)
     assert [one.number for one in timeline.events()] == [3, 4, 5]
 

@@ -17,7 +17,7 @@ from fmcheck.finding import ContractUse, Coverage
 from fmcheck.report.closing import gaps, not_watched
 from fmcheck.report.markdown import PytestHalf
 from fmcheck.report.markdown import render as render_markdown
-from fmcheck.runtime.session.uses import Asked
+from fmcheck.runtime.session.uses import WatchRequest
 from fmcheck.runtime.session.watch import Watch
 from tests.made_up import healthy_run
 from tests.test_plugin import HEALTHY, UNCHECKED, Project, project
@@ -116,7 +116,7 @@ def engine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         del sys.modules[name]
 
 
-def coverage_of(text: str, asked: Asked | None = None) -> Coverage:
+def coverage_of(text: str, asked: WatchRequest | None = None) -> Coverage:
     """Returns what a healthy run of the engine reached under a contract."""
     watch = Watch([parse_contract(text, "toy.toml")], asked=asked)
     watch.start()
@@ -228,7 +228,7 @@ ONLY_RELAY = CONTRACT[: CONTRACT.index("[[opaque]]")]
     ],
 )
 def test_a_contract_of_which_nothing_was_checked_says_why(old: str, new: str, why: str) -> None:
-    coverage = coverage_of(ONLY_RELAY.replace(old, new), Asked({"toy": "my/toy.toml"}, ()))
+    coverage = coverage_of(ONLY_RELAY.replace(old, new), WatchRequest({"toy": "my/toy.toml"}, ()))
 
     (use,) = coverage.unchecked
     assert use.missing[0].startswith(why)

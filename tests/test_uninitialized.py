@@ -175,8 +175,8 @@ def test_an_operator_that_is_not_torch_s_is_not_run_twice(watch: Watch) -> None:
         made.tolist()
     assert ran == [1]
     assert codes(watch) == []
-    (told,) = [one for one in watch.coverage().untracked if "uninitialized" in one[0]]
-    assert told[2] == 1
+    (reported,) = [one for one in watch.coverage().untracked if "uninitialized" in one[0]]
+    assert reported[2] == 1
 
 
 def test_random_numbers_are_those_that_come_without_the_watch() -> None:
@@ -227,7 +227,7 @@ def test_a_thread_that_begins_later_is_followed(watch: Watch) -> None:
     assert codes(watch) == ["FR701", "FR701"]
 
 
-def test_where_the_values_went_is_told(watch: Watch) -> None:
+def test_where_the_values_went_is_reported(watch: Watch) -> None:
     def project(x: torch.Tensor) -> torch.Tensor:
         return x @ torch.ones(4, 2)
 
@@ -261,13 +261,13 @@ def test_what_is_too_large_or_elsewhere_is_counted(
     torch.empty(4)
     torch.empty(4, device="meta")
     torch.empty(0).tolist()
-    told = watch.coverage().untracked
-    assert sorted(count for what, _, count in told if what == "unfilled tensors") == [1, 1]
+    reported = watch.coverage().untracked
+    assert sorted(count for what, _, count in reported if what == "unfilled tensors") == [1, 1]
     assert watch.coverage().counts.allocations == 0
 
 
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
-def test_what_an_allocation_is_told_to_write_to_keeps_its_values(watch: Watch) -> None:
+def test_what_an_allocation_is_reported_to_write_to_keeps_its_values(watch: Watch) -> None:
     kept = torch.ones(4)
     torch.empty(4, out=kept)
     assert kept.tolist() == [1, 1, 1, 1]
@@ -369,7 +369,7 @@ def test_a_run_of_pytest_follows_its_children_too(tmp_path: Path) -> None:
         encoding="utf-8",
     )
     (tmp_path / "pyproject.toml").write_text("[tool.fmcheck]\n", encoding="utf-8")
-    told = {}
+    reported = {}
     for option in ((), ("--fmcheck-uninitialized",)):
         done = subprocess.run(
             [
@@ -389,9 +389,9 @@ def test_a_run_of_pytest_follows_its_children_too(tmp_path: Path) -> None:
             text=True,
             check=False,
         )
-        told[bool(option)] = done.stdout + done.stderr
-    assert "3 passed" in told[False]
-    assert "2 failed, 1 passed" in told[True]
-    assert "FMCHECK: FR701 uninitialized-value in empty (4,) of float32" in told[True]
-    assert "allocated   test_it.py:6 in read" in told[True]
-    assert "3 unfilled allocations checked" in told[True]
+        reported[bool(option)] = done.stdout + done.stderr
+    assert "3 passed" in reported[False]
+    assert "2 failed, 1 passed" in reported[True]
+    assert "FMCHECK: FR701 uninitialized-value in empty (4,) of float32" in reported[True]
+    assert "allocated   test_it.py:6 in read" in reported[True]
+    assert "3 unfilled allocations checked" in reported[True]

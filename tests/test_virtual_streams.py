@@ -158,7 +158,7 @@ def test_objects_from_before_are_followed(fences: Fences) -> None:
         lambda one, two, event: synchronize_from_before(),
     ],
     ids=[
-        *("event.wait", "wait_event", "record_event", "record_event anew", "wait_stream"),
+        *("event.wait", "wait_event", "record_event", "record_event again", "wait_stream"),
         *("event.synchronize", "event.query", "synchronize", "query", "device", "imported before"),
     ],
 )
@@ -279,12 +279,12 @@ def test_streams_that_nobody_waits_for_take_a_bounded_number_of_places(fences: F
 
 
 def test_a_tensor_may_be_lent_to_a_stream(fences: Fences) -> None:
-    told = []
-    fences.listeners.append(lambda happened: told.append((happened.what, happened.about)))
+    reported = []
+    fences.listeners.append(lambda happened: reported.append((happened.what, happened.about)))
     tensor = torch.ones(2)
     tensor.record_stream(torch.cpu.Stream())
-    assert [what for what, _ in told] == ["lend"]
-    assert told[0][1]() is tensor
+    assert [what for what, _ in reported] == ["lend"]
+    assert reported[0][1]() is tensor
 
 
 def test_outside_of_a_session_torch_refuses_to_lend() -> None:

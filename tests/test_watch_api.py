@@ -139,7 +139,7 @@ def test_sync_asks_each_device_side_finder(contract: str) -> None:
 def test_a_dead_detector_ends_the_block_in_an_error(
     contract: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def silent(place: probes.Place) -> str:
+    def silent(place: probes.ProbeTarget) -> str:
         return "was silent"
 
     monkeypatch.setattr(probes, "PROBES", [probes.Probe("FR102", silent)])

@@ -49,14 +49,14 @@ def both(pytester, monkeypatch):
     """Runs a command in a fork and in a process of its own; returns what each left in a file."""
 
     def run(*arguments: str, **more: str) -> tuple[dict, dict]:
-        told = []
+        reported = []
         for forked in (True, False):
             monkeypatch.setattr(zygote, "why_not", lambda *_, forked=forked: not forked)
             command = [sys.executable, "-m", "pytest", *arguments]
             done = zygote.run(command, pytester.path, {**os.environ, **more})
             assert done.returncode == 0, done.stdout + done.stderr
-            told.append(json.loads((pytester.path / "told.json").read_text()))
-        return told[0], told[1]
+            reported.append(json.loads((pytester.path / "told.json").read_text()))
+        return reported[0], reported[1]
 
     return run
 

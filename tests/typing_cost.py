@@ -45,5 +45,5 @@ if __name__ == "__main__":
     get_ready()
     for name in FILES:
         lines, found, seconds = measured(name)
-        told = ", ".join(f"{one:.2f}" for one in seconds)
-        print(f"{name}: {lines:,} lines, {found} findings: {told} s")
+        reported = ", ".join(f"{one:.2f}" for one in seconds)
+        print(f"{name}: {lines:,} lines, {found} findings: {reported} s")

@@ -583,7 +583,7 @@ def python_custom_operator() -> Any:
 
 @program
 def wrong_calls_fail() -> Any:
-    told = []
+    reported = []
     for call in (
         lambda: torch.ones(2, 3) @ torch.ones(2, 3),
         lambda: torch.ones(2).view(3),
@@ -600,10 +600,10 @@ def wrong_calls_fail() -> Any:
         lambda: torch.ones(2).numpy(force=False, wrong=1),
     ):
         try:
-            told.append(call())
+            reported.append(call())
         except Exception as err:
-            told.append((type(err).__name__, str(err)))
-    return told
+            reported.append((type(err).__name__, str(err)))
+    return reported
 
 
 # --- autograd ---
@@ -690,12 +690,12 @@ def module_hooks() -> Any:
 def checkpointed() -> Any:
     from torch.utils.checkpoint import checkpoint
 
-    x, told = numbers(3).requires_grad_(), []
+    x, reported = numbers(3).requires_grad_(), []
     for reentrant in (False, True):
         out = checkpoint(lambda a: a.sin() * 2, x, use_reentrant=reentrant)
         out.sum().backward()
-        told.append(x.grad.clone())
-    return told
+        reported.append(x.grad.clone())
+    return reported
 
 
 @program
@@ -726,12 +726,12 @@ def version_counters() -> Any:
 
 @program
 def grad_modes() -> Any:
-    x, told = numbers(2).requires_grad_(), []
+    x, reported = numbers(2).requires_grad_(), []
     for mode in (torch.no_grad(), torch.enable_grad(), torch.inference_mode()):
         with mode:
             y = x * 2
-            told.append((y.requires_grad, y.is_inference(), torch.is_grad_enabled(), y))
-    return told
+            reported.append((y.requires_grad, y.is_inference(), torch.is_grad_enabled(), y))
+    return reported
 
 
 @program
@@ -778,8 +778,8 @@ class _Logging(TorchDispatchMode):
 def dispatch_mode() -> Any:
     with _Logging() as mode:
         out = nn.functional.linear(numbers(2, 3), numbers(4, 3)).softmax(-1)
-        told = [out.sum().item(), out[0].tolist(), bool(out.any())]
-    return out, told, mode.seen
+        reported = [out.sum().item(), out[0].tolist(), bool(out.any())]
+    return out, reported, mode.seen
 
 
 @program
@@ -800,8 +800,14 @@ def function_mode() -> Any:
 
     with Seeing():
         out = torch.ones(3).add(1).view(3, 1)
-        told = [out.tolist(), out.sum().item(), out.numpy().tolist(), out.cpu() is out, out.shape]
-    return out, told, seen
+        reported = [
+            out.tolist(),
+            out.sum().item(),
+            out.numpy().tolist(),
+            out.cpu() is out,
+            out.shape,
+        ]
+    return out, reported, seen
 
 
 @program
@@ -854,8 +860,8 @@ class _Seeing(torch.Tensor):
 def function_subclass() -> Any:
     _Seeing.seen = []
     made = torch.arange(3).as_subclass(_Seeing)
-    told = [made.sum().item(), made.tolist(), made.numpy().tolist(), (made * 2).max().item()]
-    return told, _Seeing.seen
+    reported = [made.sum().item(), made.tolist(), made.numpy().tolist(), (made * 2).max().item()]
+    return reported, _Seeing.seen
 
 
 @program
@@ -1003,7 +1009,7 @@ def foreach() -> Any:
 
 @program
 def optimizers() -> Any:
-    told = []
+    reported = []
     for kind in (torch.optim.SGD, torch.optim.AdamW, torch.optim.RMSprop, torch.optim.Adagrad):
         for foreach_ in (False, True):
             module = nn.Linear(3, 2)
@@ -1012,8 +1018,8 @@ def optimizers() -> Any:
                 made.zero_grad()
                 module(torch.ones(1, 3)).sum().backward()
                 made.step()
-            told.append([one.detach().clone() for one in module.parameters()])
-    return told
+            reported.append([one.detach().clone() for one in module.parameters()])
+    return reported
 
 
 @program
@@ -1227,7 +1233,7 @@ def losses() -> Any:
 
 @program
 def backward_formulas() -> Any:
-    told = []
+    reported = []
     for function in (
         lambda x: x.prod(),
         lambda x: x.norm(),
@@ -1241,26 +1247,26 @@ def backward_formulas() -> Any:
     ):
         x = numbers(3).requires_grad_()
         function(x).backward()
-        told.append(x.grad)
-    return told
+        reported.append(x.grad)
+    return reported
 
 
 @crossing
 def threads() -> Any:
-    told: list[Any] = [None] * 4
+    reported: list[Any] = [None] * 4
 
     def work(number: int) -> None:
         made = torch.full((64,), float(number))
         for _ in range(8):
             made = made * 2 + 1
-        told[number] = made.tolist()
+        reported[number] = made.tolist()
 
     held = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for one in held:
         one.start()
     for one in held:
         one.join()
-    return told
+    return reported
 
 
 @crossing
@@ -1395,12 +1401,12 @@ class _Nothing(TorchDispatchMode):
 def _step(tally: Any) -> Iterator[None]:
     """Runs a block as a step whose syncs and launches are counted."""
     from fmcheck.contract import Budget, Contract, Engine
-    from fmcheck.runtime.steps import budgets, syncs
+    from fmcheck.runtime.steps import budgets, step_syncs
 
-    ledger = budgets.Ledger(tally, Contract(engine=Engine(name="unrelated")))
+    ledger = budgets.BudgetCounter(tally, Contract(engine=Engine(name="unrelated")))
     many = Budget(functions=("unrelated:step",), syncs=1_000_000, launches=1_000_000)
-    window = budgets.Window("step", many, declared=True)
-    undo = syncs.watch_methods(budgets.mode_of_thread)
+    window = budgets.BudgetedCall("step", many, declared=True)
+    undo = step_syncs.watch_methods(budgets.mode_of_thread)
     ledger.open(window)
     try:
         yield
@@ -1454,11 +1460,11 @@ def differences(mode: str, bare: Bare) -> dict[str, list[Any]]:
                 is_now = outcome(name)
             if is_now != expected[name]:
                 found[f"{name}: {how}"] = [expected[name], is_now]
-    told = watch.coverage().incomplete
+    reported = watch.coverage().incomplete
     watch.stop()
     del buffer
-    if told:
-        found["incomplete"] = list(told)
+    if reported:
+        found["incomplete"] = list(reported)
     return found
 
 

@@ -77,9 +77,9 @@ class Unseen(Programs[Case]):
         for name, one in measured.items():
             rounds.setdefault(self.case(name).round, {})[name] = one
         return "\n".join(
-            f"round {number}: {sum(is_seen(*one) for one in told.items())} of {len(told)} seen; "
-            f"good forms: {alarms([one.good for one in told.values()])}"
-            for number, told in sorted(rounds.items())
+            f"round {number}: {sum(is_seen(*one) for one in cases.items())} of {len(cases)} seen; "
+            f"good forms: {alarms([one.good for one in cases.values()])}"
+            for number, cases in sorted(rounds.items())
         )
 
 

@@ -52,8 +52,8 @@ def workloads(runner: str, streams: str, seeds: range, release: str = RELEASES[-
     """
     tests = DRIVES / f"test_random{RUNNERS[runner]}.py"
     arguments = ["-p", "fmcheck", f"--fmcheck-streams={streams}", str(tests)]
-    told = {**environment_of(release), "SEEDS": f"{seeds.start} {seeds.stop}"}
-    return under_pytest(arguments, told, vllm_python())
+    reported = {**environment_of(release), "SEEDS": f"{seeds.start} {seeds.stop}"}
+    return under_pytest(arguments, reported, vllm_python())
 
 
 def main() -> None:

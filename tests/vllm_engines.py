@@ -52,14 +52,14 @@ def spoilt(fault: str, kind: str = "v2-async", watched: bool = True) -> Drive:
         NoEnvironment: if the release or its environment cannot be had.
     """
     with tempfile.TemporaryDirectory() as scratch:
-        told = {
+        reported = {
             "SPOIL": fault,
             "SPOIL_KIND": kind,
             "SPOIL_WHEN": str(Path(scratch) / "now"),
             "VLLM_USE_V2_MODEL_RUNNER": "1",
         }
         arguments = [*(_FMCHECK if watched else ()), str(WHOLE / "test_spoilt.py")]
-        return _run(arguments, **told)
+        return _run(arguments, **reported)
 
 
 def _run(arguments: Sequence[str], **more: str) -> Drive:
@@ -135,9 +135,9 @@ def _tell_spoilt(fault: str) -> None:
     bare, watched = spoilt(fault, watched=False), spoilt(fault)
     before, during, _ = tokens(bare)
     seen = {name: ", ".join(codes(text)) for name, text in watched.failures.items()}
-    told = "; ".join(f"{code} in {name}" for name, code in seen.items()) or "NOTHING"
+    reported = "; ".join(f"{code} in {name}" for name, code in seen.items()) or "NOTHING"
     changed = "other tokens" if before != during else "the same tokens"
-    print(f"  {fault:<16} bare: exit {bare.status}, {changed}; watched: {told}", flush=True)
+    print(f"  {fault:<16} bare: exit {bare.status}, {changed}; watched: {reported}", flush=True)
 
 
 if __name__ == "__main__":

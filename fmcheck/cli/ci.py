@@ -200,7 +200,7 @@ def _test(arguments: argparse.Namespace, folder: Path) -> PytestHalf:
     """Runs pytest, whose output is seen as it comes, and returns what it came to."""
     from importlib.util import find_spec
 
-    from fmcheck.processes.journal.gather import gather
+    from fmcheck.processes.journal.collect import gather
     from fmcheck.processes.journal.layout import LINES
     from fmcheck.record_file import read_run
     from fmcheck.report import github
@@ -223,7 +223,7 @@ def _test(arguments: argparse.Namespace, folder: Path) -> PytestHalf:
     if record.exists():
         run = read_run(record)
     elif any(journal.rglob(f"*{LINES}")):
-        # An engine that dies may take pytest with it: what it had found is told all the same.
+        # An engine that dies may take pytest with it: what it had found is reported all the same.
         run = gather([journal])
         for one in (record, page):
             write_run(run, one)
@@ -268,13 +268,13 @@ def _summarise(
 ) -> None:
     from fmcheck.report.markdown import render
 
-    told = render(linted, tested, status, _link(os.environ))
+    rendered = render(linted, tested, status, _link(os.environ))
     if arguments.summary:
-        _write(arguments.summary, told)
+        _write(arguments.summary, rendered)
     if page := os.environ.get(SUMMARY):
         try:
             with open(page, "a", encoding="utf-8") as file:
-                file.write(told)
+                file.write(rendered)
         except OSError as err:
             raise UsageError(page, f"cannot be written: {err.strerror or err}") from err
 

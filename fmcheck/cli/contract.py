@@ -12,7 +12,7 @@ from fmcheck.errors import UsageError, nearest
 if TYPE_CHECKING:
     from fmcheck.contract import Contract
 
-MET, UNMET = 0, 1
+ALL_FOUND, MISSING = 0, 1
 
 EPILOG = """\
 examples:
@@ -65,7 +65,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns its exit status."""
     from fmcheck.contract import applies
     from fmcheck.lint.run.files import python_files
-    from fmcheck.lint.run.unmet import Source, unmet
+    from fmcheck.lint.run.missing_in_source import SourceFiles, missing_in_source
 
     contract = _contract(arguments.contract)
     release = _release(arguments.release)
@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     if not paths:
         named = ", ".join(map(str, arguments.paths))
         raise UsageError(named, "no Python file there")
-    found = list(dict.fromkeys(unmet(contract, release, Source(paths))))
+    found = list(dict.fromkeys(missing_in_source(contract, release, SourceFiles(paths))))
     for key, sentence in found:
         print(f"{key}: {sentence}")
     if release is not None and not applies(contract.engine.releases, release):
@@ -91,7 +91,7 @@ def run(arguments: argparse.Namespace) -> int:
     print(
         f"contract `{contract.engine.name}` against {files}: {said if found else 'all names found'}"
     )
-    return UNMET if found else MET
+    return MISSING if found else ALL_FOUND
 
 
 def _contract(name: str) -> Contract:

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.init.propose import Proposal
-    from fmcheck.lint.run.unmet import Source
+    from fmcheck.lint.run.missing_in_source import SourceFiles
 
 WRITTEN = 0
 OUTPUT = "fmcheck.toml"
@@ -69,10 +69,10 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns its exit status."""
+    from fmcheck.init.engine_tree import read_tree
     from fmcheck.init.propose import propose
-    from fmcheck.init.tree import read_tree
     from fmcheck.lint.run.files import python_files
-    from fmcheck.lint.run.unmet import Source
+    from fmcheck.lint.run.missing_in_source import SourceFiles
 
     output = None if arguments.output == "-" else Path(arguments.output)
     if output is not None:
@@ -82,23 +82,23 @@ def run(arguments: argparse.Namespace) -> int:
     paths = list(python_files(arguments.paths))
     if not paths:
         raise UsageError(", ".join(map(str, arguments.paths)), "no Python file found")
-    with _progress(len(paths)) as tell:
-        tree = read_tree(paths, arguments.paths, tell)
-        source = Source([Path(one.path) for one in tree.sources])
+    with _progress(len(paths)) as show_progress:
+        tree = read_tree(paths, arguments.paths, show_progress)
+        source = SourceFiles([Path(one.path) for one in tree.sources])
         proposal = propose(tree, arguments.name or tree.package, lambda one: _missing(one, source))
     if output is None:
         print(proposal.text, end="")
     else:
         _write(output, proposal.text)
-        print(_told(proposal, output, arguments.paths))
+        print(_summary(proposal, output, arguments.paths))
     return WRITTEN
 
 
-def _missing(contract: Contract, source: Source) -> Sequence[str]:
+def _missing(contract: Contract, source: SourceFiles) -> Sequence[str]:
     """Returns what a contract names and the source does not have."""
-    from fmcheck.lint.run.unmet import unmet
+    from fmcheck.lint.run.missing_in_source import missing_in_source
 
-    return [sentence for _, sentence in unmet(contract, None, source)]
+    return [sentence for _, sentence in missing_in_source(contract, None, source)]
 
 
 def _check_output(path: Path) -> None:
@@ -121,7 +121,7 @@ def _write(path: Path, text: str) -> None:
         raise UsageError(str(path), f"cannot be written: {err.strerror or err}") from err
 
 
-def _told(proposal: Proposal, output: Path, paths: Sequence[Path]) -> str:
+def _summary(proposal: Proposal, output: Path, paths: Sequence[Path]) -> str:
     from fmcheck.report.text import count
 
     active, comments = proposal.counts()
@@ -147,14 +147,14 @@ def _progress(files: int) -> Iterator[Callable[[int], None]]:
     """Shows on a terminal how many files were read; says nothing in a pipe."""
     shows = sys.stderr is not None and sys.stderr.isatty()
 
-    def tell(done: int) -> None:
+    def show_progress(done: int) -> None:
         if shows and (done % 50 == 0 or done == files):
             what = "looking for entries" if done == files else "reading"
             line = f"\r\x1b[K{done:,} of {files:,} files: {what} ..."
             print(line, end="", file=sys.stderr, flush=True)
 
     try:
-        yield tell
+        yield show_progress
     finally:
         if shows:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)

@@ -239,7 +239,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Lints as the options say, once or after each change, and returns the exit status."""
     if not arguments.watch:
         return _lint(arguments)
-    from fmcheck.cli.watch import watch
+    from fmcheck.cli.lint_watch import watch
 
     for option, given in (
         ("-", Path("-") in arguments.paths),

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
     from fmcheck.prove.mutant import Mutant
-    from fmcheck.prove.run import Asked
+    from fmcheck.prove.run import ProveRequest
     from fmcheck.prove.trial import Result
 
 PROVED, BELOW = 0, 1
@@ -149,13 +149,13 @@ def run(arguments: argparse.Namespace) -> int:
     """Runs the command and returns its exit status."""
     if find_spec("pytest") is None:  # what listens to a trial is a plugin of it
         raise UsageError("prove", "trials need pytest: pip install 'fmcheck[pytest]'")
-    from fmcheck.prove import told
-    from fmcheck.prove.plan import make_plan
+    from fmcheck.prove import render
+    from fmcheck.prove.mutation_plan import make_plan
 
     asked = _asked(arguments)
     if arguments.list:
         plan = make_plan(asked.paths, asked.config, asked.exclude, asked.selection)
-        print(told.listing(plan.mutants))
+        print(render.listing(plan.mutants))
         return PROVED
     if not asked.command:
         raise UsageError("prove", "expected `-- COMMAND`, how to run the tests, after the paths")
@@ -164,11 +164,11 @@ def run(arguments: argparse.Namespace) -> int:
     # As an interrupt does: what runs is ended, and the copies are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress = _Progress()
-    proof = prove(asked, progress.tell, progress.tried)
+    proof = prove(asked, progress.say, progress.tried)
     progress.clear()
-    print(told.text(proof, verbose=arguments.verbose))
+    print(render.text(proof, verbose=arguments.verbose))
     if arguments.json is not None:
-        _write(arguments.json, told.as_json(proof, asked.command))
+        _write(arguments.json, render.as_json(proof, asked.command))
     return PROVED if proof.score >= arguments.min_score else BELOW
 
 
@@ -181,7 +181,7 @@ class _Progress:
         self._clock = clock
         self._started = clock()
 
-    def tell(self, sentence: str) -> None:
+    def say(self, sentence: str) -> None:
         print(f"fmcheck prove: {printable(sentence)}", flush=True)
 
     def tried(self, done: int, total: int, mutant: Mutant, result: Result) -> None:
@@ -192,8 +192,8 @@ class _Progress:
             print(f"\r\x1b[K{line[:100]}", end="", file=sys.stderr, flush=True)
         elif done % max(total // MOST_LINES, 1) == 0:
             left = self._left(done, total)
-            told = f"{done:,} of {total:,} tried, {self._survived:,} survived{left}"
-            print(f"fmcheck prove: {told}", file=sys.stderr, flush=True)
+            line = f"{done:,} of {total:,} tried, {self._survived:,} survived{left}"
+            print(f"fmcheck prove: {line}", file=sys.stderr, flush=True)
 
     def _left(self, done: int, total: int) -> str:
         """Returns an estimate of the time left, by what the trials so far took."""
@@ -208,11 +208,11 @@ class _Progress:
             print("\r\x1b[K", end="", file=sys.stderr, flush=True)
 
 
-def _asked(arguments: argparse.Namespace) -> Asked:
-    from fmcheck.prove.plan import Selection
-    from fmcheck.prove.run import Asked
+def _asked(arguments: argparse.Namespace) -> ProveRequest:
+    from fmcheck.prove.mutation_plan import Selection
+    from fmcheck.prove.run import ProveRequest
 
-    return Asked(
+    return ProveRequest(
         paths=tuple(arguments.paths),
         command=tuple(arguments.after or ()),
         config=arguments.config,

@@ -147,7 +147,7 @@ def _sources(given: Path) -> Iterable[Path]:
 
 def _read(source: Path) -> Run:
     if source.is_dir():
-        from fmcheck.processes.journal.gather import gather
+        from fmcheck.processes.journal.collect import gather
 
         return gather([source])
     from fmcheck.record_file import read_run

@@ -26,8 +26,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         epilog=EPILOG,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    told = "; ".join(f"{name}: {what}" for name, what in KINDS.items())
-    schema.add_argument("kind", metavar="KIND", choices=tuple(KINDS), help=told)
+    described = "; ".join(f"{name}: {what}" for name, what in KINDS.items())
+    schema.add_argument("kind", metavar="KIND", choices=tuple(KINDS), help=described)
     schema.set_defaults(run=run, options=("--help",))
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fmcheck.contract.checks import check
 from fmcheck.contract.schema import Contract
+from fmcheck.contract.validation import check
 from fmcheck.strict import convert, parse_toml, read_toml
 
 if TYPE_CHECKING:

@@ -394,7 +394,7 @@ class Launches(_Part, frozen=True, kw_only=True):
     under the same name with `_cpu`.
 
     At run time: what a call may cost is said by `budget`; a sync in a function of `per_step` that
-    has none is told of and fails nothing. A call of one of `fused`, functions like those of
+    has none is reported and fails nothing. A call of one of `fused`, functions like those of
     `per_step`, is one launch. `device_is_string` says that the engine has its device as a string:
     what is made on `"cpu"` is then the device's, and `x.to("cpu")` is no sync for certain.
     """
@@ -459,10 +459,10 @@ class Streams(_Part, frozen=True, kw_only=True):
     streams, by the last part of their names, each of which has to wait for the other before it
     reuses memory. `uploads` are methods of a buffer that start an asynchronous copy from its host
     half. `fills_pinned` are the methods, by name or glob, that fill reused pinned buffers in every
-    step. `consumed_once` are the attributes that hold events which each step waits for anew: a
+    step. `consumed_once` are the attributes that hold events which each step waits for again: a
     record that one step has waited for is of no use to the next. `gated` says which fence between a
-    read and a later write the engine makes on some platforms alone: on a CPU such a race is told of
-    and fails nothing.
+    read and a later write the engine makes on some platforms alone: on a CPU such a race is
+    reported and fails nothing.
     """
 
     ordered_by: tuple[str, ...] = ()

@@ -7,19 +7,19 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
-from fmcheck.init.proposal import Confidence, Entry
+from fmcheck.init.proposal import Confidence, ProposedEntry
 from fmcheck.init.tensors import first_dimension
 from fmcheck.lint.model.expressions import is_name, last_name, number, targets
-from fmcheck.lint.model.fills import Filling, Kind
+from fmcheck.lint.model.fills import Filling, WriteKind
 from fmcheck.lint.model.names import ANY
 from fmcheck.lint.source.lazy import cst
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
+    from fmcheck.init.engine_tree import EngineModule, EngineTree, FunctionPlace
     from fmcheck.init.proposal import Value
-    from fmcheck.init.tree import Place, Source, Tree
-    from fmcheck.lint.model.fills import Write
+    from fmcheck.lint.model.fills import RegionWrite
 
 _COPIES = (".copy_(", "foreach_copy", "_copy_(", "copy_batch")
 _GRAPHS = re.compile(r"[Gg]raph|replay|capture")
@@ -32,10 +32,10 @@ _MOST = re.compile(
 
 
 @dataclass
-class Runner:
+class RunnerCandidate:
     """A method that fills static inputs: what a contract says of it, as far as it is seen."""
 
-    place: Place
+    place: FunctionPlace
     method: str
     inputs: str
     names: Sequence[str]
@@ -45,13 +45,13 @@ class Runner:
     settled_by: Sequence[str] = ()
     captured_by: Sequence[str] = ()
     holds: Mapping[str, str | int] = field(default_factory=dict)
-    writes: Sequence[Write] = ()
+    writes: Sequence[RegionWrite] = ()
     at: str = ""
 
 
-def runners(tree: Tree) -> Sequence[Runner]:
+def runners(tree: EngineTree) -> Sequence[RunnerCandidate]:
     """Returns the fills of the tree, one for each method."""
-    found: dict[tuple[str, str, str], Runner] = {}
+    found: dict[tuple[str, str, str], RunnerCandidate] = {}
     for source in tree.sources:
         if not _GRAPHS.search(source.text):
             continue
@@ -62,17 +62,17 @@ def runners(tree: Tree) -> Sequence[Runner]:
     return list(found.values())
 
 
-def _of(tree: Tree, place: Place) -> Iterator[Runner]:
+def _of(tree: EngineTree, place: FunctionPlace) -> Iterator[RunnerCandidate]:
     filling = Filling(place.function)
     copies = [one for one in filling.fills if _path(one.region.path)]
-    by_holder: dict[str, list[Write]] = {}
+    by_holder: dict[str, list[RegionWrite]] = {}
     for one in copies:
         by_holder.setdefault(_holder(one), []).append(one)
     for holder, writes in by_holder.items():
         names = list(dict.fromkeys(one.region.leaf for one in writes))
         if len(names) < 2 or not holder.startswith("self"):
             continue
-        runner = Runner(
+        runner = RunnerCandidate(
             place,
             place.function.name,
             holder,
@@ -86,7 +86,7 @@ def _of(tree: Tree, place: Place) -> Iterator[Runner]:
         yield _completed(tree, runner)
 
 
-def _holder(write: Write) -> str:
+def _holder(write: RegionWrite) -> str:
     return (
         write.region.path.removesuffix(f".{write.region.leaf}") if "." in write.region.path else ""
     )
@@ -96,7 +96,7 @@ def _path(text: str) -> bool:
     return ANY not in text and "(" not in text and bool(_PATH.fullmatch(text))
 
 
-def _raw(place: Place, writes: Sequence[Write]) -> str:
+def _raw(place: FunctionPlace, writes: Sequence[RegionWrite]) -> str:
     """Returns the path of the real size, by what most of the copies are cut to."""
     stops = Counter(place.code(one.region.stop) for one in writes if one.region.stop is not None)
     for text, _ in stops.most_common():
@@ -105,7 +105,7 @@ def _raw(place: Place, writes: Sequence[Write]) -> str:
     return ""
 
 
-def _rooted(place: Place, text: str) -> str:
+def _rooted(place: FunctionPlace, text: str) -> str:
     """Returns a path from a parameter to what a local name holds, "" if there is none."""
     first, fallback = text, ""
     for _ in range(3):
@@ -126,7 +126,7 @@ def _names(path: str) -> set[str]:
     return {re.split(r"[.\[]", path)[0], *inside}
 
 
-def _size_path(place: Place, value: cst.CSTNode) -> str:
+def _size_path(place: FunctionPlace, value: cst.CSTNode) -> str:
     """Returns the path that a size is read from: `len(x)` and `x.size(0)` are `x.shape[0]`."""
     if isinstance(value, cst.Call) and value.args:
         if is_name(value.func, "len"):
@@ -138,7 +138,7 @@ def _size_path(place: Place, value: cst.CSTNode) -> str:
     return place.code(value)
 
 
-def _kept(place: Place, text: str) -> str:
+def _kept(place: FunctionPlace, text: str) -> str:
     """Returns the attribute of the instance that a local value is kept under."""
     for node in place.function.nodes:
         if isinstance(node, cst.Assign) and place.code(node.value) == text:
@@ -148,18 +148,18 @@ def _kept(place: Place, text: str) -> str:
     return ""
 
 
-def _padded(place: Place, filling: Filling) -> str:
+def _padded(place: FunctionPlace, filling: Filling) -> str:
     sizes = sorted(filling.sizes.padded, key=lambda one: (not one.isidentifier(), one))
     return next((path for one in sizes if (path := _rooted(place, one))), "")
 
 
 def _held(
-    place: Place, filling: Filling, holder: str, names: Sequence[str]
+    place: FunctionPlace, filling: Filling, holder: str, names: Sequence[str]
 ) -> Iterator[tuple[str, str | int]]:
     """Yields what a whole input is set to ahead of the copies, where that is not zero."""
     for write in filling.resets:
         region = write.region
-        if write.kind is not Kind.CONSTANT or not region.is_whole or region.leaf not in names:
+        if write.kind is not WriteKind.CONSTANT or not region.is_whole or region.leaf not in names:
             continue
         if _holder(write) != holder:
             continue
@@ -173,7 +173,7 @@ def _held(
                 yield write.region.leaf, value or path
 
 
-def _completed(tree: Tree, runner: Runner) -> Runner:
+def _completed(tree: EngineTree, runner: RunnerCandidate) -> RunnerCandidate:
     """Follows a fill to the method that replays, and finds the capacity and the captures."""
     family = [runner.place.source, *_bases(tree, runner.place)]
     runner.settled_by = _settled(tree, runner.place)
@@ -190,7 +190,7 @@ def _completed(tree: Tree, runner: Runner) -> Runner:
     return runner
 
 
-def _settled(tree: Tree, place: Place) -> Sequence[str]:
+def _settled(tree: EngineTree, place: FunctionPlace) -> Sequence[str]:
     """Returns the calls of a method that replay a graph, as `settled_by` names them."""
     own: list[str] = []
     other: list[str] = []
@@ -205,7 +205,7 @@ def _settled(tree: Tree, place: Place) -> Sequence[str]:
     return list(dict.fromkeys(own or other))
 
 
-def _graphs(tree: Tree, word: str) -> Sequence[str]:
+def _graphs(tree: EngineTree, word: str) -> Sequence[str]:
     """Returns the methods of this name of the tree's own classes of graphs."""
     pattern = re.compile(
         rf"^class (\w*Graph)\b[^\n]*:\n(?:[ \t]+[^\n]*\n|\n)*?[ \t]+def {word}\(", re.MULTILINE
@@ -219,7 +219,7 @@ def _graphs(tree: Tree, word: str) -> Sequence[str]:
     ][:3]
 
 
-def _follow(tree: Tree, runner: Runner) -> None:
+def _follow(tree: EngineTree, runner: RunnerCandidate) -> None:
     """Moves a fill to the method that calls it and replays then, if its classes have one."""
     fill = runner.place
     for source, owner in _line(tree, fill):
@@ -235,8 +235,10 @@ def _follow(tree: Tree, runner: Runner) -> None:
                     return
 
 
-def _move(runner: Runner, place: Place, call: cst.Call, settled: Sequence[str]) -> None:
-    from fmcheck.init.accesses import arguments_of
+def _move(
+    runner: RunnerCandidate, place: FunctionPlace, call: cst.Call, settled: Sequence[str]
+) -> None:
+    from fmcheck.init.row_accesses import arguments_of
 
     parameters = runner.place.function.parameters
     given = arguments_of(call, parameters[1:])
@@ -258,7 +260,7 @@ def _move(runner: Runner, place: Place, call: cst.Call, settled: Sequence[str]) 
     runner.place, runner.method, runner.settled_by = place, place.function.name, settled
 
 
-def _line(tree: Tree, place: Place) -> Iterator[tuple[Source, str]]:
+def _line(tree: EngineTree, place: FunctionPlace) -> Iterator[tuple[EngineModule, str]]:
     """Yields a class and those it is derived from, as far as the tree has them."""
     yield place.source, place.owner
     seen = {place.owner}
@@ -273,18 +275,18 @@ def _line(tree: Tree, place: Place) -> Iterator[tuple[Source, str]]:
                 yield other, base
 
 
-def _bases(tree: Tree, place: Place) -> Sequence[Source]:
+def _bases(tree: EngineTree, place: FunctionPlace) -> Sequence[EngineModule]:
     return [source for source, _ in _line(tree, place)][1:]
 
 
-def _class_text(source: Source, owner: str) -> str:
+def _class_text(source: EngineModule, owner: str) -> str:
     match = re.search(
         rf"^class {owner}\b.*?(?=^[^\s#)\"']|\Z)", source.text, re.MULTILINE | re.DOTALL
     )
     return match[0] if match else ""
 
 
-def _capacity(runner: Runner, family: Sequence[Source]) -> str:
+def _capacity(runner: RunnerCandidate, family: Sequence[EngineModule]) -> str:
     """Returns the path of the size that the inputs are created with."""
     sizes: Counter[str] = Counter()
     for source in family:
@@ -307,7 +309,7 @@ def _capacity(runner: Runner, family: Sequence[Source]) -> str:
     return ""
 
 
-def entry(runner: Runner) -> Entry:
+def entry(runner: RunnerCandidate) -> ProposedEntry:
     """Returns the proposal for a fill."""
     missing = [key for key in ("raw", "padded", "capacity") if not getattr(runner, key)]
     axis: dict[str, str | int] = {
@@ -335,4 +337,4 @@ def entry(runner: Runner) -> Entry:
         why.append("no replay was found: without settled_by, the tails are checked when it returns")
     is_sure = not missing and runner.settled_by
     sure = Confidence.HIGH if is_sure else Confidence.MEDIUM if len(missing) < 2 else Confidence.LOW
-    return Entry("graph_inputs.fill", keys, runner.at, sure, why, guessed)
+    return ProposedEntry("graph_inputs.fill", keys, runner.at, sure, why, guessed)

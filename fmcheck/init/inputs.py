@@ -6,13 +6,13 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.init.proposal import Confidence, Key
-from fmcheck.init.relays import confidence
+from fmcheck.init.relay_entries import confidence
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fmcheck.init.graphs import Runner
-    from fmcheck.init.relays import Relay
+    from fmcheck.init.graphs import RunnerCandidate
+    from fmcheck.init.relay_entries import RelayCandidate
 
 _INDEX = re.compile(
     r"(^|_)(idx|idxs|index|indices|indexes|rows?|loc|locs|slots?|mapping|positions)(_|$)"
@@ -21,7 +21,9 @@ _REQUEST = re.compile(r"(^|_)(req|reqs|request|requests|row|rows|seq|batch)(_|$)
 _VALUES = re.compile(r"(^|_)(topk|token|tokens|hidden|prob|probs|draft)(_|$)")
 
 
-def input_keys(runners: Sequence[Runner], relays: Sequence[Relay]) -> Iterator[Key]:
+def input_keys(
+    runners: Sequence[RunnerCandidate], relays: Sequence[RelayCandidate]
+) -> Iterator[Key]:
     """Yields the lists of inputs that hold for all fills."""
     where: dict[str, str] = {}
     for runner in runners:
@@ -56,7 +58,7 @@ def input_keys(runners: Sequence[Runner], relays: Sequence[Relay]) -> Iterator[K
         )
 
 
-def says_anything(runner: Runner) -> bool:
+def says_anything(runner: RunnerCandidate) -> bool:
     """Tells whether a fill has an input whose padded tail matters: an index, or a length."""
     return bool(runner.holds) or any(map(_is_index, runner.names))
 

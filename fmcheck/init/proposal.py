@@ -31,7 +31,7 @@ class Confidence(enum.IntEnum):
 
 
 @dataclass
-class Entry:
+class ProposedEntry:
     """One table of a contract, as `[[relay]]`, with the tables below it.
 
     `why` are sentences for its comment. `keys` in `guessed` are written as comments.
@@ -43,7 +43,7 @@ class Entry:
     confidence: Confidence
     why: Sequence[str] = ()
     guessed: Mapping[str, Value] = field(default_factory=dict)
-    below: Sequence[Entry] = ()
+    below: Sequence[ProposedEntry] = ()
 
     def lines(self, *, is_active: bool = True) -> Iterator[str]:
         """Yields the lines of the entry, without a line break."""

@@ -6,14 +6,14 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 from fmcheck.errors import UsageError
-from fmcheck.init import graphs, inputs, opaque, owners, relays, running
-from fmcheck.init.proposal import Confidence, Entry, Key
+from fmcheck.init import graphs, inputs, opaque_entries, owner_entries, relay_entries, running
+from fmcheck.init.proposal import Confidence, Key, ProposedEntry
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from fmcheck.contract import Contract
-    from fmcheck.init.tree import Tree
+    from fmcheck.init.engine_tree import EngineTree
 
 #: The tables in the order in which a contract is written.
 _ORDER: tuple[str, ...] = (
@@ -51,7 +51,7 @@ class Proposal:
     """All that is proposed for a tree."""
 
     name: str
-    entries: list[Entry]
+    entries: list[ProposedEntry]
     keys: list[Key]
     files: int
 
@@ -97,21 +97,23 @@ class Proposal:
         )
 
 
-def propose(tree: Tree, name: str, unmet: Callable[[Contract], Sequence[str]]) -> Proposal:
+def propose(
+    tree: EngineTree, name: str, missing_in: Callable[[Contract], Sequence[str]]
+) -> Proposal:
     """Returns the proposal for a tree.
 
-    `unmet` says what a contract names that the source lacks: what is not accepted, or not found,
-    is proposed as a comment.
+    `missing_in` says what a contract names that the source lacks: what is not accepted, or not
+    found, is proposed as a comment.
     """
-    found = relays.relays(tree)
-    sure = [one for one in found if relays.confidence(one) is not Confidence.LOW]
+    found = relay_entries.relays(tree)
+    sure = [one for one in found if relay_entries.confidence(one) is not Confidence.LOW]
     fills = graphs.runners(tree)
     begun = running.steps(tree, sure)
     entries = [
-        *(relays.entry(one) for one in sure[:_MOST]),
-        *opaque.opaque(tree, sure[:_MOST]),
+        *(relay_entries.entry(one) for one in sure[:_MOST]),
+        *opaque_entries.opaque(tree, sure[:_MOST]),
         *_owners(tree, sure),
-        *owners.rings(sure[:_MOST]),
+        *owner_entries.rings(sure[:_MOST]),
         *running.step_entries(begun),
         *_likely(graphs.entry(one) for one in fills if inputs.says_anything(one)),
         *running.lends(tree),
@@ -125,21 +127,23 @@ def propose(tree: Tree, name: str, unmet: Callable[[Contract], Sequence[str]]) -
         *running.stream_keys(tree),
     ]
     proposal = Proposal(name, list(entries), keys, tree.files)
-    _settle(proposal, unmet)
+    _settle(proposal, missing_in)
     return proposal
 
 
-def _owners(tree: Tree, sure: Sequence[relays.Relay]) -> Iterator[Entry]:
-    return _likely(owners.entry(one, sure) for one in owners.owners(tree))
+def _owners(
+    tree: EngineTree, sure: Sequence[relay_entries.RelayCandidate]
+) -> Iterator[ProposedEntry]:
+    return _likely(owner_entries.entry(one, sure) for one in owner_entries.owners(tree))
 
 
-def _likely(entries: Iterator[Entry]) -> Iterator[Entry]:
+def _likely(entries: Iterator[ProposedEntry]) -> Iterator[ProposedEntry]:
     """Yields the entries that are more than a guess, the surest first, and not too many."""
     likely = [one for one in entries if one.confidence is not Confidence.LOW]
     yield from sorted(likely, key=lambda one: -one.confidence)[:_MOST]
 
 
-def _settle(proposal: Proposal, unmet: Callable[[Contract], Sequence[str]]) -> None:
+def _settle(proposal: Proposal, missing_in: Callable[[Contract], Sequence[str]]) -> None:
     """Makes comments of entries until the contract is accepted, and all that it names is found."""
     from fmcheck.contract import parse_contract
 
@@ -156,7 +160,7 @@ def _settle(proposal: Proposal, unmet: Callable[[Contract], Sequence[str]]) -> N
         except UsageError as err:
             _demote(one, err.message)
             continue
-        if missing := unmet(contract):
+        if missing := missing_in(contract):
             _demote(one, missing[0])
     try:
         parse_contract(proposal.text, "proposal")
@@ -165,11 +169,11 @@ def _settle(proposal: Proposal, unmet: Callable[[Contract], Sequence[str]]) -> N
             _demote(one, f"not accepted together with the others: {err.message}")
 
 
-def _active(proposal: Proposal) -> Iterator[Entry | Key]:
+def _active(proposal: Proposal) -> Iterator[ProposedEntry | Key]:
     yield from (one for one in proposal.keys if one.confidence is Confidence.HIGH)
     yield from (one for one in proposal.entries if one.confidence is Confidence.HIGH)
 
 
-def _demote(one: Entry | Key, why: str) -> None:
+def _demote(one: ProposedEntry | Key, why: str) -> None:
     one.confidence = Confidence.MEDIUM
     one.why = [*one.why, f"not accepted as it is: {why}"]

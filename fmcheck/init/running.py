@@ -5,15 +5,15 @@ from __future__ import annotations
 import re
 from typing import TYPE_CHECKING
 
-from fmcheck.init.proposal import Confidence, Entry, Key
+from fmcheck.init.proposal import Confidence, Key, ProposedEntry
 from fmcheck.lint.model.expressions import is_name, keywords, last_name
 from fmcheck.lint.source.lazy import cst
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
-    from fmcheck.init.relays import Relay
-    from fmcheck.init.tree import Place, Tree
+    from fmcheck.init.engine_tree import EngineTree, FunctionPlace
+    from fmcheck.init.relay_entries import RelayCandidate
 
 #: Names of functions that run one step, and of those that process the results of one.
 _STEP = re.compile(
@@ -28,7 +28,7 @@ _MOST = 6
 _MOST_CALLED = 24
 
 
-def steps(tree: Tree, relays: Sequence[Relay]) -> Sequence[Place]:
+def steps(tree: EngineTree, relays: Sequence[RelayCandidate]) -> Sequence[FunctionPlace]:
     """Returns the functions that run a step, by their names.
 
     A `while` loop calls them, or their class writes or gathers rows of a relay.
@@ -45,7 +45,7 @@ def steps(tree: Tree, relays: Sequence[Relay]) -> Sequence[Place]:
                 if isinstance(call, cst.Call) and _STEP.match(last_name(call.func)):
                     own = isinstance(call.func, cst.Attribute) and is_name(call.func.value, "self")
                     called.setdefault(last_name(call.func), set()).add(place.owner if own else "")
-    found: list[Place] = []
+    found: list[FunctionPlace] = []
     for name, owners in called.items():
         if name == "step" and owners == {""}:
             continue  # everybody has one
@@ -61,21 +61,21 @@ def steps(tree: Tree, relays: Sequence[Relay]) -> Sequence[Place]:
     return list(dict.fromkeys(found))
 
 
-def _works(place: Place) -> bool:
+def _works(place: FunctionPlace) -> bool:
     """Tells whether a method is more than a declaration, or a wrapper of another one."""
     return len(place.function.calls) > 3
 
 
-def step_entries(begun: Sequence[Place]) -> Iterator[Entry]:
+def step_entries(begun: Sequence[FunctionPlace]) -> Iterator[ProposedEntry]:
     """Yields an entry for the functions that begin a step."""
     for place in begun[:_MOST]:
         node = place.function.node.name
         why = ("Does each call begin a step?",)
         keys = {"functions": [place.name]}
-        yield Entry("steps", dict(keys), place.at(node), Confidence.MEDIUM, why)
+        yield ProposedEntry("steps", dict(keys), place.at(node), Confidence.MEDIUM, why)
 
 
-def launch_keys(tree: Tree, begun: Sequence[Place]) -> Iterator[Key]:
+def launch_keys(tree: EngineTree, begun: Sequence[FunctionPlace]) -> Iterator[Key]:
     """Yields what the host does between two steps."""
     per_step = [place.name for place in begun]
     for place in begun[:_MOST]:
@@ -104,7 +104,7 @@ def launch_keys(tree: Tree, begun: Sequence[Place]) -> Iterator[Key]:
         yield Key("launches", "host_values", sorted(endings), first, Confidence.MEDIUM, why)
 
 
-def late_keys(tree: Tree) -> Iterator[Key]:
+def late_keys(tree: EngineTree) -> Iterator[Key]:
     """Yields the functions that process the results of a step."""
     found: dict[str, str] = {}
     names = {name for source in tree.sources for name in _DEFINED.findall(source.text)}
@@ -119,7 +119,7 @@ def late_keys(tree: Tree) -> Iterator[Key]:
         yield Key("late_results", "functions", list(found), first, Confidence.LOW, why)
 
 
-def lends(tree: Tree) -> Iterator[Entry]:
+def lends(tree: EngineTree) -> Iterator[ProposedEntry]:
     """Yields the functions that call `record_stream` on what they are handed."""
     for place in tree.places(((".record_stream(",),)):
         parameters = set(place.function.parameters) - {"self", "cls"}
@@ -129,11 +129,11 @@ def lends(tree: Tree) -> Iterator[Entry]:
             handed = {place.code(call.func.value), *(place.code(one.value) for one in call.args)}
             if len(handed) == 2 and handed <= parameters:
                 keys = {"functions": [place.name]}
-                yield Entry("streams.lend", dict(keys), place.at(call), Confidence.HIGH)
+                yield ProposedEntry("streams.lend", dict(keys), place.at(call), Confidence.HIGH)
                 break
 
 
-def guards(tree: Tree) -> Iterator[Entry]:
+def guards(tree: EngineTree) -> Iterator[ProposedEntry]:
     """Yields the context managers that wait for an event, and record it again when left."""
     for place in tree.places((("contextmanager",), (".record(",), (".synchronize(", ".wait("))):
         if not any("contextmanager" in place.code(one) for one in place.function.node.decorators):
@@ -153,10 +153,10 @@ def guards(tree: Tree) -> Iterator[Entry]:
             why = ("Which of these write the host buffers that the guard protects?",)
             keys = {"name": name, "covers": covers}
             at = place.at(place.function.node.name)
-            yield Entry("streams.guard", dict(keys), at, Confidence.MEDIUM, why)
+            yield ProposedEntry("streams.guard", dict(keys), at, Confidence.MEDIUM, why)
 
 
-def stream_keys(tree: Tree) -> Iterator[Key]:
+def stream_keys(tree: EngineTree) -> Iterator[Key]:
     """Yields the events that each step waits for again, and the methods that start an upload."""
     recorded: dict[str, tuple[str, str]] = {}
     waited: dict[str, str] = {}
@@ -192,7 +192,7 @@ def stream_keys(tree: Tree) -> Iterator[Key]:
         yield Key("streams", "uploads", list(uploads), at, Confidence.MEDIUM, why)
 
 
-def _is_upload(place: Place, call: cst.Call) -> bool:
+def _is_upload(place: FunctionPlace, call: cst.Call) -> bool:
     """Tells whether `self.gpu.copy_(self.cpu, non_blocking=True)` is all that a method is about."""
     blocking = keywords(call).get("non_blocking")
     source = place.code(call.args[0].value) if call.args else ""
@@ -200,7 +200,7 @@ def _is_upload(place: Place, call: cst.Call) -> bool:
     return is_half and blocking is not None and is_name(blocking, "True")
 
 
-def device_keys(tree: Tree) -> Iterator[Key]:
+def device_keys(tree: EngineTree) -> Iterator[Key]:
     """Yields the folders whose code asks for the device's module, and names no accelerator."""
     asked: dict[str, str] = {}
     named: set[str] = set()

@@ -13,7 +13,7 @@ from fmcheck.lint.source.walking import walk
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from fmcheck.init.tree import Place, Tree
+    from fmcheck.init.engine_tree import EngineTree, FunctionPlace
 
 #: Functions of torch that create a tensor of a given shape, and those that take it from another.
 _SHAPED = frozenset(("zeros", "ones", "empty", "full"))
@@ -34,7 +34,7 @@ class Tensor:
 
     name: str
     class_: str
-    place: Place
+    place: FunctionPlace
     node: cst.CSTNode
     rows: str
     is_integer: bool
@@ -51,7 +51,7 @@ class Tensor:
         return self.place.function.name not in ("__init__", "__post_init__")
 
 
-def tensors(tree: Tree) -> Iterator[Tensor]:
+def tensors(tree: EngineTree) -> Iterator[Tensor]:
     """Yields each tensor that a class of the tree creates for itself."""
     for place in tree.places(((*_WORDS, "._like(", ".new_"), ("self.",))):
         if not place.owner or _is_layer(place):
@@ -64,7 +64,7 @@ def tensors(tree: Tree) -> Iterator[Tensor]:
 
 
 def _assigned(
-    place: Place, targets: list[cst.BaseExpression], value: cst.CSTNode
+    place: FunctionPlace, targets: list[cst.BaseExpression], value: cst.CSTNode
 ) -> Iterator[Tensor]:
     for target in targets:
         if not (isinstance(target, cst.Attribute) and is_name(target.value, "self")):
@@ -88,7 +88,7 @@ def _assigned(
         )
 
 
-def creation(place: Place, value: cst.CSTNode, depth: int = 1) -> cst.Call | None:
+def creation(place: FunctionPlace, value: cst.CSTNode, depth: int = 1) -> cst.Call | None:
     """Returns the call that creates a tensor, if `value` is one, or leads to one."""
     if isinstance(value, cst.IfExp):
         return creation(place, value.body, depth) or creation(place, value.orelse, depth)
@@ -110,7 +110,7 @@ def creation(place: Place, value: cst.CSTNode, depth: int = 1) -> cst.Call | Non
     return None
 
 
-def first_dimension(place: Place, call: cst.Call) -> str:
+def first_dimension(place: FunctionPlace, call: cst.Call) -> str:
     """Returns the source of the first dimension that a tensor is created with."""
     given = keywords(call)
     shape: cst.CSTNode | None = given.get("size") or given.get("shape")
@@ -126,12 +126,12 @@ def first_dimension(place: Place, call: cst.Call) -> str:
     return place.code(first)
 
 
-def _is_layer(place: Place) -> bool:
+def _is_layer(place: FunctionPlace) -> bool:
     family = place.function.part.stretch.family
     return family is not None and not LAYERS.isdisjoint(family.bases)
 
 
-def looped_names(place: Place) -> set[str]:
+def looped_names(place: FunctionPlace) -> set[str]:
     """Returns the names that a `for` of the function binds: an index by one of them is one row."""
     found: set[str] = set()
     for node in place.function.nodes:

@@ -1,6 +1,6 @@
 """The linter, and what a rule is written with: see `docs/write-a-rule.md`.
 
-What it names is imported when it is asked for: a run that is only told again needs none of it.
+What it names is imported when it is asked for: a run that is only replayed needs none of it.
 """
 
 from __future__ import annotations

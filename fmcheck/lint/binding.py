@@ -11,7 +11,7 @@ from functools import cache, lru_cache
 from typing import TYPE_CHECKING
 
 from fmcheck.contract import Contract, Engine, applies
-from fmcheck.contract.names import references
+from fmcheck.contract.references import references
 from fmcheck.lint.source.identity import identity_of
 from fmcheck.regex import regex
 
@@ -51,12 +51,12 @@ def releases_of(rules: Sequence[Rule], path: str) -> str:
     folders = identity_of(path).split("/")[:-1] if rules else []
     contracts = [contract for rule in rules[:1] for contract in rule.contracts]
     packages = {one for contract in contracts for one in _packages(contract)}
-    told = [
+    parts = [
         f" {package} {release_of('/'.join(folders[: at + 1]))}"
         for at, package in enumerate(folders)
         if package in packages
     ]
-    return "".join(told)
+    return "".join(parts)
 
 
 @lru_cache(maxsize=256)

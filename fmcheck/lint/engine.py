@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.finding import Finding, Severity, Span
 from fmcheck.lint.own import RULE_FAILED, UNREADABLE
 from fmcheck.lint.source.cuts import TooDeepError
+from fmcheck.lint.source.decoding import read, source_of
 from fmcheck.lint.source.file import File
 from fmcheck.lint.source.module import CutError, Module
-from fmcheck.lint.source.text import read, source_of
 from fmcheck.lint.time_limit import OutOfTimeError, within
 
 if TYPE_CHECKING:
@@ -97,9 +97,9 @@ def _by_rules(module: Module, rules: Sequence[Rule]) -> list[Finding]:
         why = f"could not be checked for {left}: rules took over {most:.1f} s"
         found.append(unreadable(module.path, f"{why} of processor time", left_out="the rest"))
     for (start, _), why in module.too_deep.items():
-        told = f"could not be checked: {why}"
+        message = f"could not be checked: {why}"
         line = module.line_of(start)
-        found.append(unreadable(module.path, told, line, left_out="this part of the file"))
+        found.append(unreadable(module.path, message, line, left_out="this part of the file"))
     module.forget()
     return found
 

@@ -11,7 +11,7 @@ import os
 import re
 from typing import TYPE_CHECKING
 
-from fmcheck.processes.packet import VARIABLE, Packet
+from fmcheck.processes.run_context import VARIABLE, RunContext
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -21,13 +21,13 @@ _FARTHEST = 16
 _JOURNAL = re.compile(r".*-\d+-\d+\.jsonl")
 
 
-def inherited() -> Packet | None:
-    """Returns the packet of the nearest ancestor that has one."""
+def inherited() -> RunContext | None:
+    """Returns the context of the nearest ancestor that has one."""
     for pid in _ancestors():
         text = _in_environment(pid) or _in_files(pid)
         try:
             if text:
-                return Packet.unpack(text)
+                return RunContext.unpack(text)
         except (ValueError, TypeError):
             continue
     return None
@@ -47,7 +47,7 @@ def _ancestors() -> Iterator[int]:
 
 
 def _in_environment(pid: int) -> str:
-    """Returns the packet that a process was started with."""
+    """Returns the context that a process was started with."""
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             variables = file.read().split(b"\0")
@@ -58,7 +58,7 @@ def _in_environment(pid: int) -> str:
 
 
 def _in_files(pid: int) -> str:
-    """Returns the packet that lies beside the journal which a process has open."""
+    """Returns the context that lies beside the journal which a process has open."""
     try:
         numbers = os.listdir(f"/proc/{pid}/fd")
     except OSError:
@@ -70,7 +70,7 @@ def _in_files(pid: int) -> str:
                 continue
             with open(path) as file:
                 board = json.loads(file.readline())["board"]
-            with open(os.path.join(os.path.dirname(path), f"{board}.packet")) as file:
+            with open(os.path.join(os.path.dirname(path), f"{board}.context")) as file:
                 return file.read()
         except (OSError, ValueError, KeyError, TypeError):
             continue

@@ -9,10 +9,10 @@ from __future__ import annotations
 def activate() -> None:
     """Watches this process, if a run of fmcheck started it or one of its ancestors."""
     from fmcheck.processes.ancestors import inherited
-    from fmcheck.processes.packet import here
+    from fmcheck.processes.run_context import here
 
-    packet = here() or inherited()
-    if packet is not None:
-        from fmcheck.processes.arrival import arrive
+    context = here() or inherited()
+    if context is not None:
+        from fmcheck.processes.child_start import wait_for_engine
 
-        arrive("sglang.srt.plugins", packet)
+        wait_for_engine("sglang.srt.plugins", context)

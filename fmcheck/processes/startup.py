@@ -10,8 +10,8 @@ def arrive() -> None:
     """Waits for the engine, if a run of fmcheck started this process."""
     if "FMCHECK_RUN" in os.environ:
         try:
-            from fmcheck.processes import arrival
+            from fmcheck.processes import child_start
 
-            arrival.arrive("start-up file")
+            child_start.wait_for_engine("start-up file")
         except (Exception, SystemExit) as err:  # of a module in the way of the standard library's
             print("fmcheck: this process is not watched:", repr(err), file=sys.stderr)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fmcheck.errors import UsageError, nearest
-from fmcheck.prove.operators import OPERATORS
+from fmcheck.prove.all_operators import OPERATORS
 from fmcheck.strict import convert, read_toml
 
 if TYPE_CHECKING:
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from fmcheck.prove.mutant import Mutant
 
 
-class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+class KnownSurvivor(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A fault that changes nothing, or that nothing can notice.
 
     All but `reason` are globs. `function` is `Class.method`; `code` is the source at fault, white
@@ -47,10 +47,10 @@ class Known(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 class KnownFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """The file, whole."""
 
-    known: tuple[Known, ...] = ()
+    known: tuple[KnownSurvivor, ...] = ()
 
 
-def load_known(path: Path | None) -> tuple[Known, ...]:
+def load_known(path: Path | None) -> tuple[KnownSurvivor, ...]:
     """Returns the entries of a file; none without one.
 
     Raises:
@@ -73,11 +73,11 @@ def load_known(path: Path | None) -> tuple[Known, ...]:
     return entries
 
 
-def reason_for(mutant: Mutant, known: Iterable[Known]) -> str:
+def reason_for(mutant: Mutant, known: Iterable[KnownSurvivor]) -> str:
     """Returns why a mutant may survive, "" if nothing says so."""
     return next((one.reason for one in known if one.matches(mutant)), "")
 
 
-def stale(known: Iterable[Known], survivors: Sequence[Mutant]) -> tuple[Known, ...]:
+def stale(known: Iterable[KnownSurvivor], survivors: Sequence[Mutant]) -> tuple[KnownSurvivor, ...]:
     """Returns the entries that no survivor bears out."""
     return tuple(one for one in known if not any(map(one.matches, survivors)))

@@ -25,7 +25,7 @@ LINES_VARIABLE = "FMCHECK_PROVE_LINES"
 WANTED = "wanted.json"
 #: The tests to run, if not all.
 CHOSEN = "chosen.json"
-TOLD = "told-*.json"
+RESULTS = "result-*.json"
 # pytest-xdist says first which worker it was.
 _WORKER = re.compile(r"\[gw\d+\] ")
 _HEADLINE = re.compile(r"^FMCHECK: (\w+)")
@@ -101,8 +101,8 @@ class _Probe:
             self._note(report.nodeid, report.longreprtext, [])
 
     def _note(self, test: str, text: str, properties: list[tuple[str, object]]) -> None:
-        told = [str(value) for name, value in properties if name == "fmcheck"]
-        codes = [found[1] for one in told if (found := _HEADLINE.match(one))]
+        printed = [str(value) for name, value in properties if name == "fmcheck"]
+        codes = [found[1] for one in printed if (found := _HEADLINE.match(one))]
         own = own_words(text)
         self.failures.append({"test": test, "codes": list(dict.fromkeys(codes)), "own": own})
 
@@ -110,7 +110,7 @@ class _Probe:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Writes down what was seen."""
         watch = self.config.pluginmanager.get_plugin("fmcheck-session")
-        told = {
+        result = {
             "is_worker": hasattr(self.config, "workerinput"),
             "watched": watch is not None,
             "status": int(session.exitstatus),
@@ -124,10 +124,10 @@ class _Probe:
                 if lines
             },
         }
-        if watch is not None and not told["is_worker"]:
-            told["problems"] = list(watch.reach.run().problems)
-        path = self.folder / f"told-{os.getpid()}.json"
-        path.write_text(json.dumps(told), encoding="utf-8")
+        if watch is not None and not result["is_worker"]:
+            result["problems"] = list(watch.coordinator.run().problems)
+        path = self.folder / f"result-{os.getpid()}.json"
+        path.write_text(json.dumps(result), encoding="utf-8")
 
     def _modules(self) -> dict[str, str]:
         """Returns the wanted files that are imported, each as `copy` or `original`."""

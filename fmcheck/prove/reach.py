@@ -10,8 +10,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping
     from pathlib import Path
 
-    from fmcheck.prove.scratch import Scratch
     from fmcheck.prove.trial import Suite
+    from fmcheck.prove.working_copy import WorkingCopy
 
 # What is compiled runs out of a tracer's sight.
 _TRACED = {probe.LINES_VARIABLE: "1", "TORCHDYNAMO_DISABLE": "1"}
@@ -24,13 +24,13 @@ class Reach:
         self._lines = lines
 
     @classmethod
-    def traced(cls, tests: Suite, scratch: Scratch) -> Reach | None:
+    def traced(cls, tests: Suite, scratch: WorkingCopy) -> Reach | None:
         """Runs all tests and notes their lines; None if they do not pass when they are traced."""
         raw = tests.run(scratch, None, more=_TRACED)
         if raw.status or not raw.head or raw.head["status"]:
             return None
         found: dict[str, dict[int, set[str]]] = {}
-        for one in raw.told:
+        for one in raw.results:
             for file, lines in one["lines"].items():
                 known = found.setdefault(file, {})
                 for line, by in lines.items():

@@ -14,19 +14,19 @@ from typing import TYPE_CHECKING
 from fmcheck.errors import UsageError
 from fmcheck.lint.source import decode
 from fmcheck.prove.known import load_known, reason_for, stale
-from fmcheck.prove.plan import EVERYTHING, Selection, make_plan
+from fmcheck.prove.mutation_plan import EVERYTHING, Selection, make_plan
 from fmcheck.prove.reach import Reach
-from fmcheck.prove.scratch import Scratch, roots_for
-from fmcheck.prove.state import State, key_of
+from fmcheck.prove.state import ProveState, key_of
 from fmcheck.prove.trial import Result, Suite, TrialError, lint, result_of
+from fmcheck.prove.working_copy import WorkingCopy, roots_for
 
 if TYPE_CHECKING:
     from collections import Counter
     from collections.abc import Callable, Iterator, Mapping, Sequence
 
-    from fmcheck.prove.known import Known
+    from fmcheck.prove.known import KnownSurvivor
     from fmcheck.prove.mutant import Mutant
-    from fmcheck.prove.plan import Plan
+    from fmcheck.prove.mutation_plan import MutationPlan
     from fmcheck.prove.trial import Raw
 
 #: A hang is told from a slow machine by the healthy run's time, and by no less than this (s).
@@ -34,7 +34,7 @@ SHORTEST_TIMEOUT = 30.0
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class ProveRequest:
     """What the user asked for.
 
     `roots` are folders to copy; `timeout` is a multiple of the healthy run's time; `state` the file
@@ -82,7 +82,7 @@ class Proof:
     seconds: float
     unimported: tuple[str, ...] = ()
     resumed: int = 0
-    stale: tuple[Known, ...] = ()
+    stale: tuple[KnownSurvivor, ...] = ()
 
     @property
     def counted(self) -> int:
@@ -102,20 +102,20 @@ class Proof:
 
 @dataclass(slots=True)
 class _Run:
-    asked: Asked
-    plan: Plan
+    asked: ProveRequest
+    plan: MutationPlan
     tests: Suite
     folder: Path
-    tell: Callable[[str], None]
+    say: Callable[[str], None]
     tried: Callable[[int, int, Mutant, Result], None]
-    idle: list[Scratch] = field(default_factory=list)
+    idle: list[WorkingCopy] = field(default_factory=list)
     made: int = 0
     lock: threading.Lock = field(default_factory=threading.Lock)
     healthy: dict[Path, Counter[str]] = field(default_factory=dict)
     reach: Reach | None = None
 
     @contextlib.contextmanager
-    def scratch(self) -> Iterator[Scratch]:
+    def scratch(self) -> Iterator[WorkingCopy]:
         """Lends a copy that nobody else uses; a new one is made where there is none."""
         with self.lock:
             copy = self.idle.pop() if self.idle else None
@@ -123,13 +123,13 @@ class _Run:
             number = self.made
         if copy is None:
             roots = roots_for(self.asked.roots, self.plan.files, self.plan.import_roots)
-            copy = Scratch(self.folder / f"copy-{number}", roots)
+            copy = WorkingCopy(self.folder / f"copy-{number}", roots)
         try:
             yield copy
         finally:
             self.idle.append(copy)
 
-    def baseline(self, scratch: Scratch) -> Raw:
+    def baseline(self, scratch: WorkingCopy) -> Raw:
         """Runs the healthy engine's tests, which must pass and be silent."""
         raw = self.tests.run(scratch, None)
         said = raw.output.strip()[-3000:]
@@ -173,7 +173,7 @@ class _Run:
             return None
         return self.reach.tests_of(Path.cwd() / mutant.file, mutant.lines)
 
-    def try_in(self, scratch: Scratch, mutant: Mutant, timeout: float) -> Result:
+    def try_in(self, scratch: WorkingCopy, mutant: Mutant, timeout: float) -> Result:
         """The same in a copy that was lent."""
         file = Path.cwd() / mutant.file
         chosen = self.tests_of(mutant)
@@ -181,9 +181,9 @@ class _Run:
         scratch.write(file, decoded.encode(mutant.text))
         try:
             found = lint(scratch, file, self.asked.config)
-            told = tuple((found - self.healthy[file]).elements())
-            if chosen == () or (told and self.asked.quick):
-                return Result(lint=told)
+            new_codes = tuple((found - self.healthy[file]).elements())
+            if chosen == () or (new_codes and self.asked.quick):
+                return Result(lint=new_codes)
             raw = self.tests.run(scratch, timeout, chosen, has_fault=True)
         finally:
             scratch.write(file, file.read_bytes())
@@ -194,13 +194,13 @@ class _Run:
 
 
 def prove(
-    asked: Asked,
-    tell: Callable[[str], None],
+    asked: ProveRequest,
+    say: Callable[[str], None],
     tried: Callable[[int, int, Mutant, Result], None],
 ) -> Proof:
     """Tries every mutant of the plan and returns what came of them.
 
-    `tell` is given sentences on how the run goes, `tried` each mutant when it has been tried.
+    `say` is given sentences on how the run goes, `tried` each mutant when it has been tried.
 
     Raises:
         UsageError: if the plan, the copies or the healthy run do not fit.
@@ -210,7 +210,7 @@ def prove(
     options = "-x" if asked.quick else ""
     tests = Suite(asked.command, plan.import_roots, plan.files, options)
     with tempfile.TemporaryDirectory(prefix="fmcheck-prove-") as folder:
-        run = _Run(asked, plan, tests, Path(folder), tell, tried)
+        run = _Run(asked, plan, tests, Path(folder), say, tried)
         try:
             with run.scratch() as scratch:
                 raw, state = _healthy(run, scratch)
@@ -219,13 +219,13 @@ def prove(
             tests.stop()
 
 
-def _healthy(run: _Run, scratch: Scratch) -> tuple[Raw, State]:
+def _healthy(run: _Run, scratch: WorkingCopy) -> tuple[Raw, ProveState]:
     """Runs tests and linter without a fault, and looks up what an earlier run has tried."""
     asked, plan = run.asked, run.plan
     more = (*map(str, plan.import_roots), str(asked.quick))
-    state = State(asked.state, key_of(scratch.folder, asked.command, more))
+    state = ProveState(asked.state, key_of(scratch.folder, asked.command, more))
     raw = run.baseline(scratch)
-    run.tell(
+    run.say(
         f"{_many(len(plan.mutants), 'mutant')} in "
         f"{_many(len({one.file for one in plan.mutants}), 'file')}; "
         f"baseline: {_many(raw.head['tests'], 'test passes', 'tests pass')} with no findings, in "
@@ -236,19 +236,19 @@ def _healthy(run: _Run, scratch: Scratch) -> tuple[Raw, State]:
     if not asked.all_tests:
         run.reach = Reach.traced(run.tests, scratch)
         if run.reach is None:
-            run.tell(
+            run.say(
                 "the tests do not pass when their lines are traced: all of them run for each mutant"
             )
     return raw, state
 
 
-def _prove(run: _Run, known: Sequence[Known], raw: Raw, state: State) -> Proof:
+def _prove(run: _Run, known: Sequence[KnownSurvivor], raw: Raw, state: ProveState) -> Proof:
     asked, plan = run.asked, run.plan
     unimported = [str(one) for one in plan.files if str(one) not in raw.modules]
     left = [one for one in plan.mutants if one.id not in state.results]
     resumed = len(plan.mutants) - len(left)
     if resumed:
-        run.tell(f"{resumed} of them were tried in an earlier run ({asked.state})")
+        run.say(f"{resumed} of them were tried in an earlier run ({asked.state})")
     timeout = max(SHORTEST_TIMEOUT, asked.timeout * raw.seconds)
     for done, (mutant, result) in enumerate(_results(run, left, timeout), 1):
         state.put(mutant.id, result)
@@ -283,7 +283,7 @@ def _results(
 
 
 def _verdicts(
-    run: _Run, results: Mapping[str, Result], known: Sequence[Known]
+    run: _Run, results: Mapping[str, Result], known: Sequence[KnownSurvivor]
 ) -> Iterator[Verdict]:
     for one in run.plan.mutants:
         result = results[one.id]

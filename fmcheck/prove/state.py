@@ -25,7 +25,7 @@ class _Stored(msgspec.Struct):
     results: dict[str, Result]
 
 
-class State:
+class ProveState:
     """The results of a run by mutant. Without a path they are kept in memory."""
 
     def __init__(self, path: Path | None, key: str) -> None:

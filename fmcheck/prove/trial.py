@@ -26,7 +26,7 @@ from fmcheck.prove import probe
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from fmcheck.prove.scratch import Scratch
+    from fmcheck.prove.working_copy import WorkingCopy
 
 _PLUGINS = "-p fmcheck -p fmcheck.prove.probe -p no:cacheprovider"
 # The linter's registries are made once in a process, and its work holds Python's lock anyway.
@@ -86,20 +86,20 @@ class Raw:
     """What a run of the tests left: its exit status, None if it was stopped, and its own words."""
 
     status: int | None
-    told: Sequence[Mapping[str, Any]]
+    results: Sequence[Mapping[str, Any]]
     output: str
     seconds: float
 
     @property
     def head(self) -> Mapping[str, Any]:
         """What the process that was started told, {} if it did not get to it."""
-        return next((one for one in self.told if not one["is_worker"]), {})
+        return next((one for one in self.results if not one["is_worker"]), {})
 
     @property
     def modules(self) -> dict[str, str]:
         """The wanted files that any process imported, each as `copy` or `original`."""
         found: dict[str, str] = {}
-        for one in self.told:
+        for one in self.results:
             for file, place in one["modules"].items():
                 if found.get(file) != "original":
                     found[file] = place
@@ -119,7 +119,7 @@ class Suite:
 
     def run(
         self,
-        scratch: Scratch,
+        scratch: WorkingCopy,
         timeout: float | None,
         chosen: Sequence[str] | None = None,
         more: Mapping[str, str] = NOTHING_MORE,
@@ -129,7 +129,7 @@ class Suite:
 
         Past `timeout` seconds they are killed, with all that they have started.
         """
-        with tempfile.TemporaryDirectory(dir=scratch.folder, prefix="told-") as folder:
+        with tempfile.TemporaryDirectory(dir=scratch.folder, prefix="results-") as folder:
             wanted = [(str(scratch.at(one)), str(one)) for one in self.wanted]
             Path(folder, probe.WANTED).write_text(json.dumps(wanted), encoding="utf-8")
             if chosen is not None:
@@ -145,8 +145,8 @@ class Suite:
                 status = self._wait(scratch, environment, said, timeout)
                 said.seek(0)
                 output = said.read()
-            told = [json.loads(one.read_text()) for one in Path(folder).glob(probe.TOLD)]
-            return Raw(status, told, output, time.monotonic() - start)
+            results = [json.loads(one.read_text()) for one in Path(folder).glob(probe.RESULTS)]
+            return Raw(status, results, output, time.monotonic() - start)
 
     def stop(self) -> None:
         """Kills what runs, and lets nothing start."""
@@ -155,7 +155,7 @@ class Suite:
             _kill_group(one)
 
     def _wait(
-        self, scratch: Scratch, environment: Mapping[str, str], said: Any, timeout: float | None
+        self, scratch: WorkingCopy, environment: Mapping[str, str], said: Any, timeout: float | None
     ) -> int | None:
         command = [_executable(self.command[0]), *map(scratch.argument, self.command[1:])]
         try:
@@ -183,7 +183,7 @@ class Suite:
         return status if done else None
 
 
-def lint(scratch: Scratch, file: Path, config: Path | None) -> Counter[str]:
+def lint(scratch: WorkingCopy, file: Path, config: Path | None) -> Counter[str]:
     """Returns the codes that the linter gives the copy of a file, notes left out."""
     with _LINTING:
         outcome = lint_paths(

@@ -148,13 +148,13 @@ def unmatched(coverage: Coverage) -> list[str]:
 
 def _unreached(coverage: Coverage) -> list[str]:
     if coverage.uses:
-        told = not_applied(coverage)
-        told += [unchecked(use, "") for use in coverage.unchecked if use.allowed]
+        lines = not_applied(coverage)
+        lines += [unchecked(use, "") for use in coverage.unchecked if use.allowed]
     else:  # an older record, which has no uses
-        told = [] if coverage.imported else [_nothing(coverage)]
+        lines = [] if coverage.imported else [_nothing(coverage)]
     if coverage.uses and not any(use.checked for use in coverage.uses):
-        return told
-    return told + [
+        return lines
+    return lines + [
         f"declared relay {relay} was imported, but no buffer of it was ever written or gathered: "
         "it was not checked"
         for relay in coverage.imported

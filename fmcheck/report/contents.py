@@ -18,7 +18,7 @@ class Contents(Struct, frozen=True):
     """A run's findings, and those that a comment suppresses, where they are to be shown.
 
     `codes` explains every code that occurs, `lines_of` gives a file's lines, `root` is the folder
-    from which paths are told, `files` counts what was checked. A run is `complete` if every file
+    from which paths are shown, `files` counts what was checked. A run is `complete` if every file
     could be checked.
     """
 
@@ -32,7 +32,7 @@ class Contents(Struct, frozen=True):
     complete: bool
 
     def relative(self, path: str) -> str:
-        """Returns a path as it is told: from `root`, with slashes; one outside stays absolute."""
+        """Returns a path as it is shown: from `root`, with slashes; one outside stays absolute."""
         whole = os.path.normpath(os.path.join(self.root, path))
         if whole.startswith(os.path.join(self.root, "")):
             whole = os.path.relpath(whole, self.root)

@@ -46,8 +46,8 @@ def _of_violation(one: Violation, root: str, command: str) -> str:
         "line": site.line,
     }
     missing = one.missing or MISSING.get(one.code, "")
-    told = [headline(one).removeprefix("FMCHECK: "), f"missing: {missing}", f"test: {one.test}"]
-    return _line(command, properties, "\n".join(told))
+    parts = [headline(one).removeprefix("FMCHECK: "), f"missing: {missing}", f"test: {one.test}"]
+    return _line(command, properties, "\n".join(parts))
 
 
 def _command(finding: Finding, contents: Contents) -> str:
@@ -68,8 +68,8 @@ def _command(finding: Finding, contents: Contents) -> str:
 
 
 def _line(command: str, properties: Mapping[str, object], message: str) -> str:
-    told = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
-    return f"::{command} {told}::{_data(message)}"
+    listed = ",".join(f"{name}={_property(str(value))}" for name, value in properties.items())
+    return f"::{command} {listed}::{_data(message)}"
 
 
 def _data(text: str) -> str:

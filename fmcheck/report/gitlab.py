@@ -20,11 +20,11 @@ def render(contents: Contents) -> str:
     entries = []
     for finding, digits in contents.fingerprinted(contents.findings):
         path = contents.relative(finding.path)
-        told = f"{finding.whole}; {finding.help}" if finding.help else finding.whole
+        description = f"{finding.whole}; {finding.help}" if finding.help else finding.whole
         key = f"{path}:{finding.code}:{digits}"
         entries.append(
             {
-                "description": well_formed(told),
+                "description": well_formed(description),
                 "check_name": finding.code,
                 "fingerprint": hashlib.sha256(key.encode(errors="surrogateescape")).hexdigest(),
                 "severity": SEVERITIES[finding.severity],

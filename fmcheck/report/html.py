@@ -36,7 +36,7 @@ MOST_TESTS = 200
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ShownAccess:
     """One access of a violation: what it was, where, and the code there.
 
     `same` tells that the code is shown already, for an earlier access at the same line.
@@ -45,13 +45,13 @@ class Place:
     label: str
     where: str
     caller: str
-    told: tuple[str, ...]
+    facts: tuple[str, ...]
     excerpt: Excerpt
     same: bool
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class PageEntry:
     """What the page tells of all violations of one kind, check, buffer and code site.
 
     `violation` is the one that was met first; `tests` are all that met it, each with how often.
@@ -64,7 +64,7 @@ class Entry:
     site: str
     meaning: str
     missing: str
-    places: tuple[Place, ...]
+    places: tuple[ShownAccess, ...]
     tests: tuple[tuple[str, int], ...]
     more_tests: int
     times: int
@@ -120,7 +120,7 @@ def _grouped(run: Run) -> Iterable[tuple[str, Sequence[Violation]]]:
         yield kind, found
 
 
-def _entry(kind: str, found: Sequence[Violation], sources: Sources, root: Path) -> Entry:
+def _entry(kind: str, found: Sequence[Violation], sources: Sources, root: Path) -> PageEntry:
     first = found[0]
     name = f"f{_digits(kind, first)}"
     whole = timeline(first)
@@ -133,7 +133,7 @@ def _entry(kind: str, found: Sequence[Violation], sources: Sources, root: Path) 
         f"{path}:{mark.event.site.line}" if mark.event.site else ""
         for path, mark in zip(sites, line.marks, strict=True)
     ]
-    return Entry(
+    return PageEntry(
         name=name,
         kind=kind,
         violation=first,
@@ -155,11 +155,11 @@ def _entry(kind: str, found: Sequence[Violation], sources: Sources, root: Path) 
 def _digits(kind: str, one: Violation) -> str:
     """Returns a name by which a link finds the entry again in the page of another run."""
     site = one.access.site
-    told = (kind, one.code, one.buffer, os.path.basename(site.path), site.function, str(site.line))
-    return hashlib.sha256("\n".join(told).encode()).hexdigest()[:10]
+    facts = (kind, one.code, one.buffer, os.path.basename(site.path), site.function, str(site.line))
+    return hashlib.sha256("\n".join(facts).encode()).hexdigest()[:10]
 
 
-def _places(one: Violation, sources: Sources, root: Path) -> Iterable[Place]:
+def _places(one: Violation, sources: Sources, root: Path) -> Iterable[ShownAccess]:
     shown = set()
     for label, access in ((one.access.verb, one.access), *one.related):
         place = (access.site.path, access.site.line)
@@ -167,20 +167,20 @@ def _places(one: Violation, sources: Sources, root: Path) -> Iterable[Place]:
         shown.add(place)
 
 
-def _place(label: str, access: Access, sources: Sources, root: Path, *, same: bool) -> Place:
+def _place(label: str, access: Access, sources: Sources, root: Path, *, same: bool) -> ShownAccess:
     site = access.site
     caller = site.caller
-    told = (
+    facts = (
         ("step", access.step),
         ("stream", access.stream),
         ("owner", access.owner),
         ("generation", access.generation),
     )
-    return Place(
+    return ShownAccess(
         label=label,
         where=f"{short_path(site.path, root)}:{site.line} in {site.function}",
         caller=f"{short_path(caller.path, root)}:{caller.line}" if caller else "",
-        told=tuple(f"{name} {value}" for name, value in told if value not in (None, "")),
+        facts=tuple(f"{name} {value}" for name, value in facts if value not in (None, "")),
         excerpt=sources.excerpt(site),
         same=same,
     )

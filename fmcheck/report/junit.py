@@ -43,12 +43,12 @@ def _add_case(suite: ElementTree.Element, finding: Finding, contents: Contents) 
         line=str(span.line),
     )
     related = [f"note: {text}, line {at.line}" for at, text in finding.related]
-    told = [f"{printable(path)}:{span.line}:{span.column}: {finding.message}", *related]
+    lines = [f"{printable(path)}:{span.line}:{span.column}: {finding.message}", *related]
     if finding.note:
-        told.insert(1, f"note: {finding.note}")
+        lines.insert(1, f"note: {finding.note}")
     if finding.help:
-        told.append(f"help: {finding.help}")
-    body = _clean("\n".join(told))
+        lines.append(f"help: {finding.help}")
+    body = _clean("\n".join(lines))
     if finding.severity is Severity.NOTE:
         ElementTree.SubElement(case, "system-out").text = body
     else:

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.record import Run
 
-#: What is told in full; GitHub takes one megabyte in all.
+#: What is shown in full; GitHub takes one megabyte in all.
 MOST_VIOLATIONS, MOST_FINDINGS = 20, 50
 _REMARK = {ADVISORY: " (advisory)", ACCEPTED: " (expected or allowed)"}
 
@@ -71,16 +71,16 @@ def _overview(linted: LintHalf | None, tested: PytestHalf | None) -> Iterator[st
         yield "| lint | not run |"
     else:
         more = f", {linted.allowed:,} more in the baseline" if linted.allowed else ""
-        told = lint_summary(linted.findings, linted.files, linted.rules)
-        yield f"| lint | {_cell(told + more)} |"
+        sentence = lint_summary(linted.findings, linted.files, linted.rules)
+        yield f"| lint | {_cell(sentence + more)} |"
     if tested is None:
         yield "| tests | not run |"
     elif tested.run is None:
         yield f"| tests | pytest ended with {tested.status} and wrote no record |"
     else:
         run = tested.run
-        told = closing_line_of(run)
-        yield f"| watch | {_cell(told.removeprefix('fmcheck: '))} |"
+        sentence = closing_line_of(run)
+        yield f"| watch | {_cell(sentence.removeprefix('fmcheck: '))} |"
         yield f"| pytest | exit status {tested.status} |"
 
 

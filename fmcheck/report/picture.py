@@ -98,8 +98,8 @@ def _mark(line: Timeline, index: int, mark: Mark) -> Iterator[str]:
     kind = f"event {mark.kind}".rstrip()
     yield f'<circle class="{kind}" cx="{x}" cy="{y}" r="{RADIUS}"/>'
     yield f'<text class="sign" x="{x}" y="{y + 4}">{_SIGNS.get(event.what, "•")}</text>'
-    told = f"no {event.what}" if mark.kind == "missing" else event.what
-    lines = [(f"what {mark.kind}".rstrip(), told)]
+    label = f"no {event.what}" if mark.kind == "missing" else event.what
+    lines = [(f"what {mark.kind}".rstrip(), label)]
     if event.step is not None:
         lines.append(("place", f"step {event.step}"))
     if event.site is not None:

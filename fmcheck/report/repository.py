@@ -13,7 +13,7 @@ def repository(root: str) -> str:
 
 
 def path_in(root: str, path: str) -> str:
-    """Returns a path as it is told: from `root`, with slashes; one outside stays absolute."""
+    """Returns a path as it is shown: from `root`, with slashes; one outside stays absolute."""
     path = os.path.normpath(path)
     if path.startswith(os.path.join(root, "")):
         path = os.path.relpath(path, root)

@@ -35,7 +35,7 @@ def render(run: Run) -> str:
 def violations_run(run: Run) -> dict[str, Any]:
     """Returns the run-time checks' run of a log.
 
-    What a test expects or allows is left out: it is no news to anybody. Paths are told from the
+    What a test expects or allows is left out: it is no news to anybody. Paths are shown from the
     repository that the run's root is in, as code scanning wants them.
     """
     shown = [
@@ -137,21 +137,21 @@ class _Writer:
         site = one.access.site
         line = " ".join(self._sources.line(site).split())
         path = self._location(site)["physicalLocation"]["artifactLocation"]["uri"]
-        told = "\n".join((one.code, one.buffer, path, site.function, line))
-        digits = hashlib.sha256(told.encode()).hexdigest()[:16]
+        identity = "\n".join((one.code, one.buffer, path, site.function, line))
+        digits = hashlib.sha256(identity.encode()).hexdigest()[:16]
         self._seen[digits] += 1
         return f"{digits}:{self._seen[digits]}"
 
 
 def _message(one: Violation, tests: Sequence[str]) -> str:
     missing = one.missing or MISSING.get(one.code, "")
-    told = [headline(one).removeprefix("FMCHECK: ")]
+    lines = [headline(one).removeprefix("FMCHECK: ")]
     if missing:
-        told.append(f"Missing: {missing}.")
+        lines.append(f"Missing: {missing}.")
     if tests:
         more = f" and {len(tests) - 1:,} more" if len(tests) > 1 else ""
-        told.append(f"Test: {tests[0]}{more}.")
-    return "\n".join(told)
+        lines.append(f"Test: {tests[0]}{more}.")
+    return "\n".join(lines)
 
 
 def _properties(one: Violation, tests: Sequence[str]) -> dict[str, Any]:

@@ -25,7 +25,7 @@ _TITLES = {
 
 
 def render(run: Run, paint: Paint = plain, *, brief: bool = False) -> str:
-    """Returns the whole of it; with `brief`, no violation is told in full."""
+    """Returns the whole of it; with `brief`, no violation is shown in full."""
     root = Path(run.root)
     parts = [] if brief else list(_violations(run, root, paint))
     summary = [f"{paint('not watched', 'error')}: {printable(one)}" for one in not_watched(run)]

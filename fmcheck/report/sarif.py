@@ -87,8 +87,12 @@ def _results(
         }
         if finding.related:
             result["relatedLocations"] = [
-                {"id": number, **_location(span, artifact), "message": {"text": well_formed(told)}}
-                for number, (span, told) in enumerate(finding.related)
+                {
+                    "id": number,
+                    **_location(span, artifact),
+                    "message": {"text": well_formed(message)},
+                }
+                for number, (span, message) in enumerate(finding.related)
             ]
         if finding.edits:
             result["fixes"] = [_fix(finding, artifact)]

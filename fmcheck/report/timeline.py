@@ -23,12 +23,12 @@ _READ_LAST = frozenset({"FR102"})
 class Mark(Struct, frozen=True):
     """An event in its place: `kind` is `finding`, `unordered`, `missing` or "" for all else.
 
-    `told` says whose and at which step, "" where that is not known.
+    `detail` says whose and at which step, "" where that is not known.
     """
 
     event: Event
     kind: str = ""
-    told: str = ""
+    detail: str = ""
 
 
 class Timeline(Struct, frozen=True):
@@ -67,7 +67,7 @@ def _of_row(violation: Violation) -> list[Mark]:
     write, read = violation.last_write, violation.last_read
     before = (write, read) if violation.code in _READ_LAST else (read, write)
     marks = [
-        Mark(_event(access, number), told=_told(access))
+        Mark(_event(access, number), detail=_detail(access))
         for number, access in enumerate(before)
         if access is not None
     ]
@@ -75,7 +75,7 @@ def _of_row(violation: Violation) -> list[Mark]:
     if missing := _MISSING_EVENT.get(violation.code):
         marks.append(Mark(Event(len(marks), lane, missing), "missing"))
     finding = _event(violation.access, len(marks))
-    return [*marks, Mark(finding, "finding", _told(violation.access))]
+    return [*marks, Mark(finding, "finding", _detail(violation.access))]
 
 
 #: The event whose absence is the fault, by check.
@@ -96,7 +96,7 @@ def _lane(access: Access) -> str:
     return access.stream or UNKNOWN
 
 
-def _told(access: Access) -> str:
+def _detail(access: Access) -> str:
     parts = [access.owner] if access.owner else []
     if access.generation is not None:
         parts.append(f"generation {access.generation}")
@@ -115,8 +115,8 @@ def as_text(line: Timeline, places: Sequence[str]) -> list[str]:
             text += f", step {event.step}"
         if event.after is not None:
             text += f", meets record {event.after}"
-        if mark.told:
-            text += f", {mark.told}"
+        if mark.detail:
+            text += f", {mark.detail}"
         sentences.append(text)
     return sentences
 

@@ -39,17 +39,17 @@ def trace(
     ordered = sorted(events, key=lambda event: event.number)
     lanes = _lanes(ordered)
     places = {event.number: number * STEP for number, event in enumerate(ordered)}
-    told: list[dict[str, Any]] = list(_names(lanes, pid))
+    entries: list[dict[str, Any]] = list(_names(lanes, pid))
     for event in ordered:
-        told.append(_slice(event, places, lanes, root, pid))
+        entries.append(_slice(event, places, lanes, root, pid))
         if event.after in places:
-            told += _arrow(event, ordered, places, lanes, pid)
+            entries += _arrow(event, ordered, places, lanes, pid)
     for violation in violations:
-        told += _marks(violation, places, lanes, root, pid)
+        entries += _marks(violation, places, lanes, root, pid)
     other = {"fmcheck": "order of issue, not time", "dropped": dropped}
     # NaN and infinity are no JSON: there is none in here.
     return json.dumps(
-        {"traceEvents": told, "displayTimeUnit": "ms", "otherData": other}, allow_nan=False
+        {"traceEvents": entries, "displayTimeUnit": "ms", "otherData": other}, allow_nan=False
     )
 
 
@@ -71,15 +71,15 @@ def _names(lanes: dict[str, int], pid: int) -> Iterator[dict[str, Any]]:
 def _slice(
     event: Event, places: dict[int, int], lanes: dict[str, int], root: Path, pid: int
 ) -> dict[str, Any]:
-    told: dict[str, Any] = {"number": event.number}
+    details: dict[str, Any] = {"number": event.number}
     if event.about:
-        told["about"] = event.about
+        details["about"] = event.about
     if event.site is not None:
-        told["site"] = _site(event.site, root)
+        details["site"] = _site(event.site, root)
     if event.step is not None:
-        told["step"] = event.step
+        details["step"] = event.step
     if not event.ordered:
-        told["ordered"] = "nothing orders this"
+        details["ordered"] = "nothing orders this"
     shape: dict[str, Any] = {
         "ph": "X",
         "name": f"{event.what} {event.about.rpartition('.')[2]}".rstrip(),
@@ -88,7 +88,7 @@ def _slice(
         "dur": WIDTH,
         "pid": pid,
         "tid": lanes[event.stream],
-        "args": told,
+        "args": details,
     }
     if not event.ordered:
         shape["cname"] = "terrible"
@@ -118,7 +118,7 @@ def _marks(
     last = max((one.number for one in violation.history if one.number in places), default=None)
     if last is None:
         return
-    told = {
+    details = {
         "buffer": violation.buffer,
         "site": _site(violation.access.site, root),
         "missing": violation.missing,
@@ -132,7 +132,7 @@ def _marks(
         "ts": places[last] + WIDTH // 2,
         "pid": pid,
         "tid": lanes.get(violation.access.stream, 0),
-        "args": told,
+        "args": details,
     }
 
 

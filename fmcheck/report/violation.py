@@ -164,16 +164,16 @@ def _site(site: Site, root: Path) -> str:
 
 
 def _access(access: Access, root: Path, alone: bool) -> str:
-    told = [_site(access.site, root)]
+    details = [_site(access.site, root)]
     if access.step is not None:
-        told.append(f"step {access.step}")
+        details.append(f"step {access.step}")
     if not alone and access.stream:
-        told.append(f"stream {access.stream}")
+        details.append(f"stream {access.stream}")
     if access.owner:
-        told.append(f"owner {access.owner}")
+        details.append(f"owner {access.owner}")
     if access.generation is not None:
-        told.append(f"generation {access.generation}")
-    return ", ".join(told)
+        details.append(f"generation {access.generation}")
+    return ", ".join(details)
 
 
 def _owners(violation: Violation) -> str:

@@ -41,10 +41,10 @@ class Server(LanguageServer):
         try:
             with checking.uncollected():
                 self.found[uri] = checking.findings(document.path, document.source)
-            told = [translated.diagnostic(one, document) for one in self.found[uri]]
+            diagnostics = [translated.diagnostic(one, document) for one in self.found[uri]]
         except UsageError as err:
-            told = [translated.problem(str(err))]
-        self.publish(uri, told, document.version)
+            diagnostics = [translated.problem(str(err))]
+        self.publish(uri, diagnostics, document.version)
 
     def check_soon(self, uri: str) -> None:
         """Checks a document once nobody has typed for a moment."""
@@ -69,9 +69,11 @@ class Server(LanguageServer):
         if waiting is not None:
             waiting.cancel()
 
-    def publish(self, uri: str, told: list[types.Diagnostic], version: int | None = None) -> None:
+    def publish(
+        self, uri: str, diagnostics: list[types.Diagnostic], version: int | None = None
+    ) -> None:
         """Sends the client the diagnostics of a document."""
-        params = types.PublishDiagnosticsParams(uri, told, version)
+        params = types.PublishDiagnosticsParams(uri, diagnostics, version)
         self.text_document_publish_diagnostics(params)
 
 

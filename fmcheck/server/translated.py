@@ -31,7 +31,7 @@ def range_of(span: Span, document: TextDocument) -> types.Range:
 
 def diagnostic(finding: Finding, document: TextDocument) -> types.Diagnostic:
     """Returns a finding as editors show it."""
-    told = [finding.message, finding.note, f"help: {finding.help}" if finding.help else ""]
+    parts = [finding.message, finding.note, f"help: {finding.help}" if finding.help else ""]
     related = [
         types.DiagnosticRelatedInformation(
             types.Location(document.uri, range_of(span, document)), text
@@ -40,7 +40,7 @@ def diagnostic(finding: Finding, document: TextDocument) -> types.Diagnostic:
     ]
     return types.Diagnostic(
         range=range_of(finding.span, document),
-        message="\n".join(filter(None, told)),
+        message="\n".join(filter(None, parts)),
         severity=_SEVERITY[finding.severity],
         code=finding.code,
         source=SOURCE,

@@ -12,11 +12,11 @@ if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fmcheck.finding import Counts, Violation
-    from fmcheck.testing.mark import Asked
+    from fmcheck.testing.mark import MarkRequest
 
 
 @dataclass(frozen=True, slots=True)
-class Judged:
+class Judgement:
     """What was found since the last judgement: what fails the test, and what it asked for."""
 
     failing: tuple[Violation, ...] = ()
@@ -26,7 +26,7 @@ class Judged:
 class Book:
     """What was found in one test. `asked` comes from its marks, `before` counts up to its start."""
 
-    def __init__(self, asked: Asked, before: Counts) -> None:
+    def __init__(self, asked: MarkRequest, before: Counts) -> None:
         self.asked = asked
         self.before = before
         self._found: list[Violation] = []
@@ -76,10 +76,10 @@ class Book:
         self.accept(codes)
         self._pending = earlier + self._pending
 
-    def judge(self) -> Judged:
+    def judge(self) -> Judgement:
         """Returns what was found and is not judged yet, by what the test asks for."""
         self.accept((*self.asked.expect, *self.asked.allow))
-        judged = Judged(one_each(self._pending), one_each(self._accepted))
+        judged = Judgement(one_each(self._pending), one_each(self._accepted))
         self._pending, self._accepted = [], []
         return judged
 
@@ -88,7 +88,7 @@ class Book:
         expected = [fits(one, self.asked.expect) for one in self._pending]
         return bool(expected) and all(expected)
 
-    def unmet(self) -> tuple[str, ...]:
+    def expected_but_absent(self) -> tuple[str, ...]:
         """Returns the checks that the test expects and that were not found in it."""
         return tuple(
             code for code in self.asked.expect if not any(fits(one, (code,)) for one in self._found)

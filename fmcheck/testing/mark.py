@@ -19,7 +19,7 @@ ALL = "ALL"
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class MarkRequest:
     """What the marks of one test ask for: codes, families or `ALL`, and a mode, "" for the run's.
 
     A test may be in several classes and modules that carry marks: all that they expect and allow
@@ -31,7 +31,7 @@ class Asked:
     mode: str = ""
 
 
-def asked(marks: Iterable[tuple[tuple[object, ...], Mapping[str, object]]]) -> Asked:
+def asked(marks: Iterable[tuple[tuple[object, ...], Mapping[str, object]]]) -> MarkRequest:
     """Returns what marks ask for, each given as its arguments and keywords, the nearest first.
 
     Raises:
@@ -55,7 +55,7 @@ def asked(marks: Iterable[tuple[tuple[object, ...], Mapping[str, object]]]) -> A
         expect += checks(keywords.get("expect", ()), "mark `fmcheck`: key `expect`")
         allow += checks(keywords.get("allow", ()), "mark `fmcheck`: key `allow`")
         mode = mode or _mode(keywords.get("mode", ""))
-    return Asked(tuple(dict.fromkeys(expect)), tuple(dict.fromkeys(allow)), mode)
+    return MarkRequest(tuple(dict.fromkeys(expect)), tuple(dict.fromkeys(allow)), mode)
 
 
 def checks(given: object, where: str) -> tuple[str, ...]:

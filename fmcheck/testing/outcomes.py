@@ -11,8 +11,8 @@ from fmcheck.errors import FmcheckWarning, UsageError, ViolationError
 from fmcheck.report.violation import headline, render_all
 from fmcheck.testing.book import Book
 from fmcheck.testing.gathered import Gathered
-from fmcheck.testing.mark import Asked, asked
-from fmcheck.testing.watched import Watched, unmet_text
+from fmcheck.testing.mark import MarkRequest, asked
+from fmcheck.testing.watched import Watched, not_found_text
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -61,7 +61,7 @@ class Outcomes:
 
     def open(self, item: pytest.Item) -> None:
         """A test begins: fails it if its marks do not fit."""
-        book = item.stash[_BOOK] = Book(Asked(), self._counts())
+        book = item.stash[_BOOK] = Book(MarkRequest(), self._counts())
         try:
             book.asked = asked((one.args, one.kwargs) for one in item.iter_markers("fmcheck"))
         except UsageError as err:
@@ -71,9 +71,13 @@ class Outcomes:
         """A phase ended well: fails it for what was found, or was expected and not found."""
         kept = kept_aside(item)
         self.skipped(item)
-        if when == "call" and not kept and (unmet := item.stash[_BOOK].unmet()):
+        if (
+            when == "call"
+            and not kept
+            and (expected_but_absent := item.stash[_BOOK].expected_but_absent())
+        ):
             counts = self._counts() - item.stash[_BOOK].before
-            pytest.fail(unmet_text(unmet, counts), pytrace=False)
+            pytest.fail(not_found_text(expected_but_absent, counts), pytrace=False)
 
     def skipped(self, item: pytest.Item) -> None:
         """A phase skipped the test, which would hide what was found: fails it for that."""

@@ -84,16 +84,16 @@ class Watched:
         self.sync()
         now = self._times(wanted)
         self._book.close_block(wanted, begun)
-        unmet = [code for code in wanted if now[code] == before[code]]
-        if unmet:
-            self._fail(unmet_text(unmet, self.counts - counts))
+        absent = [code for code in wanted if now[code] == before[code]]
+        if absent:
+            self._fail(not_found_text(absent, self.counts - counts))
 
     def _times(self, codes: Iterable[str]) -> dict[str, int]:
         found = self._book.found
         return {code: sum(one.count for one in found if fits(one, (code,))) for code in codes}
 
 
-def unmet_text(codes: Sequence[str], counts: Counts) -> str:
+def not_found_text(codes: Sequence[str], counts: Counts) -> str:
     """Returns what to tell of checks that were expected and not found."""
     numbers = ((counts.writes, "write"), (counts.gathers, "gather"), (counts.peeks, "peek"))
     checked = ", ".join(count(number, noun) for number, noun in numbers)

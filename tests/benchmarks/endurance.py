@@ -41,8 +41,8 @@ def rebound(relay: FutureMap, step: int) -> None:
 def ratios(_: Path) -> Iterator[Ratio]:
     """Yields seconds and mebibytes of the last stretch over those of the second one."""
     for name, act in (("stash and gather", in_place), ("bind and gather", rebound)):
-        told = [*stretches(act, PAIRS // 5)]
-        (early, before), (late, now) = told[1], told[-1]
+        reported = [*stretches(act, PAIRS // 5)]
+        (early, before), (late, now) = reported[1], reported[-1]
         yield Ratio(f"a {name}: the last of {STRETCHES} stretches / the second", late, early)
         yield Ratio(f"memory of the process then, {name}", now, before)
 

@@ -151,11 +151,11 @@ def compare_gathers(device: torch.device, *, hidden: bool) -> bool:
         print(f"  {contestant.name:14} {what}: {count}, kernels generated: {kernels}")
     for batch in BATCHES:
         times = microseconds(contestants, rows_of(batch, device), buffers)
-        told = ", ".join(
+        reported = ", ".join(
             f"{contestant.name} {took:.1f} us"
             for contestant, took in zip(contestants, times, strict=True)
         )
-        print(f"  batch {batch:4}: {told}; fused / single {times[-1] / times[0]:.2f}")
+        print(f"  batch {batch:4}: {reported}; fused / single {times[-1] / times[0]:.2f}")
     return good
 
 

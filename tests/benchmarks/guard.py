@@ -123,9 +123,9 @@ def show(as_json: bool = False) -> None:
         if as_json:
             print(json.dumps([size, times]), flush=True)
             continue
-        told = ", ".join(f"{name} {took:.1f}" for name, took in times.items())
+        reported = ", ".join(f"{name} {took:.1f}" for name, took in times.items())
         ratios = ", ".join(f"{name} {times['ours'] / times[name]:.2f}" for name in known)
-        print(f"{size:5} rows: {told}; ratios: {ratios}", flush=True)
+        print(f"{size:5} rows: {reported}; ratios: {ratios}", flush=True)
 
 
 def ratios(_: Path) -> Iterator[Ratio]:

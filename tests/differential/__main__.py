@@ -33,8 +33,8 @@ def main() -> int:
             print(failure[:400], flush=True)
         done = f"{whole.programs} programs, {time.monotonic() - began:.0f} s"
         print(done, file=sys.stderr, flush=True)
-    told = {**vars(whole), "failures": len(whole.failures)}
-    print(json.dumps(told, indent=1))
+    reported = {**vars(whole), "failures": len(whole.failures)}
+    print(json.dumps(reported, indent=1))
     return 1 if whole.failures else 0
 
 

@@ -59,7 +59,7 @@ def test_a_planted_fault_shows(name: str) -> None:
     planted = FAULTS[name]
     if planted.proof is not Proof.TOKENS:
         evidence = prove(planted)
-        assert evidence.shown, evidence.told
+        assert evidence.shown, evidence.reported
     elif planted.changes is Changes.ALWAYS:
         assert all(changed(planted, seed) for seed in FEW)
     else:
@@ -71,14 +71,14 @@ def test_a_planted_fault_shows(name: str) -> None:
 @pytest.mark.parametrize("name", BY_TOKENS)
 def test_a_planted_fault_shows_in_all_workloads(name: str) -> None:
     evidence = prove(FAULTS[name])
-    assert evidence.shown, evidence.told
+    assert evidence.shown, evidence.reported
 
 
 @pytest.mark.usefixtures("shared")
 @pytest.mark.parametrize("name", SCENARIOS.values())
 def test_a_healthy_engine_shows_nothing(name: str) -> None:
     evidence = prove(FAULTS[name], planted=False)
-    assert not evidence.shown, evidence.told
+    assert not evidence.shown, evidence.reported
 
 
 @pytest.mark.usefixtures("shared")

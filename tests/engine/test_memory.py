@@ -84,7 +84,7 @@ def test_a_report_names_both_accesses(watch: Watch, name: str) -> None:
     assert before.stream not in ("", violation.access.stream)
 
 
-def test_what_went_before_is_told_of_both_streams(watch: Watch) -> None:
+def test_what_went_before_is_reported_of_both_streams(watch: Watch) -> None:
     with fault("result_read_early") as planted:
         served(planted)
     violation = found(watch)[0]

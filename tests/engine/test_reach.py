@@ -52,16 +52,16 @@ def test_workloads_reach_every_system() -> None:
 
 def test_the_command_serves_and_compares(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--algorithm", "eagle", "--requests", "6"]) == 0
-    told = capsys.readouterr().out
-    assert told.count("tokens/s") == 2
-    assert "tokens: equal" in told
+    reported = capsys.readouterr().out
+    assert reported.count("tokens/s") == 2
+    assert "tokens: equal" in reported
 
 
 def test_the_command_shows_a_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--fault", "prefill_forgets_stash"]) == 0
-    told = capsys.readouterr().out
-    assert "https://github.com/sgl-project/sglang/pull/26108" in told
-    assert "FR101" in told
+    reported = capsys.readouterr().out
+    assert "https://github.com/sgl-project/sglang/pull/26108" in reported
+    assert "FR101" in reported
 
 
 def test_the_command_knows_no_other_fault(capsys: pytest.CaptureFixture[str]) -> None:
@@ -79,8 +79,8 @@ def test_the_command_says_that_a_device_is_missing(
 
 def test_the_table_has_every_fault(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["--faults"]) == 0
-    told = capsys.readouterr().out.splitlines()
-    assert [line.split()[0] for line in told[1:-1]] == [
+    reported = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in reported[1:-1]] == [
         fault.name for fault in sorted(FAULTS.values(), key=lambda f: (f.family, f.check))
     ]
 

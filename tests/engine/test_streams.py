@@ -76,10 +76,10 @@ def pair(race: Violation) -> Pair:
 
 
 @pytest.mark.parametrize("name", [n for n in CLASS_C if FAULTS[n].check == "FR401"])
-def test_a_race_is_told_with_both_its_sites(watch: Watch, name: str) -> None:
-    told = found(watch, name)
-    assert {one.code for one in told} <= {"FR401", *FAULTS[name].also}
-    races = {pair(one): one for one in told if one.code == "FR401"}
+def test_a_race_is_reported_with_both_its_sites(watch: Watch, name: str) -> None:
+    reported = found(watch, name)
+    assert {one.code for one in reported} <= {"FR401", *FAULTS[name].also}
+    races = {pair(one): one for one in reported if one.code == "FR401"}
     assert PAIRS[name] in races
     race = races[PAIRS[name]]
     early = race.last_write or race.last_read

@@ -22,9 +22,9 @@ def main() -> int:
     asked = parser.parse_args()
     if asked.again is not None:
         target = "contracts" if asked.again.suffix == ".toml" else "rules"
-        told = again(target, asked.again.read_bytes())
-        print(told or "nothing comes of it")
-        return 1 if told else 0
+        reported = again(target, asked.again.read_bytes())
+        print(reported or "nothing comes of it")
+        return 1 if reported else 0
     campaign = Campaign(tuple(asked.target) or TARGETS)
     start = time.process_time()
     atexit.register(lambda: _closing(campaign, start))

@@ -116,8 +116,8 @@ def _value(draw: Draw, kind: Any, name: str, key: str) -> Any:
             for _ in range(draw.integer(0, 3))
         }
     if isinstance(kind, msgspec.inspect.UnionType):
-        told = [one for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)]
-        return _value(draw, draw.one_of(told), name, key)
+        reported = [one for one in kind.types if not isinstance(one, msgspec.inspect.NoneType)]
+        return _value(draw, draw.one_of(reported), name, key)
     if isinstance(kind, msgspec.inspect.BoolType):
         return draw.chance(2)
     if isinstance(kind, msgspec.inspect.IntType):
@@ -269,8 +269,8 @@ def broken_contract(text: bytes, *, must_load: bool = False) -> str:
     except Exception as err:
         return f"a rule cannot be made: {where(err)}"
     for source in _sources():
-        if told := broken(source, with_rules=made):
-            return told
+        if reported := broken(source, with_rules=made):
+            return reported
     return ""
 
 

@@ -67,8 +67,8 @@ class Launch:
     @property
     def made_with(self) -> str:
         """The constants that are not false, as a table shows them."""
-        told = [key if value is True else f"{key}={value}" for key, value in self.constants]
-        return " ".join(one for one in told if not one.endswith("=False"))
+        reported = [key if value is True else f"{key}={value}" for key, value in self.constants]
+        return " ".join(one for one in reported if not one.endswith("=False"))
 
 
 @dataclass(frozen=True)
@@ -125,9 +125,9 @@ def _kernels_of(module: Any) -> dict[str, Any]:
 def _use(dtype: Any, width: int, bound: Any) -> None:
     import torch
 
-    from fmcheck.runtime.relay.layout import Layout
     from fmcheck.runtime.relay.owners import Owners
     from fmcheck.runtime.relay.relay_tensor import relay_tensor
+    from fmcheck.runtime.relay.row_layout import Layout
     from fmcheck.runtime.session.watch import Watch
 
     watch = Watch([], streams="tracked")
@@ -137,8 +137,8 @@ def _use(dtype: Any, width: int, bound: Any) -> None:
         plain = torch.zeros((600, width) if width else (600,), dtype=dtype)
         streams = watch.services.streams
         layout = Layout(sink_holds=None if bound is None else 1)
-        told = ("Map.buf", "m:Map", watch.tally, bound, (0,), owners, "always", streams, layout)
-        buf = relay_tensor(plain, *told)
+        reported = ("Map.buf", "m:Map", watch.tally, bound, (0,), owners, "always", streams, layout)
+        buf = relay_tensor(plain, *reported)
         buf._relay.lay_poison()
         owners.hand_out([1, 2], ["first", "second"])
         batch = torch.tensor([1, 2])

@@ -28,10 +28,10 @@ class Fact:
     ok: bool | None = None
 
     def __str__(self) -> str:
-        told = {True: "ok    ", False: "MISSED", None: "      "}[self.ok]
+        reported = {True: "ok    ", False: "MISSED", None: "      "}[self.ok]
         value = f"{self.value:.4g}" if isinstance(self.value, float) else self.value
         goal = f"  (goal: {self.goal})" if self.goal else ""
-        return f"{told} {self.what}: {value}{' ' * bool(self.unit)}{self.unit}{goal}"
+        return f"{reported} {self.what}: {value}{' ' * bool(self.unit)}{self.unit}{goal}"
 
 
 def at_most(what: str, value: float, goal: float, unit: str = "") -> Fact:

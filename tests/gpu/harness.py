@@ -1,7 +1,7 @@
 """The harness: each part in a process of its own, with its own time limit; a report as it goes.
 
 A part's process writes its facts to a pipe, a JSON line each, and whatever it prints goes to the
-log. After each fact the report is written anew, whole or not at all, so that a cut leaves all that
+log. After each fact the report is written again, whole or not at all, so that a cut leaves all that
 was seen. A part that fails, hangs or is killed is said to have, and the next one begins.
 """
 

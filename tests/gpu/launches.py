@@ -34,7 +34,7 @@ def _of(device: str, width: int, size: int, streams: bool, watch: Any) -> Iterat
     bare, ours = plain(device, _ROWS, width), watched(device, _ROWS, width, watch)
     rows = torch.arange(1, size + 1, device=device)
     values = torch.ones_like(bare[rows])
-    told = f"{size} rows of {width or 1}{', streams followed' if streams else ''}"
+    reported = f"{size} rows of {width or 1}{', streams followed' if streams else ''}"
     block = getattr(ours._relay, "_block", size)
     for verb, call in (("gather", _gather), ("stash", _stash)):
         for buffer in (bare, ours):  # what is done once is done now
@@ -43,7 +43,7 @@ def _of(device: str, width: int, size: int, streams: bool, watch: Any) -> Iterat
             _stash(buffer, rows, values)()
         # More rows than a program takes at once: one launch judges, another one retires.
         goal = 1 + streams + (verb == "gather" and size > block)
-        yield from _counted(f"{verb}, {told}", call, (bare, ours, rows, values), device, goal)
+        yield from _counted(f"{verb}, {reported}", call, (bare, ours, rows, values), device, goal)
     ours._relay.tally.drain()
 
 

@@ -34,6 +34,6 @@ def run(device: str) -> Iterator[Fact]:
                 synchronize(device)
                 taken.append(torch.cuda.memory_allocated() - before - rows * 8)
                 del kept
-            told = "memory beside a buffer" + (", streams followed" if streams else "")
-            yield Fact(told, (taken[1] - taken[0]) / (LARGE - SMALL), "bytes a row")
-            yield Fact(f"{told} of {SMALL} rows", taken[0], "bytes")
+            reported = "memory beside a buffer" + (", streams followed" if streams else "")
+            yield Fact(reported, (taken[1] - taken[0]) / (LARGE - SMALL), "bytes a row")
+            yield Fact(f"{reported} of {SMALL} rows", taken[0], "bytes")

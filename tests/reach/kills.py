@@ -27,7 +27,7 @@ from fmcheck.config import Located, Settings
 from fmcheck.finding import Access, Site, Violation
 from fmcheck.processes.journal.read import Library
 from fmcheck.processes.journal.writer import Journal
-from fmcheck.processes.presence import Presence
+from fmcheck.processes.process_watch import ProcessWatch
 from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.session.session import Session
 from tests.reach.project import CONTRACT, ENGINE, SITES
@@ -139,7 +139,7 @@ def kill_one(folder: str, child: Callable[[Say], None], live: float) -> Death:
     library = Library(folder)
     library.look(whole=True)
     (pages,) = (one for one in library.pages.values() if one.head and one.head.pid == pid)
-    written = (len(pages.told), sum(map(pages.seen, pages.told)), pages.counts.writes)
+    written = (len(pages.reported), sum(map(pages.seen, pages.reported)), pages.counts.writes)
     return Death(struct.unpack("3q", said), written, pages.damaged)
 
 
@@ -173,7 +173,7 @@ def _watched_engine(folder: Path) -> list[Callable[[], object]]:
     sys.path.insert(0, str(folder))
     session = Session(Located(Settings(contracts=("toy.toml",)), folder / "settings.toml"))
     session.start()
-    Presence(session, Journal(f"{folder}/run", "", role="parent")).enter()
+    ProcessWatch(session, Journal(f"{folder}/run", "", role="parent")).enter()
     engine = importlib.import_module("toy_engine")
     return [getattr(engine, f"stale{n}") for n in range(SITES)]
 

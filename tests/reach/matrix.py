@@ -108,9 +108,9 @@ def run(project: Project, cells: Iterable[tuple[str, str]], *arguments: str) -> 
     assert checked[1] == checked[2] == str(len(cells)), checked[0]
     in_tests = f" in {len(cells)} tests" if len(cells) > 1 else ""
     assert checked[3] == f"1 violation{in_tests}", checked[0]
-    for end, told in (("SIGTERM", "killed by SIGTERM"), ("segfault", "killed by SIGSEGV")):
+    for end, reported in (("SIGTERM", "killed by SIGTERM"), ("segfault", "killed by SIGSEGV")):
         if any(cell[1] == end for cell in cells):
-            assert told in done.stdout, done.stdout
+            assert reported in done.stdout, done.stdout
     assert "nobody saw how" not in done.stdout, done.stdout
     return judged
 

@@ -73,7 +73,7 @@ class Forked:
 
     def __init__(self, status: int) -> None:
         self._status = status
-        self._told = b""
+        self._reported = b""
         self.returncode: int | None = None
         self.pid = int(self._line(None))
 
@@ -94,15 +94,15 @@ class Forked:
 
     def _line(self, timeout: float | None) -> bytes:
         end = None if timeout is None else time.monotonic() + timeout
-        while b"\n" not in self._told:
+        while b"\n" not in self._reported:
             left = None if end is None else max(0.0, end - time.monotonic())
             if not select.select([self._status], [], [], left)[0]:
                 assert timeout is not None
                 raise subprocess.TimeoutExpired("a fork of the zygote", timeout)
             more = os.read(self._status, 64)
             assert more, f"the zygote ended; what it said:\n{the_zygote().said()}"
-            self._told += more
-        line, _, self._told = self._told.partition(b"\n")
+            self._reported += more
+        line, _, self._reported = self._reported.partition(b"\n")
         return line
 
 

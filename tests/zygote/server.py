@@ -48,7 +48,7 @@ import warnings  # noqa: E402
 
 #: What is imported ahead, in this order. fmcheck is not: its imports are what is tested.
 ROOTS = ("pytest", "wrapt", "msgspec", "numpy", "torch", "torch._dynamo")
-#: What the import of a module sets anew, and is to be what it was.
+#: What the import of a module sets again, and is to be what it was.
 MACHINERY = ("__name__", "__spec__", "__loader__", "__package__", "__path__", "__file__")
 LONGEST = 1 << 20
 #: Status of a fork that cannot stand for a new process; as in `__init__`.
@@ -210,9 +210,9 @@ def _tell_ends(waiting: dict[int, int]) -> None:
         process, status = os.waitpid(-1, os.WNOHANG)
         if not process:
             return
-        told = waiting.pop(process)
-        os.write(told, f"{os.waitstatus_to_exitcode(status)}\n".encode())
-        os.close(told)
+        reported = waiting.pop(process)
+        os.write(reported, f"{os.waitstatus_to_exitcode(status)}\n".encode())
+        os.close(reported)
 
 
 def become(run: dict[str, object], path: list[str], stow: Stow) -> None:

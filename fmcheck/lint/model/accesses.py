@@ -27,7 +27,7 @@ _NOTED = frozenset(
 )
 
 
-class Access(Struct, frozen=True):
+class RelayAccess(Struct, frozen=True):
     """One gather from a relay buffer, or one write to it, by the rows `index`.
 
     `index` is the rows' source without spaces, names that stand for others replaced. `node` is the
@@ -72,13 +72,13 @@ class Accesses:
         self._overwritten: set[CSTNode] = set()
         self._bounds: set[str] = set()
         subscripts: list[cst.Subscript] = []
-        self._is_told = False
+        self._names_buffers = False
         nodes = walk(function.node)
         for node in nodes:
             if node.__class__.__name__ not in _NOTED:
                 continue
             if isinstance(node, cst.Attribute):
-                self._is_told = self._is_told or relays.declares(node.attr.value)
+                self._names_buffers = self._names_buffers or relays.declares(node.attr.value)
             elif isinstance(node, cst.Subscript):
                 subscripts.append(node)
             elif isinstance(node, cst.Call):
@@ -87,15 +87,15 @@ class Accesses:
         found = [access for node in subscripts for access in self._subscript(node)]
         found += [access for node in self._calls for access in self._call(node)]
         order = {id(node): number for number, node in enumerate(nodes)}
-        self.all: Sequence[Access] = sorted(found, key=lambda one: order[id(one.node)])
+        self.all: Sequence[RelayAccess] = sorted(found, key=lambda one: order[id(one.node)])
 
     @property
-    def gathers(self) -> Sequence[Access]:
+    def gathers(self) -> Sequence[RelayAccess]:
         """The reads of rows."""
         return [one for one in self.all if not one.is_write]
 
     @property
-    def writes(self) -> Sequence[Access]:
+    def writes(self) -> Sequence[RelayAccess]:
         """The writes of rows."""
         return [one for one in self.all if one.is_write]
 
@@ -151,7 +151,7 @@ class Accesses:
         for inner in walk(value):
             self._bound[inner] = texts
 
-    def _subscript(self, node: cst.Subscript) -> Iterator[Access]:
+    def _subscript(self, node: cst.Subscript) -> Iterator[RelayAccess]:
         index = node.slice[0].slice if node.slice else None
         if not isinstance(index, cst.Index) or self._is_one_row(index.value):
             return
@@ -161,7 +161,7 @@ class Accesses:
         if is_write and self._written[node] is None:
             return
         for buffer, declared in self._relay_buffers(node.value):
-            yield Access(
+            yield RelayAccess(
                 buffer,
                 self.index_text(index.value),
                 node,
@@ -179,7 +179,7 @@ class Accesses:
             return index.value == "None" or index.value in self._bounds
         return isinstance(index, (cst.Integer, cst.SimpleString, cst.Ellipsis))
 
-    def _call(self, call: cst.Call) -> Iterator[Access]:
+    def _call(self, call: cst.Call) -> Iterator[RelayAccess]:
         word = last_name(call.func)
         values = [argument.value for argument in call.args]
         if isinstance(call.func, cst.Attribute) and word in ROW_METHODS:
@@ -189,7 +189,7 @@ class Accesses:
             if len(values) > position:
                 value = values[-1] if word in ROW_WRITES else None
                 for buffer, declared in self._relay_buffers(holder):
-                    yield Access(
+                    yield RelayAccess(
                         buffer,
                         self.index_text(values[position]),
                         call,
@@ -204,7 +204,9 @@ class Accesses:
             for value in values:
                 for buffer, declared in self._relay_buffers(value):
                     bound = self._bound.get(call, ())
-                    yield Access(buffer, index, call, False, declared, is_opaque=True, bound=bound)
+                    yield RelayAccess(
+                        buffer, index, call, False, declared, is_opaque=True, bound=bound
+                    )
 
     def _rows_of(self, call: cst.Call, rows: str) -> str:
         """Returns the rows that a kernel is handed: by keyword, or the first that is no buffer."""
@@ -221,7 +223,7 @@ class Accesses:
         found: dict[str, bool] = {}
         for region in self.names.regions(node):
             declared = self._relays.buffer(region, self._part.identity)
-            if declared or (declared is False and self._is_told):
+            if declared or (declared is False and self._names_buffers):
                 found[region.leaf] = bool(declared)
         yield from found.items()
 

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.lint.model.names import Region
-    from fmcheck.lint.model.streams import Streams
+    from fmcheck.lint.model.streams import FunctionStreams
 
 
 class DeviceWrite(Struct, frozen=True):
@@ -36,7 +36,7 @@ class DeviceWrite(Struct, frozen=True):
     order: int
 
 
-def device_writes(streams: Streams) -> Iterator[DeviceWrite]:
+def device_writes(streams: FunctionStreams) -> Iterator[DeviceWrite]:
     """Yields a function's writes in place, in order; not those to what is named as on the host."""
     for node, order in streams.order.items():
         for target, is_tensor in _targets(node):

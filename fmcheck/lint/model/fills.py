@@ -36,7 +36,7 @@ _RETURNED = regex(r"\.\w+\(\)\[\*\]$")
 _LENGTH = frozenset({"len", "lens", "length", "lengths", "seqlen", "seqlens"})
 
 
-class Kind(enum.Enum):
+class WriteKind(enum.Enum):
     """What a write puts into a buffer."""
 
     COPY = "a copy"
@@ -56,7 +56,7 @@ class When(enum.Enum):
 Tests: TypeAlias = "tuple[tuple[CSTNode, bool], ...]"
 
 
-class Write(Struct, frozen=True, dict=True):
+class RegionWrite(Struct, frozen=True, dict=True):
     """One write to a region, by a call or an assignment of a function.
 
     `site` is what is written to, as the write names it; `order` counts the writes of the function;
@@ -66,7 +66,7 @@ class Write(Struct, frozen=True, dict=True):
     """
 
     region: Region
-    kind: Kind
+    kind: WriteKind
     site: CSTNode
     order: int
     by: CSTNode
@@ -98,10 +98,10 @@ class Filling:
         self.part = function.part
         self.name = function.name
         self._names = function.names
-        self.writes: list[Write] = []
+        self.writes: list[RegionWrite] = []
         self.calls: set[str] = set()
         self._gather()
-        copies = [one for one in self.writes if one.kind is Kind.COPY and one.region.is_head]
+        copies = [one for one in self.writes if one.kind is WriteKind.COPY and one.region.is_head]
         self.sizes = Sizes(self._names, self.part, [one.region.stop for one in copies])
         self.learn(function)
         for fill in self.writes:
@@ -109,9 +109,9 @@ class Filling:
             if stop is not None:
                 self.sizes.learn_raw(stop)
 
-    def _is_reset(self, fill: Write) -> bool:
+    def _is_reset(self, fill: RegionWrite) -> bool:
         """Tells whether a buffer whose head is copied to is also made one value as a whole."""
-        is_head = fill.kind is Kind.COPY and fill.region.is_head
+        is_head = fill.kind is WriteKind.COPY and fill.region.is_head
         return is_head and self._reset_whole.may_be(fill.region)
 
     @cached_property
@@ -119,31 +119,31 @@ class Filling:
         return Regions(
             write.region
             for write in self.writes
-            if write.kind is Kind.CONSTANT and write.region.is_whole
+            if write.kind is WriteKind.CONSTANT and write.region.is_whole
         )
 
     @property
-    def copies(self) -> Sequence[Write]:
+    def copies(self) -> Sequence[RegionWrite]:
         """Its copies to the front of a buffer."""
-        return [one for one in self.writes if one.kind is Kind.COPY and one.region.is_head]
+        return [one for one in self.writes if one.kind is WriteKind.COPY and one.region.is_head]
 
     @property
-    def constants(self) -> Sequence[Write]:
+    def constants(self) -> Sequence[RegionWrite]:
         """What it sets to one value, and the tails that it writes."""
-        return [one for one in self.writes if one.kind is Kind.CONSTANT or one.region.is_tail]
+        return [one for one in self.writes if one.kind is WriteKind.CONSTANT or one.region.is_tail]
 
-    def mentions(self, leaf: str, writes: Iterable[Write]) -> bool:
+    def mentions(self, leaf: str, writes: Iterable[RegionWrite]) -> bool:
         """Tells whether one of some writes is to a buffer of this name, or to what holds one."""
         names = (one.region.path.replace(ANY, "").split(".") for one in writes)
         return any(leaf in parts for parts in names)
 
     @cached_property
-    def fills(self) -> Sequence[Write]:
+    def fills(self) -> Sequence[RegionWrite]:
         """The copies that reach up to the raw size only."""
         return [
             write
             for write in self.writes
-            if write.kind is Kind.COPY
+            if write.kind is WriteKind.COPY
             and write.region.leaf
             and write.region.is_head
             and self.sizes.is_raw(write.region.stop)
@@ -151,7 +151,7 @@ class Filling:
         ]
 
     @cached_property
-    def resets(self) -> Sequence[Write]:
+    def resets(self) -> Sequence[RegionWrite]:
         """The writes that leave nothing stale in a padded tail."""
         return [
             write
@@ -159,7 +159,7 @@ class Filling:
             if self._covers_tail(write) and self.when(write) is not When.UNPADDED
         ]
 
-    def _covers_tail(self, write: Write) -> bool:
+    def _covers_tail(self, write: RegionWrite) -> bool:
         region = write.region
         if region.is_whole:
             return True
@@ -169,9 +169,9 @@ class Filling:
         if self.sizes.is_padded(region.stop):
             return True
         is_known = self.sizes.is_raw(region.stop) or isinstance(region.stop, cst.Integer)
-        return write.kind is Kind.CONSTANT and not is_known
+        return write.kind is WriteKind.CONSTANT and not is_known
 
-    def when(self, write: Write) -> When:
+    def when(self, write: RegionWrite) -> When:
         """Returns for which batches a write of this function is reached."""
         held = {self.reached(test, outcome) for test, outcome in write.tests}
         for one in (When.UNPADDED, When.PADDED, When.SOMETIMES):
@@ -193,8 +193,8 @@ class Filling:
                 return sides.pop()
             # Both sides hold for an `and` that is true, both fail for an `or` that is false.
             if isinstance(test.operator, cst.And) is outcome:
-                told = sides & {When.PADDED, When.UNPADDED}
-                return told.pop() if len(told) == 1 else When.SOMETIMES
+                certain = sides & {When.PADDED, When.UNPADDED}
+                return certain.pop() if len(certain) == 1 else When.SOMETIMES
             # `pad or raw != bs` holds for every padded batch, and for others too; so does the
             # `else` of `raw == bs and whole`.
             return When.PADDED if When.PADDED in sides else When.SOMETIMES
@@ -267,7 +267,7 @@ class Filling:
         self,
         by: CSTNode,
         site: CSTNode,
-        kind: Kind,
+        kind: WriteKind,
         regions: Iterable[Region] | None = None,
         *,
         in_place: bool = True,
@@ -279,14 +279,14 @@ class Filling:
             order = len(self.writes)
             voids = value is not None and (value < 0 or (not value and _is_length(region.leaf)))
             self.writes.append(
-                Write(region, kind, site, order, by, self.function, in_place, voids, guessed)
+                RegionWrite(region, kind, site, order, by, self.function, in_place, voids, guessed)
             )
 
     def _assignment(self, node: cst.Assign, target: CSTNode) -> None:
         if isinstance(target, cst.Attribute):
-            self._write(node, target, Kind.REBOUND, in_place=False)
+            self._write(node, target, WriteKind.REBOUND, in_place=False)
         elif isinstance(target, cst.Subscript):
-            kind = Kind.CONSTANT if _is_constant(node.value) else Kind.COPY
+            kind = WriteKind.CONSTANT if _is_constant(node.value) else WriteKind.COPY
             self._write(node, target, kind, in_place=False, value=number(node.value))
 
     def _call(self, call: cst.Call) -> None:
@@ -296,24 +296,24 @@ class Filling:
         receiver = func.value if isinstance(func, cst.Attribute) else None
         for arg in call.args:
             if arg.keyword is not None and arg.keyword.value == "out":
-                self._write(call, arg.value, Kind.COPY)
+                self._write(call, arg.value, WriteKind.COPY)
         if receiver is not None and word in RESETS:
             value = number(call.args[0].value) if call.args else 0
-            self._write(call, receiver, Kind.CONSTANT, value=value)
+            self._write(call, receiver, WriteKind.CONSTANT, value=value)
             # Which buffers a call returned, nobody knows: they may be any of its object's.
             of_call = [
                 one.path for one in self._names.regions(receiver) if _RETURNED.search(one.path)
             ]
             unknown = [Region(_RETURNED.sub(ANY, path), "", call) for path in of_call]
-            self._write(call, receiver, Kind.CONSTANT, unknown, guessed=True)
+            self._write(call, receiver, WriteKind.CONSTANT, unknown, guessed=True)
         elif receiver is not None and word in _PARTIAL_RESETS:
-            self._write(call, receiver, Kind.CONSTANT, guessed=True)
+            self._write(call, receiver, WriteKind.CONSTANT, guessed=True)
         elif receiver is not None and word == "copy_":
-            self._write(call, receiver, Kind.COPY)
+            self._write(call, receiver, WriteKind.COPY)
         elif "copy" in word and call.args:
-            self._grouped(call, Kind.COPY)
+            self._grouped(call, WriteKind.COPY)
         elif "foreach_" in word and any(reset in word for reset in ("zero", "fill")) and call.args:
-            self._grouped(call, Kind.CONSTANT)
+            self._grouped(call, WriteKind.CONSTANT)
         else:
             self._helper(call, word, receiver)
 
@@ -323,7 +323,7 @@ class Filling:
         found = [one for part in parts for one in functions(part) if one.name == word]
         return any(not _resets_any(one) for one in found)
 
-    def _grouped(self, call: cst.Call, kind: Kind) -> None:
+    def _grouped(self, call: cst.Call, kind: WriteKind) -> None:
         """Notes one call that writes all tensors of a list."""
         for element in self._names.elements(call.args[0].value) or ():
             self._write(call, element, kind)
@@ -341,12 +341,14 @@ class Filling:
         if receiver is not None and self.part.code(receiver) != "super()":
             handed.append(receiver)
         elif receiver is not None:
-            self._write(call, call, Kind.CONSTANT, [Region(f"self{ANY}", "", call)], guessed=True)
+            self._write(
+                call, call, WriteKind.CONSTANT, [Region(f"self{ANY}", "", call)], guessed=True
+            )
         for one in handed:
             for element in self._names.elements(one) or [one]:
                 regions = self._names.regions(element)
                 held = [region.element(call) for region in regions]
-                self._write(call, call, Kind.CONSTANT, [*regions, *held], guessed=is_own)
+                self._write(call, call, WriteKind.CONSTANT, [*regions, *held], guessed=is_own)
 
 
 def fillings(these: Iterable[Function]) -> Iterator[Filling]:

@@ -43,7 +43,7 @@ if TYPE_CHECKING:
 ENTRY, RETURNED, RAISED = -1, -2, -3
 
 
-class Known(Struct, frozen=True):
+class KnownTest(Struct, frozen=True):
     """A test whose outcome is certain at some place: `test` was true if `holds`, else false.
 
     `leaves` tells that the other outcome has left (returned, raised, or gone to the next round),
@@ -61,7 +61,7 @@ class _Place(Struct):
 
     withs: tuple[cst.With, ...] = ()
     loops: tuple[CSTNode, ...] = ()
-    known: tuple[Known, ...] = ()
+    known: tuple[KnownTest, ...] = ()
 
 
 class _Loop(Struct):
@@ -104,7 +104,7 @@ class Flow:
         """Returns the loops in whose bodies the node stands, outermost first."""
         return self._places[self.position(node)].loops
 
-    def known(self, node: CSTNode) -> Sequence[Known]:
+    def known(self, node: CSTNode) -> Sequence[KnownTest]:
         """Returns the tests that are decided where the node runs, in the order they were made.
 
         Those of the branches that it stands in, and of each `if` before it whose other branch
@@ -274,21 +274,21 @@ class Flow:
         return ends | head
 
     def _when(self, place: _Place, node: cst.If, holds: bool) -> _Place:
-        known = Known(node.test, holds, False, squeezed(self._part.code(node.test)))
+        known = KnownTest(node.test, holds, False, squeezed(self._part.code(node.test)))
         return _Place(place.withs, place.loops, (*place.known, known))
 
-    def _left(self, node: CSTNode) -> Iterator[Known]:
+    def _left(self, node: CSTNode) -> Iterator[KnownTest]:
         """Yields what an `if` with a branch that leaves makes certain for all that comes after."""
         while isinstance(node, cst.If):
             text = squeezed(self._part.code(node.test))
             orelse = node.orelse
             if _leaves(node.body):
-                yield Known(node.test, False, True, text)
+                yield KnownTest(node.test, False, True, text)
                 if isinstance(orelse, cst.If):
                     node = orelse
                     continue
             elif orelse is not None and _leaves(orelse):
-                yield Known(node.test, True, True, text)
+                yield KnownTest(node.test, True, True, text)
             return
 
     def _loop(self, node: cst.While | cst.For, before: set[int], place: _Place) -> set[int]:

@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.streams import Context, Streams, Wait
+    from fmcheck.lint.model.streams import Context, FunctionStreams, Wait
 
 
 #: Calls that are handed a stream or an event and order nothing by themselves.
@@ -48,7 +48,7 @@ _CARRIES = regex(r"copy|device|fetch|h2d|load|move|put|send|stage|transfer")
 _HANDLES = regex(r"(^|_)(fut|future|handle|job|pending|req|request|task|ticket|work)s?$")
 
 
-class Handover(Struct, frozen=True):
+class StreamHandover(Struct, frozen=True):
     """A tensor that is produced on one stream, and used on another that has not waited."""
 
     name: str
@@ -58,17 +58,17 @@ class Handover(Struct, frozen=True):
     context: Context
 
 
-def _contexts(streams: Streams) -> Sequence[Context]:
+def _contexts(streams: FunctionStreams) -> Sequence[Context]:
     """Returns the bodies that run on a stream, none where the function changes the current one."""
     return () if changes_stream(streams.function) else may_be_side(streams)
 
 
-def _is_side(context: Context, streams: Streams) -> bool:
+def _is_side(context: Context, streams: FunctionStreams) -> bool:
     """Tells whether that is a side stream; asked late, for the class may have to be read for it."""
     return is_side(context.item, streams.function)
 
 
-def results_used_early(streams: Streams) -> Iterator[Handover]:
+def results_used_early(streams: FunctionStreams) -> Iterator[StreamHandover]:
     """Yields results of a side stream's body that another stream uses with no wait between."""
     for context in _contexts(streams):
         seen: set[str] = set()
@@ -84,16 +84,16 @@ def results_used_early(streams: Streams) -> Iterator[Handover]:
                     and not _may_be_ordered(streams, context, producer, consumer)
                 ):
                     seen.add(name)
-                    yield Handover(name, producer, consumer, context.stream, context)
+                    yield StreamHandover(name, producer, consumer, context.stream, context)
                     break
 
 
-def _is_result(name: str, context: Context, streams: Streams) -> bool:
+def _is_result(name: str, context: Context, streams: FunctionStreams) -> bool:
     """Tells whether what a body binds is a tensor where nobody says it: the streams are fenced."""
     return streams.is_fenced(context.stream) and not _HANDLES.search(name)
 
 
-def inputs_read_early(streams: Streams) -> Iterator[Handover]:
+def inputs_read_early(streams: FunctionStreams) -> Iterator[StreamHandover]:
     """Yields what the current stream produces and a side stream reads with no wait between."""
     for context in _contexts(streams):
         read: dict[str, CSTNode] = {}
@@ -109,7 +109,7 @@ def inputs_read_early(streams: Streams) -> Iterator[Handover]:
                 and _reads_early(name, producer, is_sure, consumer, context, streams)
                 and _is_side(context, streams)
             ):
-                yield Handover(name, producer, consumer, context.stream, context)
+                yield StreamHandover(name, producer, consumer, context.stream, context)
 
 
 def _reads_early(
@@ -118,7 +118,7 @@ def _reads_early(
     is_sure: bool,
     consumer: CSTNode,
     context: Context,
-    streams: Streams,
+    streams: FunctionStreams,
 ) -> bool:
     first, last = streams.order[producer], streams.order[consumer]
     flow, scope = streams.flow, scope_of(context.node, streams)
@@ -176,7 +176,7 @@ def _is_handed(given: Iterable[CSTNode], handles: Collection[str], call: cst.Cal
     )
 
 
-def joined_only(streams: Streams) -> Iterator[tuple[str, CSTNode, Context, Wait]]:
+def joined_only(streams: FunctionStreams) -> Iterator[tuple[str, CSTNode, Context, Wait]]:
     """Yields arguments that a side stream reads which waits for nothing, and is awaited later."""
     function = streams.function
     for context in _contexts(streams):
@@ -199,7 +199,7 @@ def joined_only(streams: Streams) -> Iterator[tuple[str, CSTNode, Context, Wait]
             yield last_name(read), read, context, joins[0]
 
 
-def _argument_read(context: Context, streams: Streams) -> CSTNode | None:
+def _argument_read(context: Context, streams: FunctionStreams) -> CSTNode | None:
     """Returns a read of an argument's values in a body: what brings it to the host, or computes."""
     tensors = {
         node.name.value
@@ -223,7 +223,7 @@ def _argument_read(context: Context, streams: Streams) -> CSTNode | None:
     return None
 
 
-def _viewed(name: str, streams: Streams) -> str:
+def _viewed(name: str, streams: FunctionStreams) -> str:
     """Returns the name whose tensor a name is, or is a part or view of; "" if it may be another."""
     values = streams.names.values(name)
     if not values:
@@ -239,12 +239,12 @@ def _viewed(name: str, streams: Streams) -> str:
     return base.value if len(values) == 1 and isinstance(base, cst.Name) else ""
 
 
-def _is_computed_with(node: CSTNode, streams: Streams) -> bool:
+def _is_computed_with(node: CSTNode, streams: FunctionStreams) -> bool:
     """Tells whether a function is handed a tensor to compute with: no copy, and no arithmetic."""
     return isinstance(streams.parents.get(node), cst.Arg) and not _is_copied(node, streams)
 
 
-def _is_copied(node: CSTNode, streams: Streams) -> bool:
+def _is_copied(node: CSTNode, streams: FunctionStreams) -> bool:
     """Tells whether a tensor is the source of a copy, which may as well be on the host."""
     arg = streams.parents.get(node)
     call = streams.parents.get(arg) if isinstance(arg, cst.Arg) else None
@@ -252,7 +252,7 @@ def _is_copied(node: CSTNode, streams: Streams) -> bool:
     return word in MOVES or bool(_CARRIES.search(word))
 
 
-def freed_to_side(streams: Streams) -> Iterator[Handover]:
+def freed_to_side(streams: FunctionStreams) -> Iterator[StreamHandover]:
     """Yields memory of a side stream that the current one uses last, and that nobody keeps."""
     for context in _contexts(streams):
         if _is_made_here(context.item, streams):
@@ -274,23 +274,23 @@ def freed_to_side(streams: Streams) -> Iterator[Handover]:
                 continue
             for consumer, is_plain in _consumed(name, node, context, streams):
                 if is_plain and _is_side(context, streams):
-                    yield Handover(name, node, consumer, context.stream, context)
+                    yield StreamHandover(name, node, consumer, context.stream, context)
                     break
 
 
-def _is_made_here(item: CSTNode, streams: Streams) -> bool:
+def _is_made_here(item: CSTNode, streams: FunctionStreams) -> bool:
     values = streams.names.values(item.value) if isinstance(item, cst.Name) else [item]
     return any(isinstance(one, cst.Call) and last_name(one.func) == "Stream" for one in values)
 
 
-def _allocates(value: CSTNode, streams: Streams) -> bool:
+def _allocates(value: CSTNode, streams: FunctionStreams) -> bool:
     if not isinstance(value, cst.Call) or ON_HOST.search(streams.part.code(value)):
         return False
     words = ("empty", "empty_like", "new_empty", "new_zeros")
     return last_name(value.func) in words or streams.launches(value)
 
 
-def _outlives(name: str, streams: Streams) -> bool:
+def _outlives(name: str, streams: FunctionStreams) -> bool:
     """Tells whether a name is returned, stored, or handed to what may keep it."""
     for node in streams.order:
         if not is_name(node, name):
@@ -309,7 +309,7 @@ def _outlives(name: str, streams: Streams) -> bool:
 
 
 def _produced(
-    streams: Streams, stream: str, first: int, end: int
+    streams: FunctionStreams, stream: str, first: int, end: int
 ) -> Iterator[tuple[str, CSTNode, bool]]:
     """Yields the names that a stream binds to, or writes by, what is launched; True where sure."""
     for node in streams.nodes(first, end):
@@ -338,7 +338,7 @@ def _whole(base: CSTNode | None) -> str | None:
 
 
 def _consumed(
-    name: str, producer: CSTNode, context: Context, streams: Streams
+    name: str, producer: CSTNode, context: Context, streams: FunctionStreams
 ) -> Iterator[tuple[CSTNode, bool]]:
     """Yields what uses a produced tensor on another stream; True where only a tensor is used so."""
     scope = scope_of(context.node, streams)
@@ -368,14 +368,14 @@ def _consumed(
             yield node, used
 
 
-def _is_other_branch(producer: CSTNode, node: CSTNode, streams: Streams) -> bool:
+def _is_other_branch(producer: CSTNode, node: CSTNode, streams: FunctionStreams) -> bool:
     """Tells whether a run that passes the producer never passes a node, by the tests of both."""
     flow = streams.flow
     return flow.contains(producer) and flow.contains(node) and flow.excludes(producer, node)
 
 
 def _may_be_ordered(
-    streams: Streams, context: Context, producer: CSTNode, consumer: CSTNode
+    streams: FunctionStreams, context: Context, producer: CSTNode, consumer: CSTNode
 ) -> bool:
     """Tells whether anything between may put the consumer behind the producer."""
     first, last = streams.order[producer], streams.order[consumer]
@@ -403,7 +403,7 @@ def _may_be_ordered(
     return False
 
 
-def may_be_for(wait: Wait, stream: str, streams: Streams) -> bool:
+def may_be_for(wait: Wait, stream: str, streams: FunctionStreams) -> bool:
     """Tells whether a wait may be for work of a stream: not if it names another stream."""
     if wait.on in (stream, ANYTHING) or streams.names.is_looped(wait.on):
         return True

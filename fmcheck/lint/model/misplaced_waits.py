@@ -20,13 +20,13 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.streams import Context, Streams, Wait
+    from fmcheck.lint.model.streams import Context, FunctionStreams, Wait
 
 #: Names of what copies from or to the host, a helper's too.
 _MOVES = regex(r"^(copy_|cuda|to|to_\w+|\w*to_device\w*|move\w*)$")
 
 
-def waits_for_another(streams: Streams) -> Iterator[tuple[Context, Wait, str]]:
+def waits_for_another(streams: FunctionStreams) -> Iterator[tuple[Context, Wait, str]]:
     """Yields bodies that nothing waits for, with the wait right after them for another stream."""
     function = streams.function
     for context in may_be_side(streams):
@@ -50,11 +50,11 @@ def waits_for_another(streams: Streams) -> Iterator[tuple[Context, Wait, str]]:
                 yield context, wait, other
 
 
-def _waits_for(wait: Wait, context: Context, streams: Streams) -> bool:
+def _waits_for(wait: Wait, context: Context, streams: FunctionStreams) -> bool:
     return wait.order > context.order and may_be_for(wait, context.stream, streams)
 
 
-def _awaited_stream(wait: Wait, streams: Streams) -> str | None:
+def _awaited_stream(wait: Wait, streams: FunctionStreams) -> str | None:
     """Returns the side stream that a wait is for, None if that is unknown."""
     word, func = last_name(wait.node.func), wait.node.func
     on: CSTNode | None = None
@@ -70,7 +70,7 @@ def _awaited_stream(wait: Wait, streams: Streams) -> str | None:
     return None
 
 
-def another_waits(streams: Streams) -> Iterator[tuple[Context, Wait]]:
+def another_waits(streams: FunctionStreams) -> Iterator[tuple[Context, Wait]]:
     """Yields bodies whose stream waits for nothing, with the wait of another one there."""
     function = streams.function
     for context in streams.contexts:
@@ -97,7 +97,9 @@ def another_waits(streams: Streams) -> Iterator[tuple[Context, Wait]]:
                 yield context, wait
 
 
-def _is_meant(context: Context, wait: Wait, after: CSTNode | None, streams: Streams) -> bool:
+def _is_meant(
+    context: Context, wait: Wait, after: CSTNode | None, streams: FunctionStreams
+) -> bool:
     """Tells whether a wait was plainly to be the body's: its stream is awaited right after that."""
     # The name of a context manager does not say which stream that enters.
     if looks_like_context(last_name(context.item)):
@@ -112,7 +114,7 @@ def _is_meant(context: Context, wait: Wait, after: CSTNode | None, streams: Stre
     )
 
 
-def waits_for_itself(streams: Streams) -> Iterator[tuple[Context, Wait]]:
+def waits_for_itself(streams: FunctionStreams) -> Iterator[tuple[Context, Wait]]:
     """Yields bodies with a wait that their stream has for itself, and no other in its place.
 
     In the body `current_stream()` is the stream of the body, so that such a wait orders nothing.
@@ -139,14 +141,14 @@ def waits_for_itself(streams: Streams) -> Iterator[tuple[Context, Wait]]:
                 yield context, wait
 
 
-def _waits_in(node: CSTNode | None, streams: Streams) -> Iterator[Wait]:
+def _waits_in(node: CSTNode | None, streams: FunctionStreams) -> Iterator[Wait]:
     """Yields the waits that stand in a statement, in order."""
     for inner in walk(node) if node is not None else ():
         if inner in streams.wait_at:
             yield streams.wait_at[inner]
 
 
-def lost_streams(streams: Streams) -> Iterator[Context]:
+def lost_streams(streams: FunctionStreams) -> Iterator[Context]:
     """Yields bodies on a stream that nobody can wait for, and that nothing waits for in them."""
     function = streams.function
     if function.name.startswith("test"):
@@ -191,7 +193,7 @@ def _is_captured(call: cst.Call) -> bool:
     return "graph" in last_name(call.func).lower() or "capture" in last_name(call.func).lower()
 
 
-def _is_lost(item: CSTNode, streams: Streams) -> bool:
+def _is_lost(item: CSTNode, streams: FunctionStreams) -> bool:
     """Tells whether a stream is made where it is entered, or by a name used for nothing else."""
     if isinstance(item, cst.Call):
         return last_name(item.func) == "Stream"
@@ -227,7 +229,7 @@ def _is_only_entered(stream: cst.Attribute, function: Function) -> bool:
     )
 
 
-def gradients_used_early(streams: Streams) -> Iterator[tuple[cst.Call, cst.Call]]:
+def gradients_used_early(streams: FunctionStreams) -> Iterator[tuple[cst.Call, cst.Call]]:
     """Yields `backward()` on one stream with an optimizer's step on another that has not waited."""
     function = streams.function
     calls = [one for one in function.calls if isinstance(one.func, cst.Attribute)]

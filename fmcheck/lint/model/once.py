@@ -31,7 +31,7 @@ _UNMAKES = regex(
 _FALSY = ("False", "None", "0")
 
 
-class Asked(Struct, frozen=True):
+class TestedPath(Struct, frozen=True):
     """What a test found out: whether the value at a path is there, or true."""
 
     path: str
@@ -77,7 +77,7 @@ class Once:
             for one in self.asked(test, holds)
         )
 
-    def _is_settled(self, asked: Asked, assigned: Sequence[tuple[str, CSTNode]]) -> bool:
+    def _is_settled(self, asked: TestedPath, assigned: Sequence[tuple[str, CSTNode]]) -> bool:
         """Tells whether an assignment makes a test come out otherwise from then on."""
         turned = [value for path, value in assigned if path == asked.path]
         if not any(_is_falsy(value) is asked.is_there for value in turned):
@@ -123,7 +123,7 @@ class Once:
 
     def asked(
         self, test: CSTNode, holds: bool, *, lenient: bool = False, depth: int = 0
-    ) -> Iterator[Asked]:
+    ) -> Iterator[TestedPath]:
         """Yields what a test is certain to have found out; what it may have if `lenient`."""
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
             yield from self.asked(test.expression, not holds, lenient=lenient, depth=depth)
@@ -135,9 +135,9 @@ class Once:
             other = test.comparisons[0]
             if is_name(other.comparator, "None"):
                 is_there = holds is isinstance(other.operator, (cst.IsNot, cst.NotEqual))
-                yield from (Asked(path, is_there) for path in _paths(test.left))
+                yield from (TestedPath(path, is_there) for path in _paths(test.left))
         else:
-            yield from (Asked(path, holds) for path in _paths(test))
+            yield from (TestedPath(path, holds) for path in _paths(test))
             named = dotted(test.func if isinstance(test, cst.Call) else test) or ""
             method = self._methods.get(named.removeprefix("self."))
             if named.startswith("self.") and method is not None and depth < 3:

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.streams import Streams
+    from fmcheck.lint.model.streams import FunctionStreams
     from fmcheck.lint.source.module import Part
 
 #: Methods of a tensor or array that set its values.
@@ -50,7 +50,7 @@ _SHARING = frozenset({"asarray", "from_numpy", "as_tensor"})
 _MOST_NAMES = 8
 
 
-class Touch(Struct, frozen=True):
+class PinnedTouch(Struct, frozen=True):
     """A write of a host buffer by the host, or an asynchronous copy from it.
 
     `parts` are the (start, stop) of the slices that are touched, as texts; "" is an open end.
@@ -61,7 +61,7 @@ class Touch(Struct, frozen=True):
     order: int
     parts: frozenset[tuple[str, str]]
 
-    def may_meet(self, other: Touch) -> bool:
+    def may_meet(self, other: PinnedTouch) -> bool:
         """Tells whether both may touch one element: not if one starts where the other stops."""
         return any(
             not (mine[1] and mine[1] == theirs[0]) and not (theirs[1] and theirs[1] == mine[0])
@@ -146,7 +146,7 @@ class Pinned:
         """Returns the pinned attributes."""
         return {name for name in self.names if name.startswith("self.")}
 
-    def of(self, paths: Collection[str], streams: Streams) -> set[str]:
+    def of(self, paths: Collection[str], streams: FunctionStreams) -> set[str]:
         """Returns the pinned buffers among some paths of a function: attributes or local names."""
         found: set[str] = set()
         for path in paths:
@@ -157,13 +157,13 @@ class Pinned:
                 found |= self._same(path) & self.attributes()
         return found
 
-    def writes(self, streams: Streams) -> Iterator[Touch]:
+    def writes(self, streams: FunctionStreams) -> Iterator[PinnedTouch]:
         """Yields a function's writes of pinned buffers, in order."""
         for node, order in streams.order.items():
             for written in _written(node):
                 yield from self._touches(node, written, order, streams)
 
-    def copies(self, streams: Streams) -> Iterator[Touch]:
+    def copies(self, streams: FunctionStreams) -> Iterator[PinnedTouch]:
         """Yields a function's asynchronous copies from pinned buffers, in order."""
         for copy in streams.copies:
             yield from self._touches(copy.node, copy.source, copy.order, streams)
@@ -174,8 +174,8 @@ class Pinned:
                     yield from self._touches(node, source, order, streams)
 
     def _touches(
-        self, node: CSTNode, touched: CSTNode, order: int, streams: Streams
-    ) -> Iterator[Touch]:
+        self, node: CSTNode, touched: CSTNode, order: int, streams: FunctionStreams
+    ) -> Iterator[PinnedTouch]:
         if any(isinstance(one, cst.Attribute) and one.attr.value == "gpu" for one in walk(touched)):
             return  # the device's half of a pair
         if any(isinstance(one, cst.FormattedString) for one in walk(touched)):
@@ -189,7 +189,7 @@ class Pinned:
             for one in streams.names.regions(touched)
         }
         for buffer in self.of(streams.holders(touched), streams):
-            yield Touch(node, buffer, order, frozenset(parts) or frozenset({("", "")}))
+            yield PinnedTouch(node, buffer, order, frozenset(parts) or frozenset({("", "")}))
 
 
 def makes_pinned(value: CSTNode, part: Part) -> bool:

@@ -136,10 +136,10 @@ class Places:
         if word in _TO_HOST or word in _ASKS:
             return False
         if word == "to":
-            told = self._part.code(args[0]) if args else ""
-            if _is_cpu(told):
+            text = self._part.code(args[0]) if args else ""
+            if _is_cpu(text):
                 return False
-            return bool(re.search(r"device|cuda|npu|xpu", told)) or self.on_device(held, depth)
+            return bool(re.search(r"device|cuda|npu|xpu", text)) or self.on_device(held, depth)
         if word == "cuda":
             return True
         owner = self._part.module.resolve(dotted(held) or "")
@@ -173,8 +173,8 @@ class Places:
         params = self._function.node.params
         found = set()
         for one in (*params.posonly_params, *params.params, *params.kwonly_params):
-            told = self._part.code(one.annotation.annotation) if one.annotation else ""
-            if _TENSOR.search(told) and not _CONTAINER.search(told):
+            text = self._part.code(one.annotation.annotation) if one.annotation else ""
+            if _TENSOR.search(text) and not _CONTAINER.search(text):
                 found.add(one.name.value)
         return found
 
@@ -307,8 +307,8 @@ def _puts_on_device(value: CSTNode, function: Function) -> bool:
         )
     word = last_name(value.func)
     if word == "to" and value.args:
-        told = function.part.code(value.args[0].value)
-        return "device" in told and not _is_cpu(told)
+        text = function.part.code(value.args[0].value)
+        return "device" in text and not _is_cpu(text)
     return word == "cuda"
 
 

@@ -80,8 +80,10 @@ def _certain(function: Function) -> Iterator[ReadBack]:
     if not is_step(function):
         return
     kinds = (cst.Call, cst.If, cst.While)
-    told = ((node, _read_back(node, function)) for node in function.nodes if type(node) in kinds)
-    read = [(node, found) for node, found in told if found is not None]
+    candidates = (
+        (node, _read_back(node, function)) for node in function.nodes if type(node) in kinds
+    )
+    read = [(node, found) for node, found in candidates if found is not None]
     # What is cheap to ask comes first: most steps read nothing back.
     if not read or _may_be_on_host(function):
         return
@@ -93,7 +95,7 @@ def _certain(function: Function) -> Iterator[ReadBack]:
         if not places.on_device(found.value) or places.on_host(found.value):
             continue
         was_host = origins.was_host(found.value)
-        if was_host or (_is_reduced(found) and not origins.is_told(node)):
+        if was_host or (_is_reduced(found) and not origins.comes_from_ranks(node)):
             inside.update(walk(found.node))
             yield ReadBack(found.node, found.value, found.is_length, was_host)
 
@@ -158,7 +160,7 @@ class _Origins:
         """Tells whether an argument may be a tensor, as far as it is one that is called on."""
         return isinstance(node, cst.Call) and last_name(node.func) in _REDUCTIONS
 
-    def is_told(self, node: CSTNode) -> bool:
+    def comes_from_ranks(self, node: CSTNode) -> bool:
         """Tells whether what is read there came from other ranks."""
         names = {one.value for one in walk(node) if isinstance(one, cst.Name)}
         return any(

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
-from fmcheck.lint.model.fills import Kind, When, fillings
+from fmcheck.lint.model.fills import When, WriteKind, fillings
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import Regions
 from fmcheck.lint.model.vocabulary import BEFORE_REPLAY, CLASS
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from collections.abc import Collection, Iterator, Mapping, Sequence
 
     from fmcheck.finding import Span
-    from fmcheck.lint.model.fills import Filling, Write
+    from fmcheck.lint.model.fills import Filling, RegionWrite
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.model.names import Region
     from fmcheck.lint.source.file import File
@@ -106,7 +106,7 @@ class Group:
             if part.is_nested:
                 yield from fillings(functions(part))
 
-    def is_list(self, fill: Write) -> bool:
+    def is_list(self, fill: RegionWrite) -> bool:
         """Tells whether the buffer is a Python list: no graph reads one."""
         leaf, module = fill.region.leaf, self._family.module
         known: dict[str, bool] = module.memo.setdefault("lists", {})
@@ -198,7 +198,7 @@ class Resets:
         self._filling = filling
         self.group = group
 
-    def reach(self, fill: Write) -> bool:
+    def reach(self, fill: RegionWrite) -> bool:
         """Tells whether anything in the group resets the buffer that `fill` fills."""
         return self._reset.may_be(fill.region) or any(self._by_peers(fill))
 
@@ -206,11 +206,11 @@ class Resets:
     def _reset(self) -> Regions:
         return Regions(reset.region for reset in self._filling.resets)
 
-    def reach_from_elsewhere(self, fill: Write) -> bool:
+    def reach_from_elsewhere(self, fill: RegionWrite) -> bool:
         """Tells whether anything in the rest of the module does."""
         return self.group.is_reset_elsewhere(fill.region.leaf, self._filling.calls)
 
-    def _by_peers(self, fill: Write) -> Iterator[tuple[Filling, Write]]:
+    def _by_peers(self, fill: RegionWrite) -> Iterator[tuple[Filling, RegionWrite]]:
         """Yields the resets of a filled buffer in other functions, made for this one."""
         leaf = fill.region.leaf
         for peer in self.group.peers(self._filling, leaf):
@@ -220,7 +220,7 @@ class Resets:
                     if reset.region.leaf == leaf or reset.region.may_be(fill.region):
                         yield peer, reset
 
-    def siblings_of(self, fill: Write, *, voided: bool) -> Sequence[Sibling]:
+    def siblings_of(self, fill: RegionWrite, *, voided: bool) -> Sequence[Sibling]:
         """Returns the resets of other buffers that show that a padded tail is read.
 
         Those that mark padded rows as empty show the reverse, unless it is read even so (`voided`).
@@ -255,7 +255,7 @@ class Resets:
                 found[leaf] = Sibling(leaf, peer.part.span(reset.site), reset.voids)
         return found
 
-    def last_before(self, fill: Write) -> Write | None:
+    def last_before(self, fill: RegionWrite) -> RegionWrite | None:
         """Returns the last reset for the padding before `fill`, below which `fill`'s may stand.
 
         One that padded batches alone reach, if there is any; None if there is none at all, or if
@@ -265,7 +265,7 @@ class Resets:
         for reset in self._filling.resets:
             more = [test for test in reset.tests if test not in fill.tests]
             if (
-                (reset.kind is Kind.CONSTANT and reset.order < fill.order)
+                (reset.kind is WriteKind.CONSTANT and reset.order < fill.order)
                 and all(test in reset.tests for test in fill.tests)
                 and all(self._filling.reached(*test) is When.PADDED for test in more)
                 and (more or (not is_padded and self._shows_padding(reset)))
@@ -275,7 +275,7 @@ class Resets:
             return None
         return found
 
-    def _may_be_left_out(self, fill: Write, reset: Write) -> bool:
+    def _may_be_left_out(self, fill: RegionWrite, reset: RegionWrite) -> bool:
         """Tells whether a fill, or the list entry it is, stands under a test of its own."""
         known = [test for test, _ in reset.tests]
         return any(
@@ -285,7 +285,7 @@ class Resets:
             for node in walk(self._filling.function.node)
         )
 
-    def _shows_padding(self, reset: Write) -> bool:
+    def _shows_padding(self, reset: RegionWrite) -> bool:
         """Tells whether a reset of this function is there because of the padding."""
         if not _is_reset(reset) or reset.is_guessed or self._is_second(reset.region):
             return False
@@ -310,12 +310,12 @@ class Resets:
         )
 
 
-def _is_reset(write: Write) -> bool:
+def _is_reset(write: RegionWrite) -> bool:
     """Tells a reset from a copy that happens to be as long as the buffer."""
-    return write.kind is Kind.CONSTANT or write.region.is_tail
+    return write.kind is WriteKind.CONSTANT or write.region.is_tail
 
 
-def is_made_here(fill: Write, filling: Filling) -> bool:
+def is_made_here(fill: RegionWrite, filling: Filling) -> bool:
     """Tells whether a buffer, or the object that holds it, is created by each call.
 
     A graph input outlives the call, since a graph reads it at each replay.
@@ -347,7 +347,7 @@ def _creates(call: cst.Call) -> bool:
     return word == "clone" or is_class
 
 
-def reads_head(fill: Write, filling: Filling) -> bool:
+def reads_head(fill: RegionWrite, filling: Filling) -> bool:
     """Tells whether a function that replays nothing reads on the raw rows of a buffer alone."""
     function = filling.function
     if any("replay" in last_name(one.func) for one in function.calls):

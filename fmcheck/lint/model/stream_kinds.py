@@ -21,11 +21,11 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.streams import Context, Streams
+    from fmcheck.lint.model.streams import Context, FunctionStreams
     from fmcheck.lint.source.module import Family
 
 
-class Kind(Enum):
+class StreamKind(Enum):
     """What a stream is, as far as the file tells."""
 
     MADE = "made by `Stream()`: never the current one unless somebody enters it"
@@ -54,15 +54,21 @@ def is_side(node: CSTNode, function: Function) -> bool:
     One that is made in some configurations, and the current one in others, is one in the former.
     """
     kinds = kinds_of(node, function)
-    if Kind.MADE in kinds and kinds <= {Kind.MADE, Kind.CURRENT, Kind.DEFAULT}:
+    if StreamKind.MADE in kinds and kinds <= {
+        StreamKind.MADE,
+        StreamKind.CURRENT,
+        StreamKind.DEFAULT,
+    }:
         return True
-    if kinds == {Kind.UNKNOWN} and _SIDE.search(_name(node)):
+    if kinds == {StreamKind.UNKNOWN} and _SIDE.search(_name(node)):
         return True
     streams = streams_of(function)
-    return not kinds & {Kind.CURRENT, Kind.DEFAULT} and streams.is_fenced(streams.text(node))
+    return not kinds & {StreamKind.CURRENT, StreamKind.DEFAULT} and streams.is_fenced(
+        streams.text(node)
+    )
 
 
-def may_be_side(streams: Streams) -> Sequence[Context]:
+def may_be_side(streams: FunctionStreams) -> Sequence[Context]:
     """Returns the bodies of a function that may run on a side stream, to be asked of `is_side`.
 
     The class may have to be read for that: only where there are many is it asked here already, for
@@ -74,12 +80,12 @@ def may_be_side(streams: Streams) -> Sequence[Context]:
     return [one for one in contexts if is_side(one.item, streams.function)]
 
 
-def kinds_of(node: CSTNode, function: Function, depth: int = 0) -> set[Kind]:
+def kinds_of(node: CSTNode, function: Function, depth: int = 0) -> set[StreamKind]:
     """Returns what a stream may be; nothing for None."""
     if is_name(node, "None"):
         return set()
     if depth > _DEPTH:
-        return {Kind.UNKNOWN}
+        return {StreamKind.UNKNOWN}
     if isinstance(node, cst.IfExp):
         return kinds_of(node.body, function, depth) | kinds_of(node.orelse, function, depth)
     if isinstance(node, cst.BooleanOperation):
@@ -92,48 +98,48 @@ def kinds_of(node: CSTNode, function: Function, depth: int = 0) -> set[Kind]:
         return _attribute(node, function, depth)
     if isinstance(node, cst.Subscript):
         return _entry(node.value, function, depth)
-    return {Kind.UNKNOWN}
+    return {StreamKind.UNKNOWN}
 
 
-def _called(call: cst.Call, function: Function, depth: int) -> set[Kind]:
+def _called(call: cst.Call, function: Function, depth: int) -> set[StreamKind]:
     word = last_name(call.func)
     if word.endswith("current_stream"):
-        return {Kind.CURRENT}
+        return {StreamKind.CURRENT}
     if word == "default_stream":
-        return {Kind.DEFAULT}
+        return {StreamKind.DEFAULT}
     if word in _CLASSES:
-        return {Kind.MADE}
+        return {StreamKind.MADE}
     if word == "cast" and len(call.args) == 2:
         return kinds_of(call.args[1].value, function, depth)
     callee = function.called(call)
     if callee is None:
-        return {Kind.UNKNOWN}
+        return {StreamKind.UNKNOWN}
     returned = (one.value for one in callee.nodes if isinstance(one, cst.Return))
     found = [kinds_of(one, callee, depth + 1) for one in returned if one is not None]
-    return set().union(*found) if found else {Kind.UNKNOWN}
+    return set().union(*found) if found else {StreamKind.UNKNOWN}
 
 
-def _named(name: str, function: Function, depth: int) -> set[Kind]:
-    given = {Kind.GIVEN} if name in streams_of(function).parameters else set()
+def _named(name: str, function: Function, depth: int) -> set[StreamKind]:
+    given = {StreamKind.GIVEN} if name in streams_of(function).parameters else set()
     values = function.names.values(name)
     if not values and not given:
         values = list(_globals(name, function))
     found = [kinds_of(one, function, depth + 1) for one in values]
-    return given.union(*found) if found or given else {Kind.UNKNOWN}
+    return given.union(*found) if found or given else {StreamKind.UNKNOWN}
 
 
-def _attribute(node: cst.Attribute, function: Function, depth: int) -> set[Kind]:
+def _attribute(node: cst.Attribute, function: Function, depth: int) -> set[StreamKind]:
     if not (is_name(node.value, "self") or is_name(node.value, "cls")):
-        return {Kind.UNKNOWN}
-    found: set[Kind] = set()
+        return {StreamKind.UNKNOWN}
+    found: set[StreamKind] = set()
     name, is_bound = node.attr.value, False
     for value, owner in attribute_values(name, function):
         is_bound = True
-        found |= {Kind.UNKNOWN} if value is None else kinds_of(value, owner, depth + 1)
-    return found if is_bound else {Kind.UNKNOWN}
+        found |= {StreamKind.UNKNOWN} if value is None else kinds_of(value, owner, depth + 1)
+    return found if is_bound else {StreamKind.UNKNOWN}
 
 
-def _entry(base: CSTNode, function: Function, depth: int) -> set[Kind]:
+def _entry(base: CSTNode, function: Function, depth: int) -> set[StreamKind]:
     """Returns what an entry of a list may be."""
     if isinstance(base, cst.Name):
         held = [(one, function) for one in function.names.values(base.value)]
@@ -142,16 +148,16 @@ def _entry(base: CSTNode, function: Function, depth: int) -> set[Kind]:
         held = [(one, owner) for one, owner in bound if one is not None]
     else:
         held = []
-    found: set[Kind] = set()
+    found: set[StreamKind] = set()
     for value, owner in held:
         elements = literal_elements(value)
         if isinstance(value, (cst.ListComp, cst.GeneratorExp)):
             elements = [value.elt]
         if elements is None:
-            return {Kind.UNKNOWN}
+            return {StreamKind.UNKNOWN}
         for one in elements:
             found |= kinds_of(one, owner, depth + 1)
-    return found or {Kind.UNKNOWN}
+    return found or {StreamKind.UNKNOWN}
 
 
 def attribute_values(name: str, function: Function) -> Iterator[tuple[CSTNode | None, Function]]:

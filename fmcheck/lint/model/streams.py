@@ -75,7 +75,7 @@ class Wait(Struct, frozen=True):
     order: int
 
 
-class Record(Struct, frozen=True):
+class EventRecord(Struct, frozen=True):
     """`event` is recorded on `stream`."""
 
     node: cst.Call
@@ -84,7 +84,7 @@ class Record(Struct, frozen=True):
     order: int
 
 
-class Copy(Struct, frozen=True):
+class AsyncCopy(Struct, frozen=True):
     """A copy that does not block the host. `target` is None where it makes a new tensor."""
 
     node: cst.Call
@@ -93,7 +93,7 @@ class Copy(Struct, frozen=True):
     order: int
 
 
-class Streams:
+class FunctionStreams:
     """What one function does with streams. Nested functions are part of the one that holds them.
 
     `ordered_by` are names of functions that order streams for their caller. The order of nodes is
@@ -107,8 +107,8 @@ class Streams:
         self._ordered_by = ordered_by
         self.contexts: list[Context] = []
         self.waits: list[Wait] = []
-        self.records: list[Record] = []
-        self.copies: list[Copy] = []
+        self.records: list[EventRecord] = []
+        self.copies: list[AsyncCopy] = []
         #: Names of the tensors that `record_stream` is called on.
         self.kept: set[str] = set()
         self._ordering: dict[tuple[str, str], Sequence[Wait]] = {}
@@ -389,30 +389,30 @@ class Streams:
             self.waits.append(Wait(call, ANYTHING, ANYTHING, order))
         elif word in COPIES and is_non_blocking(call):
             if word == "to":
-                self.copies.append(Copy(call, receiver, None, order))
+                self.copies.append(AsyncCopy(call, receiver, None, order))
             elif args:
-                self.copies.append(Copy(call, args[0], receiver, order))
+                self.copies.append(AsyncCopy(call, args[0], receiver, order))
 
     def _note_record_within(self, event: CSTNode, order: int) -> None:
         """Notes `S.record_event()` as the argument of a wait, which no name holds."""
         if isinstance(event, cst.Call) and last_name(event.func) == "record_event":
             assert isinstance(event.func, cst.Attribute)
             stream = self.text(event.func.value)
-            self.records.append(Record(event, self.text(event), stream, order))
+            self.records.append(EventRecord(event, self.text(event), stream, order))
 
     def _note_record(
         self, call: cst.Call, receiver: CSTNode, args: Sequence[CSTNode], order: int
     ) -> None:
         if last_name(call.func) == "record_event":
             event = self.text(args[0]) if args else squeezed(self.part.code(call))
-            self.records.append(Record(call, event, self.text(receiver), order))
+            self.records.append(EventRecord(call, event, self.text(receiver), order))
         elif (
             looks_like_event(self.part.code(receiver))
             or self._is_made_event(receiver)
             or any("stream" in self.part.code(arg) for arg in args)
         ):
             stream = self.text(args[0]) if args else self.stream_at(order)
-            self.records.append(Record(call, self.text(receiver), stream, order))
+            self.records.append(EventRecord(call, self.text(receiver), stream, order))
 
     def _is_made_event(self, node: CSTNode) -> bool:
         """Tells whether a local name is bound to a new event, whatever it is called."""
@@ -498,10 +498,10 @@ def _is_module(node: CSTNode, part: Part) -> bool:
     return name.startswith("torch.") or name.endswith(_DEVICES)
 
 
-def streams_of(function: Function, ordered_by: Collection[str] = ()) -> Streams:
+def streams_of(function: Function, ordered_by: Collection[str] = ()) -> FunctionStreams:
     """Returns what a function does with streams; `ordered_by` are functions that order them."""
     key = "streams", frozenset(ordered_by)
     found = function.memo.get(key)
-    if not isinstance(found, Streams):
-        found = function.memo[key] = Streams(function, ordered_by)
+    if not isinstance(found, FunctionStreams):
+        found = function.memo[key] = FunctionStreams(function, ordered_by)
     return found

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from libcst import CSTNode
 
-    from fmcheck.lint.model.streams import Streams
+    from fmcheck.lint.model.streams import FunctionStreams
 
 #: Methods that copy a tensor to where they name.
 MOVES = frozenset({"cuda", "npu", "to", "xpu"})
@@ -79,7 +79,7 @@ _NO_RESULT = regex(
 _WRITES = regex(r"[a-z]\w*[a-z0-9]_$")
 
 
-def launches(value: CSTNode, streams: Streams) -> bool | None:
+def launches(value: CSTNode, streams: FunctionStreams) -> bool | None:
     """Tells whether an expression is what has just been launched: None for no, False for maybe."""
     if isinstance(value, cst.IfExp):
         return launches(value.body, streams)
@@ -108,7 +108,7 @@ def launches(value: CSTNode, streams: Streams) -> bool | None:
     return None if "async" in word else False
 
 
-def is_collective(call: cst.Call, streams: Streams) -> bool:
+def is_collective(call: cst.Call, streams: FunctionStreams) -> bool:
     """Tells whether a call has ranks exchange a tensor, which the current stream waits for."""
     name = streams.part.module.resolve(dotted(call.func) or "")
     return name.startswith(("torch.distributed.", "dist.")) and last_name(call.func) in _COLLECTIVES
@@ -128,7 +128,7 @@ def bound_names(target: CSTNode) -> Iterator[str]:
             yield from bound_names(element.value)
 
 
-def values_used(node: CSTNode, streams: Streams) -> bool | None:
+def values_used(node: CSTNode, streams: FunctionStreams) -> bool | None:
     """Tells whether a tensor's values are used here: None for no, False for maybe."""
     parents = streams.parents
     while True:
@@ -172,7 +172,7 @@ def values_used(node: CSTNode, streams: Streams) -> bool | None:
         return None
 
 
-def is_written(node: CSTNode, streams: Streams) -> bool:
+def is_written(node: CSTNode, streams: FunctionStreams) -> bool:
     """Tells whether a tensor is only the target of a copy."""
     parent = streams.parents.get(node)
     while isinstance(parent, cst.Subscript):
@@ -180,7 +180,7 @@ def is_written(node: CSTNode, streams: Streams) -> bool:
     return isinstance(parent, cst.Attribute) and parent.attr.value in (*IN_PLACE, *MOVES)
 
 
-def scope_of(node: CSTNode, streams: Streams) -> CSTNode | None:
+def scope_of(node: CSTNode, streams: FunctionStreams) -> CSTNode | None:
     """Returns the inner function that a node stands in, None for the function itself."""
     held: CSTNode | None = streams.parents.get(node)
     while held is not None and held is not streams.function.node:

@@ -28,7 +28,9 @@ if TYPE_CHECKING:
 VERSION = 1
 
 
-class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, order=True):
+class BaselineEntry(
+    msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True, order=True
+):
     """Findings of one code on lines of one text in one file."""
 
     path: str
@@ -39,7 +41,7 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
 class _File(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     version: int
-    findings: tuple[Entry, ...]
+    findings: tuple[BaselineEntry, ...]
 
 
 Key = tuple[str, str, str]

@@ -133,13 +133,13 @@ class _Before:
 
     def _renamed(self) -> Iterator[tuple[str, str]]:
         """Yields the new name and the old one of each file that the index has under a new one."""
-        told = _git(
+        output = _git(
             self._folder,
             *("diff-index", "--cached", "--raw", "-z", "--find-renames", "--diff-filter=R"),
             *("--ignore-submodules=all", "--no-ext-diff", "--no-textconv", self._commit, "--"),
         ).split(b"\0")
-        for number in range(0, len(told) - 2, 3):
-            yield os.fsdecode(told[number + 2]), os.fsdecode(told[number + 1])
+        for number in range(0, len(output) - 2, 3):
+            yield os.fsdecode(output[number + 2]), os.fsdecode(output[number + 1])
 
     def entry(self, name: str) -> tuple[bytes, str]:
         """Returns the mode of today's file before, and its content's name; both empty if new."""
@@ -167,14 +167,14 @@ class _Before:
     def contents(self, object_names: Iterable[str]) -> Iterator[bytes]:
         """Yields contents, as they were committed: through no filter."""
         asked = "".join(f"{one}\n" for one in object_names).encode()
-        told, at = _git(self._folder, "cat-file", "--batch", given=asked), 0
-        while at < len(told):
-            head = told.index(b"\n", at)
-            words = told[at:head].split(b" ")
+        output, at = _git(self._folder, "cat-file", "--batch", given=asked), 0
+        while at < len(output):
+            head = output.index(b"\n", at)
+            words = output[at:head].split(b" ")
             if len(words) != 3:
                 raise UsageError(OPTION, "a content of the revision is missing; fetch the history")
             end = head + 1 + int(words[2])
-            yield told[head + 1 : end]
+            yield output[head + 1 : end]
             at = end + 1
 
 

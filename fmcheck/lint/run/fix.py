@@ -102,7 +102,7 @@ def _apply(source: str, findings: Iterable[Finding]) -> tuple[str, list[Finding]
             for edit in edits:
                 insort(taken, edit)
             applied.append(finding)
-    # Put together once: to cut the source anew for each edit takes hours for thousands of them.
+    # Put together once: to cut the source again for each edit takes hours for thousands of them.
     parts, done = [], 0
     for start, end, text in taken:
         parts += [source[done:start], text]

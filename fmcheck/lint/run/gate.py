@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.lint.run.baseline import Baseline
     from fmcheck.lint.run.changed import Changes
-    from fmcheck.lint.run.plan import Job, Plan
+    from fmcheck.lint.run.plan import Job, LintPlan
     from fmcheck.lint.run.request import Request
 
     #: Gives a file's lines.
@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 class Gate:
     """Lets findings through, a file at a time, and closes the books on the baseline at the end."""
 
-    def __init__(self, request: Request, plan: Plan) -> None:
+    def __init__(self, request: Request, plan: LintPlan) -> None:
         """Reads the baselines and asks git.
 
         Raises:

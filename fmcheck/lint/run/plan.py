@@ -66,7 +66,7 @@ class Job(Struct, frozen=True):
         return tuple(rule for rule in self.policy.rules if rule.code in codes.checked)
 
 
-class Plan(Struct, frozen=True):
+class LintPlan(Struct, frozen=True):
     """The jobs of a run, and the policy under which each named path stands.
 
     `outside` are links to files outside of the tree, which are not followed.
@@ -77,7 +77,7 @@ class Plan(Struct, frozen=True):
     outside: Sequence[Path] = ()
 
 
-def plan(request: Request) -> Plan:
+def plan(request: Request) -> LintPlan:
     """Returns what a run has to do.
 
     Raises:
@@ -97,7 +97,7 @@ def plan(request: Request) -> Plan:
             # A file may be named in two ways only if two paths are given.
             key = os.path.abspath(file) if len(request.paths) > 1 else file
             jobs.setdefault(key, Job(file, policy, request.stdin))
-    return Plan(list(jobs.values()), policies, outside)
+    return LintPlan(list(jobs.values()), policies, outside)
 
 
 def _files(path: Path, request: Request, policy: Policy, outside: list[Path]) -> Sequence[Path]:

@@ -31,7 +31,7 @@ class Copied:
 
 
 def recorded(argv: list[str]) -> int:
-    """Runs the command and stores what it said, if it is one that may be told again."""
+    """Runs the command and stores what it said, if it is one that may be replayed."""
 
     from fmcheck.cli import main
 

@@ -1,4 +1,4 @@
-"""Replay: a run that was made before, told again while nothing that it looked at has changed.
+"""Replay: a run that was made before, replayed while nothing that it looked at has changed.
 
 This comes before everything else that the command imports: most runs end here. What a run
 depended on is `Inputs`; a file of other times but the same content has not changed.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from typing import Any
 
 #: Options whose meaning is in the command line and the files that were noted, so that a run with
-#: them may be told again. With any other one it is made anew.
+#: them may be replayed. With any other one it is made again.
 _FLAGS = frozenset(
     ("--exit-zero", "--statistics", "--show-suppressed", "--quiet", "-q", "--force-exclude")
 )
@@ -77,7 +77,7 @@ def digest_of(path: str) -> bytes | None:
 
 
 def replay(argv: list[str]) -> int | None:
-    """Says again what this command line's last run said; None if it is to be made anew."""
+    """Says again what this command line's last run said; None if it is to be made again."""
     key = _key(argv)
     folder = stored.cache_folder(argv, os.environ) if key else None
     if key is None or folder is None or stored.refusal(folder):

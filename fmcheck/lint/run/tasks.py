@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fmcheck.finding import Finding
     from fmcheck.lint.rule import Rule
-    from fmcheck.lint.run.plan import Job, Plan
+    from fmcheck.lint.run.plan import Job, LintPlan
     from fmcheck.lint.run.replay import Inputs
     from fmcheck.lint.run.selection import Codes
     from fmcheck.lint.source.file import Consulted
@@ -32,14 +32,14 @@ def lint_as(job: Job, text: bytes, consulted: Consulted | None = None) -> list[F
     """
     path = str(job.path)
     # A contract that the settings name binds every file: a fork may have any name.
-    is_told = bool(job.policy.located.settings.contracts)
-    rules = job.rules if is_told else binding(job.rules, path, text)
+    has_contracts = bool(job.policy.located.settings.contracts)
+    rules = job.rules if has_contracts else binding(job.rules, path, text)
     found = lint_text(text, path, rules, consulted=consulted)
     if b"fmcheck:" not in text:
         return found  # there is no such comment
-    from fmcheck.lint.run import suppressions
+    from fmcheck.lint.run import suppression_comments
 
-    return suppressions.apply(text, path, found, job.codes)
+    return suppression_comments.apply(text, path, found, job.codes)
 
 
 def task_for(job: Job) -> Task:
@@ -58,7 +58,7 @@ def _way(used: tuple[Rule, ...], codes: Codes, releases: str) -> str:
     return repr((os.getcwd(), kinds, contracts, around)) + releases
 
 
-def note(plan: Plan, inputs: Inputs) -> None:
+def note(plan: LintPlan, inputs: Inputs) -> None:
     """Notes all that decided which files are linted with which rules, and what is reported."""
     for path, policy in plan.policies:
         if os.path.isdir(path):

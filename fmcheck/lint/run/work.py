@@ -120,7 +120,7 @@ class Work:
     def _note_consulted(self, inputs: Inputs) -> None:
         """Notes what was looked at for the sake of files, less those that were linted as they are.
 
-        Their content is known, so that a run is told again after a checkout gave them new times.
+        Their content is known, so that a run is replayed after a checkout gave them new times.
         """
         linted = {os.path.abspath(path): noted for path, noted in inputs.files.items()}
         for path, state in self._consulted.items():

@@ -35,7 +35,7 @@ class TooDeepError(Exception):
     """Source that nests so deeply, or is so long, that libcst is not asked to parse it."""
 
 
-class Start(Struct, frozen=True):
+class BlockStart(Struct, frozen=True):
     """Where a `def`, a `class` or a decorator stands outside of strings, and how far indented."""
 
     offset: int
@@ -94,7 +94,7 @@ class Cuts:
         return number >= 0 and offset < self.strings[number][1]
 
     @cached_property
-    def _starts(self) -> Sequence[Start]:
+    def _starts(self) -> Sequence[BlockStart]:
         """Where statements start by a word that tells it, outside of strings."""
         found = [one for word in ("def", "class", "@") for one in self._starting_with(word)]
         found.sort(key=lambda one: one.offset)
@@ -104,7 +104,7 @@ class Cuts:
         ended = [0, *(end for _, end in self.strings)]
         return [one for one in found if ended[bisect_right(opened, one.offset)] <= one.offset]
 
-    def _starting_with(self, word: str) -> Iterator[Start]:
+    def _starting_with(self, word: str) -> Iterator[BlockStart]:
         """Yields the starts of lines whose first word is this one, or the second after `async`."""
         text, at = self._text, self._text.find(word)
         while at >= 0:
@@ -115,9 +115,9 @@ class Cuts:
                 before = text[line:at]
                 first = before.lstrip(" \t\f")
                 if not first or (word == "def" and _ASYNC.match(first)):
-                    # A form feed starts the count of columns anew.
+                    # A form feed starts the count of columns again.
                     indent = before[: len(before) - len(first)].rpartition("\f")[2]
-                    yield Start(line, indent, word == "class", word == "@")
+                    yield BlockStart(line, indent, word == "class", word == "@")
             at = text.find(word, end)
 
     def top_level(self) -> Sequence[Slice]:

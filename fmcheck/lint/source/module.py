@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from fmcheck.finding import Finding, Span
 from fmcheck.lint.source.cuts import Cuts, Slice, TooDeepError
+from fmcheck.lint.source.decoding import line_starts, split_lines
 from fmcheck.lint.source.imports import imports
 from fmcheck.lint.source.lazy import cst
-from fmcheck.lint.source.text import line_starts, split_lines
 from fmcheck.lint.source.walking import walk
 from fmcheck.lint.source.words import renamable, renamed, stand
 from fmcheck.regex import regex

@@ -9,9 +9,9 @@ from __future__ import annotations
 import os
 from typing import TYPE_CHECKING
 
+from fmcheck.lint.source.decoding import read_with_state, source_of
 from fmcheck.lint.source.file import File
 from fmcheck.lint.source.module import Module
-from fmcheck.lint.source.text import read_with_state, source_of
 
 if TYPE_CHECKING:
     from collections.abc import Sequence

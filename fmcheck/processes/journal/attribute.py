@@ -8,33 +8,33 @@ from msgspec.structs import replace
 
 if TYPE_CHECKING:
     from fmcheck.finding import Violation
-    from fmcheck.processes.journal.layout import Told
+    from fmcheck.processes.journal.layout import Reported
     from fmcheck.processes.journal.read import Library, Pages, Phase
 
 #: How the note begins that names a process.
 FOUND_IN = "found in process "
 
 
-def phase_of(told: Told, pages: Pages, library: Library) -> Phase | None:
+def phase_of(reported: Reported, pages: Pages, library: Library) -> Phase | None:
     """Returns the phase of a test that was on when a violation was found, None between two."""
     board = library.pages.get(pages.board)
-    return board.phases.get(told.phase) if board else None
+    return board.phases.get(reported.phase) if board else None
 
 
-def attributed(told: Told, pages: Pages, library: Library) -> Violation:
+def attributed(reported: Reported, pages: Pages, library: Library) -> Violation:
     """Returns a violation with its test, its count, and a note on the process it was found in.
 
     The notes of one that no test was on for say which had ended last.
     """
-    phase = phase_of(told, pages, library)
-    notes = list(told.violation.notes)
+    phase = phase_of(reported, pages, library)
+    notes = list(reported.violation.notes)
     if not pages.is_board:
         notes.append(f"{FOUND_IN}{who(pages)}")
-        notes += _after(told, pages, library) if phase is None else []
+        notes += _after(reported, pages, library) if phase is None else []
     return replace(
-        told.violation,
+        reported.violation,
         test=phase.test if phase else "",
-        count=pages.seen(told),
+        count=pages.seen(reported),
         notes=tuple(notes),
     )
 
@@ -47,15 +47,15 @@ def who(pages: Pages) -> str:
     return f"{pages.head.pid}{role}, a child of {pages.head.parent}"
 
 
-def _after(told: Told, pages: Pages, library: Library) -> list[str]:
+def _after(reported: Reported, pages: Pages, library: Library) -> list[str]:
     board = library.pages.get(pages.board)
     ended = [
         phase
         for phase in (board.phases.values() if board else ())
-        if phase.ended is not None and phase.ended <= told.clock
+        if phase.ended is not None and phase.ended <= reported.clock
     ]
     if not ended:
         return ["no test had run by then"]
     last = max(ended, key=lambda phase: phase.ended or 0)
-    late = (told.clock - (last.ended or 0)) / 1e6
+    late = (reported.clock - (last.ended or 0)) / 1e6
     return [f"no test was running: the {last.when} of {last.test} had ended {late:.1f} ms before"]

@@ -70,7 +70,7 @@ def _reaped(head: Head, library: Library) -> int | None:
 
 
 def _goes_on(pages: Pages, library: Library) -> bool:
-    """Tells whether the same process arrived anew later, as it does after an exec."""
+    """Tells whether the same process arrived again later, as it does after an exec."""
     head = pages.head
     assert head is not None
     later = [start for start in library.starts if start.way != "fork"]

@@ -44,8 +44,8 @@ SIZE = 8 * WORDS
 
 RING = ".ring"
 LINES = ".jsonl"
-#: The settings that a pytest process hands on, as `fmcheck.processes.packet` packs them.
-PACKET = ".packet"
+#: The settings that a pytest process hands on, as `fmcheck.processes.run_context` packs them.
+CONTEXT = ".context"
 #: In each run's folder: the processes that were reached, whether or not they wrote a journal.
 STARTS = "starts-"
 
@@ -68,7 +68,7 @@ class Head(msgspec.Struct, frozen=True, tag="head"):
     wall: float
 
 
-class Session(msgspec.Struct, frozen=True, tag="session"):
+class SessionLine(msgspec.Struct, frozen=True, tag="session"):
     """A pytest process: the session that it runs. `root` is what paths are shown relative to."""
 
     version: str
@@ -113,13 +113,13 @@ class Incomplete(msgspec.Struct, frozen=True, tag="incomplete"):
     sentence: str
 
 
-class Use(msgspec.Struct, frozen=True, tag="use"):
+class UseLine(msgspec.Struct, frozen=True, tag="use"):
     """How far a contract was used up to now. The last line of one contract counts."""
 
     use: ContractUse
 
 
-class Told(msgspec.Struct, frozen=True, tag="violation"):
+class Reported(msgspec.Struct, frozen=True, tag="violation"):
     """A violation, in the phase that its board was in; its slot of the ring counts it on."""
 
     violation: Violation
@@ -166,11 +166,11 @@ class Goodbye(msgspec.Struct, frozen=True, tag="goodbye"):
     notes: tuple[str, ...] = ()
 
 
-_Facts = Fact | Untracked | Incomplete | Use
-Line = Head | Session | Board | Role | _Facts | Told | Begun | Ended | Reaped | Goodbye
+_Facts = Fact | Untracked | Incomplete | UseLine
+Line = Head | SessionLine | Board | Role | _Facts | Reported | Begun | Ended | Reaped | Goodbye
 
 
-class Start(msgspec.Struct, frozen=True):
+class StartLine(msgspec.Struct, frozen=True):
     """A process that was reached. `failed` says why it is not watched, "" if it is.
 
     Written by the standard library alone, before anything else is imported.

@@ -21,12 +21,12 @@ from fmcheck.processes.journal.layout import (
     Incomplete,
     Line,
     Reaped,
+    Reported,
     Role,
-    Session,
-    Start,
-    Told,
+    SessionLine,
+    StartLine,
     Untracked,
-    Use,
+    UseLine,
 )
 from fmcheck.reading import open_regular
 
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 _decode = msgspec.json.Decoder(Line).decode
-_decode_start = msgspec.json.Decoder(Start).decode
+_decode_start = msgspec.json.Decoder(StartLine).decode
 
 
 @dataclass(eq=False)
@@ -51,7 +51,7 @@ class Phase:
 class Pages:
     """One process's journal, read as far as it has been written.
 
-    `board` names the journal of the pytest process whose tests it works for. `told` are its
+    `board` names the journal of the pytest process whose tests it works for. `reported` are its
     violations in order, `facts` its sentences and names by their kind. `untracked` counts what it
     did not follow, by what it was and why; `incomplete` holds a sentence for each check that failed
     itself, and `uses` how far each contract was used. Only a pytest process has a `session`, and
@@ -62,10 +62,10 @@ class Pages:
     folder: str
     name: str
     head: Head | None = None
-    session: Session | None = None
+    session: SessionLine | None = None
     role: str = ""
     board: str = ""
-    told: list[Told] = field(default_factory=list)
+    reported: list[Reported] = field(default_factory=list)
     facts: dict[str, list[str]] = field(default_factory=dict)
     untracked: dict[tuple[str, str], int] = field(default_factory=dict)
     incomplete: dict[str, str] = field(default_factory=dict)
@@ -106,8 +106,8 @@ class Pages:
         return bool(end)
 
     def _take(self, line: Line) -> None:
-        if isinstance(line, Told):
-            self.told.append(line)
+        if isinstance(line, Reported):
+            self.reported.append(line)
         elif isinstance(line, Begun):
             self.phases[line.phase] = Phase(line.test, line.when, line.clock)
         elif isinstance(line, Ended):
@@ -119,7 +119,7 @@ class Pages:
             self.untracked[line.what, line.reason] = line.count
         elif isinstance(line, Incomplete):
             self.incomplete[line.check] = line.sentence
-        elif isinstance(line, Use):
+        elif isinstance(line, UseLine):
             self.uses[line.use.name] = line.use
         elif isinstance(line, Head):
             self.head, self.role, self.board = line, line.role, line.board
@@ -127,7 +127,7 @@ class Pages:
             self.board = line.name
         elif isinstance(line, Role):
             self.role = line.role
-        elif isinstance(line, Session):
+        elif isinstance(line, SessionLine):
             self.session = line
         elif isinstance(line, Reaped):
             self.reaped.append(line)
@@ -149,16 +149,16 @@ class Pages:
         """Tells whether it keeps findings on a device, and has not read them since a question."""
         return bool(self.word(layout.ON_DEVICE)) and self.word(layout.ANSWERED) < question
 
-    def seen(self, told: Told) -> int:
+    def seen(self, reported: Reported) -> int:
         """Returns how often a violation was seen in its phase."""
-        return max(1, self.word(layout.SLOTS + told.slot))
+        return max(1, self.word(layout.SLOTS + reported.slot))
 
     @property
     def coverage(self) -> Coverage:
         """What it reached, as far as it came to say it."""
         named = {kind: tuple(texts) for kind, texts in self.facts.items()}
-        failing = {one.violation.key for one in self.told if not one.advice}
-        advice = {one.violation.key for one in self.told if one.advice}
+        failing = {one.violation.key for one in self.reported if not one.advice}
+        advice = {one.violation.key for one in self.reported if one.advice}
         return Coverage(
             counts=self.counts,
             violations=len(failing),
@@ -203,7 +203,7 @@ class Library:
     def __init__(self, folder: str) -> None:
         self.folder = folder
         self.pages: dict[str, Pages] = {}
-        self.starts: list[Start] = []
+        self.starts: list[StartLine] = []
         self._read_to: dict[str, int] = {}
 
     def look(self, whole: bool = False, but: str = "") -> None:

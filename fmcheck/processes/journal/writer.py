@@ -25,10 +25,10 @@ from fmcheck.processes.journal.layout import (
     Incomplete,
     Line,
     Reaped,
+    Reported,
     Role,
-    Told,
     Untracked,
-    Use,
+    UseLine,
     now,
 )
 from fmcheck.processes.role import host_name, role_here
@@ -75,7 +75,7 @@ class Journal:
         self._phase = 0
         self._phases = 0
         self._facts: set[tuple[str, str]] = set()
-        self._latest: dict[tuple[str, str], Untracked | Incomplete | Use] = {}
+        self._latest: dict[tuple[str, str], Untracked | Incomplete | UseLine] = {}
         self._role = role or role_here()
         self._is_named = bool(role)
         self.words[0] = layout.MAGIC
@@ -125,10 +125,10 @@ class Journal:
         """Tells whether what was written can still be found in the folder."""
         return os.path.exists(os.path.join(self.folder, self.name + layout.LINES))
 
-    def hand_on(self, packet: str) -> None:
+    def hand_on(self, context: str) -> None:
         """Leaves the settings in the folder, for a child that was given another environment."""
-        with open(os.path.join(self.folder, self.name + layout.PACKET), "w") as file:
-            file.write(packet)
+        with open(os.path.join(self.folder, self.name + layout.CONTEXT), "w") as file:
+            file.write(context)
 
     # --- what was found ---
 
@@ -151,7 +151,7 @@ class Journal:
             self.words[layout.LOST] += 1
             return
         self.again(violation.key)
-        self.write(Told(violation, advice, slot, self._phase, now()))
+        self.write(Reported(violation, advice, slot, self._phase, now()))
 
     def again(self, key: object) -> None:
         """Counts a violation that was written in this phase."""
@@ -179,9 +179,9 @@ class Journal:
     def uses(self, uses: Iterable[ContractUse]) -> None:
         """Writes how far contracts were used, where that has changed."""
         for use in uses:
-            self._replace(("use", use.name), Use(use))
+            self._replace(("use", use.name), UseLine(use))
 
-    def _replace(self, key: tuple[str, str], line: Untracked | Incomplete | Use) -> None:
+    def _replace(self, key: tuple[str, str], line: Untracked | Incomplete | UseLine) -> None:
         if self._latest.get(key) != line:
             self._latest[key] = line
             self.write(line)

@@ -48,8 +48,8 @@
     }
     shown.textContent = `${count} of ${findings.length} shown`;
     none.hidden = count > 0;
-    const told = new URLSearchParams(Object.entries(asked).filter(([, value]) => value));
-    const hash = told.toString();
+    const query = new URLSearchParams(Object.entries(asked).filter(([, value]) => value));
+    const hash = query.toString();
     if (hash || location.hash.includes("=")) {
       try { history.replaceState(null, "", hash ? `#${hash}` : "#"); } catch { /* not for a file */ }
     }
@@ -57,8 +57,8 @@
   const restore = () => {
     const hash = location.hash.slice(1);
     if (hash.includes("=")) {
-      const told = new URLSearchParams(hash);
-      for (const name of names) form.elements[name].value = told.get(name) || "";
+      const query = new URLSearchParams(hash);
+      for (const name of names) form.elements[name].value = query.get(name) || "";
       apply();
     } else if (hash) {
       const element = document.getElementById(hash);

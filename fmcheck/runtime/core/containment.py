@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.core.tally import Tally
 
 _OWN = str(Path(__file__).parents[2])
-#: Lines of ours that an error is told with.
+#: Lines of ours that an error is shown with.
 _SHOWN = 4
 
 
@@ -152,7 +152,7 @@ def _sentence(err: Exception) -> str:
 def _said(err: Exception) -> str:
     try:
         return str(err).strip().partition("\n")[0] or "no message"
-    except Exception:  # the error of an engine's object, which cannot be told
+    except Exception:  # the error of an engine's object, which cannot be known
         return "no message"
 
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import AsyncGenerator, Callable, Generator
 
 
-class Call:
+class AroundCall:
     """What is done around one call: nothing, unless a subclass does it. Nothing here raises."""
 
     def enter(self) -> None:
@@ -34,7 +34,7 @@ class Call:
 def before_body(function: Callable[..., Any], begin: Callable[[], None]) -> Callable[..., Any]:
     """Returns a function of the same kind that calls `begin` before its body."""
 
-    class Beginning(Call):
+    class Beginning(AroundCall):
         def __init__(self, *_: Any) -> None:
             begin()
 
@@ -42,31 +42,31 @@ def before_body(function: Callable[..., Any], begin: Callable[[], None]) -> Call
 
 
 def after_body(
-    function: Callable[..., Any], tell: Callable[[Any, Any, Any], None]
+    function: Callable[..., Any], then: Callable[[Any, Any, Any], None]
 ) -> Callable[..., Any]:
     """Returns a function of the same kind that tells of arguments and result once it returned."""
 
-    class Telling(Call):
+    class AfterBody(AroundCall):
         def __init__(self, args: Any, kwargs: Any) -> None:
-            self.told = args, kwargs
+            self.given = args, kwargs
 
         def returned(self, result: Any) -> None:
-            tell(*self.told, result)
+            then(*self.given, result)
 
-    return around(function, Telling)
+    return around(function, AfterBody)
 
 
 def around(
-    function: Callable[..., Any], call_of: Callable[[Any, Any], Call | None]
+    function: Callable[..., Any], call_of: Callable[[Any, Any], AroundCall | None]
 ) -> Callable[..., Any]:
-    """Returns a function of the same kind, with a `Call` around each call.
+    """Returns a function of the same kind, with a `AroundCall` around each call.
 
     `call_of` is asked with the arguments once the body is to begin; None is for a call that is
     left alone.
     """
 
-    def asked(args: Any, kwargs: Any) -> Call:
-        return call_of(args, kwargs) or Call()
+    def asked(args: Any, kwargs: Any) -> AroundCall:
+        return call_of(args, kwargs) or AroundCall()
 
     wrapped: Callable[..., Any]
     if inspect.isasyncgenfunction(function):
@@ -140,7 +140,7 @@ def around(
     return functools.wraps(function)(wrapped)
 
 
-def _resumed(made: Any, call: Call) -> Generator[Any, Any, Any]:
+def _resumed(made: Any, call: AroundCall) -> Generator[Any, Any, Any]:
     """Hands on all that a generator or coroutine yields, and what it is sent or thrown."""
     value: Any = None
     error: BaseException | None = None

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     Undo = Callable[[], None]
 
 
-class Hold(Protocol):
+class Patch(Protocol):
     """What instruments the modules that a contract names, and keeps what went wrong."""
 
     contract: Contract
@@ -36,7 +36,7 @@ class Hold(Protocol):
     def problems(self) -> list[str]:
         """What went wrong."""
 
-    def takes(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
+    def installers(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
         """Yields each module to wait for, and what instruments it."""
 
 
@@ -198,7 +198,7 @@ def untried_release(contract: Contract) -> Iterator[str]:
 
 
 @dataclass(eq=False)
-class CallHold:
+class CallPatch:
     """The functions of one table, alternatives of each other: each that exists is wrapped."""
 
     contract: Contract
@@ -213,8 +213,8 @@ class CallHold:
         """The modules that the functions are looked for in."""
         return tuple(dict.fromkeys(one.partition(":")[0] for one in self.part.functions))
 
-    def take(self, module: ModuleType) -> Iterator[Undo]:
-        """Takes hold of the functions in a module that was just imported."""
+    def install(self, module: ModuleType) -> Iterator[Undo]:
+        """Instruments the functions in a module that was just imported."""
         if not applies(self.part.releases, installed_version(self.contract)):
             return
         for reference in self.part.functions:
@@ -237,7 +237,7 @@ class CallHold:
         """Another test begins."""
 
     def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
-        """Returns `function` with its calls told of, None if the contract does not fit it."""
+        """Returns `function` with its calls followed, None if the contract does not fit it."""
         raise NotImplementedError
 
     def _wrap(

@@ -25,9 +25,9 @@ _LISTENING = frozenset(
     for name in (
         "core/site.py",
         "core/containment.py",
-        "steps/syncs.py",
+        "steps/step_syncs.py",
         "order/ops.py",
-        "steps/homes.py",
+        "steps/placements.py",
         "steps/moves.py",
         "steps/uninitialized.py",
         "steps/torch_modes.py",

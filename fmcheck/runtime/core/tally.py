@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 class Keeper(Protocol):
-    """Who is told at once of what a tally learns, for it may be asked no more."""
+    """Who is notified at once of what a tally learns, for it may be asked no more."""
 
     @property
     def phase_moved(self) -> bool:
@@ -113,12 +113,12 @@ class BrokenCheck:
 class _Names(set[str]):
     """Names; a new one is a milestone."""
 
-    told: Callable[[], None] = staticmethod(lambda: None)
+    on_new: Callable[[], None] = staticmethod(lambda: None)
 
     def add(self, name: str) -> None:
         if name not in self:
             super().add(name)
-            self.told()
+            self.on_new()
 
 
 @dataclass(eq=False)
@@ -169,15 +169,15 @@ class Tally:
         for place, number in enumerate(self.numbers):
             numbers[place] = number
         self.numbers = numbers
-        self.touched.told = self.checked.told = keeper.milestone
+        self.touched.on_new = self.checked.on_new = keeper.milestone
 
-    def begin_anew(self) -> None:
+    def restart(self) -> None:
         """Leaves what was found and counted to the process that this one was forked from.
 
         The lock may have been held there by a thread that is not here. Nobody keeps anything yet.
         """
         self.keeper = None
-        self.touched.told = self.checked.told = _Names.told
+        self.touched.on_new = self.checked.on_new = _Names.on_new
         self.lock = type(self.lock)() if self.halts else threading.RLock()
         self.numbers = array("Q", [0] * len(self.numbers))
         if self.suppressions is not None:
@@ -237,7 +237,7 @@ class Tally:
     def seen_again(self, key: object) -> bool:
         """Raises the count of a violation that needs no second telling; False if it needs one."""
         if self.keeper is not None and self.keeper.phase_moved:
-            self.fresh.pop(key, None)  # told anew in each phase, with its own story
+            self.fresh.pop(key, None)  # reported again in each phase, with its own story
         if key not in self.fresh or key not in self.all:
             return False
         if self.keeper is not None:

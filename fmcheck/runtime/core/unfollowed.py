@@ -24,7 +24,7 @@ def is_here() -> bool:
 
 @contextmanager
 def unfollowed() -> Iterator[None]:
-    """Keeps what a block does on streams from being told."""
+    """Keeps what a block does on streams from being followed."""
     _here.depth += 1
     try:
         yield

@@ -81,10 +81,10 @@ class Launched(NamedTuple):
     snapshot: Snapshot
 
 
-class Judge(Protocol):
+class ClashReporter(Protocol):
     """What reports the clashes of one buffer."""
 
-    def tell(self, clashes: Sequence[Sequence[Clash]], launched: Launched | None) -> None:
+    def report_found(self, clashes: Sequence[Sequence[Clash]], launched: Launched | None) -> None:
         """Reports what a late access clashed with; `launched` is None of one long ago."""
 
 
@@ -93,16 +93,16 @@ class Clashes:
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self._rings: Rings[Judge, Clash] = Rings(Clash, FIELDS)
+        self._rings: Rings[ClashReporter, Clash] = Rings(Clash, FIELDS)
         self._launched: dict[int, Launched] = {}
 
-    def add(self, lanes: Judge, device: torch.device) -> tuple[Ring[Clash], int]:
+    def add(self, lanes: ClashReporter, device: torch.device) -> tuple[Ring[Clash], int]:
         """Returns the ring for a new buffer and the number that its records bear."""
         if not self._rings.by_device:
             self._tally.pending.append(self.drain)
         return self._rings.add(lanes, device)
 
-    def launch(self, number: int, lanes: Judge, launched: Launched) -> None:
+    def launch(self, number: int, lanes: ClashReporter, launched: Launched) -> None:
         """Keeps a launch in mind, and its buffer alive, until the next drain."""
         self._rings.touch(number, lanes)
         self._launched[launched.happened.number] = launched
@@ -123,7 +123,7 @@ class Clashes:
                 for (number, access), clashes in by_access(records).items():
                     lanes = self._rings.holder(number)
                     if lanes is not None:
-                        lanes.tell(clashes, self._launched.get(access))
+                        lanes.report_found(clashes, self._launched.get(access))
             self._rings.let_go()
             self._launched.clear()
 

@@ -13,16 +13,16 @@ import torch
 
 from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.steps import capturing
-from fmcheck.runtime.steps.homes import tensors_in
 from fmcheck.runtime.steps.operators import COPIES, MASKS
+from fmcheck.runtime.steps.placements import tensors_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping
 
     from fmcheck.runtime.device.device_streams import DeviceStreams
+    from fmcheck.runtime.order.cross_stream import CrossStreamTensors
     from fmcheck.runtime.order.fences import Fences
-    from fmcheck.runtime.order.handover import Handover
-    from fmcheck.runtime.order.ops import Call
+    from fmcheck.runtime.order.ops import OperatorCall
 
 _PLAIN = (torch.Tensor, torch.nn.Parameter)
 _BY_INDEX = frozenset({"index", "index_put", "index_put_", "_index_put_impl_"})
@@ -32,10 +32,10 @@ class DeviceOps:
     """Tells fences and handed-over tensors of calls on the devices in `devices`, by their kind."""
 
     def __init__(
-        self, fences: Fences, handover: Handover, devices: Mapping[str, DeviceStreams]
+        self, fences: Fences, cross_stream: CrossStreamTensors, devices: Mapping[str, DeviceStreams]
     ) -> None:
         self.fences = fences
-        self.handover = handover
+        self.cross_stream = cross_stream
         self.devices = devices
 
     def device_of(self, tensors: Iterable[Any], kwargs: Mapping[str, Any]) -> torch.device | None:
@@ -48,7 +48,7 @@ class DeviceOps:
             return torch.device(named)
         return None
 
-    def run(self, call: Call, device: torch.device, function: Callable[[], Any]) -> Any:
+    def run(self, call: OperatorCall, device: torch.device, function: Callable[[], Any]) -> Any:
         """Makes a call, an operator or a read by the host, and tells of it."""
         streams = self.devices[device.type]
         if self.fences.tally.sites.is_own() or capturing.on(device):
@@ -61,12 +61,12 @@ class DeviceOps:
         given = [*call.reads, *call.writes]
         call.reads, call.writes = self._there(call.reads), self._there(call.writes)
         with unfollowed():
-            self.handover.before(call)
+            self.cross_stream.before(call)
         result = function()
         made = [] if call.writes else [*tensors_in([result])]
         call.made = self._there(made)
         with unfollowed():
-            self.handover.after(call)
+            self.cross_stream.after(call)
             # What the host has waited for is done by now, the call itself included.
             if not call.host and self._waits(call, given, made):
                 self.fences.read_by_host(call.lane)
@@ -75,7 +75,9 @@ class DeviceOps:
     def _there(self, tensors: Iterable[torch.Tensor]) -> list[torch.Tensor]:
         return [one for one in tensors if one.device.type in self.devices and type(one) in _PLAIN]
 
-    def _waits(self, call: Call, given: list[torch.Tensor], made: list[torch.Tensor]) -> bool:
+    def _waits(
+        self, call: OperatorCall, given: list[torch.Tensor], made: list[torch.Tensor]
+    ) -> bool:
         """Tells whether the host waits for the current stream in a call; if in doubt, it does."""
         if call.plan.waits and call.kwargs.get("output_size") is None:
             return True

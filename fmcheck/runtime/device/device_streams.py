@@ -1,9 +1,9 @@
 """Device streams: the Python calls of an accelerator's streams and events, followed by wrapping.
 
-The device does what it always did; the session's fences are told of it besides. torch's methods
-call one another: what the engine called is told, once, and what fmcheck does itself is not. What
-C++ does to a stream, and what a graph that was captured does when it is replayed, is out of sight:
-from the first sign of it on, no race is certain.
+The device does what it always did; the session's fences are notified of it besides. torch's methods
+call one another: what the engine called is followed, once, and what fmcheck does itself is not.
+What C++ does to a stream, and what a graph that was captured does when it is replayed, is out of
+sight: from the first sign of it on, no race is certain.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.device.stalls import Stalls
-    from fmcheck.runtime.order.fences import Fences, Lane, Record
+    from fmcheck.runtime.order.fences import FenceRecord, Fences, Lane
 
 _COLLECTIVES = "distributed_c10d.py"
 #: What of a device's module is followed, by the class that has it; "" for the module itself.
@@ -71,7 +71,7 @@ class DeviceStreams:
         self.module = module
         self.kind = kind
         self._lanes: dict[tuple[int, int], Lane] = {}
-        self._records: weakref.WeakKeyDictionary[Any, Record] = weakref.WeakKeyDictionary()
+        self._records: weakref.WeakKeyDictionary[Any, FenceRecord] = weakref.WeakKeyDictionary()
 
     def follow(self, accelerator: Any = None) -> Iterator[Undo]:
         """Begins to follow, yielding how to let go of each part.
@@ -103,7 +103,7 @@ class DeviceStreams:
             yield from self._doubt_after(graph, "replay", replayed)
         external = getattr(self.module, "ExternalStream", None)
         if isinstance(external, type):
-            made = self._told(external.__new__, self._comes_from_outside)
+            made = self._observed(external.__new__, self._comes_from_outside)
             yield patch(external, "__new__", staticmethod(made))
 
     def follow_work(self, work: type) -> Iterator[Undo]:
@@ -196,7 +196,7 @@ class DeviceStreams:
         if self.stalls is not None:
             self.stalls.after(stream)
 
-    def _met(self, event: Any) -> Record | None:
+    def _met(self, event: Any) -> FenceRecord | None:
         record = self._records.get(event)
         if record is None and not isinstance(event, self.module.Event):
             self.fences.doubt(f"an event of {type(event).__name__}, whose records are not seen")
@@ -204,16 +204,16 @@ class DeviceStreams:
 
     # --- wrapping ---
 
-    def _wrap(self, class_: type, name: str, tell: Callable[..., None]) -> Iterator[Undo]:
-        def told(result: Any, *args: Any, **kwargs: Any) -> None:
-            tell(*args, **kwargs)
+    def _wrap(self, class_: type, name: str, observe: Callable[..., None]) -> Iterator[Undo]:
+        def observe_call(result: Any, *args: Any, **kwargs: Any) -> None:
+            observe(*args, **kwargs)
 
-        yield from self._wrap_result(class_, name, told)
+        yield from self._wrap_result(class_, name, observe_call)
 
-    def _wrap_result(self, class_: type, name: str, tell: Callable[..., None]) -> Iterator[Undo]:
+    def _wrap_result(self, class_: type, name: str, observe: Callable[..., None]) -> Iterator[Undo]:
         method = getattr(class_, name)
 
-        call = self._told(method, tell)
+        call = self._observed(method, observe)
         try:
             yield patch(class_, name, call)
         except TypeError:  # a class of C++ that takes no attributes
@@ -229,7 +229,9 @@ class DeviceStreams:
         if isinstance(owner, type) and hasattr(owner, name):
             yield from self._wrap(owner, name, lambda *_, **__: self.fences.doubt(reason))
 
-    def _told(self, function: Callable[..., Any], tell: Callable[..., None]) -> Callable[..., Any]:
+    def _observed(
+        self, function: Callable[..., Any], observe: Callable[..., None]
+    ) -> Callable[..., Any]:
         @functools.wraps(function)
         def call(*args: Any, **kwargs: Any) -> Any:
             if is_here():
@@ -238,7 +240,7 @@ class DeviceStreams:
                 result = function(*args, **kwargs)
             if self.fences.tally.active:
                 try:
-                    tell(result, *args, **kwargs)
+                    observe(result, *args, **kwargs)
                 except Exception as err:
                     self.fences.doubt("fmcheck failed to follow a call of a stream or event")
                     broke(self.fences.tally, CHECK, err)
@@ -247,8 +249,8 @@ class DeviceStreams:
         return call
 
     def _wrap_function(
-        self, function: Callable[..., Any], tell: Callable[[], None]
+        self, function: Callable[..., Any], observe: Callable[[], None]
     ) -> Iterator[Undo]:
-        call = self._told(function, lambda *_, **__: tell())
+        call = self._observed(function, lambda *_, **__: observe())
         rebind(function, call)
         yield lambda: rebind(call, function)

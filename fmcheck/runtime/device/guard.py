@@ -16,15 +16,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from fmcheck.runtime.core import story, table
+from fmcheck.runtime.core import verdicts, violations
 from fmcheck.runtime.core.ledger import NEVER, State
 from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.device import kernels
 from fmcheck.runtime.device.guards import Guards
 from fmcheck.runtime.device.own_fence import OwnFence
-from fmcheck.runtime.device.ring import INVALID_WRITE, UNSEEN, Record
-from fmcheck.runtime.relay import picks, relay_tensor, scope
-from fmcheck.runtime.relay.buffer import VALUES, PutOff, RelayBuffer, Write
+from fmcheck.runtime.device.ring import INVALID_WRITE, UNSEEN, KernelRecord
+from fmcheck.runtime.relay import indexing, relay_tensor, scope
+from fmcheck.runtime.relay.buffer import VALUES, PutOff, RelayBuffer, WriteEffect
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -43,7 +43,7 @@ _ELEMENTS = 8192
 _AT_ONCE = 1024
 _BITS = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 #: What is found at a write.
-_OF_WRITES = (table.LOST, table.UNOWNED, table.REPEATED, INVALID_WRITE)
+_OF_WRITES = (verdicts.LOST, verdicts.UNOWNED, verdicts.REPEATED, INVALID_WRITE)
 
 
 class GuardedBuffer(RelayBuffer):
@@ -88,11 +88,11 @@ class GuardedBuffer(RelayBuffer):
         }
         self.owned_rows = full(1, torch.int8)
         self._mark_sinks()
-        self._standing = full(table.Standing.NEVER, torch.int8)
+        self._allocation = full(verdicts.Allocation.NEVER, torch.int8)
         self._left_in = full(0, torch.int64)
         if self.owners is not None:
             every = np.arange(rows)
-            self._standing.copy_(torch.from_numpy(self.owners.standing(every)))
+            self._allocation.copy_(torch.from_numpy(self.owners.allocation(every)))
             self._left_in.copy_(torch.from_numpy(self.owners.left_in(every)))
         self._sink_holds = torch.full(
             (1,), self.layout.sink_holds or 0, dtype=plain.dtype, device=device
@@ -156,7 +156,7 @@ class GuardedBuffer(RelayBuffer):
         self,
         expression: Any,
         site: int,
-        how: Write = VALUES,
+        how: WriteEffect = VALUES,
         values: torch.Tensor | None = None,
     ) -> None:
         """A write into the whole buffer, after it was made."""
@@ -182,7 +182,7 @@ class GuardedBuffer(RelayBuffer):
 
     def _rows_written(self, expression: Any) -> torch.Tensor | None:
         """Returns the rows that a write reaches, None if the host has to find out."""
-        if picks.are_rows(expression):
+        if indexing.are_rows(expression):
             return expression  # type: ignore[no-any-return]
         if not (expression is ... or isinstance(expression, (slice, int))):
             return None
@@ -237,7 +237,7 @@ class GuardedBuffer(RelayBuffer):
                     ledger["read_in"],
                     ledger["generation"],
                     self._writes,
-                    self._standing,
+                    self._allocation,
                     self._epoch,
                     len(rows),
                     self._width,
@@ -261,14 +261,14 @@ class GuardedBuffer(RelayBuffer):
             rows = self._owned(rows)
             if not rows.size:
                 return
-            standing, left_in = self.owners.standing(rows), self.owners.left_in(rows)
+            allocation, left_in = self.owners.allocation(rows), self.owners.left_in(rows)
             with self._own_fence.behind_the_last_launch():
                 kernels.spare_rows[self._grid(len(rows))](
                     self.upload(rows),
-                    self.upload(standing),
+                    self.upload(allocation),
                     self.upload(left_in),
                     self.on_device["state"],
-                    self._standing,
+                    self._allocation,
                     self._left_in,
                     len(rows),
                     BLOCK=self._block,
@@ -291,7 +291,7 @@ class GuardedBuffer(RelayBuffer):
         window: Window,
         expression: Any,
         site: int,
-        how: Write = VALUES,
+        how: WriteEffect = VALUES,
         values: torch.Tensor | None = None,
     ) -> None:
         """A write by any expression."""
@@ -332,19 +332,19 @@ class GuardedBuffer(RelayBuffer):
         """Brings `ledger` up to date. Waits for the device."""
         self.ledger.load({name: kept.cpu().numpy() for name, kept in self.on_device.items()})
 
-    def tell(self, kind: int, moment: int, records: list[Record]) -> None:
+    def report_found(self, kind: int, moment: int, records: list[KernelRecord]) -> None:
         """Reports what a kernel found in some rows at one moment."""
         if kind == UNSEEN:
             with self._by_the_host(puts_back=False):
                 self.tally.unseen_writes += len(records)
-                self.tally.note(story.of_unseen_write(self, moment))
+                self.tally.note(violations.of_unseen_write(self, moment))
             return
         with self.as_of(records[0]):
             rows = np.array([record.row for record in records], np.int64)
             bits = np.array([record.bits for record in records], np.int64)
             verb = "write" if kind in _OF_WRITES else "gather"
             code = "FR105" if kind == INVALID_WRITE else f"FR{kind}"
-            story.report(self, code, rows, bits.astype(self._bits_dtype), moment, verb)
+            violations.report(self, code, rows, bits.astype(self._bits_dtype), moment, verb)
 
     # --- inside ---
 
@@ -367,7 +367,7 @@ class GuardedBuffer(RelayBuffer):
         if self.tally.halts:
             self.tally.collect()
 
-    def _settle_on_device(self, rows: torch.Tensor, how: Write) -> None:
+    def _settle_on_device(self, rows: torch.Tensor, how: WriteEffect) -> None:
         """The first write to a buffer on trust, which was made: poison goes over all other rows."""
         self.is_on_trust = False
         if how.updates:
@@ -437,7 +437,7 @@ class GuardedBuffer(RelayBuffer):
             SPARES=spares,
             FROM_BUFFER=result is None,
             HAS_POISON=self.poison.bits is not None,
-            CHECKS=table.packed(table.kind_of(self.poison)),
+            CHECKS=verdicts.packed(verdicts.kind_of(self.poison)),
             SIGN=_SIGNS.get(sign, 0),
             SINKS=self.layout.sink_holds is not None,
             BLOCK=self._block,
@@ -448,7 +448,7 @@ class GuardedBuffer(RelayBuffer):
         self,
         index: torch.Tensor,
         moment: int,
-        how: Write,
+        how: WriteEffect,
         judges: bool = True,
         given: torch.Tensor | None = None,
     ) -> None:
@@ -463,7 +463,7 @@ class GuardedBuffer(RelayBuffer):
             self._bits if given is None else given,
             ledger["state"],
             self.owned_rows,
-            self._standing,
+            self._allocation,
             self._left_in,
             ledger["last_write"],
             ledger["written_in"],
@@ -543,9 +543,9 @@ class GuardedBuffer(RelayBuffer):
         before = self._ring.launches.clone()
         guards = self._guards_writes
         for self._guards_writes, constant in itertools.product((False, True), repeat=2):
-            self._launch_write(none, 0, Write(False, constant))
-            self._launch_write(none, 0, Write(True, constant))
-            self._launch_write(none, 0, Write(constant=constant), judges=False)
+            self._launch_write(none, 0, WriteEffect(False, constant))
+            self._launch_write(none, 0, WriteEffect(True, constant))
+            self._launch_write(none, 0, WriteEffect(constant=constant), judges=False)
         self._guards_writes = guards
         result = self._plain[none]
         self._launch_gather(none, result, 0, judges=True, retires=True)
@@ -581,7 +581,7 @@ class GuardedBuffer(RelayBuffer):
         self._own_fence.launched()
 
     @contextlib.contextmanager
-    def as_of(self, record: Record | Clash) -> Iterator[None]:
+    def as_of(self, record: KernelRecord | Clash) -> Iterator[None]:
         """Sets a row's ledger back to what a kernel's record of it says. Waits for the device."""
         with self._by_the_host(puts_back=False):
             self.ledger.recall(

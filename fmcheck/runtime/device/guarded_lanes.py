@@ -4,7 +4,7 @@ The host follows the fences, so that at each launch it knows the current lane's 
 goes along as plain numbers, and a kernel holds it against the epochs of the rows. That is one
 launch an access for each four lanes that ever touched the buffer, and no host sync; what it finds
 is reported at the next drain, by a snapshot of the access. The host waits for the device when a
-buffer is taken hold of, and when a fifth lane, a ninth and so on first touches it.
+buffer is instrumented, and when a fifth lane, a ninth and so on first touches it.
 
 A device runs what nothing orders in any order, and of two accesses that race the one that runs last
 meets the other. What the host does itself is done when it is issued, whenever its kernel runs: that
@@ -67,7 +67,7 @@ class GuardedLanes(RelayLanes):
         self._add_page()
         self._warm_up()
 
-    def tell(self, clashes: Sequence[Sequence[Clash]], launched: Launched | None) -> None:
+    def report_found(self, clashes: Sequence[Sequence[Clash]], launched: Launched | None) -> None:
         """Reports what a kernel found about one access: records of one kind and lane in each list.
 
         `launched` is None of an access so long ago that its snapshot is not kept any more.
@@ -100,7 +100,7 @@ class GuardedLanes(RelayLanes):
         if capturing.on(self._device):
             return
         time = self.fences.time(lane)
-        happened = self.fences.tell(lane, verb, moment, about=self.buffer.name)
+        happened = self.fences.add_event(lane, verb, moment, about=self.buffer.name)
         own = self._slot(lane)
         snapshot = self.fences.snapshot(self._lanes)
         self._clashes.launch(self._number, self, Launched(happened, tuple(self._lanes), snapshot))

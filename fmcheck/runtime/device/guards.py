@@ -6,17 +6,17 @@ import weakref
 from typing import TYPE_CHECKING, Protocol
 
 from fmcheck.runtime.core.unfollowed import unfollowed
-from fmcheck.runtime.device.ring import FIELDS, Record, Rings, by_violation
+from fmcheck.runtime.device.ring import FIELDS, KernelRecord, Rings, by_violation
 from fmcheck.runtime.steps import capturing
 
 if TYPE_CHECKING:
     from fmcheck.runtime.core.tally import Tally
 
 
-class Judge(Protocol):
+class KernelReporter(Protocol):
     """What reports the findings of one buffer."""
 
-    def tell(self, kind: int, moment: int, records: list[Record]) -> None:
+    def report_found(self, kind: int, moment: int, records: list[KernelRecord]) -> None:
         """Reports what a kernel found in some rows at one moment."""
 
 
@@ -25,7 +25,7 @@ class Guards:
 
     def __init__(self, tally: Tally) -> None:
         self._tally = tally
-        self.rings: Rings[Judge, Record] = Rings(Record, FIELDS)
+        self.rings: Rings[KernelReporter, KernelRecord] = Rings(KernelRecord, FIELDS)
 
     @classmethod
     def of(cls, tally: Tally) -> Guards:
@@ -55,7 +55,7 @@ class Guards:
             for (number, kind, moment), rows in by_violation(records).items():
                 buffer = self.rings.holder(number)
                 if buffer is not None:
-                    buffer.tell(kind, moment, [rows[row] for row in sorted(rows)])
+                    buffer.report_found(kind, moment, [rows[row] for row in sorted(rows)])
         self.rings.let_go()
 
 

@@ -10,7 +10,7 @@ engine's own call.
 import triton
 import triton.language as tl
 
-from fmcheck.runtime.core import ledger, table
+from fmcheck.runtime.core import ledger, verdicts
 from fmcheck.runtime.device import ring
 
 # LIVE and SPARED have the lowest bit, and no other state has.
@@ -24,15 +24,15 @@ UNSEEN = tl.constexpr(ring.UNSEEN)
 INVALID_WRITE = tl.constexpr(ring.INVALID_WRITE)
 
 # The table of rows, as far as it is the same for every buffer.
-LOST, INVALID = tl.constexpr(table.LOST), tl.constexpr(table.INVALID)
-UNOWNED, REPEATED = tl.constexpr(table.UNOWNED), tl.constexpr(table.REPEATED)
-SINK_CONTENT = tl.constexpr(table.SINK_CONTENT)
-LOSSES = tl.constexpr(table.packed_losses())
-NOBODYS = tl.constexpr(table.packed_unowned())
-IN_FLIGHT = tl.constexpr(table.IN_FLIGHT)
-HELD = tl.constexpr(int(table.Standing.HELD))
-WIDTH, BASE = tl.constexpr(table.WIDTH), tl.constexpr(table.BASE)
-MASK = tl.constexpr((1 << table.WIDTH) - 1)
+LOST, INVALID = tl.constexpr(verdicts.LOST), tl.constexpr(verdicts.INVALID)
+UNOWNED, REPEATED = tl.constexpr(verdicts.UNOWNED), tl.constexpr(verdicts.REPEATED)
+SINK_CONTENT = tl.constexpr(verdicts.SINK_CONTENT)
+LOSSES = tl.constexpr(verdicts.packed_losses())
+NOBODYS = tl.constexpr(verdicts.packed_unowned())
+IN_FLIGHT = tl.constexpr(verdicts.IN_FLIGHT)
+HELD = tl.constexpr(int(verdicts.Allocation.HELD))
+WIDTH, BASE = tl.constexpr(verdicts.WIDTH), tl.constexpr(verdicts.BASE)
+MASK = tl.constexpr((1 << verdicts.WIDTH) - 1)
 
 
 @triton.jit
@@ -119,7 +119,7 @@ def gather_guard(
     SPARES: tl.constexpr,
     FROM_BUFFER: tl.constexpr,
     HAS_POISON: tl.constexpr,
-    CHECKS: tl.constexpr,  # of poison, by the row's state: `table.packed`
+    CHECKS: tl.constexpr,  # of poison, by the row's state: `verdicts.packed`
     SIGN: tl.constexpr,  # of the bound: 0 none, 1 `>=`, 2 `>`
     SINKS: tl.constexpr,  # whether it is said what they hold
     BLOCK: tl.constexpr,
@@ -293,7 +293,7 @@ def write_guard(
     given_bits,  # [count, width], what each entry was given: read `by_value`
     state,
     owned,
-    standing,
+    allocation,
     left_in,
     last_write,
     written_in,
@@ -347,7 +347,7 @@ def write_guard(
         sinks = there & ~is_owned
         there = there & is_owned
         held = tl.load(state + rows, mask=there, other=EMPTY)
-        has_it = tl.load(standing + rows, mask=there, other=HELD).to(tl.int64)
+        has_it = tl.load(allocation + rows, mask=there, other=HELD).to(tl.int64)
         fresh = there & (tl.load(stamps + rows, mask=there, other=0) != this)
         retired = there & False
         if EMPTIES:
@@ -505,7 +505,7 @@ def hand_out_rows(
     read_in,
     generation,
     writes,
-    standing,
+    allocation,
     epoch,
     count: tl.int64,
     width: tl.int64,
@@ -531,7 +531,7 @@ def hand_out_rows(
     tl.store(last_read + rows, read | PAST, mask=there)
     tl.store(generation + rows, tl.load(generations + entries, mask=there, other=0), mask=there)
     tl.store(state + rows, tl.zeros_like(held) + EMPTY, mask=there)
-    tl.store(standing + rows, tl.zeros_like(held).to(tl.int8) + HELD, mask=there)
+    tl.store(allocation + rows, tl.zeros_like(held).to(tl.int8) + HELD, mask=there)
     # What a gather put off must not retire is told by a write since: so is this.
     tl.store(writes + rows, tl.zeros_like(rows) - 1 - tl.load(epoch), mask=there)
     if HAS_POISON:
@@ -545,10 +545,10 @@ def hand_out_rows(
 @triton.jit(do_not_specialize=["count"])
 def spare_rows(
     index,  # [count]
-    now_standing,  # [count]
+    now_allocated,  # [count]
     now_left_in,  # [count]
     state,
-    standing,
+    allocation,
     left_in,
     count: tl.int64,
     BLOCK: tl.constexpr,
@@ -559,5 +559,5 @@ def spare_rows(
     rows = tl.load(index + entries, mask=there, other=0)
     held = tl.load(state + rows, mask=there, other=EMPTY)
     tl.store(state + rows, tl.zeros_like(held) + SPARED, mask=there & ((held & 1) != 0))
-    tl.store(standing + rows, tl.load(now_standing + entries, mask=there, other=0), mask=there)
+    tl.store(allocation + rows, tl.load(now_allocated + entries, mask=there, other=0), mask=there)
     tl.store(left_in + rows, tl.load(now_left_in + entries, mask=there, other=0), mask=there)

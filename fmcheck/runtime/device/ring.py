@@ -11,14 +11,15 @@ import torch
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-#: Records that fit between two drains, on each device. Further ones are counted, and that is told.
+#: Records that fit between two drains, on each device. Further ones are counted, and that is
+#: reported.
 CAPACITY = 4096
 UNSEEN = 0
 #: FR105 of a write; 105 is that of a gather.
 INVALID_WRITE = 1105
 
 
-class Record(NamedTuple):
+class KernelRecord(NamedTuple):
     """What a kernel found in one row.
 
     `kind` is the number of an FR1xx check, UNSEEN or INVALID_WRITE.
@@ -36,7 +37,7 @@ class Record(NamedTuple):
     generation: int
 
 
-FIELDS = len(Record._fields)
+FIELDS = len(KernelRecord._fields)
 _Made = TypeVar("_Made")
 _Holder = TypeVar("_Holder")
 
@@ -77,7 +78,7 @@ class Ring(Generic[_Made]):
 class Rings(Generic[_Holder, _Made]):
     """The ring of each device, and who has records in them: each holder by a number of its own.
 
-    What was touched since the last drain is kept, so that what was found in it can be told.
+    What was touched since the last drain is kept, so that what was found in it can be reported.
     """
 
     def __init__(self, made: Callable[..., _Made], fields: int) -> None:
@@ -108,9 +109,11 @@ class Rings(Generic[_Holder, _Made]):
         self._touched.clear()
 
 
-def by_violation(records: Iterable[Record]) -> dict[tuple[int, int, int], dict[int, Record]]:
+def by_violation(
+    records: Iterable[KernelRecord],
+) -> dict[tuple[int, int, int], dict[int, KernelRecord]]:
     """Returns records by buffer, kind and moment, and there by row: of a row the first one."""
-    found: dict[tuple[int, int, int], dict[int, Record]] = {}
+    found: dict[tuple[int, int, int], dict[int, KernelRecord]] = {}
     for record in records:
         rows = found.setdefault((record.buffer, record.kind, record.moment), {})
         rows.setdefault(record.row, record)

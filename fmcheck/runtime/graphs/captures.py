@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 _CODE = "FR601"
 
 
-class Place(NamedTuple):
+class TensorLocation(NamedTuple):
     """Where a tensor's first element lies, on which device, and how far the tensor reaches.
 
     A head of a captured buffer, cut to the batch, begins where the graph reads and ends too soon.
@@ -36,12 +36,12 @@ class Place(NamedTuple):
     shape: tuple[int, ...]
 
 
-def place_of(tensor: torch.Tensor) -> Place:
+def place_of(tensor: torch.Tensor) -> TensorLocation:
     """Returns where a tensor lies."""
     from fmcheck.runtime.steps.writes import address_of
 
     shape = tuple(tensor.shape)
-    return Place(address_of(tensor), str(tensor.device), tensor.element_size(), shape)
+    return TensorLocation(address_of(tensor), str(tensor.device), tensor.element_size(), shape)
 
 
 #: The numbers that a capture was called with, and the padded sizes then: another graph for each.
@@ -51,7 +51,7 @@ Sizes: TypeAlias = "tuple[int, ...]"
 class Captured(NamedTuple):
     """Where the inputs of one runner were when a graph was captured, and the line that did."""
 
-    places: Mapping[str, Place]
+    places: Mapping[str, TensorLocation]
     site: Site
 
 
@@ -68,7 +68,7 @@ class Filled(Protocol):
     def owner(self) -> str:
         """What reports call the holder of the inputs."""
 
-    def places(self) -> Mapping[str, Place]:
+    def places(self) -> Mapping[str, TensorLocation]:
         """Returns where the inputs are."""
 
     def kept(self) -> set[str]:
@@ -92,14 +92,14 @@ class Captures:
         return id(filler) in self._of or not _has_an_end(filler)
 
     def capture(
-        self, filler: Any, places: Mapping[str, Place], site: Site, sizes: Sizes = ()
+        self, filler: Any, places: Mapping[str, TensorLocation], site: Site, sizes: Sizes = ()
     ) -> None:
         """A graph was captured over inputs that are at `places`."""
         if not _has_an_end(filler):
             return
         _kept_with(filler, self._of).setdefault(id(filler), {})[sizes] = Captured(places, site)
 
-    def judge(self, fill: Filled, before: Mapping[str, Place]) -> set[str]:
+    def judge(self, fill: Filled, before: Mapping[str, TensorLocation]) -> set[str]:
         """The graph is about to read what was filled: each input has to be where it was.
 
         Returns the inputs that only fills have bound so far, and bind again: where nothing was
@@ -119,7 +119,7 @@ class Captures:
         return set()
 
     def _bound(
-        self, fill: Filled, now: Mapping[str, Place], before: Mapping[str, Place]
+        self, fill: Filled, now: Mapping[str, TensorLocation], before: Mapping[str, TensorLocation]
     ) -> set[str]:
         filler = fill.filler
         if not _has_an_end(filler):
@@ -137,13 +137,19 @@ class Captures:
         return of_size or list(known.values())
 
     def _compare(
-        self, fill: Filled, now: Mapping[str, Place], expected: Captured, known: Captured | None
+        self,
+        fill: Filled,
+        now: Mapping[str, TensorLocation],
+        expected: Captured,
+        known: Captured | None,
     ) -> None:
         # Without a capture there is no telling whether a graph knows how far an input reaches.
         for name in _moved(now, expected.places, 4 if known is not None else 3):
             self._report(f"{fill.owner}.{name}", fill.site, now[name], known)
 
-    def _report(self, buffer: str, site: Site, now: Place, captured: Captured | None) -> None:
+    def _report(
+        self, buffer: str, site: Site, now: TensorLocation, captured: Captured | None
+    ) -> None:
         tally = self.tally
         note = (
             "it was bound to another tensor while it was filled; no capture was seen, so a graph "
@@ -176,7 +182,9 @@ class Captures:
             )
 
 
-def _moved(now: Mapping[str, Place], expected: Mapping[str, Place], parts: int) -> list[str]:
+def _moved(
+    now: Mapping[str, TensorLocation], expected: Mapping[str, TensorLocation], parts: int
+) -> list[str]:
     """Returns the inputs that are elsewhere than they were, by the first `parts` of a place."""
     return [
         name
@@ -193,7 +201,7 @@ def _kept_with(filler: Any, table: dict[int, Any]) -> dict[int, Any]:
 
 
 def _has_an_end(filler: Any) -> bool:
-    """Tells whether anybody would be told of a runner's end: until then its address is its own."""
+    """Tells whether a runner's end is noticed: until then its address is its own."""
     try:
         weakref.ref(filler)
     except TypeError:

@@ -160,5 +160,5 @@ def _report(site: Site, tally: Tally) -> None:
         notes=("the traced graph has this assert but the compiled one does not: it never fires",),
     )
     with tally.lock:
-        if violation.key not in tally.all:  # once a function, however often it is compiled anew
+        if violation.key not in tally.all:  # once a function, however often it is compiled again
             tally.report(violation)

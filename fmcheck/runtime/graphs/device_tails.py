@@ -22,12 +22,12 @@ from fmcheck.runtime.steps.writes import unheard
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from fmcheck.runtime.graphs.demands import Demand
+    from fmcheck.runtime.graphs.expectations import Expectation
     from fmcheck.runtime.graphs.tails import Unseen
     from fmcheck.runtime.steps.writes import Trace
 
 
-class Record:
+class TailRecord:
     """What was found of one input since it was last read, in device memory.
 
     The first find is kept: which entries, their bits, where the entries start. `hits` counts all.
@@ -60,7 +60,7 @@ class Record:
         self._hits.add_(hit)
 
     def read(self) -> Found | None:
-        """Waits for the device; returns what was found, and starts anew."""
+        """Waits for the device; returns what was found, and starts again."""
         with unheard():
             return self._read()
 
@@ -89,7 +89,7 @@ class Record:
 class DeviceTail:
     """A tail in an accelerator's memory.
 
-    `record(part, demand, bits)` returns where finds are entered.
+    `record(part, expectation, bits)` returns where finds are entered.
     """
 
     def __init__(
@@ -97,13 +97,13 @@ class DeviceTail:
         tensor: torch.Tensor,
         dim: int,
         start: int,
-        demand: Demand,
+        expectation: Expectation,
         unseen: Unseen,
-        record: Callable[[str, Demand, torch.Tensor], Record],
+        record: Callable[[str, Expectation, torch.Tensor], TailRecord],
     ) -> None:
         self._tensor = tensor
         self._dim = dim
-        self.demand = demand
+        self.expectation = expectation
         self._unseen = unseen
         self._record = record
         self.start = start
@@ -124,7 +124,7 @@ class DeviceTail:
             if self._tensor in self._unseen:
                 unseen = unseen | self._unseen[self._tensor]
             self._unseen[self._tensor] = unseen
-            if not (self.demand.always or trace.was_touched):
+            if not (self.expectation.always or trace.was_touched):
                 self._unless = ~changed.any()
             left = ~(changed | written)
             self._doubtful = left & (perhaps | unseen)
@@ -142,7 +142,7 @@ class DeviceTail:
             bad = self._wrong(region) | untouched
             by = torch.where((untouched | ~bad).all(), BY_NOBODY, BY_FILL)
             by = torch.where((doubtful & bad).any(), UNKNOWN, by)
-            kept = self._record("tail", self.demand, self._along(bits))
+            kept = self._record("tail", self.expectation, self._along(bits))
             kept.enter(bad, region, self.start, by, self._unless)
         return None
 
@@ -155,13 +155,15 @@ class DeviceTail:
                 values = bits_of(values)
             if values.shape == head.shape and len(head):
                 by = torch.full((), BY_FILL, device=head.device)
-                self._record("head", self.demand, bits).enter(head != values, head, 0, by, None)
+                self._record("head", self.expectation, bits).enter(
+                    head != values, head, 0, by, None
+                )
         return None
 
     def judge_values(self, end: int) -> Found | None:
         """Enters where the entries of real rows are not what each must be."""
-        assert self.demand.head is not None
-        sign, limit = self.demand.head
+        assert self.expectation.head is not None
+        sign, limit = self.expectation.head
         with unheard():
             values = self._along(self._tensor.detach())[:end]
             bad = ~COMPARISONS[sign](values, limit)
@@ -178,15 +180,15 @@ class DeviceTail:
     def _enter_head(self, part: str, bad: torch.Tensor, end: int) -> None:
         bits = self._along(bits_of(self._tensor))
         by = torch.full((), BY_FILL, device=bits.device)
-        self._record(part, self.demand, bits).enter(bad, bits[:end], 0, by, None)
+        self._record(part, self.expectation, bits).enter(bad, bits[:end], 0, by, None)
 
     def _wrong(self, region: torch.Tensor) -> torch.Tensor:
         """Tells which entries hold what they must not, whoever wrote it."""
         bad = torch.zeros(region.shape, dtype=torch.bool, device=region.device)
-        if self.demand.expected is not None:
-            bad |= region != as_bits(self.demand.expected, self._tensor.dtype)
-        if self.demand.bound is not None:
-            sign, limit = self.demand.bound
+        if self.expectation.expected is not None:
+            bad |= region != as_bits(self.expectation.expected, self._tensor.dtype)
+        if self.expectation.bound is not None:
+            sign, limit = self.expectation.bound
             bad |= ~COMPARISONS[sign](region, limit)
         return bad
 

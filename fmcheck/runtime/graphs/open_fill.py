@@ -13,9 +13,9 @@ import torch
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.naming import plainly, slots_of
-from fmcheck.runtime.graphs.captures import Place, place_of
-from fmcheck.runtime.graphs.demands import SINK, Demand
-from fmcheck.runtime.graphs.device_tails import DeviceTail, Record
+from fmcheck.runtime.graphs.captures import TensorLocation, place_of
+from fmcheck.runtime.graphs.device_tails import DeviceTail, TailRecord
+from fmcheck.runtime.graphs.expectations import SINK, Expectation
 from fmcheck.runtime.graphs.tails import BY_FILL, BY_NOBODY, Found, HostTail, Tail, can_be_followed
 from fmcheck.runtime.relay.relay_tensor import plain
 from fmcheck.runtime.steps.writes import UNSEEN, Trace, follow, leave, region_of
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Site
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.graphs.captures import Captures
-    from fmcheck.runtime.graphs.demands import Demands
+    from fmcheck.runtime.graphs.expectations import Expectations
     from fmcheck.runtime.graphs.tails import Unseen
 
 # What these lead to is not known, or is that of an earlier call, before the fill has run.
@@ -70,12 +70,12 @@ class Input:
     rule: str
     code: str = "FR201"
 
-    def of(self, part: str, demand: Demand) -> Input:
+    def of(self, part: str, expectation: Expectation) -> Input:
         """Returns another part: the head as it was copied, its values, or that it was written."""
         if part == "tail":
             return self
         expected, rule, code = _HEADS[part]
-        bound = " ".join(map(str, demand.head or ()))
+        bound = " ".join(map(str, expectation.head or ()))
         return dataclasses.replace(
             self, part="head", expected=expected.format(bound), rule=rule, code=code
         )
@@ -94,7 +94,7 @@ class _Followed:
 
     name: str
     tensor: torch.Tensor
-    demand: Demand
+    expectation: Expectation
     axis: str
     raw: int
     real: int
@@ -107,7 +107,9 @@ class _Followed:
     @property
     def what(self) -> Input:
         """The tail as a report tells of it."""
-        return Input(self.name, "tail", self.tensor, self.demand.sentence, self.demand.rule)
+        return Input(
+            self.name, "tail", self.tensor, self.expectation.sentence, self.expectation.rule
+        )
 
 
 class Declared(Protocol):
@@ -116,7 +118,7 @@ class Declared(Protocol):
     contract: Contract
     fill: Fill
     tally: Tally
-    demands: Demands
+    expectations: Expectations
     captures: Captures
     records: dict[tuple[str, str, Any, Site], tuple[Any, Input]]
     met: set[str]
@@ -140,11 +142,11 @@ class Declared(Protocol):
 class OpenFill:
     """One call of a fill method."""
 
-    hold: Declared
+    fill_patch: Declared
     bindings: dict[str, Any]
     site: Site
     _followed: list[_Followed] = field(default_factory=list)
-    _places: dict[str, Place] = field(default_factory=dict)
+    _places: dict[str, TensorLocation] = field(default_factory=dict)
     _sizes: dict[str, tuple[int, int, int]] = field(default_factory=dict)
     _found: dict[str, weakref.ref[torch.Tensor]] = field(default_factory=dict)
     _padded: bool = False
@@ -170,7 +172,7 @@ class OpenFill:
             self._places = self.places()
             self._follow_all()
         except LookupError as err:  # an engine must not stop for a contract that does not fit it
-            self.hold.misses(err)
+            self.fill_patch.misses(err)
             return False
         follow(one.trace for one in self._followed)
         return True
@@ -186,7 +188,7 @@ class OpenFill:
         for one in self._followed:
             one.tail.seal(one.trace)
             if one.trace.error is not None:
-                broke(self.hold.tally, "FR201", one.trace.error)
+                broke(self.fill_patch.tally, "FR201", one.trace.error)
 
     def settle(self) -> None:
         """Judges the tails, once: something is about to read them."""
@@ -194,25 +196,25 @@ class OpenFill:
         self.is_settled = True
         followed, self._followed = self._followed, []
         try:
-            bound = self.hold.captures.judge(self, self._places)
+            bound = self.fill_patch.captures.judge(self, self._places)
             made = self._made_in_fill(bound) if bound else []
             self._judge_all([*(one for one in followed if one.trace.is_in_place), *made])
         except LookupError as err:
-            self.hold.misses(err)
+            self.fill_patch.misses(err)
 
-    def places(self) -> dict[str, Place]:
+    def places(self) -> dict[str, TensorLocation]:
         """Returns where each declared input lies now, and what else was captured, by its name."""
         found = {
             name: place_of(tensor)
             for name, _, tensor, _ in self._inputs()
-            if self.hold.demands.of(name, tensor.dtype is torch.bool) is not None
+            if self.fill_patch.expectations.of(name, tensor.dtype is torch.bool) is not None
         }
-        for path in self.hold.fill.captured:
+        for path in self.fill_patch.fill.captured:
             name, value = path.removeprefix("self."), self._look_up(path)
             tensors = dict(_tensors_of(name, value))
             found.update((part, place_of(tensor)) for part, tensor in tensors.items())
             if not (tensors or value is None or isinstance(value, _CONTAINERS)):
-                self.hold.holds_none(path, value)
+                self.fill_patch.holds_none(path, value)
         return found
 
     def kept(self) -> set[str]:
@@ -225,11 +227,11 @@ class OpenFill:
 
     def judge_mapping(self) -> None:
         """Judges row 0 of the mapping, where a tail was judged."""
-        if self.hold.fill.mapping and self._padded:
+        if self.fill_patch.fill.mapping and self._padded:
             try:
-                self._judge_mapping(plain(self._look_up(self.hold.fill.mapping)))
+                self._judge_mapping(plain(self._look_up(self.fill_patch.fill.mapping)))
             except LookupError as err:
-                self.hold.misses(err)
+                self.fill_patch.misses(err)
 
     def returns(self, result: Any) -> None:
         """The fill has returned `result`."""
@@ -237,7 +239,7 @@ class OpenFill:
 
     def pads(self) -> bool:
         """Tells whether any tail would have been judged: an eager step pads nothing."""
-        axes = self.hold.fill.axis
+        axes = self.fill_patch.fill.axis
         try:
             return any(
                 int(self._look_up(axes[one.axis].padded)) > one.raw for one in self._followed
@@ -248,7 +250,7 @@ class OpenFill:
     def padded_sizes(self) -> set[int]:
         """Returns how far each axis is padded now, none where a path leads nowhere yet."""
         try:
-            return {int(self._look_up(axis.padded)) for axis in self.hold.fill.axis.values()}
+            return {int(self._look_up(axis.padded)) for axis in self.fill_patch.fill.axis.values()}
         except (LookupError, TypeError, ValueError):
             return set()
 
@@ -256,12 +258,12 @@ class OpenFill:
 
     def _passed_over(self) -> bool:
         try:
-            return bool(self.hold.fill.unless and self._look_up(self.hold.fill.unless))
+            return bool(self.fill_patch.fill.unless and self._look_up(self.fill_patch.fill.unless))
         except LookupError:
             return False  # a release that cannot be told to
 
     def _follow_all(self) -> None:
-        fill = self.hold.fill
+        fill = self.fill_patch.fill
         self._sizes = {name: self._sizes_of(name) for name in fill.axis}
         source = self._look_up(fill.source) if fill.source else None
         for name, axis, tensor, slot in self._inputs():
@@ -270,27 +272,27 @@ class OpenFill:
 
     def _sizes_of(self, axis: str) -> tuple[int, int, int]:
         """Returns where the tail of an axis begins, how many rows may be, and how many are real."""
-        declared = self.hold.fill.axis[axis]
+        declared = self.fill_patch.fill.axis[axis]
         raw, rows = int(self._look_up(declared.raw)), int(self._look_up(declared.capacity))
-        early = not self.hold.fill.settled_by and paths.root(declared.padded) not in _LATE
+        early = not self.fill_patch.fill.settled_by and paths.root(declared.padded) not in _LATE
         if early and int(self._look_up(declared.padded)) <= raw:
             return rows, rows, raw  # nothing is padded
         return raw, rows, raw
 
     def _inputs(self) -> Iterator[tuple[str, str, torch.Tensor, Any]]:
         """Yields name, axis, tensor and slot of each input that is there."""
-        fill = self.hold.fill
+        fill = self.fill_patch.fill
         only = next(iter(fill.axis))
         for name, value in _members(self._look_up(fill.inputs)):
             tensor = self._tensor_of(value)
             axis = getattr(value, fill.slot_axis, only) if fill.slot_axis else only
             if tensor is not None and tensor.dim() and axis in fill.axis:
-                self.hold.met.add(name)
+                self.fill_patch.met.add(name)
                 yield name, axis, tensor, value
 
     def _tensor_of(self, member: Any) -> torch.Tensor | None:
         """Returns the tensor of an input, None for what has none."""
-        slot_buffer = self.hold.fill.slot_buffer
+        slot_buffer = self.fill_patch.fill.slot_buffer
         tensor = getattr(member, slot_buffer, None) if slot_buffer else member
         if not isinstance(tensor, torch.Tensor):
             return None
@@ -300,22 +302,24 @@ class OpenFill:
     def _follow(
         self, name: str, axis: str, tensor: torch.Tensor, slot: Any, brought: Any = None
     ) -> None:
-        demand = self.hold.demands.of(name, tensor.dtype is torch.bool)
-        if demand is None:
+        expectation = self.fill_patch.expectations.of(name, tensor.dtype is torch.bool)
+        if expectation is None:
             return
         raw, rows, real = self._sizes[axis]
-        dim = self.hold.demands.dim(name)
+        dim = self.fill_patch.expectations.dim(name)
         per_row, rest = divmod(tensor.shape[dim], rows) if rows else (0, 0)
         start = raw * per_row
-        is_full = start >= tensor.shape[dim] and not demand.is_of_head
+        is_full = start >= tensor.shape[dim] and not expectation.is_of_head
         if rest or is_full or not per_row or not can_be_followed(tensor):
             return
         source = plain(brought) if isinstance(brought, torch.Tensor) else None
         if source is not None and _reaches(source, tensor, dim, start):
             source = None  # the fill may have gone over it since
-        tail, trace = self._tail(name, tensor, dim, start, demand), Trace(tensor)
+        tail, trace = self._tail(name, tensor, dim, start, expectation), Trace(tensor)
         self._followed.append(
-            _Followed(name, tensor, demand, axis, raw, real, per_row, tail, trace, source, slot)
+            _Followed(
+                name, tensor, expectation, axis, raw, real, per_row, tail, trace, source, slot
+            )
         )
 
     def _tail(
@@ -324,49 +328,49 @@ class OpenFill:
         tensor: torch.Tensor,
         dim: int,
         start: int,
-        demand: Demand,
+        expectation: Expectation,
         what: Input | None = None,
     ) -> Tail:
         if tensor.device.type == "cpu" and not compares_on_device:
-            return HostTail(tensor, dim, start, demand, self.hold.unseen)
+            return HostTail(tensor, dim, start, expectation, self.fill_patch.unseen)
 
-        def record(part: str, settled: Demand, bits: torch.Tensor) -> Record:
+        def record(part: str, settled: Expectation, bits: torch.Tensor) -> TailRecord:
             first, any_call = (
                 (what or Input(name, "tail", tensor, one.sentence, one.rule)).of(part, one)
-                for one in (settled, demand)
+                for one in (settled, expectation)
             )
             return self._record(first, any_call, bits)
 
-        return DeviceTail(tensor, dim, start, demand, self.hold.unseen, record)
+        return DeviceTail(tensor, dim, start, expectation, self.fill_patch.unseen, record)
 
-    def _record(self, what: Input, of_any_call: Input, bits: torch.Tensor) -> Record:
+    def _record(self, what: Input, of_any_call: Input, bits: torch.Tensor) -> TailRecord:
         """Returns where finds on a device are entered, those of calls that expect another number
         as well.
         """
         kind = (what.part, what.rule, tuple(bits.shape), bits.dtype, bits.device)
         key = (self.owner, what.name, kind, self.site)
-        if key not in self.hold.records:
-            self.hold.records[key] = (Record(bits, what.tensor.dtype), what)
-        record: Record
-        record, known = self.hold.records[key]
+        if key not in self.fill_patch.records:
+            self.fill_patch.records[key] = (TailRecord(bits, what.tensor.dtype), what)
+        record: TailRecord
+        record, known = self.fill_patch.records[key]
         if known.expected != what.expected:
-            self.hold.records[key] = (record, of_any_call)
+            self.fill_patch.records[key] = (record, of_any_call)
         return record
 
     # --- after ---
 
     def _judge_all(self, followed: list[_Followed]) -> None:
-        axes = self.hold.fill.axis
+        axes = self.fill_patch.fill.axis
         padded: dict[str, int] = {}
-        holder = self._look_up(self.hold.fill.inputs) if followed else None
+        holder = self._look_up(self.fill_patch.fill.inputs) if followed else None
         for one in followed:
             if self._tensor_of(_member(holder, one.name)) is not one.tensor:
                 continue  # given another tensor, which the graph does not know: no tail's fault
             if one.axis not in padded:
                 padded[one.axis] = int(self._look_up(axes[one.axis].padded))
-            if one.demand.is_of_head:
+            if one.expectation.is_of_head:
                 self._judge_head(one)
-            if padded[one.axis] > one.raw and not one.demand.of_head_only:
+            if padded[one.axis] > one.raw and not one.expectation.of_head_only:
                 settled = self._with_number(one)
                 if settled is not None:
                     self._judge(settled, padded[one.axis])
@@ -376,15 +380,15 @@ class OpenFill:
 
         The fill itself may have set it: before the fill ran, it was that of an earlier call.
         """
-        path = one.demand.path
+        path = one.expectation.path
         if not path:
             return one
         value = paths.look_up(path, {**self.bindings, "slot": one.slot})
-        self.hold.reached.add(path)
+        self.fill_patch.reached.add(path)
         if value is None:
             return None
-        one.tail.demand = dataclasses.replace(one.demand, expected=int(value))
-        return dataclasses.replace(one, demand=one.tail.demand)
+        one.tail.expectation = dataclasses.replace(one.expectation, expected=int(value))
+        return dataclasses.replace(one, expectation=one.tail.expectation)
 
     def _made_in_fill(self, names: set[str]) -> list[_Followed]:
         """Returns inputs that the fill itself has bound, to be judged by their values alone."""
@@ -397,44 +401,46 @@ class OpenFill:
     def _judge_head(self, one: _Followed) -> None:
         """Judges the entries of real rows, padded or not."""
         end = one.real * one.per_row
-        self.hold.tally.checked.add(self.hold.contract.engine.name)
-        if one.demand.head is not None and (found := one.tail.judge_values(end)) is not None:
-            self._tell(one.what.of("values", one.demand), found)
-        if one.demand.rewritten and (found := one.tail.judge_rewritten(end)) is not None:
-            self._tell(one.what.of("rewritten", one.demand), found)
-        elif one.demand.rewritten and one.tail.is_in_doubt:
-            self.hold.tally.untrack("heads", one.trace.why or UNSEEN)
+        self.fill_patch.tally.checked.add(self.fill_patch.contract.engine.name)
+        if one.expectation.head is not None and (found := one.tail.judge_values(end)) is not None:
+            self._report(one.what.of("values", one.expectation), found)
+        if one.expectation.rewritten and (found := one.tail.judge_rewritten(end)) is not None:
+            self._report(one.what.of("rewritten", one.expectation), found)
+        elif one.expectation.rewritten and one.tail.is_in_doubt:
+            self.fill_patch.tally.untrack("heads", one.trace.why or UNSEEN)
 
     def _judge(self, one: _Followed, padded: int) -> None:
         self._padded = True
-        self.hold.tally.tails += 1
-        self.hold.tally.checked.add(self.hold.contract.engine.name)
+        self.fill_patch.tally.tails += 1
+        self.fill_patch.tally.checked.add(self.fill_patch.contract.engine.name)
         found = one.tail.judge(min((padded - one.raw) * one.per_row, one.tail.length))
         if found is not None:
-            self._tell(one.what, found)
+            self._report(one.what, found)
         elif one.tail.is_in_doubt:
-            self.hold.tally.untrack("tails", one.trace.why or UNSEEN)
-        if self.hold.fill.copies_source and one.source is not None:
+            self.fill_patch.tally.untrack("tails", one.trace.why or UNSEEN)
+        if self.fill_patch.fill.copies_source and one.source is not None:
             found = one.tail.judge_head(one.source)
             if found is not None:
-                self._tell(one.what.of("head", one.demand), found)
+                self._report(one.what.of("head", one.expectation), found)
 
     def _judge_mapping(self, mapping: torch.Tensor) -> None:
-        name = paths.last(self.hold.fill.mapping)
+        name = paths.last(self.fill_patch.fill.mapping)
         expected = "zeros: padded rows look up their cache slots in row 0"
-        demand = Demand(0, "fill.mapping", always=True)
-        what = Input(name, "row 0", mapping, expected, demand.rule)
-        tail = self._tail(name, mapping[SINK : SINK + 1], 0, 0, demand, what)  # by its values alone
+        expectation = Expectation(0, "fill.mapping", always=True)
+        what = Input(name, "row 0", mapping, expected, expectation.rule)
+        tail = self._tail(
+            name, mapping[SINK : SINK + 1], 0, 0, expectation, what
+        )  # by its values alone
         found = tail.judge(1)
         if found is not None:
-            self._tell(what, found)
+            self._report(what, found)
 
-    def _tell(self, what: Input, found: Found) -> None:
-        self.hold.report(self.owner, what, found, self.site)
+    def _report(self, what: Input, found: Found) -> None:
+        self.fill_patch.report(self.owner, what, found, self.site)
 
     def _look_up(self, path: str) -> Any:
         found = paths.look_up(path, self.bindings)
-        self.hold.reached.add(path)
+        self.fill_patch.reached.add(path)
         return found
 
 

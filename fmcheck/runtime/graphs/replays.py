@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class ReplayHold:
+class ReplayPatch:
     """One declared replay."""
 
     contract: Contract
@@ -29,11 +29,11 @@ class ReplayHold:
     tally: Tally
     problems: list[str] = field(default_factory=list)
 
-    def takes(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
-        """Yields the module to wait for, and what takes hold of the function."""
-        yield self.replay.function.partition(":")[0], self.take
+    def installers(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
+        """Yields the module to wait for, and what instruments the function."""
+        yield self.replay.function.partition(":")[0], self.install
 
-    def take(self, module: ModuleType) -> Iterator[Undo]:
+    def install(self, module: ModuleType) -> Iterator[Undo]:
         """Wraps the function, a method or one that modules may have bound, where it stands."""
         if not applies(self.replay.releases, patches.installed_version(self.contract)):
             return

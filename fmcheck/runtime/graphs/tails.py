@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
     import numpy.typing as npt
 
-    from fmcheck.runtime.graphs.demands import Demand
+    from fmcheck.runtime.graphs.expectations import Expectation
     from fmcheck.runtime.steps.writes import Trace
 
 SHOWN = 8
@@ -59,10 +59,10 @@ class Tail(Protocol):
     """A tail from the start of a fill on.
 
     It `is_in_doubt` where nothing was said of an entry because nobody knows whether it was written.
-    What it must hold may be known only once the fill is settled: `demand` is set again then.
+    What it must hold may be known only once the fill is settled: `expectation` is set again then.
     """
 
-    demand: Demand
+    expectation: Expectation
     start: int
     length: int
     is_in_doubt: bool
@@ -114,11 +114,11 @@ class HostTail:
     """A tail in this process's memory, through NumPy."""
 
     def __init__(
-        self, tensor: torch.Tensor, dim: int, start: int, demand: Demand, unseen: Unseen
+        self, tensor: torch.Tensor, dim: int, start: int, expectation: Expectation, unseen: Unseen
     ) -> None:
         self._tensor = tensor
         self._dim = dim
-        self.demand = demand
+        self.expectation = expectation
         self._unseen = unseen
         # Good as long as the trace says that the tensor is in place.
         self._array = array_of(tensor)
@@ -137,7 +137,7 @@ class HostTail:
         changed = self._array != self._before
         if (changed & ~written & ~perhaps).any():
             self._unseen[self._tensor] = True
-        self._is_judged = self.demand.always or trace.was_touched or bool(changed.any())
+        self._is_judged = self.expectation.always or trace.was_touched or bool(changed.any())
         left = ~(changed | written)
         self._doubtful = left & (perhaps | (self._tensor in self._unseen))
         self._untouched = left & ~self._doubtful
@@ -170,8 +170,8 @@ class HostTail:
 
     def judge_values(self, end: int) -> Found | None:
         """Holds the first entries, those of real rows, against what each must be."""
-        assert self.demand.head is not None
-        sign, limit = self.demand.head
+        assert self.expectation.head is not None
+        sign, limit = self.expectation.head
         head = self._along(self._array)[:end]
         values = head.view(self._kind) if self._kind else head
         bad = ~np.asarray(COMPARISONS[sign](values, limit))
@@ -195,10 +195,10 @@ class HostTail:
     def _wrong(self, region: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
         """Tells which entries hold what they must not, whoever wrote it."""
         bad = np.zeros(region.shape, bool)
-        if self.demand.expected is not None:
-            bad |= region != as_bits(self.demand.expected, self._tensor.dtype)
-        if self.demand.bound is not None:
-            sign, limit = self.demand.bound
+        if self.expectation.expected is not None:
+            bad |= region != as_bits(self.expectation.expected, self._tensor.dtype)
+        if self.expectation.bound is not None:
+            sign, limit = self.expectation.bound
             bad |= ~np.asarray(COMPARISONS[sign](region, limit))
         return bad
 

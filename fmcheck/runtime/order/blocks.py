@@ -1,7 +1,7 @@
 """Blocks: pieces of memory that lanes share, as far as torch's operators touch them.
 
 Each knows which lane it was allocated on, which lanes used it last, the last accesses and what they
-reached, and the asynchronous copies that read or fill it. Whose memory it is, `homes` knows.
+reached, and the asynchronous copies that read or fill it. Whose memory it is, `placements` knows.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ KEPT_BYTES = 1 << 16
 
 
 @dataclass(eq=False, slots=True)  # frozen, it would take four times as long to make
-class Touch:
+class BlockTouch:
     """One access of a storage: bytes [low, high), of which `extent` tells some, None all.
 
     `is_copy` tells of a copy that the host does not wait for: what the host does beside it is
@@ -43,7 +43,7 @@ class Touch:
     is_copy: bool
     is_loose: bool = False
 
-    def meets(self, other: Touch) -> bool | None:
+    def meets(self, other: BlockTouch) -> bool | None:
         """Tells whether both reach some byte; None where there is no telling."""
         if self.low >= other.high or other.low >= self.high:
             return False
@@ -61,14 +61,14 @@ class Touch:
         found = meets_range(part.extent, whole.low, whole.high)
         return None if found and whole.is_loose and isinstance(part.extent, Picked) else found
 
-    def covers(self, other: Touch) -> bool:
+    def covers(self, other: BlockTouch) -> bool:
         """Tells whether this reaches all that another did."""
         is_whole = self.extent is None and not self.is_loose
         return is_whole and self.low <= other.low and other.high <= self.high
 
 
 @dataclass(eq=False, slots=True)
-class Use:
+class BlockUse:
     """One touch of a block: bytes [low, high), by which lane, when and where.
 
     It is `by_kernel` where the lane has done more to the block than asynchronous copies.
@@ -95,13 +95,13 @@ class Use:
 class Freed:
     """Memory that was freed at a moment, while another lane than its own might still use it."""
 
-    made: Use
-    use: Use
+    made: BlockUse
+    use: BlockUse
     moment: int
 
 
 @dataclass(frozen=True, slots=True)
-class Copy:
+class PendingCopy:
     """An asynchronous copy that the host has not waited for: its source or its target.
 
     `known` tells that this end is the host's, `sure` that it is so beyond doubt, `doubtful` that it
@@ -109,7 +109,7 @@ class Copy:
     memory of another owner, as of a NumPy array, whose tensor may go before the copy is done.
     """
 
-    use: Use
+    use: BlockUse
     known: bool
     sure: bool = False
     doubtful: bool = False
@@ -131,14 +131,14 @@ class Block:
 
     storage: weakref.ref[Any]
     device: torch.device
-    uses: dict[int, Use] = field(default_factory=dict)
-    writes: list[Touch] = field(default_factory=list)
-    reads: list[Touch] = field(default_factory=list)
-    made: Use | None = None
-    former: Use | None = None
+    uses: dict[int, BlockUse] = field(default_factory=dict)
+    writes: list[BlockTouch] = field(default_factory=list)
+    reads: list[BlockTouch] = field(default_factory=list)
+    made: BlockUse | None = None
+    former: BlockUse | None = None
     lent: frozenset[int] = frozenset()
-    filled_by: tuple[Copy, ...] = ()
-    read_by: tuple[Copy, ...] = ()
+    filled_by: tuple[PendingCopy, ...] = ()
+    read_by: tuple[PendingCopy, ...] = ()
     is_host: bool = False
     left_out: bool = False
     shared: bool = False
@@ -157,7 +157,7 @@ class _Storage(weakref.ref[Any]):
 
 
 class Blocks:
-    """All blocks that were seen and still live; `freed` is told of the end of each."""
+    """All blocks that were seen and still live; `freed` is notified of the end of each."""
 
     def __init__(self) -> None:
         self.freed: Callable[[Block], None] | None = None

@@ -29,9 +29,9 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from fmcheck.runtime.order.blocks import Block
+    from fmcheck.runtime.order.cross_stream import CrossStreamTensors
     from fmcheck.runtime.order.fences import Fences, Lane
-    from fmcheck.runtime.order.handover import Handover
-    from fmcheck.runtime.order.ops import Call
+    from fmcheck.runtime.order.ops import OperatorCall
     from fmcheck.runtime.relay.buffer import RelayBuffer
 
 _KEPT = 16
@@ -64,9 +64,9 @@ class Delay:
 
     check = "delaying unordered writes"
 
-    def __init__(self, fences: Fences, handover: Handover, seed: int | None) -> None:
+    def __init__(self, fences: Fences, cross_stream: CrossStreamTensors, seed: int | None) -> None:
         self.fences = fences
-        self.handover = handover
+        self.cross_stream = cross_stream
         self._seed = seed
         self._coin = None if seed is None else random.Random(seed)
         self._relays: dict[int, StoreBuffer] = {}
@@ -99,7 +99,7 @@ class Delay:
 
     # --- the listener ---
 
-    def before(self, call: Call) -> Callable[[], None] | None:
+    def before(self, call: OperatorCall) -> Callable[[], None] | None:
         """Puts old values where the call may see nothing newer; returns what takes them out."""
         lane = self.fences.host if call.host else call.lane
         self._reads.touched(call)
@@ -125,16 +125,16 @@ class Delay:
             raise
         return put_back if undo else None
 
-    def after(self, call: Call) -> None:
+    def after(self, call: OperatorCall) -> None:
         """A read may be late as well: one that a write here overtakes is made again."""
         if call.writes and not call.host:
             self._reads.written(call.writes, self._writer(call))
         if call.reads and not call.host:
             self._reads.note(call)
 
-    def _writer(self, call: Call) -> Lane:
+    def _writer(self, call: OperatorCall) -> Lane:
         """Returns the lane that writes: the host's own memory it writes at once."""
-        on_host = all(self.handover.blocks.of(one).on_host for one in call.writes)
+        on_host = all(self.cross_stream.blocks.of(one).on_host for one in call.writes)
         return self.fences.host if on_host and not call.is_async_copy else call.lane
 
     def _keep(self, tensor: torch.Tensor) -> None:
@@ -143,7 +143,7 @@ class Delay:
         if relay is not None:
             relay.before = relay.base.clone()
             return
-        memory = self.handover.blocks.of(tensor)
+        memory = self.cross_stream.blocks.of(tensor)
         if _is_left(memory) or not memory.writes or tensor.untyped_storage().nbytes() > _LARGE:
             memory.image = None
         else:
@@ -171,8 +171,8 @@ class Delay:
         return self._coin is not None and self._coin.random() < 0.5
 
     def _as_memory(self, tensor: torch.Tensor, lane: Lane) -> Iterator[Callable[[], object]]:
-        memory = self.handover.blocks.of(tensor)
-        if _is_left(memory) or memory.out or not self.handover.is_late(memory, tensor, lane):
+        memory = self.cross_stream.blocks.of(tensor)
+        if _is_left(memory) or memory.out or not self.cross_stream.is_late(memory, tensor, lane):
             return
         memory.out = self._is_out()
         if memory.out:

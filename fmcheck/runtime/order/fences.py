@@ -1,4 +1,4 @@
-"""Fences: the one place that is told of every record, wait and launch of a session.
+"""Fences: the one place that is notified of every record, wait and launch of a session.
 
 Whatever follows streams, virtual ones or a device's, says here what the engine did. The host is a
 lane as a stream is one: what it did before it launched a piece of work happened before that work,
@@ -46,7 +46,7 @@ class Happening:
 
     `what` is one of `finding.Event`'s words, `launch` or `free`. `moment` says where and in which
     step. `after` is the record that a wait met. `about` is what an access or launch touched: the
-    buffer's name, or what the one who told says it is. `count` is the lane's own time then.
+    buffer's name, or what the caller says it is. `count` is the lane's own time then.
     """
 
     number: int
@@ -54,7 +54,7 @@ class Happening:
     what: str
     moment: int
     count: int
-    after: Record | None = None
+    after: FenceRecord | None = None
     about: Any = None
     ordered: bool = True
 
@@ -65,7 +65,7 @@ class Happening:
 
 
 @dataclass(frozen=True, slots=True)
-class Record:
+class FenceRecord:
     """What an event was recorded after: the lane's happening, and all that the lane knew then."""
 
     happening: Happening
@@ -138,9 +138,9 @@ class Snapshot:
 
     def history(self, lanes: Iterable[Lane], last: Iterable[Happening] = ()) -> tuple[Event, ...]:
         """Returns what the lanes remember, with the happenings at its end, in order of issue."""
-        told = {one.number: one for lane in lanes for one in self.rings[lane.number]}
-        told.update((one.number, one) for one in last)
-        return tuple(self.fences.event(told[number]) for number in sorted(told))
+        by_number = {one.number: one for lane in lanes for one in self.rings[lane.number]}
+        by_number.update((one.number, one) for one in last)
+        return tuple(self.fences.event(by_number[number]) for number in sorted(by_number))
 
     def before(self, number: int) -> Snapshot:
         """Returns what was behind them before a happening, as far as they still remember it."""
@@ -182,7 +182,7 @@ class Fences:
         self._numbers = itertools.count(1)
         self._free: list[int] = []
         # Of each record, the one of the same event that it took the place of; the last few.
-        self._replaced: OrderedDict[int, Record] = OrderedDict()
+        self._replaced: OrderedDict[int, FenceRecord] = OrderedDict()
         self._host_version = 0
         self.host = self.open(lambda: HOST)
 
@@ -265,32 +265,32 @@ class Fences:
 
     # --- fences ---
 
-    def record(self, lane: Lane, moment: int | None = None) -> Record:
+    def record(self, lane: Lane, moment: int | None = None) -> FenceRecord:
         """An event is recorded on a lane; the result stands for the event until its next record."""
         return self._release(lane, "record", self._moment(lane) if moment is None else moment)
 
-    def record_again(self, before: Record, made: Record) -> None:
+    def record_again(self, before: FenceRecord, made: FenceRecord) -> None:
         """A record took the place of another one of the same event."""
         self._replaced[made.happening.number] = before
         if len(self._replaced) > _REPLACED:
             self._replaced.popitem(last=False)
 
-    def replaced_by(self, record: Record) -> Record | None:
+    def replaced_by(self, record: FenceRecord) -> FenceRecord | None:
         """Returns the record whose place another one took, None if that is not remembered."""
         return self._replaced.get(record.happening.number)
 
-    def wait(self, lane: Lane, record: Record | None, what: str = "wait") -> None:
+    def wait(self, lane: Lane, record: FenceRecord | None, what: str = "wait") -> None:
         """A lane waits for a record; for None, an event that was never recorded, it does not."""
         moment = self._moment(lane)
         if record is None:
-            self.tell(lane, what, moment)
+            self.add_event(lane, what, moment)
             return
         if lane is not self.host:
             self.launch(lane)
         new = self.clocks.acquire(lane.number, record.vector)
         if lane is self.host and new:
             self._host_version += 1
-        waited = self.tell(lane, what, moment, record)
+        waited = self.add_event(lane, what, moment, record)
         lane.waits = {**lane.waits, record.lane.number: waited}
 
     def wait_lane(self, lane: Lane, other: Lane) -> None:
@@ -298,7 +298,7 @@ class Fences:
         if lane is not other:
             self.wait(lane, self._release(other, "record", self._moment(lane)))
 
-    def synchronize(self, record: Record | None) -> None:
+    def synchronize(self, record: FenceRecord | None) -> None:
         """The host waits for a record."""
         self.wait(self.host, record, "synchronize")
 
@@ -306,7 +306,7 @@ class Fences:
         """The host waits for all that a lane has been given so far."""
         self.synchronize(self._release(lane, "record", self._moment(self.host)))
 
-    def found_done(self, record: Record | None) -> None:
+    def found_done(self, record: FenceRecord | None) -> None:
         """The host asked, without blocking, and heard that a record had passed."""
         self.wait(self.host, record)
 
@@ -334,7 +334,7 @@ class Fences:
     def lend(self, tensor: Any, lane: Lane) -> None:
         """A tensor is told to be in use on a lane, by `record_stream`."""
         # What the lane remembers of it must not keep the tensor alive.
-        self.tell(lane, "lend", self._moment(lane), about=weakref.ref(tensor))
+        self.add_event(lane, "lend", self._moment(lane), about=weakref.ref(tensor))
 
     def out_of_sight(self) -> list[str]:
         """Returns a sentence on each reason to doubt a race."""
@@ -384,14 +384,14 @@ class Fences:
             one.about if isinstance(one.about, str) else "",
         )
 
-    # --- telling ---
+    # --- events ---
 
-    def tell(
+    def add_event(
         self,
         lane: Lane,
         what: str,
         moment: int,
-        after: Record | None = None,
+        after: FenceRecord | None = None,
         about: Any = None,
         ordered: bool = True,
     ) -> Happening:
@@ -403,11 +403,11 @@ class Fences:
             listener(happened)
         return happened
 
-    def _release(self, lane: Lane, what: str, moment: int) -> Record:
+    def _release(self, lane: Lane, what: str, moment: int) -> FenceRecord:
         if lane is not self.host:
             self.launch(lane)
-        happened = self.tell(lane, what, moment)
-        return Record(happened, self.clocks.release(lane.number))
+        happened = self.add_event(lane, what, moment)
+        return FenceRecord(happened, self.clocks.release(lane.number))
 
     def _moment(self, lane: Lane) -> int:
         tally = self.tally

@@ -33,10 +33,10 @@ _PLAIN = (torch.Tensor, torch.nn.Parameter)
 def follow(ops: Ops, interpreter: ModuleType) -> Iterator[Undo]:
     """Tells of interpreted kernels from now on, yielding how to let go."""
     executor = interpreter.GridExecutor
-    yield patch(executor, "__call__", _told(ops, executor.__call__))
+    yield patch(executor, "__call__", _observed(ops, executor.__call__))
 
 
-def _told(ops: Ops, run: Callable[..., Any]) -> Callable[..., Any]:
+def _observed(ops: Ops, run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def call(kernel: Any, *args: Any, **kwargs: Any) -> Any:
         if is_here() or not ops.is_watched():

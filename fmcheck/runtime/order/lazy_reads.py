@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fmcheck.runtime.order.fences import Fences, Lane
-    from fmcheck.runtime.order.ops import Call
+    from fmcheck.runtime.order.ops import OperatorCall
 
     Pick = Callable[[torch.Tensor], torch.Tensor]
 
@@ -29,7 +29,7 @@ _KEPT = 32
 _LARGE = 1 << 16
 
 
-class Laid:
+class StoredTensor:
     """A tensor by its storage, which is not kept alive."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
@@ -53,8 +53,8 @@ class LazyRead:
 
     lane: int
     time: int
-    source: Laid
-    result: Laid
+    source: StoredTensor
+    result: StoredTensor
     pick: Pick | None
 
 
@@ -70,7 +70,7 @@ class LazyReads:
         """Forgets all reads."""
         self._reads.clear()
 
-    def touched(self, call: Call) -> None:
+    def touched(self, call: OperatorCall) -> None:
         """Somebody is about to use what these reads brought, or to write it."""
         if self._reads:
             keys = {one.untyped_storage()._cdata for one in (*call.reads, *call.writes)}
@@ -78,12 +78,14 @@ class LazyReads:
             if len(kept) < len(self._reads):
                 self._reads = deque(kept, maxlen=_KEPT)
 
-    def note(self, call: Call) -> None:
+    def note(self, call: OperatorCall) -> None:
         """Notes a read that was made."""
         for source, result, pick in _read_by(call):
             if source.is_cpu and result.is_cpu and result.nbytes <= _LARGE:
                 time = self.fences.time(call.lane)
-                made = LazyRead(call.lane.number, time, Laid(source), Laid(result), pick)
+                made = LazyRead(
+                    call.lane.number, time, StoredTensor(source), StoredTensor(result), pick
+                )
                 self._reads.append(made)
 
     def written(self, tensors: list[torch.Tensor], lane: Lane) -> None:
@@ -99,7 +101,7 @@ class LazyReads:
                 result.copy_(source if one.pick is None else one.pick(source))
 
 
-def _read_by(call: Call) -> Iterator[tuple[torch.Tensor, torch.Tensor, Pick | None]]:
+def _read_by(call: OperatorCall) -> Iterator[tuple[torch.Tensor, torch.Tensor, Pick | None]]:
     """Yields source and result of a copy or a gather, and how the one is picked from the other."""
     if call.name == "copy_" and call.is_async_copy:
         if isinstance(call.args[1], torch.Tensor):

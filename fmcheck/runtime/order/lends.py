@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.runtime.core import kinds
 from fmcheck.runtime.core.containment import contained
-from fmcheck.runtime.core.patches import CallHold
+from fmcheck.runtime.core.patches import CallPatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(eq=False)
-class LendHold(CallHold):
+class LendPatch(CallPatch):
     """One function that is handed a tensor and a stream."""
 
     part: Lend

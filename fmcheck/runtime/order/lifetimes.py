@@ -25,26 +25,26 @@ import torch
 
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.patches import patch
-from fmcheck.runtime.order.blocks import Block, Copy, Freed, Use, content, holds, span
+from fmcheck.runtime.order.blocks import Block, BlockUse, Freed, PendingCopy, content, holds, span
 from fmcheck.runtime.order.too_soon import TooSoon
 from fmcheck.runtime.order.virtual import current_lane
-from fmcheck.runtime.steps import homes
-from fmcheck.runtime.steps.homes import Home, Homes
+from fmcheck.runtime.steps import placements
 from fmcheck.runtime.steps.operators import COPIES
+from fmcheck.runtime.steps.placements import Placement, Placements
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from fmcheck.runtime.core.patches import Undo
+    from fmcheck.runtime.order.cross_stream import CrossStreamTensors
     from fmcheck.runtime.order.fences import Fences, Happening, Lane
-    from fmcheck.runtime.order.handover import Handover
-    from fmcheck.runtime.order.ops import Call
+    from fmcheck.runtime.order.ops import OperatorCall
 
 # They say that the host has the memory, and do not look at what is in it.
 _NO_READS = frozenset({"cpu"})
 # They give an array over the host's memory, which is read later, out of torch's sight.
 _VIEWS = frozenset({"numpy", "__array__"})
-_UNCERTAIN = (Home.UNKNOWN, Home.EITHER)
+_UNCERTAIN = (Placement.UNKNOWN, Placement.EITHER)
 _EARLY = "the host reads the target of an asynchronous copy that it has not waited for"
 _UNREAD = (
     "the array over the target of an asynchronous copy is gone, and the host never waited for it"
@@ -60,8 +60,8 @@ _KEPT_COPIES = 16
 class Lifetimes:
     """Listens to operators and fences, and judges memory by them.
 
-    `handover` judges the same memory where tensors are handed over. One that `perturbs` lets the
-    target of a copy keep poison up to the copy's event.
+    `cross_stream` judges the same memory where tensors are handed over. One that `perturbs` lets
+    the target of a copy keep poison up to the copy's event.
     """
 
     check = "FR402 to FR404"
@@ -69,29 +69,29 @@ class Lifetimes:
     def __init__(
         self,
         fences: Fences,
-        handover: Handover,
-        known: Homes | None = None,
+        cross_stream: CrossStreamTensors,
+        known: Placements | None = None,
         perturbs: bool = False,
     ) -> None:
         self.fences = fences
         self.tally = fences.tally
-        self.homes = known or Homes()
+        self.placements = known or Placements()
         self._perturbs = perturbs
-        self.blocks = handover.blocks
+        self.blocks = cross_stream.blocks
         self.blocks.freed = self._freed
         self._coin = None if fences.seed is None else random.Random(fences.seed)
-        self._told = TooSoon(fences)
+        self._reports = TooSoon(fences)
         self._read_by_copies: set[Block] = set()
         self._in_use: dict[int, list[Freed]] = {}
-        self._former: dict[int, Use] = {}
+        self._former: dict[int, BlockUse] = {}
         self._views: dict[int, weakref.ref[Any]] = {}
         self._numbers = itertools.count()
         fences.listeners.append(self._heard)
 
     def begin_test(self) -> None:
-        """Forgets the copies that nobody waited for, and what was told."""
-        self.homes.begin_test()
-        self._told.begin_test()
+        """Forgets the copies that nobody waited for, and what was reported."""
+        self.placements.begin_test()
+        self._reports.begin_test()
         if self.fences.seed is not None:
             self._coin = random.Random(self.fences.seed)
         for block in self.blocks:
@@ -120,13 +120,13 @@ class Lifetimes:
         block, lane = self.blocks.renew(storage), current_lane()
         if block is not None:
             moment = self.tally.moments.on(lane.name, self.tally.sites.here())
-            block.made = Use(lane, self.fences.time(lane), moment)
+            block.made = BlockUse(lane, self.fences.time(lane), moment)
             block.former = self._former.get(lane.number)
             self._allocated(lane)
 
     # --- what the operators do ---
 
-    def before(self, call: Call) -> Callable[[], None] | None:
+    def before(self, call: OperatorCall) -> Callable[[], None] | None:
         """The host is about to read or write: what copies still work with is not its to touch."""
         if call.host:
             self._looks(call)
@@ -145,39 +145,42 @@ class Lifetimes:
                     break
         return None
 
-    def _looks(self, call: Call) -> None:
+    def _looks(self, call: OperatorCall) -> None:
         """The host asks for a copy of a tensor, or an array, which no memory of a device can be."""
         tensor = call.reads[0]
         if call.name == "cpu":
-            homes.pull(tensor)
-        elif call.name == "numpy" and not homes.was_pulled(tensor):
+            placements.pull(tensor)
+        elif call.name == "numpy" and not placements.was_pulled(tensor):
             self._view_as_array(tensor)
-        if call.name in _VIEWS and not homes.was_pulled(tensor):
-            call.is_view = self._home(tensor) is Home.HOST
+        if call.name in _VIEWS and not placements.was_pulled(tensor):
+            call.is_view = self._placement(tensor) is Placement.HOST
 
     def _view_as_array(self, tensor: torch.Tensor) -> None:
-        if self._home(tensor) is not Home.DEVICE:
+        if self._placement(tensor) is not Placement.DEVICE:
             self._is_on_host(tensor)
 
-    def _blocks(self, call: Call) -> None:
+    def _blocks(self, call: OperatorCall) -> None:
         """A copy from or to the device that says nothing of blocking: the host waits for it."""
         target, source = call.args[:2]
-        ends = self._home(target), self._home(source)
-        if ends == (Home.HOST, Home.DEVICE):
+        ends = self._placement(target), self._placement(source)
+        if ends == (Placement.HOST, Placement.DEVICE):
             self._is_on_host(target)
         self._ends_in_wait(call, ends)
 
-    def _ends_in_wait(self, call: Call, ends: tuple[Home, Home]) -> None:
-        """A copy between these homes: the host waits for it, unless it says otherwise."""
-        call.is_waited_for = not call.is_async_copy and set(ends) == {Home.HOST, Home.DEVICE}
+    def _ends_in_wait(self, call: OperatorCall, ends: tuple[Placement, Placement]) -> None:
+        """A copy between these placements: the host waits for it, unless it says otherwise."""
+        call.is_waited_for = not call.is_async_copy and set(ends) == {
+            Placement.HOST,
+            Placement.DEVICE,
+        }
 
-    def after(self, call: Call) -> None:
+    def after(self, call: OperatorCall) -> None:
         """Notes who used what."""
         if call.host:
             if call.is_view:
                 self._viewed(call)
             return
-        use = Use(*call.now(self.fences))
+        use = BlockUse(*call.now(self.fences))
         number = call.lane.number
         tensors, blocks = call.reads, call.read_in(self.blocks)
         if call.writes:
@@ -194,7 +197,7 @@ class Lifetimes:
             if call.is_async_copy:
                 known = block.uses.get(number)
                 by_kernel = known is not None and known.by_kernel
-                block.uses[number] = Use(use.lane, use.count, use.moment, by_kernel=by_kernel)
+                block.uses[number] = BlockUse(use.lane, use.count, use.moment, by_kernel=by_kernel)
             elif not by_host:
                 block.uses[number] = use
         for tensor, block in zip(call.made, call.made_in(self.blocks), strict=True):
@@ -202,7 +205,7 @@ class Lifetimes:
                 block.made, block.former = use, self._former.get(number)
                 self._make(call, tensor)
                 self._allocated(call.lane)
-            if by_host and homes.is_sure(tensor):
+            if by_host and placements.is_sure(tensor):
                 self._is_on_host(tensor)
         if call.is_async_copy:
             self._copied(call, use)
@@ -211,9 +214,9 @@ class Lifetimes:
 
     def _are_surely_host(self, tensors: Sequence[torch.Tensor]) -> bool:
         """Tells whether the host itself runs an operator: all it has is the host's beyond doubt."""
-        return all(self.homes.is_surely_host(one, self.tally.sites) for one in tensors)
+        return all(self.placements.is_surely_host(one, self.tally.sites) for one in tensors)
 
-    def _crosses(self, call: Call, tensor: torch.Tensor, block: Block) -> None:
+    def _crosses(self, call: OperatorCall, tensor: torch.Tensor, block: Block) -> None:
         """A lane comes to memory of another one for the first time: may it have that yet?
 
         What the other lane did to the memory before it was freed last may not be done.
@@ -221,7 +224,7 @@ class Lifetimes:
         made = block.made
         if block.on_host or (made is not None and made.lane is call.lane):
             return
-        if self.homes.is_surely_host(tensor, self.tally.sites):
+        if self.placements.is_surely_host(tensor, self.tally.sites):
             self._is_on_host(tensor)
             return
         former = block.former
@@ -231,69 +234,73 @@ class Lifetimes:
             return  # the write of who came first is waited for
         if self.fences.ordered(former.epoch, call.lane):
             return
-        home = self._home(tensor)
+        placement = self._placement(tensor)
         # What is copied to or from memory that was made on "cpu" may well be the host's.
-        if home is Home.DEVICE or (home is Home.EITHER and call.name not in COPIES):
+        if placement is Placement.DEVICE or (
+            placement is Placement.EITHER and call.name not in COPIES
+        ):
             self._taken(call, made)
 
-    def _home(self, tensor: torch.Tensor) -> Home:
-        return self.homes.of(tensor, self.tally.sites)
+    def _placement(self, tensor: torch.Tensor) -> Placement:
+        return self.placements.of(tensor, self.tally.sites)
 
-    def _make(self, call: Call, tensor: torch.Tensor) -> None:
+    def _make(self, call: OperatorCall, tensor: torch.Tensor) -> None:
         """Notes whose memory an operator's new tensor is; a factory is heard when it is called."""
         name = call.plan.name
         if name == "_to_copy" and call.kwargs.get("device") is not None:
             self._send(call, tensor)
             return
-        operands = call.reads or list(homes.tensors_in(call.args[:1]))
+        operands = call.reads or list(placements.tensors_in(call.args[:1]))
         if operands:
-            known = homes.derive(tensor, operands, self._home)
+            known = placements.derive(tensor, operands, self._placement)
             # What is made in the likeness of another one may be meant for the other side.
             if known is not None and not (name.endswith("_like") or name.startswith("new_")):
-                homes.settle(known, operands)
+                placements.settle(known, operands)
 
-    def _send(self, call: Call, tensor: torch.Tensor) -> None:
+    def _send(self, call: OperatorCall, tensor: torch.Tensor) -> None:
         """A copy by `to`: from the host to the device, or the other way."""
-        source, asked = self._home(call.args[0]), homes.asked()
-        if source is Home.HOST:
-            target = Home.DEVICE
-        elif asked is None or (asked.goes_to_host and source is not Home.DEVICE):
+        source, asked = self._placement(call.args[0]), placements.asked()
+        if source is Placement.HOST:
+            target = Placement.DEVICE
+        elif asked is None or (asked.goes_to_host and source is not Placement.DEVICE):
             return
         else:
-            target = Home.HOST if asked.goes_to_host else Home.DEVICE
-        is_sure = target is Home.HOST and self.homes.goes(asked) is Home.HOST
-        homes.made(tensor, target, is_sure)
+            target = Placement.HOST if asked.goes_to_host else Placement.DEVICE
+        is_sure = target is Placement.HOST and self.placements.goes(asked) is Placement.HOST
+        placements.made(tensor, target, is_sure)
         self._ends_in_wait(call, (target, source))
 
-    def _copied(self, call: Call, use: Use) -> None:
+    def _copied(self, call: OperatorCall, use: BlockUse) -> None:
         """Keeps both ends of an asynchronous copy in mind."""
-        self.fences.tell(use.lane, "copy", use.moment)
+        self.fences.add_event(use.lane, "copy", use.moment)
         is_sent = call.name == "_to_copy"
         target, source = (call.made[0], call.args[0]) if is_sent else call.args[:2]
-        are_host = [self.homes.is_surely_host(one, self.tally.sites) for one in (target, source)]
+        are_host = [
+            self.placements.is_surely_host(one, self.tally.sites) for one in (target, source)
+        ]
         if any(are_host) and not all(are_host):
-            homes.take_for_device(source if are_host[0] else target)
+            placements.take_for_device(source if are_host[0] else target)
         for tensor, is_target, is_host in zip(
             (target, source), (True, False), are_host, strict=True
         ):
             block = self.blocks.of(tensor)
             low, high = span(tensor)
-            home = self._home(tensor)
+            placement = self._placement(tensor)
             # What is sent by an asynchronous copy is the host's, unless it is brought there.
-            doubtful = home in _UNCERTAIN and is_sent and not is_target
-            known = home is Home.HOST or doubtful
-            block.is_host = home is Home.HOST
+            doubtful = placement in _UNCERTAIN and is_sent and not is_target
+            known = placement is Placement.HOST or doubtful
+            block.is_host = placement is Placement.HOST
             if not is_target:
                 self._compare(block, use.moment)
                 self._read_by_copies.add(block)
             if known:
                 self._is_on_host(tensor)
-            end = Use(use.lane, use.count, use.moment, low, high)
+            end = BlockUse(use.lane, use.count, use.moment, low, high)
             before = b"" if is_target or doubtful else content(tensor)
             sure = is_host or (is_sent and known and not doubtful and not is_target)
             storage = tensor.untyped_storage() if before and known else None
             borrowed = None if storage is None or storage.resizable() else storage
-            copy = Copy(end, known, sure, doubtful, before, borrowed)
+            copy = PendingCopy(end, known, sure, doubtful, before, borrowed)
             kept = (*(block.filled_by if is_target else block.read_by), copy)
             if len(kept) > _KEPT_COPIES:
                 self.tally.untrack("copies", f"more than {_KEPT_COPIES} of one tensor unwaited for")
@@ -317,7 +324,7 @@ class Lifetimes:
 
     # --- FR404 ---
 
-    def _host_reads(self, call: Call, tensor: torch.Tensor, block: Block) -> bool:
+    def _host_reads(self, call: OperatorCall, tensor: torch.Tensor, block: Block) -> bool:
         """Judges a read, by the host's own hand or an operator; tells whether it came too early."""
         self._forget_done(block)
         for copy in block.filled_by:
@@ -326,7 +333,7 @@ class Lifetimes:
                 return True
         return False
 
-    def _viewed(self, call: Call) -> None:
+    def _viewed(self, call: OperatorCall) -> None:
         """An array over the target of a copy: it has to outlive the host's wait for that.
 
         Nobody sees its values being read. One that goes before was read too early, or for nothing.
@@ -351,7 +358,7 @@ class Lifetimes:
 
         self._views[key] = weakref.ref(call.view, gone)
 
-    def _is_in_order(self, call: Call, copy: Copy) -> bool:
+    def _is_in_order(self, call: OperatorCall, copy: PendingCopy) -> bool:
         """Tells whether a read comes behind a copy without a wait of the host, or may do so.
 
         What was made without a device may be the device's all the same, where a default device is
@@ -371,12 +378,12 @@ class Lifetimes:
             return False
         return self._coin is None or self._coin.random() < 0.5
 
-    def _early_read(self, verb: str, moment: int, copy: Copy, note: str = _EARLY) -> None:
+    def _early_read(self, verb: str, moment: int, copy: PendingCopy, note: str = _EARLY) -> None:
         use = copy.use
-        where = self._told.line(use.moment)
-        self._told.tell(
+        where = self._reports.line(use.moment)
+        self._reports.report(
             "FR404",
-            Use(self.fences.host, use.count, moment),
+            BlockUse(self.fences.host, use.count, moment),
             verb,
             use,
             "copy",
@@ -387,7 +394,7 @@ class Lifetimes:
 
     # --- FR403 ---
 
-    def _writes(self, call: Call, tensor: torch.Tensor) -> None:
+    def _writes(self, call: OperatorCall, tensor: torch.Tensor) -> None:
         block = self.blocks.of(tensor)
         if not block.read_by:
             return
@@ -403,9 +410,12 @@ class Lifetimes:
                 self._overwritten(copy, call.name.rstrip("_"), self._here())
                 return
 
-    def _is_brought(self, call: Call) -> bool:
+    def _is_brought(self, call: OperatorCall) -> bool:
         """Tells whether a copy writes what may come from the device."""
-        return call.name == "copy_" and self._home(call.args[1]) in (Home.DEVICE, Home.EITHER)
+        return call.name == "copy_" and self._placement(call.args[1]) in (
+            Placement.DEVICE,
+            Placement.EITHER,
+        )
 
     def _compare(self, block: Block, moment: int) -> None:
         """Looks for what was written out of torch's sight, by NumPy say, since copies were made."""
@@ -416,7 +426,7 @@ class Lifetimes:
                 _forget(block, copy)
                 return
 
-    def _changed(self, block: Block, copy: Copy) -> bool:
+    def _changed(self, block: Block, copy: PendingCopy) -> bool:
         storage = block.storage()
         if not copy.before or storage is None:
             return False
@@ -425,12 +435,12 @@ class Lifetimes:
         # Not by torch: that would be a read of the host's, which waits for the stream.
         return ctypes.string_at(copy.use.low, len(copy.before)) != copy.before
 
-    def _overwritten(self, copy: Copy, verb: str, moment: int) -> None:
+    def _overwritten(self, copy: PendingCopy, verb: str, moment: int) -> None:
         use = copy.use
-        where = self._told.line(use.moment)
-        self._told.tell(
+        where = self._reports.line(use.moment)
+        self._reports.report(
             "FR403",
-            Use(self.fences.host, use.count, moment),
+            BlockUse(self.fences.host, use.count, moment),
             verb,
             use,
             "copy",
@@ -449,21 +459,24 @@ class Lifetimes:
             return
         if block.made is None:
             return
-        home = block.made.lane
-        own, former = block.uses.get(home.number, block.made), self._former.get(home.number)
-        if former is None or former.lane is not home or former.count < own.count:
-            self._former[home.number] = own
+        placement = block.made.lane
+        own, former = (
+            block.uses.get(placement.number, block.made),
+            self._former.get(placement.number),
+        )
+        if former is None or former.lane is not placement or former.count < own.count:
+            self._former[placement.number] = own
         for use in block.uses.values():
             # The host's allocator waits for the copies from and to its memory.
             is_kept = block.is_host and not use.by_kernel
-            if use.lane is home or is_kept or self._is_lent(block, use):
+            if use.lane is placement or is_kept or self._is_lent(block, use):
                 continue
-            if not self.fences.ordered(use.epoch, home):
+            if not self.fences.ordered(use.epoch, placement):
                 freed = Freed(block.made, use, self._here())
-                self._in_use.setdefault(home.number, []).append(freed)
+                self._in_use.setdefault(placement.number, []).append(freed)
                 return
 
-    def _is_lent(self, block: Block, use: Use) -> bool:
+    def _is_lent(self, block: Block, use: BlockUse) -> bool:
         """Tells whether a lane that the memory is lent to does the use, or comes behind it."""
         clocks = self.fences.clocks
         return any(
@@ -478,30 +491,30 @@ class Lifetimes:
 
     def _reused(self, freed: Freed) -> None:
         use, lane = freed.use, freed.made.lane
-        used, home = f"stream `{use.lane.name}`", f"stream `{lane.name}`"
-        self._told.tell(
+        used, owner = f"stream `{use.lane.name}`", f"stream `{lane.name}`"
+        self._reports.report(
             "FR402",
-            Use(lane, use.count, freed.moment),
+            BlockUse(lane, use.count, freed.moment),
             "free",
             use,
             "use",
             f"`record_stream({use.lane.name})`, an owner that keeps it until that stream is done, "
-            f"or a wait of {home} for {used}",
-            f"the memory belongs to {home}, which allocated again before it waited for {used}",
+            f"or a wait of {owner} for {used}",
+            f"the memory belongs to {owner}, which allocated again before it waited for {used}",
             freed.made,
         )
 
-    def _taken(self, call: Call, made: Use) -> None:
+    def _taken(self, call: OperatorCall, made: BlockUse) -> None:
         lane, count, moment = call.now(self.fences)
-        used, home = f"stream `{lane.name}`", f"stream `{made.lane.name}`"
-        self._told.tell(
+        used, owner = f"stream `{lane.name}`", f"stream `{made.lane.name}`"
+        self._reports.report(
             "FR402",
-            Use(lane, count, moment),
+            BlockUse(lane, count, moment),
             call.name.rstrip("_"),
             made,
             "allocation",
-            f"a wait of {used} for {home} after {self._told.line(made.moment)}",
-            f"the memory belongs to {home}, whose work with what was there before may not be done",
+            f"a wait of {used} for {owner} after {self._reports.line(made.moment)}",
+            f"the memory belongs to {owner}, whose work with what was there before may not be done",
             doubt="memory that was never used before may be taken at once; the allocator decides",
         )
 
@@ -510,7 +523,7 @@ class Lifetimes:
     def _heard(self, happened: Happening) -> None:
         """A fence: what copies read must be what it was when they were made."""
         if happened.what == "lend":
-            self._told.lends = True
+            self._reports.lends = True
             self.blocks.of(happened.about()).lent |= {happened.lane.number}
         elif happened.lane is self.fences.host and happened.after is not None:
             for block in list(self._read_by_copies):
@@ -521,7 +534,7 @@ class Lifetimes:
                 if not block.read_by:
                     self._read_by_copies.discard(block)
 
-    def _is_done(self, copy: Copy) -> bool:
+    def _is_done(self, copy: PendingCopy) -> bool:
         return self.fences.ordered(copy.use.epoch, self.fences.host)
 
     def _forget_done(self, block: Block) -> None:
@@ -530,18 +543,18 @@ class Lifetimes:
             for kept in (block.filled_by, block.read_by)
         )
 
-    # --- telling ---
+    # --- reports ---
 
     def _here(self) -> int:
         return self.tally.moments.on("host", self.tally.sites.here(2))
 
 
-def _forget(block: Block, copy: Copy) -> None:
+def _forget(block: Block, copy: PendingCopy) -> None:
     """Keeps a copy that read a block in mind no longer."""
     block.read_by = tuple(one for one in block.read_by if one is not copy)
 
 
-def _in_sight(copy: Copy, low: int, high: int) -> Copy:
+def _in_sight(copy: PendingCopy, low: int, high: int) -> PendingCopy:
     """Returns a copy of which a range was written in sight: its bytes tell nothing any more."""
     return replace(copy, before=b"") if copy.use.meets(low, high) else copy
 

@@ -1,10 +1,10 @@
 """Operators: each one that torch runs in a session that follows streams, and what it touches.
 
 One mode of torch's dispatcher sees the operators, a few wrapped methods of tensors see the host
-read values past it. Both only translate into a `Call`, for all who listen. On a CPU a thread is
-watched from its first use of streams in a test: it enters one, records or waits. On a device it is
-from the first stream that it enters, or a relay buffer that it made. Before, an engine pays nothing
-on a CPU, and what it sets up is not held against what streams do later.
+read values past it. Both only translate into a `OperatorCall`, for all who listen. On a CPU a
+thread is watched from its first use of streams in a test: it enters one, records or waits. On a
+device it is from the first stream that it enters, or a relay buffer that it made. Before, an engine
+pays nothing on a CPU, and what it sets up is not held against what streams do later.
 
 The mode is beneath all others of its thread, so that none of them is taken off in its stead. What
 has no memory of its own, as sparse, nested, fake and wrapped tensors, is passed on as it is.
@@ -26,9 +26,9 @@ from fmcheck.runtime.core.containment import broke, contained, made_once
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.core.unfollowed import is_here
 from fmcheck.runtime.order import virtual
-from fmcheck.runtime.steps import syncs
-from fmcheck.runtime.steps.homes import FactoryMode, listen, passes_on, tensors_in
+from fmcheck.runtime.steps import step_syncs
 from fmcheck.runtime.steps.operators import COPIES, Operator, tensors_at
+from fmcheck.runtime.steps.placements import FactoryMode, listen, passes_on, tensors_in
 from fmcheck.runtime.steps.torch_modes import (
     OperatorMode,
     called,
@@ -46,7 +46,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.order.blocks import Block, Blocks
     from fmcheck.runtime.order.fences import Fences, Lane
-    from fmcheck.runtime.steps.syncs import StepMode
+    from fmcheck.runtime.steps.step_syncs import StepMode
 
     #: What makes a call of an operator.
     Make = Callable[[Operator, Any, Any], Any]
@@ -62,7 +62,7 @@ CHECK = "following operators on streams (FR401 to FR404)"
 
 
 @dataclass(eq=False, slots=True)
-class Call:
+class OperatorCall:
     """One operator that ran, or one read by the host.
 
     `reads` and `writes` are the tensors among its arguments, `made` those of its results that
@@ -129,18 +129,18 @@ class Call:
         return self.plan.fills
 
 
-class Listener(Protocol):
-    """Who is told of calls. `before` may return what is to be called once the call was made.
+class OperatorListener(Protocol):
+    """Who is notified of calls. `before` may return what is to be called once the call was made.
 
     `check` is what the closing section calls it, should it fail.
     """
 
     check: str
 
-    def before(self, call: Call) -> Callable[[], None] | None:
+    def before(self, call: OperatorCall) -> Callable[[], None] | None:
         """A call is about to run, or the host about to read."""
 
-    def after(self, call: Call) -> None:
+    def after(self, call: OperatorCall) -> None:
         """A call ran; `made` holds its new tensors."""
 
 
@@ -153,7 +153,7 @@ class OnDevice(Protocol):
     def device_of(self, tensors: Iterable[Any], kwargs: Mapping[str, Any]) -> torch.device | None:
         """Returns the followed device that a call runs on, None if it runs on none."""
 
-    def run(self, call: Call, device: torch.device, function: Callable[[], Any]) -> Any:
+    def run(self, call: OperatorCall, device: torch.device, function: Callable[[], Any]) -> Any:
         """Makes a call, an operator or a read by the host, and tells of it."""
 
 
@@ -162,14 +162,14 @@ class Ops:
 
     def __init__(self, tally: Tally) -> None:
         self.tally = tally
-        self.listeners: list[Listener] = []
+        self.listeners: list[OperatorListener] = []
         self.on_device: OnDevice | None = None
         self._is_watching = False
         self._here = _Here()
 
     def follow(self) -> Iterator[Undo]:
         """Begins to watch, yielding how to let go of each part."""
-        yield virtual.tell_uses(self._uses_streams)
+        yield virtual.on_use(self._uses_streams)
         for name in HOST_READS:
             method = getattr(torch.Tensor, name, None)
             if method is not None:
@@ -196,7 +196,7 @@ class Ops:
         self._is_watching, here.of_device = True, not virtual
         here.mode = Mode(self)
         put_beneath(here.mode)
-        syncs.carry(here.mode)
+        step_syncs.carry(here.mode)
         if virtual:
             here.factories = listen(self.tally)
 
@@ -227,7 +227,7 @@ class Ops:
         factories, self._here.factories = self._here.factories, None
         if mode is not None:
             take_out(mode)
-            syncs.carry(None)
+            step_syncs.carry(None)
             if mode.step is not None:
                 mode.step.alone()
         if factories is not None:
@@ -272,12 +272,12 @@ class Ops:
         lane = virtual.current_lane()
         if lane.fences.tally is self.tally:
             plan = Operator(None, name, is_view=False, of_torch=True)
-            call = Call(plan, (), {}, lane, reads, writes)
+            call = OperatorCall(plan, (), {}, lane, reads, writes)
             self._undo(self.before(call))
             self.after(call)
 
-    def _call(self, plan: Operator, args: Any, kwargs: Any) -> Call | None:
-        """Returns an operator's call as listeners are told of it, None if they are not."""
+    def _call(self, plan: Operator, args: Any, kwargs: Any) -> OperatorCall | None:
+        """Returns an operator's call as listeners are notified of it, None if they are not."""
         if plan.unknown:
             self.tally.untrack("operators", plan.unknown)
             return None
@@ -296,7 +296,9 @@ class Ops:
                 device = self.on_device.device_of((*reads, *writes), kwargs)
             if device is not None:
                 host = self.on_device.fences.host
-                call = Call(plan, args, kwargs, host, reads, writes, host=by_host, device=device)
+                call = OperatorCall(
+                    plan, args, kwargs, host, reads, writes, host=by_host, device=device
+                )
                 call.is_async_copy = plan.name in COPIES and _is_asynchronous(call)
                 return call
         if plan.is_view or self._here.of_device:
@@ -304,11 +306,11 @@ class Ops:
         lane = virtual.lane_of(None)
         if lane.fences.tally is not self.tally:  # a probe's
             return None
-        call = Call(plan, args, kwargs, lane, reads, writes, host=by_host)
+        call = OperatorCall(plan, args, kwargs, lane, reads, writes, host=by_host)
         call.is_async_copy = plan.name in COPIES and _is_asynchronous(call)
         return call
 
-    def _made(self, call: Call, make: Callable[[], Any]) -> Any:
+    def _made(self, call: OperatorCall, make: Callable[[], Any]) -> Any:
         """Makes a call between what the listeners want before and after it."""
         if call.device is not None:
             return self._made_on_device(call, make)
@@ -318,10 +320,10 @@ class Ops:
         finally:
             if undo:
                 self._undo(undo)
-        self._told(call, result)
+        self._notify(call, result)
         return result
 
-    def _told(self, call: Call, result: Any) -> None:
+    def _notify(self, call: OperatorCall, result: Any) -> None:
         """Tells the listeners of a call that was made."""
         try:
             if call.is_view:
@@ -333,13 +335,13 @@ class Ops:
         except Exception as err:
             broke(self.tally, CHECK, err)
 
-    def _made_on_device(self, call: Call, make: Callable[[], Any]) -> Any:
+    def _made_on_device(self, call: OperatorCall, make: Callable[[], Any]) -> Any:
         on_device, device = self.on_device, call.device
         if on_device is None or device is None:
             return make()
         return made_once(self.tally, CHECK, lambda once: on_device.run(call, device, once), make)
 
-    def before(self, call: Call) -> list[tuple[str, Callable[[], None]]]:
+    def before(self, call: OperatorCall) -> list[tuple[str, Callable[[], None]]]:
         """Tells the listeners of what is about to be done; returns what to call after it."""
         here = self._here
         here.quiet = True
@@ -354,7 +356,7 @@ class Ops:
             here.quiet = False
         return undo
 
-    def _before(self, call: Call, undo: list[tuple[str, Callable[[], None]]]) -> None:
+    def _before(self, call: OperatorCall, undo: list[tuple[str, Callable[[], None]]]) -> None:
         for listener in self.listeners:
             try:
                 one = listener.before(call)
@@ -374,7 +376,7 @@ class Ops:
         finally:
             self._here.quiet = False
 
-    def after(self, call: Call) -> None:
+    def after(self, call: OperatorCall) -> None:
         """Tells the listeners of what was done."""
         here = self._here
         here.quiet = True
@@ -384,7 +386,7 @@ class Ops:
         finally:
             here.quiet = False
 
-    def _after(self, call: Call) -> None:
+    def _after(self, call: OperatorCall) -> None:
         for listener in self.listeners:
             try:
                 listener.after(call)
@@ -419,15 +421,19 @@ class Ops:
         passes_on(read)
         return read
 
-    def _read_by_host(self, plan: Operator, tensor: torch.Tensor, args: Any, kwargs: Any) -> Call:
+    def _read_by_host(
+        self, plan: Operator, tensor: torch.Tensor, args: Any, kwargs: Any
+    ) -> OperatorCall:
         on_device = self.on_device
         if on_device is not None and on_device.devices:
             with unheard():  # a function mode of the program hears who asks for a device
                 device = tensor.device
             if device.type in on_device.devices:
                 host = on_device.fences.host
-                return Call(plan, args, kwargs, host, [tensor], [], host=True, device=device)
-        return Call(plan, args, kwargs, virtual.current_lane(), [tensor], [], host=True)
+                return OperatorCall(
+                    plan, args, kwargs, host, [tensor], [], host=True, device=device
+                )
+        return OperatorCall(plan, args, kwargs, virtual.current_lane(), [tensor], [], host=True)
 
 
 class _Here(threading.local):
@@ -450,7 +456,7 @@ class Mode(OperatorMode):
     def __init__(self, ops: Ops) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops = ops
-        #: The step that this thread is in, told of each operator that ran.
+        #: The step that this thread is in, notified of each operator that ran.
         self.step: StepMode | None = None
 
     def failed(self, err: Exception) -> None:
@@ -458,7 +464,7 @@ class Mode(OperatorMode):
         broke(self.ops.tally, CHECK, err)
 
     def run(self, operator: Operator, args: Any, kwargs: Any) -> Any:
-        """Runs an operator, of which the step and the listeners are told."""
+        """Runs an operator, of which the step and the listeners are notified."""
         make = called if self.step is None else self.step.run
         if operator.only_shows:
             return make(operator, args, kwargs)
@@ -476,7 +482,7 @@ def _made(result: Any) -> list[torch.Tensor]:
     return [*filter(has_memory, tensors_in([result]))]
 
 
-def _is_asynchronous(call: Call) -> bool:
+def _is_asynchronous(call: OperatorCall) -> bool:
     """Tells whether one of the operators that copy was told not to wait."""
     place = 2 if call.plan.name == "copy_" else len(call.args)
     args = call.args

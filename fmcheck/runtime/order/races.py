@@ -10,7 +10,7 @@ import numpy as np
 from msgspec.structs import replace
 
 from fmcheck.finding import CHECKS, Access, Violation
-from fmcheck.runtime.core import story
+from fmcheck.runtime.core import violations
 from fmcheck.runtime.core.clocks import Shadow
 
 if TYPE_CHECKING:
@@ -111,7 +111,7 @@ class RelayLanes:
         self._judge(touch(rows, lane.number, moment), Party(verb, moment, lane))
 
     def _judge(self, found: Iterable[Conflict], late: Party) -> None:
-        happened = self.fences.tell(
+        happened = self.fences.add_event(
             late.lane, late.verb, late.moment, about=self.buffer.name, ordered=not found
         )
         for conflict in found:
@@ -142,23 +142,23 @@ class RelayLanes:
             return
         first = int(rows[0])
         found = race(self.fences, kind, early, late, [happened], snapshot)
-        shown, _ = story.shown_rows(buffer, rows)
+        shown, _ = violations.shown_rows(buffer, rows)
         with at_the_time or nullcontext():
-            last_write, last_read = story.last_accesses(buffer, first)
+            last_write, last_read = violations.last_accesses(buffer, first)
             generation = int(buffer.ledger.generation[first])
             tally.report(
                 replace(
                     found,
                     buffer=buffer.name,
-                    rows=tuple(shown[: story.SHOWN].tolist()),
+                    rows=tuple(shown[: violations.SHOWN].tolist()),
                     row_count=len(shown),
-                    notes=(*story.positions(buffer, rows), *found.notes),
+                    notes=(*violations.positions(buffer, rows), *found.notes),
                     device=buffer.device,
-                    access=story.access(buffer, late.verb, late.moment, first, generation),
+                    access=violations.access(buffer, late.verb, late.moment, first, generation),
                     last_write=found.last_write or last_write,
                     last_read=found.last_read or last_read,
                     owner=_owner(buffer, first, generation),
-                    neighbours=tuple(story.neighbours(buffer, rows[: story.SHOWN])),
+                    neighbours=tuple(violations.neighbours(buffer, rows[: violations.SHOWN])),
                 )
             )
 
@@ -185,7 +185,7 @@ def race(
     last: Iterable[Happening] = (),
     snapshot: Snapshot | None = None,
 ) -> Violation:
-    """Returns a race as it is told; whose buffer it is, is left to the caller to enter.
+    """Returns a race as it is reported; whose buffer it is, is left to the caller to enter.
 
     `snapshot` is what was behind the lanes at the later access, by default what is now.
     """
@@ -252,13 +252,13 @@ def _notes(
 
 
 def _waits(snapshot: Snapshot, lane: Lane) -> str:
-    told = [
+    parts = [
         f"{_who(wait.after.lane)} up to {_line(snapshot.fences, wait.after.happening.moment)}"
         for wait in snapshot.waited(lane)
         if wait.after is not None
     ]
     nothing = "nothing" if snapshot.all_waits else "nothing on record"
-    return ", ".join(told) or nothing
+    return ", ".join(parts) or nothing
 
 
 def _a_wait(lane: Lane) -> str:

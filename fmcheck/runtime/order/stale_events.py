@@ -1,6 +1,6 @@
 """FR405 stale-event: a wait that meets another record of its event than its producer's.
 
-The contract names events that each step waits for anew. Where their producer did not record since,
+The contract names events that each step waits for again. Where their producer did not record since,
 such a wait orders nothing. Without step functions, a stream that waits for one record twice is
 what is reported. And where another stream has recorded the event before anybody waited for the
 producer's record, the wait meets the later one, and does not order the producer.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Site
-    from fmcheck.runtime.order.fences import Fences, Happening, Record
+    from fmcheck.runtime.order.fences import FenceRecord, Fences, Happening
 
 _CODE = "FR405"
 _WAITS = frozenset({"wait", "synchronize"})
@@ -66,7 +66,7 @@ class StaleEvents:
             if name:
                 self._report(name, happened, first)
 
-    def _look_for_lost(self, happened: Happening, record: Record) -> None:
+    def _look_for_lost(self, happened: Happening, record: FenceRecord) -> None:
         """Looks whether a record that nobody waited for lost its place to that of another stream.
 
         One of the same stream comes after it, and orders it as well.
@@ -79,7 +79,7 @@ class StaleEvents:
             return
         name = self._name_at(self._site(happened.moment))
         if name:
-            self._waited[lost.happening.number] = None  # it is told of once
+            self._waited[lost.happening.number] = None  # it is reported once
             made, where = self._site(record.happening.moment), self._site(lost.happening.moment)
             missing = f"an event for each stream that records `{name}`"
             note = (
@@ -87,7 +87,9 @@ class StaleEvents:
                 f"of {where.short} on stream `{lost.lane.name}` came before it, and nobody waited "
                 "for it"
             )
-            self._tell(name, happened, missing, note, (lost.happening, record.happening, happened))
+            self._report_wait(
+                name, happened, missing, note, (lost.happening, record.happening, happened)
+            )
 
     def _name_at(self, site: Site) -> str:
         """Returns the declared name that a line mentions, "" for any other line."""
@@ -106,9 +108,9 @@ class StaleEvents:
             f"{self._site(first).short}{since} before: this wait orders nothing"
         )
         missing = f"a record of `{name}` on stream `{record.lane.name}` since then"
-        self._tell(name, happened, missing, note, (made, happened))
+        self._report_wait(name, happened, missing, note, (made, happened))
 
-    def _tell(
+    def _report_wait(
         self,
         name: str,
         happened: Happening,

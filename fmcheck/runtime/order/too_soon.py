@@ -11,7 +11,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.finding import Site
-    from fmcheck.runtime.order.blocks import Use
+    from fmcheck.runtime.order.blocks import BlockUse
     from fmcheck.runtime.order.fences import Fences
 
 
@@ -23,36 +23,36 @@ class TooSoon:
         self.tally = fences.tally
         # Engines need not lend memory of a CPU: without a first time, nothing says that they would.
         self.lends = False
-        self._told: dict[tuple[str, Site, str, str], tuple[str, str, Site]] = {}
+        self._reported: dict[tuple[str, Site, str, str], tuple[str, str, Site]] = {}
 
     def begin_test(self) -> None:
         """Tells each gap again, and as the next test's own."""
         self.lends = False
-        self._told.clear()
+        self._reported.clear()
 
     def line(self, moment: int) -> str:
         """Returns the file's name and the line of a moment."""
         site = self.tally.sites[self.tally.moments.site(moment)]
         return site.short
 
-    def _access(self, verb: str, use: Use) -> Access:
+    def _access(self, verb: str, use: BlockUse) -> Access:
         moments = self.tally.moments
         site = self.tally.sites[moments.site(use.moment)]
         return Access(verb, site, moments.step_of(use.moment), use.lane.name)
 
-    def tell(
+    def report(
         self,
         code: str,
-        late: Use,
+        late: BlockUse,
         verb: str,
-        early: Use,
+        early: BlockUse,
         early_verb: str,
         missing: str,
         note: str,
-        made: Use | None = None,
+        made: BlockUse | None = None,
         doubt: str = "",
     ) -> None:
-        """Reports that `late` came before `early` was done, or counts it where that was told.
+        """Reports that `late` came before `early` was done, or counts it where that was reported.
 
         `made` is the allocation of memory that was freed too soon. A `doubt` makes it an advisory.
         """
@@ -65,12 +65,12 @@ class TooSoon:
         # One line that frees a batch too soon frees many tensors: one report for all of them.
         gap = (code, site, early.lane.name, late.lane.name if made else name)
         with tally.lock:
-            told = self._told.setdefault(gap, (code, name, site))
-            if tally.seen_again(told):
+            key = self._reported.setdefault(gap, (code, name, site))
+            if tally.seen_again(key):
                 return
-            code, name, site = told
-            first = fences.tell(early.lane, early_verb, early.moment, about=name)
-            last = fences.tell(late.lane, verb, late.moment, about=name, ordered=False)
+            code, name, site = key
+            first = fences.add_event(early.lane, early_verb, early.moment, about=name)
+            last = fences.add_event(late.lane, verb, late.moment, about=name, ordered=False)
             is_read = code == "FR404"
             before = self._access(early_verb, early)
             doubts = (doubt, *fences.out_of_sight()) if doubt else tuple(self._doubts(code))

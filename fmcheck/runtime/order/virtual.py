@@ -30,12 +30,12 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.order.fences import Fences, Lane, Record
+    from fmcheck.runtime.order.fences import FenceRecord, Fences, Lane
 
 #: What the closing section calls the checks that hear of streams and events.
 CHECK = "following streams and events (FR401 to FR405)"
 _fences: Fences | None = None
-# Who is told that a thread uses streams, at each use.
+# Who is notified that a thread uses streams, at each use.
 _using: list[Callable[[], None]] = []
 _numbers = itertools.count(1)
 #: Seconds that a wait for a stream takes in a thread, at the least.
@@ -71,26 +71,26 @@ class VirtualStream(torch.cpu.Stream):
 
     def wait_stream(self, stream: Any) -> None:
         """Lets what is launched here next wait for all that `stream` was given so far."""
-        _tell(lambda fences: fences.wait_lane(lane_of(self), lane_of(stream)))
+        _notify(lambda fences: fences.wait_lane(lane_of(self), lane_of(stream)))
 
     def wait_event(self, event: Any) -> None:
         """Lets what is launched here next wait for the last record of `event`."""
-        _tell(lambda fences: fences.wait(lane_of(self), _record_of(event)))
+        _notify(lambda fences: fences.wait(lane_of(self), _record_of(event)))
 
     def record_event(self, event: Any = None) -> Any:
         """Records `event`, a new one by default, and returns it."""
         event = torch.cpu.Event() if event is None else event
-        _tell(lambda fences: _record(fences, event, self))
+        _notify(lambda fences: _record(fences, event, self))
         return event
 
     def synchronize(self) -> None:
         """Blocks the host until all that this stream was given is done."""
         _block(lambda fences: fences.is_done(lane_of(self)))
-        _tell(lambda fences: fences.synchronize_lane(lane_of(self)))
+        _notify(lambda fences: fences.synchronize_lane(lane_of(self)))
 
     def query(self) -> bool:
         """Tells whether all that this stream was given is done; then the host knows of it."""
-        _tell(lambda fences: fences.found_lane_done(lane_of(self)))
+        _notify(lambda fences: fences.found_lane_done(lane_of(self)))
         return True
 
 
@@ -105,20 +105,20 @@ class VirtualEvent(torch.cpu.Event):
 
     def record(self, stream: Any = None) -> None:
         """Takes the place after all that `stream`, the current one by default, was given so far."""
-        _tell(lambda fences: _record(fences, self, stream))
+        _notify(lambda fences: _record(fences, self, stream))
 
     def wait(self, stream: Any = None) -> None:
         """Lets what is launched next on `stream`, the current one by default, wait for it."""
-        _tell(lambda fences: fences.wait(lane_of(stream), _record_of(self)))
+        _notify(lambda fences: fences.wait(lane_of(stream), _record_of(self)))
 
     def synchronize(self) -> None:
         """Blocks the host until the record has passed."""
         _block(lambda fences: _has_passed(fences, _record_of(self)))
-        _tell(lambda fences: fences.synchronize(_record_of(self)))
+        _notify(lambda fences: fences.synchronize(_record_of(self)))
 
     def query(self) -> bool:
         """Tells whether the record has passed; then the host knows of it."""
-        _tell(lambda fences: fences.found_done(_record_of(self)))
+        _notify(lambda fences: fences.found_done(_record_of(self)))
         return True
 
     def elapsed_time(self, end_event: Any) -> float:
@@ -144,8 +144,8 @@ def follow(fences: Fences) -> Iterator[Undo]:
 
 
 @contextmanager
-def told_to(fences: Fences) -> Iterator[None]:
-    """Lets other fences be told in a block, whether or not a session follows streams.
+def followed_by(fences: Fences) -> Iterator[None]:
+    """Lets other fences be notified in a block, whether or not a session follows streams.
 
     The streams that are the session's keep their lanes: none of them is current in the block.
     """
@@ -183,7 +183,7 @@ def is_in_stream() -> bool:
     return bool(_current.entered)
 
 
-def tell_uses(used: Callable[[], None]) -> Undo:
+def on_use(used: Callable[[], None]) -> Undo:
     """Calls a function at each use of streams, in the thread that uses them; returns what ends it.
 
     A use is to enter a stream, to record or wait for an event or a stream, and to lend memory to
@@ -251,10 +251,10 @@ def _without_marks(made: Any) -> dict[str, Any]:
 
 
 def _begin(stream: Any) -> None:
-    _tell(lambda _: _open(stream), is_use=False)
+    _notify(lambda _: _open(stream), is_use=False)
 
 
-def _tell(tell: Callable[[Fences], object], is_use: bool = True) -> None:
+def _notify(notify: Callable[[Fences], object], is_use: bool = True) -> None:
     """Tells the session's fences of something, if there is a session.
 
     A fence that they failed to take in leaves a doubt on each race.
@@ -265,7 +265,7 @@ def _tell(tell: Callable[[Fences], object], is_use: bool = True) -> None:
     if is_use:
         _used()
     try:
-        tell(fences)
+        notify(fences)
     except Exception as err:
         fences.doubt("fmcheck failed to follow a call of a stream or event")
         broke(fences.tally, CHECK, err)
@@ -286,7 +286,7 @@ def _block(is_done: Callable[[Fences], bool]) -> None:
         _sleep(_BLOCKED)
 
 
-def _has_passed(fences: Fences, record: Record | None) -> bool:
+def _has_passed(fences: Fences, record: FenceRecord | None) -> bool:
     return record is None or fences.ordered(record.happening.epoch, fences.host)
 
 
@@ -338,9 +338,9 @@ def _record(fences: Fences, event: Any, stream: Any) -> None:
     event._fmcheck_time = time.perf_counter()
 
 
-def _record_of(event: Any) -> Record | None:
+def _record_of(event: Any) -> FenceRecord | None:
     """Returns an event's last record of this session."""
-    record: Record | None = getattr(event, "_fmcheck_record", None)
+    record: FenceRecord | None = getattr(event, "_fmcheck_record", None)
     return None if record is None or record.lane.fences is not _fences else record
 
 
@@ -363,7 +363,7 @@ def _current_stream() -> Any:
 
 def _synchronize() -> None:
     """Blocks the host until the device has nothing left to do."""
-    _tell(lambda fences: fences.synchronize_all(), is_use=False)
+    _notify(lambda fences: fences.synchronize_all(), is_use=False)
 
 
 def _recording(record_stream: Callable[..., None]) -> Callable[..., None]:
@@ -371,6 +371,6 @@ def _recording(record_stream: Callable[..., None]) -> Callable[..., None]:
         if not isinstance(stream, torch.cpu.Stream) or self.device.type != "cpu":
             record_stream(self, stream)
         else:
-            _tell(lambda fences: fences.lend(self, lane_of(stream)))
+            _notify(lambda fences: fences.lend(self, lane_of(stream)))
 
     return recording

@@ -13,16 +13,16 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import torch
 
-from fmcheck.contract.checks import MANY
-from fmcheck.runtime.relay import devices, origin, relay_array, relay_tensor
-from fmcheck.runtime.relay.layout import Layout
+from fmcheck.contract.validation import MANY
+from fmcheck.runtime.relay import device_checks, origin, relay_array, relay_tensor
+from fmcheck.runtime.relay.row_layout import Layout
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fmcheck.contract import Buffer, Relay
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.relay.buffer import RelayBuffer, Streams
+    from fmcheck.runtime.relay.buffer import RelayBuffer, StreamFollower
     from fmcheck.runtime.relay.owners import Owners
 
 # By address; a buffer keeps its storage alive, so no address is used twice while it is in here.
@@ -39,11 +39,11 @@ class Bind(enum.Enum):
     AGAIN = "in place of another one"
 
 
-class Services(Protocol):
+class BufferServices(Protocol):
     """What a session does for the buffers that it adopts."""
 
     @property
-    def streams(self) -> Streams | None:
+    def streams(self) -> StreamFollower | None:
         """What follows the session's streams, None where nothing does."""
 
     def before_buffers_on(self, kind: str) -> None:
@@ -57,7 +57,7 @@ def adopt(
     relay: Relay,
     tally: Tally,
     bind: Bind,
-    services: Services,
+    services: BufferServices,
     owners: Owners | None = None,
     sinks: Sequence[int] = (),
     is_array: bool = False,
@@ -67,8 +67,8 @@ def adopt(
     A storage that is watched already keeps its state, whichever attribute it goes by.
     """
     if isinstance(tensor, np.ndarray):
-        told = (name, buffer, relay, tally, bind, services, owners, sinks)
-        return _adopt_array(tensor, *told)  # type: ignore[no-any-return]
+        arguments = (name, buffer, relay, tally, bind, services, owners, sinks)
+        return _adopt_array(tensor, *arguments)  # type: ignore[no-any-return]
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(f"expected a tensor, got {type(tensor).__name__}")
     if type(tensor) is relay_tensor.RelayTensor and tensor._relay.tally is tally:
@@ -76,7 +76,7 @@ def adopt(
     tensor = relay_tensor.plain(tensor)
     tally.kinds.add(tensor.device.type)
     if tensor.device.type == "meta" and type(tensor) is torch.Tensor:
-        return devices.stray(tensor, f"{relay.qualname}.{name}", tally)  # type: ignore[no-any-return]
+        return device_checks.stray(tensor, f"{relay.qualname}.{name}", tally)  # type: ignore[no-any-return]
     if type(tensor) is not torch.Tensor:
         return _refused(tensor)
     if tensor.dim() == 0:
@@ -106,16 +106,16 @@ def adopt(
     return made
 
 
-def _adopt_array(array: Any, *told: Any) -> Any:
+def _adopt_array(array: Any, *arguments: Any) -> Any:
     """Returns the alias for an array of NumPy's: its memory is the host's."""
-    tally = told[3]
+    tally = arguments[3]
     if isinstance(array, relay_array.RelayArray):
         if array._relay is not None and array._relay.tally is tally:
             return array
         array = relay_array.plain(array)
     if not array.flags.writeable:
         raise ValueError("an array that may not be written relays nothing")
-    made: Any = adopt(torch.from_numpy(array), *told, is_array=True)  # type: ignore[misc]
+    made: Any = adopt(torch.from_numpy(array), *arguments, is_array=True)  # type: ignore[misc]
     return relay_array.over(array, made._relay)
 
 

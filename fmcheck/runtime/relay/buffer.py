@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from fmcheck.runtime.core import story, table
+from fmcheck.runtime.core import verdicts, violations
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.ledger import NEVER, Ledger, State
 from fmcheck.runtime.core.rows import EVERYTHING, row_dims, row_map
-from fmcheck.runtime.relay import picks, scope
-from fmcheck.runtime.relay.layout import PLAIN, Layout
+from fmcheck.runtime.relay import indexing, scope
 from fmcheck.runtime.relay.memory import bits_of
+from fmcheck.runtime.relay.row_layout import PLAIN, Layout
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -24,9 +24,9 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.core.poison import Poison
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.relay.layout import UnitOwners
     from fmcheck.runtime.relay.memory import Memory, Veil
     from fmcheck.runtime.relay.owners import Owners
+    from fmcheck.runtime.relay.row_layout import UnitOwners
 
 
 #: What no list of rows is, and how often one comes in turn until its array is kept.
@@ -88,7 +88,7 @@ class Seen:
 
 
 @dataclass(frozen=True, slots=True)
-class Write:
+class WriteEffect:
     """What a write did: whether it went into what stood there, and whether it wrote one number.
 
     A constant is a number in the engine's source; a tensor of values is never one. `picks` tells
@@ -101,8 +101,8 @@ class Write:
 
 
 #: A write of values, all of them or a slice, and one to rows that an index picks.
-VALUES = Write()
-PICKED = Write(picks=True)
+VALUES = WriteEffect()
+PICKED = WriteEffect(picks=True)
 
 
 #: A gather that nobody has judged, or of no rows.
@@ -125,7 +125,7 @@ class Lanes(Protocol):
         """The host gave rows to new owners, `drained` as it was said of them."""
 
 
-class Streams(Protocol):
+class StreamFollower(Protocol):
     """What follows the streams of a session."""
 
     def adopt(self, buffer: RelayBuffer) -> None:
@@ -138,7 +138,7 @@ class Streams(Protocol):
 class RelayBuffer:
     """One watched buffer. All that happens to it goes through here, under the session's lock.
 
-    `base` is the tensor that was taken hold of, `veil` what is poisoned of it where the memory is
+    `base` is the tensor that was instrumented, `veil` what is poisoned of it where the memory is
     left alone; nothing here looks into them. `lanes` are there once a session follows the device's
     streams. Without `owners` no row is ever handed out; `overwrite` is the contract's word on
     writing over unread values. `streams` are the session's, None where it follows none.
@@ -150,7 +150,7 @@ class RelayBuffer:
     is_on_trust = False
     #: Whether its ledger lies beside it on its device.
     is_on_device = False
-    streams: Streams | None = None
+    streams: StreamFollower | None = None
     #: Whether it is the host that touches it now, in no stream's order.
     is_by_host = False
 
@@ -235,7 +235,7 @@ class RelayBuffer:
             self.set_sinks(sorted(sinks.difference(rows.tolist())))
 
     def take(self, base: Any, veil: Veil | None) -> None:
-        """Takes hold of a tensor, from what was done to it so far."""
+        """Instruments a tensor, from what was done to it so far."""
         self.base, self.veil = base, veil
         self._version = 0 if base.is_inference() else base._version
 
@@ -278,7 +278,7 @@ class RelayBuffer:
             if lost.size and self._guards_writes:
                 moment = self.tally.moments.now(self.tally.sites.here(), self.device)
                 bits = after[awaited & differs].reshape(len(lost), -1)[:, 0]
-                story.report(old, f"FR{table.LOST}", lost, bits, moment, verb="write")
+                violations.report(old, f"FR{verdicts.LOST}", lost, bits, moment, verb="write")
             self.ledger.await_again(held[self.ledger.is_live(held)])
 
     def fill(self) -> tuple[bool, bool]:
@@ -295,7 +295,7 @@ class RelayBuffer:
         marks = self.poison.is_poison(bits[:1]) | self.poison.is_invalid(bits[:1])
         return True, bool(marks[0] or value[0] == 0 or not np.isfinite(value[0]))
 
-    def _settle(self, window: Window, expression: Any, how: Write) -> None:
+    def _settle(self, window: Window, expression: Any, how: WriteEffect) -> None:
         """The first write to a buffer on trust: what it was bound with is a placeholder.
 
         An update goes into values, and the sink is nobody's.
@@ -323,18 +323,18 @@ class RelayBuffer:
     def judge_rows(self, index: Any, site: int) -> None:
         """A gather of whole rows that is about to be made: the verdict alone."""
         if not self.is_captured():
-            self.judge(self.whole, picks.host(index), site)
+            self.judge(self.whole, indexing.host(index), site)
 
     def retire_rows(self, index: Any, site: int) -> None:
         """A gather of whole rows that was judged has been made."""
         if not self.is_captured():
-            self.retire(self.whole, picks.host(index), site)
+            self.retire(self.whole, indexing.host(index), site)
 
     def stash_rows(
         self,
         expression: Any,
         site: int,
-        how: Write = VALUES,
+        how: WriteEffect = VALUES,
         values: torch.Tensor | None = None,
     ) -> None:
         """A write into the whole buffer, after it was made."""
@@ -347,7 +347,7 @@ class RelayBuffer:
         Whoever has an entry a row knows it by that, and enters it as a whole. It names each row
         once, as it is counted from the first one, and no sink.
         """
-        rows = picks.host(index)
+        rows = indexing.host(index)
         is_list = type(rows) is np.ndarray and rows.dtype is _ROWS and rows.ndim == 1
         if not is_list or self.veil is None:
             return rows
@@ -374,7 +374,7 @@ class RelayBuffer:
         """Tells whether what is launched goes into a graph; if so, counts an unchecked call."""
         if not self.on_cuda:
             return False
-        capturing = picks.is_capturing()
+        capturing = indexing.is_capturing()
         self.tally.unchecked += capturing
         return capturing
 
@@ -396,7 +396,7 @@ class RelayBuffer:
         window: Window,
         expression: Any,
         site: int,
-        how: Write = VALUES,
+        how: WriteEffect = VALUES,
         values: torch.Tensor | None = None,
     ) -> None:
         """A write, after it was made: the rows are live, and their values judged.
@@ -588,7 +588,7 @@ class RelayBuffer:
             part[...] = values
 
     def _judge_values(
-        self, rows: npt.NDArray[Any], bits: npt.NDArray[Any], how: Write, moment: int
+        self, rows: npt.NDArray[Any], bits: npt.NDArray[Any], how: WriteEffect, moment: int
     ) -> npt.NDArray[Any] | None:
         """Reports values just written that the contract calls invalid; returns their rows."""
         if self.poison.bound is None:
@@ -602,11 +602,11 @@ class RelayBuffer:
         places, first = np.unique(places[judged], return_index=True)
         if not places.size:
             return None
-        story.report(self, "FR105", places, found[judged][first], moment, verb="write")
+        violations.report(self, "FR105", places, found[judged][first], moment, verb="write")
         return places
 
     def _owes_a_value(
-        self, rows: npt.NDArray[Any], places: npt.NDArray[Any], how: Write
+        self, rows: npt.NDArray[Any], places: npt.NDArray[Any], how: WriteEffect
     ) -> npt.NDArray[np.bool_]:
         """Tells which of the places a write owes a valid value to.
 
@@ -623,7 +623,7 @@ class RelayBuffer:
         return owes & ~self.ledger.is_consumed(places)
 
     def _rows_of_poison(
-        self, rows: npt.NDArray[Any], bits: npt.NDArray[Any], how: Write
+        self, rows: npt.NDArray[Any], bits: npt.NDArray[Any], how: WriteEffect
     ) -> npt.NDArray[Any] | None:
         """Returns which of the rows just written hold nothing but poison, None if none does.
 
@@ -650,11 +650,11 @@ class RelayBuffer:
             return
         written = self._owned(np.unique(rows % len(self.ledger)))
         held = self.owners.held(written).astype(np.int8)
-        loses = table.losses()[self.ledger.state[written], held]
+        loses = verdicts.losses()[self.ledger.state[written], held]
         lost = written[loses & self._is_covered(window, expression)[written]]
         if lost.size:
             bits = self.whole.memory.read(lost).reshape(len(lost), -1)
-            story.report(self, f"FR{table.LOST}", lost, bits[:, 0], moment, verb="write")
+            violations.report(self, f"FR{verdicts.LOST}", lost, bits[:, 0], moment, verb="write")
 
     def judge_late(self, rows: npt.NDArray[Any], moment: int) -> None:
         """Judges the owners of rows that a hand-out wrote, now that it has ended."""
@@ -674,8 +674,8 @@ class RelayBuffer:
         nobodys = written[self.owners.unowned(written, self.tally.moments.step_of(moment))]
         if nobodys.size:
             bits = self.whole.memory.read(nobodys).reshape(len(nobodys), -1)
-            code = f"FR{table.UNOWNED}"
-            story.report(self, code, nobodys, bits[:, 0], moment, verb="write")
+            code = f"FR{verdicts.UNOWNED}"
+            violations.report(self, code, nobodys, bits[:, 0], moment, verb="write")
 
     def _names_twice(self, rows: npt.NDArray[Any]) -> bool:
         """Tells whether a list of rows has one twice: each puts its place where it points."""
@@ -697,7 +697,7 @@ class RelayBuffer:
         if rows.ndim == 1 and type(expression) is np.ndarray:
             is_each = values.dim() == window.rows.ndim and len(values) == rows.size
             return rows if is_each and self._names_twice(rows) else None
-        lists = picks.leading_lists(expression)
+        lists = indexing.leading_lists(expression)
         if not lists or len(rows) < 2 or tuple(values.shape) != rows.shape:
             return None
         named = rows.reshape(len(rows), -1)[:, 0]
@@ -718,8 +718,8 @@ class RelayBuffer:
         twice = self._owned(np.unique(rows[again[differs]] % len(self.ledger)))
         if twice.size:
             bits = self.whole.memory.read(twice).reshape(len(twice), -1)
-            code = f"FR{table.REPEATED}"
-            story.report(self, code, twice, bits[:, 0], moment, verb="write")
+            code = f"FR{verdicts.REPEATED}"
+            violations.report(self, code, twice, bits[:, 0], moment, verb="write")
 
     def _is_covered(self, window: Window, expression: Any) -> npt.NDArray[np.bool_]:
         """Tells of each row whether an index expression reaches all of its elements."""
@@ -749,13 +749,13 @@ class RelayBuffer:
             return Seen(all_live=True)
         live = self.ledger.is_live(rows)
         state, stale = self.ledger.state[rows], self.ledger.is_stale(rows)
-        codes = table.judge(self.poison, bits, _beside(state, bits), _beside(stale, bits))
+        codes = verdicts.judge(self.poison, bits, _beside(state, bits), _beside(stale, bits))
         # What was reported when it was written is not reported again.
         spoken_of = self.ledger.is_reported(rows)
         if self.per_row > 1:
             spoken_of = spoken_of | self._is_behind_the_end(expression, rows, state)
-        codes = np.where(_beside(spoken_of, bits), np.uint8(table.GOOD), codes)
-        bad = codes != table.GOOD
+        codes = np.where(_beside(spoken_of, bits), np.uint8(verdicts.GOOD), codes)
+        bad = codes != verdicts.GOOD
         if bad.any() and self._is_written_unseen():
             doubted = _beside((self._in_doubt[rows] | bool(self.escapes)) & ~live, bits)
             bad = self._without_doubted(bad, doubted & window.memory.unchanged(expression))
@@ -776,7 +776,7 @@ class RelayBuffer:
         bad = wrong.any(axis=1)
         if bad.any():
             found = bits[bad, wrong[bad].argmax(axis=1)]
-            story.report(self, f"FR{table.SINK_CONTENT}", read[bad], found, moment)
+            violations.report(self, f"FR{verdicts.SINK_CONTENT}", read[bad], found, moment)
 
     def _is_behind_the_end(
         self, expression: Any, rows: npt.NDArray[Any], state: npt.NDArray[np.uint8]
@@ -843,7 +843,7 @@ class RelayBuffer:
         if unseen.size:
             self._is_written_unseen()
             self.tally.unseen_writes += int(unseen.size)
-            self.tally.note(story.of_unseen_write(self, moment))
+            self.tally.note(violations.of_unseen_write(self, moment))
             self.ledger.stash(unseen, NEVER)
 
     def _accuse(
@@ -859,7 +859,7 @@ class RelayBuffer:
         for code in dict.fromkeys(codes.tolist()):
             chosen = codes == code
             unique, first = np.unique(places[chosen], return_index=True)
-            story.report(self, f"FR{code}", unique, found[chosen][first], moment)
+            violations.report(self, f"FR{code}", unique, found[chosen][first], moment)
 
 
 def window_of(

@@ -14,7 +14,7 @@ import torch
 
 from fmcheck.errors import nearest
 from fmcheck.runtime.core.containment import contained
-from fmcheck.runtime.relay.picks import SKIPPED
+from fmcheck.runtime.relay.indexing import SKIPPED
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -53,15 +53,15 @@ def opaque_call(function: Callable[..., Any], opaque: Opaque, tally: Tally) -> C
 
     @functools.wraps(function)
     def call(*args: Any, **kwargs: Any) -> Any:
-        told = None
+        accessed = None
         with contained(tally, CHECK):
-            told = _given(signature, opaque, conditions, args, kwargs)
-            if told is not None:
-                rows, reads, writes = told
+            accessed = _given(signature, opaque, conditions, args, kwargs)
+            if accessed is not None:
+                rows, reads, writes = accessed
                 relay_tensor.before_call(reads, rows, writes)
         result = function(*handed(args), **handed(kwargs))
-        if told is not None:
-            rows, reads, writes = told
+        if accessed is not None:
+            rows, reads, writes = accessed
             with contained(tally, CHECK):
                 relay_tensor.after_call(reads, writes, rows)
         return result
@@ -96,7 +96,7 @@ def _given(
         return None  # it will say so itself
     bound.apply_defaults()
     names = bound.arguments
-    reads, writes = ([names[name] for name in told] for told in (opaque.reads, opaque.writes))
+    reads, writes = ([names[name] for name in keys] for keys in (opaque.reads, opaque.writes))
     rows = names[opaque.rows]
     if conditions and any(tensor is not None for tensor in (*reads, *writes)):
         rows = _touched(rows, conditions, names)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fmcheck.runtime.core import table
-from fmcheck.runtime.core.story import Misgiven
-from fmcheck.runtime.core.table import Standing
+from fmcheck.runtime.core import verdicts
+from fmcheck.runtime.core.verdicts import Allocation
+from fmcheck.runtime.core.violations import Misgiven
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -26,7 +26,7 @@ _REMEMBERED = 4
 class Owners:
     """The rows of one pool. A row that was never handed out has generation 0 and no owner.
 
-    `followers` are told of each change; one that joins later starts from how things stand.
+    `followers` are notified of each change; one that joins later starts from how things stand.
     `drained` rows are handed out only once nothing that was launched can still touch them; None
     where nobody said. `sinks` are rows that nobody is to be given, as far as a contract has them
     among the `declared_sinks`; any other one is a guess, which ends when somebody is given it.
@@ -42,7 +42,7 @@ class Owners:
             lambda: deque(maxlen=_REMEMBERED)
         )
         # Of each row, when it was handed out and when it was taken back last, and in which step.
-        self._moments: dict[tuple[int, Standing], int] = {}
+        self._moments: dict[tuple[int, Allocation], int] = {}
         self._left_in: npt.NDArray[np.int64] = np.zeros(0, np.int64)
         # Rows that an earlier test has left behind: its engine may be gone.
         self._left_behind: set[int] = set()
@@ -70,7 +70,7 @@ class Owners:
         self._reach(rows)
         guessed = self.sinks.intersection(rows) - self.declared_sinks
         self.sinks -= guessed
-        self._tell("lose_sinks", [*guessed])
+        self._notify("lose_sinks", [*guessed])
         fresh: dict[int, None] = {}
         again: dict[int, None] = {}
         faults = []
@@ -79,10 +79,10 @@ class Owners:
             is_another = bool(name and known and name != known)
             is_held = bool(self._out[row]) and not renews
             judged = is_held and row not in self._left_behind
-            standing = Standing.HELD if judged else Standing.NEVER
-            check = table.of_hand_out(standing, row in self.sinks, is_another)
-            if check != table.GOOD:
-                since = self._moments.get((row, Standing.HELD))
+            allocation = Allocation.HELD if judged else Allocation.NEVER
+            check = verdicts.of_hand_out(allocation, row in self.sinks, is_another)
+            if check != verdicts.GOOD:
+                since = self._moments.get((row, Allocation.HELD))
                 faults.append(Misgiven(check, row, name, known, since))
             if (is_held and not is_another) or row in fresh:
                 again[row] = None
@@ -94,21 +94,21 @@ class Owners:
                 self._name(row, name)
                 self._out[row] = True
                 self._left_behind.discard(row)
-                self._moments[row, Standing.HELD] = moment
-        self._tell("hand_out", [*fresh])
-        self._tell("spare", [row for row in again if row not in fresh])
+                self._moments[row, Allocation.HELD] = moment
+        self._notify("hand_out", [*fresh])
+        self._notify("spare", [row for row in again if row not in fresh])
         return faults
 
-    def standings(self, rows: Iterable[int]) -> dict[int, tuple[Standing, int]]:
+    def allocations(self, rows: Iterable[int]) -> dict[int, tuple[Allocation, int]]:
         """Returns who has each of some rows, and in which generation."""
         rows = list(rows)
         self._reach(rows)
-        return {row: (self._standing(row), self.generation(row)) for row in rows}
+        return {row: (self._allocation(row), self.generation(row)) for row in rows}
 
     def take_back(
         self,
         rows: Iterable[int],
-        before: Mapping[int, tuple[Standing, int]] | None = None,
+        before: Mapping[int, tuple[Allocation, int]] | None = None,
         moment: int = 0,
         step: int = 0,
     ) -> list[Misgiven]:
@@ -123,25 +123,25 @@ class Owners:
         held: dict[int, None] = {}
         faults = []
         for row in rows:
-            standing = self._standing(row) if before is None else before[row][0]
-            check = table.of_take_back(Standing.FREED if row in held else standing)
-            if check != table.GOOD:
+            allocation = self._allocation(row) if before is None else before[row][0]
+            check = verdicts.of_take_back(Allocation.FREED if row in held else allocation)
+            if check != verdicts.GOOD:
                 name = self.name(row, self.generation(row))
-                since = moment if row in held else self._moments.get((row, Standing.FREED))
+                since = moment if row in held else self._moments.get((row, Allocation.FREED))
                 faults.append(Misgiven(check, row, "", name, since))
             elif self._out[row] and (before is None or before[row][1] == self.generation(row)):
                 held[row] = None
                 self._left_in[row] = step
-                self._moments[row, Standing.FREED] = moment
+                self._moments[row, Allocation.FREED] = moment
                 self._left_behind.discard(row)
         self._out[[*held]] = False
-        self._tell("spare", [*held])
+        self._notify("spare", [*held])
         return faults
 
-    def _standing(self, row: int) -> Standing:
+    def _allocation(self, row: int) -> Allocation:
         if self._out[row]:
-            return Standing.HELD
-        return Standing.FREED if self._generation[row] else Standing.NEVER
+            return Allocation.HELD
+        return Allocation.FREED if self._generation[row] else Allocation.NEVER
 
     def unowned(self, rows: npt.NDArray[np.int64], step: int | None) -> npt.NDArray[np.bool_]:
         """Tells which rows nobody has: a step in flight, if any, began when somebody had them.
@@ -152,14 +152,14 @@ class Owners:
         if step is None:
             in_flight = np.ones(rows.shape, np.int8)
         else:
-            in_flight = (step - self._left_in[rows] < table.IN_FLIGHT).astype(np.int8)
-        return np.asarray(table.unowned()[self.standing(rows), in_flight])
+            in_flight = (step - self._left_in[rows] < verdicts.IN_FLIGHT).astype(np.int8)
+        return np.asarray(verdicts.unowned()[self.allocation(rows), in_flight])
 
-    def standing(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
+    def allocation(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int8]:
         """Returns who has each of some rows."""
         self._reach(rows)
-        freed = np.where(self._generation[rows] > 0, Standing.FREED, Standing.NEVER)
-        return np.where(self._out[rows], Standing.HELD, freed).astype(np.int8)
+        freed = np.where(self._generation[rows] > 0, Allocation.FREED, Allocation.NEVER)
+        return np.where(self._out[rows], Allocation.HELD, freed).astype(np.int8)
 
     def left_in(self, rows: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
         """Returns the step in which each of some rows was taken back last."""
@@ -212,7 +212,7 @@ class Owners:
             past.pop()
         past.append((generation, name))
 
-    def _tell(self, verb: str, rows: list[int]) -> None:
+    def _notify(self, verb: str, rows: list[int]) -> None:
         if not rows:
             return
         for follower in list(self.followers):

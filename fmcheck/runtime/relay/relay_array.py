@@ -1,6 +1,6 @@
 """The relay array: the twin of a relay tensor for NumPy, of a buffer that is the host's.
 
-What NumPy does with it is done to the plain array underneath, and told to the `RelayBuffer` as a
+What NumPy does with it is done to the plain array underneath, and passed to the `RelayBuffer` as a
 gather, a write or a peek of the host, which no stream is waited for.
 """
 
@@ -14,7 +14,7 @@ import torch
 from fmcheck.runtime.core import rows
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.relay import relay_tensor
-from fmcheck.runtime.relay.buffer import Write
+from fmcheck.runtime.relay.buffer import WriteEffect
 from fmcheck.runtime.relay.scope import CHECK
 
 if TYPE_CHECKING:
@@ -62,7 +62,7 @@ class RelayArray(np.ndarray):
         # A number at one place is a value, over several it is a mark.
         is_one = np.ndim(plain(self)[index]) == 0 if not _is_advanced(index) else False
         constant = isinstance(value, _NUMBERS) and not is_one
-        _written(self, index, Write(constant=constant, picks=_picks(index) and not constant))
+        _written(self, index, WriteEffect(constant=constant, picks=_picks(index) and not constant))
 
     def __array_ufunc__(
         self, ufunc: Any, method: Any, *inputs: Any, out: Any = (), **kwargs: Any
@@ -76,7 +76,9 @@ class RelayArray(np.ndarray):
                 _read(one, None)
         for one in _arrays(targets):
             updates = any(one is given for given in inputs)
-            _written(one, inputs[1] if method == "at" else rows.EVERYTHING, Write(updates=updates))
+            _written(
+                one, inputs[1] if method == "at" else rows.EVERYTHING, WriteEffect(updates=updates)
+            )
         if not out:
             return result
         return out[0] if len(out) == 1 else out
@@ -89,7 +91,7 @@ class RelayArray(np.ndarray):
         target = args[0] if name in _WRITING and args else out
         for one in _arrays((*args, *kwargs.values())):
             if one is target:
-                _written(one, rows.EVERYTHING, Write(updates=name != "copyto"))
+                _written(one, rows.EVERYTHING, WriteEffect(updates=name != "copyto"))
             elif name == "take" and one is args[0] and kwargs.get("axis") == 0:
                 _read(one, np.asarray(plain(args[1] if len(args) > 1 else kwargs["indices"])))
             elif not _shares(result, one):
@@ -104,12 +106,12 @@ class RelayArray(np.ndarray):
         """Writes by place, counted through."""
         plain(self).put(plain(indices), plain(values), mode)
         index = np.asarray(plain(indices)).reshape(-1)
-        _written(self, rows.flat(index, self.shape), Write(picks=True))
+        _written(self, rows.flat(index, self.shape), WriteEffect(picks=True))
 
     def sort(self, *args: Any, **kwargs: Any) -> None:
         """Puts the values in order, in place."""
         plain(self).sort(*args, **kwargs)
-        _written(self, rows.EVERYTHING, Write(updates=True))
+        _written(self, rows.EVERYTHING, WriteEffect(updates=True))
 
     def take(self, indices: Any, axis: Any = None, out: Any = None, mode: Any = "raise") -> Any:
         """Brings values by their places along an axis."""
@@ -209,7 +211,7 @@ def _read(array: RelayArray, expression: Any) -> None:
             relay_tensor.gathered(alias, expression)
 
 
-def _written(array: RelayArray, expression: Any, how: Write) -> None:
+def _written(array: RelayArray, expression: Any, how: WriteEffect) -> None:
     """The host wrote what an index picks of an array."""
     buffer = array._relay
     if buffer is None or not buffer.tally.active:

@@ -1,7 +1,7 @@
 """The relay tensor: an alias of a relay buffer that sees each call of torch on it.
 
 It only translates: a call becomes a gather, a write or a peek of rows, made on the plain tensor
-underneath and then told to the `RelayBuffer`. Results of reads are plain tensors; views stay
+underneath and then passed to the `RelayBuffer`. Results of reads are plain tensors; views stay
 relay tensors, so that a write through them is seen.
 """
 
@@ -19,18 +19,18 @@ from fmcheck.runtime.core.patches import beneath
 from fmcheck.runtime.core.poison import poison_for
 from fmcheck.runtime.core.site import is_making, makes_the_engines_call
 from fmcheck.runtime.core.unfollowed import unfollowed
-from fmcheck.runtime.relay import devices, picks, untraced
+from fmcheck.runtime.relay import device_checks, indexing, untraced
 from fmcheck.runtime.relay.buffer import (
     PICKED,
     VALUES,
     RelayBuffer,
-    Streams,
+    StreamFollower,
     Window,
-    Write,
+    WriteEffect,
     window_of,
 )
-from fmcheck.runtime.relay.layout import PLAIN, Layout, UnitOwners, of_units
 from fmcheck.runtime.relay.memory import Veil, VeiledMemory, memory_of
+from fmcheck.runtime.relay.row_layout import PLAIN, Layout, UnitOwners, of_units
 from fmcheck.runtime.relay.scope import CHECK, Scope, current
 
 if TYPE_CHECKING:
@@ -70,8 +70,8 @@ class RelayTensor(torch.Tensor):
             if translate is None:
                 func = beneath(func, torch.Tensor)
                 translate = _translation_of(func)
-                if picks.is_pick(name := picks.name_of(func)):
-                    translate = devices.one_device(name, translate, RelayTensor)
+                if indexing.is_pick(name := indexing.name_of(func)):
+                    translate = device_checks.one_device(name, translate, RelayTensor)
                 _translations[func] = translate
             return translate(func, args, kwargs)
         except Exception as err:
@@ -94,11 +94,11 @@ def relay_tensor(
     sink_rows: Sequence[int] = (0,),
     owners: Owners | UnitOwners | None = None,
     overwrite: str = "never",
-    streams: Streams | None = None,
+    streams: StreamFollower | None = None,
     layout: Layout = PLAIN,
     kept: bool = False,
 ) -> RelayTensor:
-    """Takes hold of a plain tensor that has become a relay buffer. Its values stay."""
+    """Instruments a plain tensor that has become a relay buffer. Its values stay."""
     dtype = str(tensor.dtype).removeprefix("torch.")
     with unfollowed():
         base = layout.units(tensor)
@@ -111,9 +111,9 @@ def relay_tensor(
     whole = window_of(base.shape, base.stride(), 0, int(base.stride(0)), memory, True, rows)
     whose = of_units(owners, per_row)
     place = (whole, poison, sink_rows, tally, device)
-    told = (name, relay, *place, whose, overwrite, layout, per_row)
+    arguments = (name, relay, *place, whose, overwrite, layout, per_row)
     with unfollowed():
-        buffer = (on_device(tensor, *told) if guards else None) or RelayBuffer(*told)
+        buffer = (on_device(tensor, *arguments) if guards else None) or RelayBuffer(*arguments)
         if wants_guard(tensor) and not guards:
             tally.note(f"buffer `{name}`: each access waits for the device (not rows in front)")
         buffer.take(base, veil)
@@ -143,15 +143,15 @@ def wants_guard(tensor: torch.Tensor) -> bool:
     return tensor.is_cuda
 
 
-def on_device(tensor: torch.Tensor, *told: Any) -> RelayBuffer | None:
+def on_device(tensor: torch.Tensor, *arguments: Any) -> RelayBuffer | None:
     """Returns a buffer whose ledger lies on the device, None where that cannot be."""
-    tally: Tally = told[5]
+    tally: Tally = arguments[5]
     try:
         if make_on_device is None:
             raise ValueError("no ledger is available for that device")
-        return make_on_device(tensor, *told)
+        return make_on_device(tensor, *arguments)
     except (ImportError, ValueError) as err:
-        tally.note(f"buffer `{told[0]}`: each access waits for the device ({err})")
+        tally.note(f"buffer `{arguments[0]}`: each access waits for the device ({err})")
         return None
 
 
@@ -245,7 +245,7 @@ def _stand_in(tensor: RelayTensor) -> torch.Tensor:
 def _out_of_sight(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call in a trace or a transform, or together with tensors of another kind: not followed."""
     for tensor in _relay_tensors((args, kwargs)):
-        if tensor._relay.tally.active and picks.name_of(func) not in _METADATA:
+        if tensor._relay.tally.active and indexing.name_of(func) not in _METADATA:
             tensor._relay.tally.untrack("accesses", untraced.reason())
     into = plain(args, _stand_in), plain(kwargs, _stand_in)
     with torch._C.DisableTorchFunctionSubclass():
@@ -254,7 +254,7 @@ def _out_of_sight(func: Call, args: Arguments, kwargs: Options) -> Any:
 
 def _escape(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that hands the memory out: whoever holds it may read and write without torch."""
-    name = picks.name_of(func)
+    name = indexing.name_of(func)
     for tensor in _relay_tensors(args[:1]):
         sites = tensor._relay.tally.sites
         if not sites.is_torch_calling(name):
@@ -275,7 +275,7 @@ def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
     viewed = _as_view(result, readers)
     if viewed is result and _brings_values(func, result):
         for reader in readers:
-            by_host = picks.name_of(func) in _SCALARS or _comes_to_host(reader, result, kwargs)
+            by_host = indexing.name_of(func) in _SCALARS or _comes_to_host(reader, result, kwargs)
             _enter_peek(reader, by_host)
     return viewed
 
@@ -310,13 +310,13 @@ def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
     for one in written[:1]:
         with contained(one._relay.tally, CHECK):
             expression = _picked(func, args, kwargs, written)
-            updates = picks.name_of(func) in _UPDATING or bool(_accumulates(func, args, kwargs))
+            updates = indexing.name_of(func) in _UPDATING or bool(_accumulates(func, args, kwargs))
             constant = _is_constant(func, args, kwargs)
             by_index = expression is not rows.EVERYTHING and not updates and not constant
-            how = Write(updates, constant, by_index)
+            how = WriteEffect(updates, constant, by_index)
             values = None
             if by_index and len(written) == 1:
-                values = picks.written_values(picks.name_of(func), args, kwargs)
+                values = indexing.written_values(indexing.name_of(func), args, kwargs)
             for tensor in written:
                 _enter_write(tensor, expression, how, values)
     for reader in _relay_tensors((args[1:], kwargs)):
@@ -336,10 +336,10 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
         result = _taken(tensor._plain, index)
         with contained(buffer.tally, CHECK):
             shown = tensor._window or window(tensor)
-            if shown.whole and picks.are_rows(index):
+            if shown.whole and indexing.are_rows(index):
                 buffer.gather_rows(index, result, buffer.tally.sites.here(_OUR_FRAMES))
                 return result
-            expression = picks.host(index)
+            expression = indexing.host(index)
             if shown.whole or rows.selects_rows(expression, shown.rows.ndim, shown.dims):
                 _enter_gather(tensor, expression)
             else:
@@ -349,7 +349,7 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     if _shares_storage(result, tensor._plain):
         return alias(result, tensor._relay)
     with contained(tensor._relay.tally, CHECK):
-        _gathered(tensor, picks.host(index))
+        _gathered(tensor, indexing.host(index))
     return result
 
 
@@ -366,7 +366,9 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     _put(tensor._plain, plain(index), plain(value))
     constant = isinstance(value, _NUMBERS)
     picked = not constant and _has_index(index)
-    _enter_write(tensor, index, Write(constant=constant, picks=picked), value if picked else None)
+    _enter_write(
+        tensor, index, WriteEffect(constant=constant, picks=picked), value if picked else None
+    )
     for reader in _relay_tensors(value):
         _enter_peek(reader)
 
@@ -379,8 +381,8 @@ def _has_index(index: Any) -> bool:
 
 def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
     """A call that picks elements by an index and is no subscript."""
-    name = picks.name_of(func)
-    tensor = picks.picked_from(name, func, args, kwargs)
+    name = indexing.name_of(func)
+    tensor = indexing.picked_from(name, func, args, kwargs)
     if type(tensor) is not RelayTensor:
         return _read(func, args, kwargs)
     buffer = tensor._relay
@@ -388,11 +390,11 @@ def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
     result = _made(func, plain(args), plain(kwargs))
     out = kwargs.get("out")
     with contained(buffer.tally, CHECK):
-        index = picks.single_index(name, args, kwargs)
+        index = indexing.single_index(name, args, kwargs)
         if out is None and _by_rows(tensor, index):
             buffer.gather_rows(index, result, buffer.tally.sites.here(_OUR_FRAMES))
             return result
-        _gathered(tensor, picks.READS[name](func, tensor._plain, args, kwargs))
+        _gathered(tensor, indexing.READS[name](func, tensor._plain, args, kwargs))
     if out is None:
         return result
     _enter_out(out, [])
@@ -401,7 +403,7 @@ def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
 
 def _by_rows(tensor: RelayTensor, index: Any) -> bool:
     """Tells whether an index picks whole rows of a buffer by their numbers."""
-    return picks.are_rows(index) and window(tensor).whole
+    return indexing.are_rows(index) and window(tensor).whole
 
 
 def _gathered(tensor: RelayTensor, expression: Any) -> None:
@@ -532,7 +534,7 @@ _SCALARS = frozenset(
 
 
 def _translation_of(func: Call) -> Callable[[Call, Arguments, Options], Any]:
-    name = picks.name_of(func)
+    name = indexing.name_of(func)
     if name == "__getitem__":
         return _getitem
     if name == "__setitem__":
@@ -547,7 +549,7 @@ def _translation_of(func: Call) -> Callable[[Call, Arguments, Options], Any]:
         return _reshape_in_place if _property_of(func) == "data" else _become
     if name in _OF_THE_TENSOR:
         return _become
-    if name in picks.READS:
+    if name in indexing.READS:
         return _gather
     if name in _RESHAPING:
         return _reshape_in_place
@@ -568,25 +570,25 @@ _NUMBERS = (bool, int, float, complex)
 
 def _is_constant(func: Call, args: Arguments, kwargs: Options) -> bool:
     """Tells whether a call writes one number that was written down, rather than computed."""
-    name = picks.name_of(func)
+    name = indexing.name_of(func)
     if name in _ZEROS:
         return True
     return name in _FILLS and isinstance(kwargs.get("value", args[-1]), _NUMBERS)
 
 
 def _accumulates(func: Call, args: Arguments, kwargs: Options) -> Any:
-    if picks.name_of(func) not in ("index_put_", "_index_put_impl_", "put_"):
+    if indexing.name_of(func) not in ("index_put_", "_index_put_impl_", "put_"):
         return False
-    return picks.argument(args, kwargs, 3, "accumulate")
+    return indexing.argument(args, kwargs, 3, "accumulate")
 
 
 def _picked(func: Call, args: Arguments, kwargs: Options, written: Sequence[RelayTensor]) -> Any:
     """Returns the elements that a write in place reaches."""
-    name = picks.name_of(func)
-    pick = picks.WRITES.get(name)
+    name = indexing.name_of(func)
+    pick = indexing.WRITES.get(name)
     if pick is None or len(written) != 1:
         return rows.EVERYTHING
-    index = picks.written_index(name, args, kwargs)
+    index = indexing.written_index(name, args, kwargs)
     if _by_rows(written[0], index):
         return index
     return pick(func, written[0]._plain, args, kwargs)
@@ -604,29 +606,29 @@ def before_call(reads: Sequence[Any], index: Any, writes: Sequence[Any] = ()) ->
     Before it, so that a kernel that fails on a bad row is explained. What is no relay tensor is
     passed over.
     """
-    for tensor in _told_of((*writes, *reads), index):
+    for tensor in _accessed((*writes, *reads), index):
         with contained(tensor._relay.tally, CHECK):
             tensor._relay.order()
-    for tensor in _told_of(reads, index):
+    for tensor in _accessed(reads, index):
         with contained(tensor._relay.tally, CHECK):
-            _enter_told(tensor, "judge", index)
+            _enter_access(tensor, "judge", index)
 
 
 def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
     """Enters what a kernel has gathered and written. A buffer that is both keeps what it wrote."""
-    written = list(_told_of(writes, index))
+    written = list(_accessed(writes, index))
     kept = {tensor._relay for tensor in written}
-    read = list(_told_of(reads, index))
+    read = list(_accessed(reads, index))
     for tensor in read:
         if tensor._relay in kept:
             continue
         with contained(tensor._relay.tally, CHECK):
-            _enter_told(tensor, "retire", index)
+            _enter_access(tensor, "retire", index)
     updated = {tensor._relay for tensor in read}
     for tensor in written:
         # A kernel that gathers a buffer and writes it may take the values out.
         both = tensor._relay in updated
-        _enter_write(tensor, index, Write(updates=both, constant=both, picks=not both))
+        _enter_write(tensor, index, WriteEffect(updates=both, constant=both, picks=not both))
 
 
 def gathered(tensor: RelayTensor, expression: Any) -> None:
@@ -639,25 +641,25 @@ def peeked(tensor: RelayTensor) -> None:
     _enter_peek(tensor)
 
 
-def written(tensor: RelayTensor, expression: Any, how: Write) -> None:
+def written(tensor: RelayTensor, expression: Any, how: WriteEffect) -> None:
     """Tells of a write by an index of NumPy's, which was made on the same memory."""
     _enter_write(tensor, expression, how)
 
 
-def _enter_told(tensor: RelayTensor, how: str, index: Any) -> None:
+def _enter_access(tensor: RelayTensor, how: str, index: Any) -> None:
     buffer = tensor._relay
     try:
         if _by_rows(tensor, index):
             getattr(buffer, f"{how}_rows")(index, buffer.tally.sites.here(_OUR_FRAMES))
         else:
-            _enter(tensor, how, picks.without_skipped(picks.host(index)))
+            _enter(tensor, how, indexing.without_skipped(indexing.host(index)))
     except IndexError:  # the kernel's own affair, which it may be about to say
         buffer.tally.untrack(
             "accesses", f"a kernel was given rows that `{buffer.name}` does not have"
         )
 
 
-def _told_of(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
+def _accessed(tensors: Sequence[Any], index: Any) -> Iterator[RelayTensor]:
     if index is not None:
         yield from (tensor for tensor in tensors if type(tensor) is RelayTensor)
 
@@ -686,20 +688,22 @@ def _enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
 
 
 def _enter_write(
-    tensor: RelayTensor, expression: Any, how: Write = VALUES, values: Any = None
+    tensor: RelayTensor, expression: Any, how: WriteEffect = VALUES, values: Any = None
 ) -> None:
     """Enters a write, of a tensor of `values` where an index lists what it picks."""
     buffer = tensor._relay
     with contained(buffer.tally, CHECK):
         has_lists = isinstance(expression, tuple) and not buffer.is_on_device
-        has_values = isinstance(values, torch.Tensor) and (has_lists or picks.are_rows(expression))
+        has_values = isinstance(values, torch.Tensor) and (
+            has_lists or indexing.are_rows(expression)
+        )
         given = plain(values) if has_values else None
         if (tensor._window or window(tensor)).whole:
             buffer.stash_rows(expression, buffer.tally.sites.here(_OUR_FRAMES), how, given)
             return
         if buffer.is_captured():
             return
-        shown, expression = _within(tensor, picks.without_skipped(picks.host(expression)))
+        shown, expression = _within(tensor, indexing.without_skipped(indexing.host(expression)))
         buffer.stash(shown, expression, buffer.tally.sites.here(_OUR_FRAMES), how, given)
 
 
@@ -758,7 +762,7 @@ def _brings_values(func: Call, result: Any) -> bool:
         return True
     if isinstance(result, (tuple, list)) and any(isinstance(i, torch.Tensor) for i in result):
         return True
-    return picks.name_of(func) in _SCALARS
+    return indexing.name_of(func) in _SCALARS
 
 
 _translations: dict[Call, Callable[[Call, Arguments, Options], Any]] = {}

@@ -32,7 +32,7 @@ class Scope(enum.Enum):
     TAKE = "at once, and those by a slice as well"
 
 
-class Judge(Protocol):
+class DeferredJudge(Protocol):
     """A buffer."""
 
     def judge_late(self, rows: npt.NDArray[Any], moment: int) -> None:
@@ -42,7 +42,7 @@ class Judge(Protocol):
 class Written(NamedTuple):
     """A write to a buffer inside a function that hands rows out, and whether it `picks` rows."""
 
-    buffer: Judge
+    buffer: DeferredJudge
     rows: npt.NDArray[Any]
     moment: int
     picks: bool
@@ -73,7 +73,7 @@ def put_off(consume: Callable[[], None]) -> None:
     _open.stack[-1][1].append(consume)
 
 
-class Handing(kinds.Call):
+class Handing(kinds.AroundCall):
     """A call of a function that hands rows out, and the writes in its body."""
 
     def __init__(self) -> None:
@@ -107,7 +107,7 @@ def note_write(written: Written) -> None:
     _open.handing[-1].append(written)
 
 
-def written_to(buffer: Judge) -> list[Written]:
+def written_to(buffer: DeferredJudge) -> list[Written]:
     """Returns what the hand-outs that are under way have written to a buffer."""
     return [one for writes in _open.handing for one in writes if one.buffer is buffer]
 
@@ -117,7 +117,7 @@ def scoped(function: Callable[..., Any], scope: Scope, tally: Tally) -> Callable
     return kinds.around(function, lambda *_: _Scoped(scope, tally))
 
 
-class _Scoped(kinds.Call):
+class _Scoped(kinds.AroundCall):
     """The scope of one call, while its body runs."""
 
     def __init__(self, scope: Scope, tally: Tally) -> None:

@@ -11,20 +11,20 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from fmcheck.contract import StepFunctions, applies
-from fmcheck.contract.checks import EVERY_ROW, HANDS_OUT, TAKES_BACK
+from fmcheck.contract.validation import EVERY_ROW, HANDS_OUT, TAKES_BACK
 from fmcheck.errors import nearest
 from fmcheck.runtime.core import kinds, paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
-from fmcheck.runtime.core.patches import CallHold, installed_version
+from fmcheck.runtime.core.patches import CallPatch, installed_version
 from fmcheck.runtime.relay.scope import Handing, Scope, scoped
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fmcheck.contract import Contract, OwnerFunctions
-    from fmcheck.runtime.core.story import Misgiven
-    from fmcheck.runtime.core.table import Standing
     from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.core.verdicts import Allocation
+    from fmcheck.runtime.core.violations import Misgiven
     from fmcheck.runtime.relay.owners import Owners
     from fmcheck.runtime.relay.pools import Pools
 
@@ -33,7 +33,7 @@ CHECK = "owners of rows (FR104, FR106 to FR109)"
 
 
 @dataclass(eq=False)
-class StepHold(CallHold):
+class StepPatch(CallPatch):
     """Functions each call of which begins a step."""
 
     def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -48,7 +48,7 @@ class StepHold(CallHold):
 
 
 @dataclass(eq=False)
-class ScopeHold(CallHold):
+class ScopePatch(CallPatch):
     """Functions of others than the relay whose gathers are others than elsewhere."""
 
     kind: Scope = field(kw_only=True)
@@ -58,8 +58,8 @@ class ScopeHold(CallHold):
         return scoped(function, self.kind, self.tally)
 
 
-def scope_holds(contract: Contract, tally: Tally) -> Iterator[ScopeHold]:
-    """Yields the holds of the functions that `peeks` and its like name elsewhere."""
+def scope_patches(contract: Contract, tally: Tally) -> Iterator[ScopePatch]:
+    """Yields the patches of the functions that `peeks` and its like name elsewhere."""
     for relay in contract.relay:
         for names, kind in (
             (relay.peeks, Scope.PEEK),
@@ -69,11 +69,11 @@ def scope_holds(contract: Contract, tally: Tally) -> Iterator[ScopeHold]:
             elsewhere = tuple(name for name in names if ":" in name)
             if elsewhere:
                 part = StepFunctions(functions=elsewhere, releases=relay.releases)
-                yield ScopeHold(contract, part, tally, kind=kind)
+                yield ScopePatch(contract, part, tally, kind=kind)
 
 
 @dataclass(eq=False)
-class OwnerHold(CallHold):
+class OwnerPatch(CallPatch):
     """Functions that hand rows out, or take them back."""
 
     pools: Pools = field(kw_only=True)
@@ -82,8 +82,8 @@ class OwnerHold(CallHold):
     def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
         """Returns `function`, which tells the owners of its rows."""
         signature = inspect.signature(function)
-        told = (self.part.rows, self.part.owner, self.part.pool)
-        roots = {paths.root(path) for path in told if path not in ("", EVERY_ROW)}
+        named = (self.part.rows, self.part.owner, self.part.pool)
+        roots = {paths.root(path) for path in named if path not in ("", EVERY_ROW)}
         missing = sorted(roots - {paths.RETURN, *signature.parameters})
         for name in missing:
             known = nearest(name, signature.parameters)
@@ -111,9 +111,9 @@ class OwnerHold(CallHold):
             ),
         )
 
-    def _tell(self, reference: str, tell: Callable[[], Any]) -> Any:
+    def _guarded(self, reference: str, read: Callable[[], Any]) -> Any:
         try:
-            return tell()
+            return read()
         except Exception as err:
             if is_on_purpose(self.tally, err):
                 raise
@@ -134,35 +134,35 @@ class OwnerHold(CallHold):
         return self._owners(given), rows, who
 
     def _hand_out(self, whose: str, owners: Owners, rows: list[int], who: list[str]) -> None:
-        from fmcheck.runtime.core import story, table
+        from fmcheck.runtime.core import verdicts, violations
 
         owners.drained = self.part.drained
         moment = self._moment()
         faults = owners.hand_out(rows, who, self.part.renews, moment)
         if not self._is_taken_back:
-            faults = [one for one in faults if one.check != table.STILL_HELD]
-        story.of_owners(self.tally, whose, "hand-out", faults, moment)
+            faults = [one for one in faults if one.check != verdicts.STILL_HELD]
+        violations.of_owners(self.tally, whose, "hand-out", faults, moment)
 
     def _leaving(
         self, names: dict[str, Any]
-    ) -> tuple[Owners, list[int], dict[int, tuple[Standing, int]]]:
+    ) -> tuple[Owners, list[int], dict[int, tuple[Allocation, int]]]:
         owners = self._owners(names)
         rows = owners.out() if self.part.rows == EVERY_ROW else self._rows(names)
-        return owners, rows, owners.standings(rows)
+        return owners, rows, owners.allocations(rows)
 
     def _take_back(
         self,
         whose: str,
         owners: Owners,
         rows: list[int],
-        before: dict[int, tuple[Standing, int]],
+        before: dict[int, tuple[Allocation, int]],
     ) -> None:
-        from fmcheck.runtime.core import story
+        from fmcheck.runtime.core import violations
 
         moment = self._moment()
         faults: list[Misgiven] = owners.take_back(rows, before, moment, self.tally.moments.step)
         if not self.part.idempotent:
-            story.of_owners(self.tally, whose, "take-back", faults, moment)
+            violations.of_owners(self.tally, whose, "take-back", faults, moment)
 
     def _moment(self) -> int:
         return self.tally.moments.now(self.tally.sites.here(), "cpu")
@@ -193,27 +193,27 @@ class OwnerHold(CallHold):
         return self.pools.of(paths.look_up(self.part.pool, names) if self.part.pool else None)
 
 
-class _Owning(kinds.Call):
+class _Owning(kinds.AroundCall):
     """One call of a function that hands rows out or takes them back."""
 
     def __init__(
         self,
-        hold: OwnerHold,
+        owner_patch: OwnerPatch,
         reference: str,
         whose: str,
         hands_out: bool,
         names: Callable[[], dict[str, Any]],
     ) -> None:
-        self._hold, self._reference, self._whose = hold, reference, whose
+        self._owner_patch, self._reference, self._whose = owner_patch, reference, whose
         self._names, self._hands_out = names, hands_out
         self._writes = Handing()
         self._failed: Exception | None = None
         self._leaving: Any = None
         if not hands_out:
             try:
-                self._leaving = hold._leaving(names())
+                self._leaving = owner_patch._leaving(names())
             except Exception as err:
-                if is_on_purpose(hold.tally, err):
+                if is_on_purpose(owner_patch.tally, err):
                     raise
                 self._failed = err  # a call that is wrong will say so itself
 
@@ -226,23 +226,25 @@ class _Owning(kinds.Call):
             self._writes.leave()
 
     def returned(self, result: Any) -> None:
-        hold = self._hold
+        owner_patch = self._owner_patch
         if self._hands_out:
             # What the body wrote is looked up when its rows are booked.
             self._writes.enter()
             try:
-                told = hold._tell(self._reference, lambda: hold._handed(self._names(), result))
-                if told is not None:
-                    with contained(hold.tally, CHECK), hold.tally.lock:
-                        hold._hand_out(self._whose, *told)
+                handed = owner_patch._guarded(
+                    self._reference, lambda: owner_patch._handed(self._names(), result)
+                )
+                if handed is not None:
+                    with contained(owner_patch.tally, CHECK), owner_patch.tally.lock:
+                        owner_patch._hand_out(self._whose, *handed)
             finally:
                 self._writes.leave()
         elif self._failed is not None:
-            hold._unread(self._reference, self._failed)
+            owner_patch._unread(self._reference, self._failed)
         else:
-            with contained(hold.tally, CHECK), hold.tally.lock:
-                hold._take_back(self._whose, *self._leaving)
+            with contained(owner_patch.tally, CHECK), owner_patch.tally.lock:
+                owner_patch._take_back(self._whose, *self._leaving)
 
     def over(self) -> None:
-        with contained(self._hold.tally, CHECK):
+        with contained(self._owner_patch.tally, CHECK):
             self._writes.over()

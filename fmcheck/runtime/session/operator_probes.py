@@ -9,7 +9,7 @@ import torch
 
 from fmcheck.contract import Budget, Contract, Engine, Launches
 from fmcheck.runtime.core.tally import Tally
-from fmcheck.runtime.steps import budgets, syncs
+from fmcheck.runtime.steps import budgets, step_syncs
 from fmcheck.runtime.steps.uninitialized import Uninitialized
 
 _STEP = Budget(functions=("scratch:Loop.step",), syncs=0, launches=2)
@@ -29,9 +29,9 @@ def step_codes(device: str, waits: bool, launches: int) -> set[str]:
     contract = Contract(engine=Engine(name="probe"), launches=Launches(budget=(_STEP,)))
     scratch: Any = ModuleType("scratch")
     scratch.Loop = Loop
-    undo = [syncs.watch_methods(budgets.mode_of_thread)]
-    for held in budgets.budget_holds(contract, tally):
-        undo += held.take(scratch)
+    undo = [step_syncs.watch_methods(budgets.mode_of_thread)]
+    for budget_patch in budgets.budget_patches(contract, tally):
+        undo += budget_patch.install(scratch)
     try:
         Loop().step(torch.zeros(2, device=torch.device(device)))
     finally:

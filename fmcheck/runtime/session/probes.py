@@ -26,7 +26,7 @@ _ROWS = [1, 2]
 
 
 @dataclass(frozen=True, slots=True)
-class Place:
+class ProbeTarget:
     """Where a detector is tried: a device, and how the code that gathers is run."""
 
     device: str
@@ -50,12 +50,12 @@ class Probe:
     """How a detector is put to the proof: `run` is handed a place and says what went wrong.
 
     `places` says where it applies. A `cheap` one takes well under a millisecond and is run before
-    a session takes hold of its first buffer on a device, one `of_streams` only where the session
+    a session instruments its first buffer on a device, one `of_streams` only where the session
     follows them.
     """
 
     code: str
-    run: Callable[[Place], str]
+    run: Callable[[ProbeTarget], str]
     devices: tuple[str, ...] = DEVICES
     backends: tuple[str, ...] = BACKENDS
     cheap: bool = True
@@ -66,7 +66,7 @@ class Probe:
         """The check's name."""
         return CHECKS[self.code]
 
-    def applies(self, place: Place) -> bool:
+    def applies(self, place: ProbeTarget) -> bool:
         """Tells whether there is anything to prove in a place."""
         return place.device in self.devices and place.backend in self.backends
 
@@ -74,7 +74,7 @@ class Probe:
 PROBES: list[Probe] = []
 
 
-def tried(probe: Probe, place: Place) -> str:
+def tried(probe: Probe, place: ProbeTarget) -> str:
     """Returns what went wrong with a detector in a place, "" if it fired as it must."""
     load_device(place.device)
     try:
@@ -94,7 +94,7 @@ def prove(tally: Tally, device: str, of_streams: bool) -> None:
     """Tries the cheap probes on a kind of device; what stays silent is kept in `dead`."""
     if device not in DEVICES:
         return
-    place = Place(device)
+    place = ProbeTarget(device)
     for probe in PROBES:
         if not (probe.cheap and probe.applies(place)):
             continue
@@ -107,10 +107,10 @@ def prove_one(tally: Tally, code: str) -> None:
     """Tries the probe of a check that is asked for by itself, on the CPU."""
     for probe in PROBES:
         if probe.code == code:
-            _prove(tally, probe, Place("cpu"))
+            _prove(tally, probe, ProbeTarget("cpu"))
 
 
-def _prove(tally: Tally, probe: Probe, place: Place) -> None:
+def _prove(tally: Tally, probe: Probe, place: ProbeTarget) -> None:
     wrong = tried(probe, place)
     if wrong:
         tally.dead.append(
@@ -132,7 +132,7 @@ def verdict(found: Iterable[str], expected: str, healthy: Iterable[str]) -> str:
 # --- the life of a row ---
 
 
-def _scratch(place: Place, sink_holds: int | None = None) -> tuple[Any, Any, Tally]:
+def _scratch(place: ProbeTarget, sink_holds: int | None = None) -> tuple[Any, Any, Tally]:
     """Returns a watched buffer of its own session, rows to use it with, and that session.
 
     Each row has an owner.
@@ -140,9 +140,9 @@ def _scratch(place: Place, sink_holds: int | None = None) -> tuple[Any, Any, Tal
     import torch
 
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.relay.layout import Layout
     from fmcheck.runtime.relay.owners import Owners
     from fmcheck.runtime.relay.relay_tensor import relay_tensor
+    from fmcheck.runtime.relay.row_layout import Layout
 
     tally, owners = Tally(), Owners()
     plain = torch.zeros(4, dtype=torch.int64, device=place.device)
@@ -161,8 +161,8 @@ def _stash(buf: Any, rows: Any, value: Any) -> None:
     buf[rows] = value
 
 
-def _row_probe(code: str, plant: Callable[..., None]) -> Callable[[Place], str]:
-    def run(place: Place) -> str:
+def _row_probe(code: str, plant: Callable[..., None]) -> Callable[[ProbeTarget], str]:
+    def run(place: ProbeTarget) -> str:
         buf, rows, tally = _scratch(place)
         take, stash = place.compiled(_take), place.compiled(_stash)
         stash(buf, rows, 5)
@@ -208,7 +208,7 @@ def _invalid_gather(buf: Any, rows: Any, take: Any, stash: Any) -> None:
     take(buf, rows)
 
 
-def _invalid_value(place: Place) -> str:
+def _invalid_value(place: ProbeTarget) -> str:
     plants = (_invalid_write, _invalid_gather)
     return next(filter(None, (_row_probe("FR105", one)(place) for one in plants)), "")
 
@@ -224,7 +224,7 @@ def _written_twice(buf: Any, rows: Any, take: Any, stash: Any) -> None:
 # --- who is given a row ---
 
 
-def _owners_probe(code: str, sink: bool, names: str, frees: int) -> Callable[[Place], str]:
+def _owners_probe(code: str, sink: bool, names: str, frees: int) -> Callable[[ProbeTarget], str]:
     """Hands row 1 to each of some names, and takes it back; the twin does it in turn."""
 
     def codes(rows: Iterable[int], names: str, frees: int) -> list[str]:
@@ -239,7 +239,7 @@ def _owners_probe(code: str, sink: bool, names: str, frees: int) -> Callable[[Pl
             found += owners.take_back([*rows])
         return [f"FR{one.check}" for one in found]
 
-    def run(_: Place) -> str:
+    def run(_: ProbeTarget) -> str:
         return verdict(codes([0 if sink else 1], names, frees), code, codes([1], "a", 1))
 
     return run
@@ -248,15 +248,15 @@ def _owners_probe(code: str, sink: bool, names: str, frees: int) -> Callable[[Pl
 # --- graph inputs and devices ---
 
 
-def _stale_tail(place: Place) -> str:
+def _stale_tail(place: ProbeTarget) -> str:
     from fmcheck.runtime.session import tail_probes
 
     found, healthy = (tail_probes.fill_codes(place.device, reset) for reset in (False, True))
     return verdict(found, "FR201", healthy)
 
 
-def _of_the_head(code: str) -> Callable[[Place], str]:
-    def run(place: Place) -> str:
+def _of_the_head(code: str) -> Callable[[ProbeTarget], str]:
+    def run(place: ProbeTarget) -> str:
         from fmcheck.runtime.session import tail_probes
 
         wrong = {"head": -1} if code == "FR202" else {"head": None}
@@ -266,26 +266,26 @@ def _of_the_head(code: str) -> Callable[[Place], str]:
     return run
 
 
-def _sink_content(place: Place) -> str:
+def _sink_content(place: ProbeTarget) -> str:
     found: list[str] = []
     healthy: list[str] = []
-    for told, value in ((found, 7), (healthy, 0)):
+    for reported, value in ((found, 7), (healthy, 0)):
         buf, rows, tally = _scratch(place, sink_holds=0)
         buf[rows] = 5
         buf[rows * 0] = value
         buf[rows * 0]
-        told += [one.code for one in tally.drain()]
+        reported += [one.code for one in tally.drain()]
     return verdict(found, "FR204", healthy)
 
 
-def _capture_identity(place: Place) -> str:
+def _capture_identity(place: ProbeTarget) -> str:
     from fmcheck.runtime.session import tail_probes
 
     found, healthy = (tail_probes.fill_codes(place.device, rebind=one) for one in (True, False))
     return verdict(found, "FR601", healthy)
 
 
-def _wrong_device(place: Place) -> str:
+def _wrong_device(place: ProbeTarget) -> str:
     import torch
 
     from fmcheck.runtime.session import tail_probes
@@ -299,14 +299,14 @@ def _wrong_device(place: Place) -> str:
 # --- what a step costs ---
 
 
-def _host_sync(place: Place) -> str:
+def _host_sync(place: ProbeTarget) -> str:
     from fmcheck.runtime.session import operator_probes
 
     found, healthy = (operator_probes.step_codes(place.device, waits, 2) for waits in (True, False))
     return verdict(found, "FR501", healthy)
 
 
-def _launch_budget(place: Place) -> str:
+def _launch_budget(place: ProbeTarget) -> str:
     from fmcheck.runtime.session import operator_probes
 
     found, healthy = (operator_probes.step_codes(place.device, False, count) for count in (3, 2))
@@ -316,15 +316,15 @@ def _launch_budget(place: Place) -> str:
 # --- streams ---
 
 
-def _stream_race(place: Place) -> str:
+def _stream_race(place: ProbeTarget) -> str:
     from fmcheck.runtime.session import stream_probes
 
     found, healthy = (stream_probes.race_codes(place.device, one) for one in (False, True))
     return verdict(found, "FR401", healthy)
 
 
-def _of_memory(code: str) -> Callable[[Place], str]:
-    def run(place: Place) -> str:
+def _of_memory(code: str) -> Callable[[ProbeTarget], str]:
+    def run(place: ProbeTarget) -> str:
         from fmcheck.runtime.session import stream_probes
 
         found, healthy = (stream_probes.memory_codes(code, fenced) for fenced in (False, True))
@@ -350,16 +350,16 @@ def _assert_with_message(values: Any) -> Any:
     return values + 1
 
 
-def _dead_assert(place: Place) -> str:
+def _dead_assert(place: ProbeTarget) -> str:
     with _asserts_watched() as tally:
         codes = []
         for function in (_assert_with_message, _assert_alone):
-            _compiled_anew(function, place)
+            _compiled_again(function, place)
             codes.append([one.code for one in tally.drain()])
     return verdict(codes[1], "FR602", codes[0])
 
 
-def _compiled_anew(function: Callable[..., Any], place: Place) -> None:
+def _compiled_again(function: Callable[..., Any], place: ProbeTarget) -> None:
     """Compiles a function as if nobody had, and calls it."""
     import torch
     from torch._dynamo import eval_frame
@@ -387,7 +387,7 @@ def _asserts_watched() -> Any:
     return watched()
 
 
-def _uninitialized(place: Place) -> str:
+def _uninitialized(place: ProbeTarget) -> str:
     from fmcheck.runtime.session.operator_probes import sum_codes
 
     return verdict(sum_codes(2), "FR701", sum_codes(3))

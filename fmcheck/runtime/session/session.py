@@ -54,8 +54,8 @@ class Session:
         uninitialized: bool = False,
     ) -> None:
         from fmcheck.registry import contract_files, contracts_for
-        from fmcheck.runtime.session.suppressions import suppressions_of
-        from fmcheck.runtime.session.uses import Asked, shown_source
+        from fmcheck.runtime.session.accepted_violations import suppressions_of
+        from fmcheck.runtime.session.uses import WatchRequest, shown_source
 
         if mode not in MODES:
             raise UsageError(
@@ -72,7 +72,7 @@ class Session:
         files = contract_files()
         names = located.settings.contracts or tuple(files)
         called = [(one.engine.name, name) for one, name in zip(contracts, names, strict=False)]
-        asked = Asked(
+        asked = WatchRequest(
             sources={
                 engine: name if name in files else shown_source(str(located.folder / name))
                 for engine, name in called
@@ -95,7 +95,7 @@ class Session:
     # --- on and off ---
 
     def start(self, gives_way: bool = False) -> None:
-        """Takes hold of the engines that the contracts name.
+        """Instruments the engines that the contracts name.
 
         One that `gives_way` stops when another is started.
 
@@ -138,7 +138,7 @@ class Session:
         finally:
             self.stop()
         if err is not None:
-            self._tell_beside(err)
+            self._add_note(err)
         else:
             self._conclude()
 
@@ -184,7 +184,7 @@ class Session:
         self._watch.tally.collect()
 
     def coverage(self) -> Coverage:
-        """Returns what was reached so far, with every problem that can be told by now."""
+        """Returns what was reached so far, with every problem that can be known by now."""
         return self._watch.coverage()
 
     def begin_test(self) -> None:
@@ -224,7 +224,7 @@ class Session:
 
         return [unchecked(use, _ALLOW) for use in coverage.unchecked if not use.allowed]
 
-    def _tell_beside(self, err: BaseException) -> None:
+    def _add_note(self, err: BaseException) -> None:
         """Leaves the block its own error, and adds what was found to it."""
         failing, _ = self._sorted()
         if (failing or self.dead) and hasattr(err, "add_note"):  # from Python 3.11 on

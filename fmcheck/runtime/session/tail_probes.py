@@ -10,7 +10,7 @@ import torch
 
 from fmcheck.contract import Axis, Contract, Engine, Fill, GraphInputs
 from fmcheck.runtime.core.tally import Tally
-from fmcheck.runtime.graphs.fills import FillHold
+from fmcheck.runtime.graphs.fill_patches import FillPatch
 from fmcheck.runtime.relay.relay_tensor import relay_tensor
 
 _RAW, _PADDED = 2, 4
@@ -49,10 +49,12 @@ def fill_codes(
     declared = GraphInputs(
         row_indices=("rows",), head={"rows": ">= 0"}, rewritten=("rows",), fill=(_FILL,)
     )
-    held = FillHold(Contract(engine=Engine(name="probe"), graph_inputs=declared), _FILL, tally)
+    fill_patch = FillPatch(
+        Contract(engine=Engine(name="probe"), graph_inputs=declared), _FILL, tally
+    )
     scratch: Any = ModuleType("scratch")
     scratch.Runner = Runner
-    undo = list(held.take(scratch))
+    undo = list(fill_patch.install(scratch))
     Runner().fill(_RAW, _PADDED)
     for put_back in undo:
         put_back()

@@ -15,13 +15,13 @@ if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
     from fmcheck.contract import Contract
-    from fmcheck.runtime.session.hold import RelayHold
+    from fmcheck.runtime.session.relay_patches import RelayPatch
 
 _STANDARD = frozenset(sys.stdlib_module_names)
 
 
 @dataclass(frozen=True, slots=True)
-class Asked:
+class WatchRequest:
     """What a session was asked to check: `sources` are what it calls each contract by its engine.
 
     `shipped` are the engines whose contracts came with a package. With `allow_unchecked`, nothing
@@ -34,11 +34,11 @@ class Asked:
 
 
 #: A watch without settings: every contract is the user's own.
-ALL_OWN = Asked({}, ())
+ALL_OWN = WatchRequest({}, ())
 
 
 def use_of(
-    contract: Contract, asked: Asked, modules: Iterable[str], is_checked: bool
+    contract: Contract, asked: WatchRequest, modules: Iterable[str], is_checked: bool
 ) -> ContractUse | None:
     """Returns how far a contract was used up to now; None if it declares nothing to check."""
     if not declares(contract):
@@ -68,7 +68,7 @@ def reasons(
     contract: Contract,
     version: str | None,
     problems: Sequence[str],
-    relays: Iterable[RelayHold],
+    relays: Iterable[RelayPatch],
 ) -> Iterator[str]:
     """Yields why nothing of a contract was checked, the most telling first.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from msgspec.structs import replace
 
-from fmcheck.contract.names import modules
+from fmcheck.contract.references import modules
 from fmcheck.errors import UsageError
 from fmcheck.finding import ADVISORY, ContractUse, Counts, Coverage
 from fmcheck.first_import import FirstImport, in_turn
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from fmcheck.finding import Violation
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.order.fences import Happening
-    from fmcheck.runtime.order.timeline import Timeline
-    from fmcheck.runtime.session.all_holds import AllHolds
-    from fmcheck.runtime.session.hold import RelayHold
-    from fmcheck.runtime.session.streams import Streams
-    from fmcheck.runtime.session.suppressions import Suppressions
-    from fmcheck.runtime.session.uses import Asked
+    from fmcheck.runtime.order.recent_events import RecentEvents
+    from fmcheck.runtime.session.accepted_violations import Suppressions
+    from fmcheck.runtime.session.all_patches import AllPatches
+    from fmcheck.runtime.session.followed_streams import FollowedStreams
+    from fmcheck.runtime.session.relay_patches import RelayPatch
+    from fmcheck.runtime.session.uses import WatchRequest
 
 _NEEDED = ("numpy", "wrapt")
 #: What buffers are made of: a class that a contract names may be loaded by another name.
@@ -41,7 +41,7 @@ class Services:
     """The streams that a session follows, and the kinds of devices that its probes were run on."""
 
     tally: Tally
-    streams: Streams | None = None
+    streams: FollowedStreams | None = None
     probed: set[str] = field(default_factory=set)
 
     def before_buffers_on(self, kind: str) -> None:
@@ -74,11 +74,11 @@ class Watch:
         streams: str = "off",
         seed: int = 0,
         traces: bool = False,
-        asked: Asked | None = None,
+        asked: WatchRequest | None = None,
         uninitialized: bool = False,
     ) -> None:
         _require(_NEEDED)
-        from fmcheck.runtime.session.suppressions import Suppressions
+        from fmcheck.runtime.session.accepted_violations import Suppressions
 
         self.asked = asked or ALL_OWN
         self.contracts = tuple(contracts)
@@ -89,13 +89,13 @@ class Watch:
         self.services = Services(self.tally)
         self._fail_on = frozenset(fail_on)
         self._advisory = ADVISORY.difference(fail_on)
-        self._holds: AllHolds | None = None
+        self._patches: AllPatches | None = None
         self._first: FirstImport | None = None
         self._undo: list[Undo] = []
         self._problems: list[str] = []
         self._streams, self._seed, self.traces = streams, seed, traces
         self._uninitialized = uninitialized
-        self.timeline: Timeline | None = None
+        self.timeline: RecentEvents | None = None
         self._modules_seen = 0
 
     def start(self) -> None:
@@ -106,16 +106,16 @@ class Watch:
     def _begin(self) -> None:
         """Waits for each module by itself, before the first of them is imported."""
         try:
-            from fmcheck.runtime.session.all_holds import AllHolds
+            from fmcheck.runtime.session.all_patches import AllPatches
 
-            if self._holds is None:
+            if self._patches is None:
                 strict = "FR501" in self._fail_on
-                self._holds = AllHolds(self.contracts, self.tally, self.services, strict)
+                self._patches = AllPatches(self.contracts, self.tally, self.services, strict)
         except Exception as err:
             self._problems.append(f"nothing could be instrumented: {err!r}")
             return
-        for module, take in self._holds.takes():
-            self._after_import(module, take)
+        for module, install in self._patches.installers():
+            self._after_import(module, install)
         # The imports stand inside: torch is loaded by then, and only then is it wanted.
         self._after_import("torch", _watch_compile)
         self._after_import("torch.jit", _watch_traces)
@@ -143,25 +143,25 @@ class Watch:
         """Looks for what came past the watch, by the import system or otherwise, while it is on."""
         if not self.tally.active:
             return
-        if self._holds is None and self._first is not None:
+        if self._patches is None and self._first is not None:
             self._first.arrive_if_loaded()
-        if self._holds is not None:
-            self._holds.look_last()
+        if self._patches is not None:
+            self._patches.look_last()
 
     def begin_test(self) -> None:
         """Says that another test begins: what ran before it changes none of its verdicts."""
         from fmcheck.runtime.core.containment import contained
 
-        if self._holds is not None:
-            self._holds.begin_test()
+        if self._patches is not None:
+            self._patches.begin_test()
         if self.services.streams is not None:
             with contained(self.tally, "following streams (FR401 to FR405)"):
                 self.services.streams.begin_test()
 
     def enter(self, test: str) -> None:
         """Says what is running now, and looks what became of the classes."""
-        if self._holds is not None:
-            self._holds.look(for_twins=len(sys.modules) != self._modules_seen)
+        if self._patches is not None:
+            self._patches.look(for_twins=len(sys.modules) != self._modules_seen)
             self._modules_seen = len(sys.modules)
         self.tally.test = test
 
@@ -170,7 +170,7 @@ class Watch:
         return self.tally.drain()
 
     def is_advice(self, violation: Violation) -> bool:
-        """Tells whether a violation is told of and fails nothing."""
+        """Tells whether a violation is reported and fails nothing."""
         if violation.confidence and violation.code not in self._fail_on:
             return True
         return violation.code in self._advisory
@@ -184,8 +184,8 @@ class Watch:
 
     @property
     def held(self) -> tuple[str, ...]:
-        """The declared classes and kernel functions that were taken hold of."""
-        return () if self._holds is None else self._holds.taken
+        """The declared classes and kernel functions that were instrumented."""
+        return () if self._patches is None else self._patches.patched
 
     @property
     def dead(self) -> tuple[str, ...]:
@@ -193,7 +193,7 @@ class Watch:
         return tuple(self.tally.dead)
 
     def coverage(self) -> Coverage:
-        """Returns what was reached so far, with every problem that can be told by now."""
+        """Returns what was reached so far, with every problem that can be known by now."""
         self.tally.collect()
         self._look_last()
         reached = self.reached()
@@ -221,25 +221,25 @@ class Watch:
 
         In a contract that came with a package they are notes: a fork may lack it by right.
         """
-        told: dict[bool, list[str]] = {True: [], False: []}
-        if self._holds is None:
-            return told
-        from fmcheck.runtime.session.unmet import unmet, unmet_inputs
+        missing: dict[bool, list[str]] = {True: [], False: []}
+        if self._patches is None:
+            return missing
+        from fmcheck.runtime.session.missing_in_engine import missing_in_engine, missing_inputs
 
         for contract in self.contracts:
             is_own = contract.engine.name not in self.asked.shipped
             relays = [one for one in self._relays() if one.contract is contract]
-            told[is_own] += [sentence for relay in relays for sentence in relay.slips()]
-            told[is_own] += unmet(contract, is_own)
-            told[is_own] += unmet_inputs(contract, self._holds.fills)
-        return told
+            missing[is_own] += [sentence for relay in relays for sentence in relay.slips()]
+            missing[is_own] += missing_in_engine(contract, is_own)
+            missing[is_own] += missing_inputs(contract, self._patches.fills)
+        return missing
 
     def _never_settled(self) -> list[str]:
-        fills = [] if self._holds is None else self._holds.fills
+        fills = [] if self._patches is None else self._patches.fills
         return [sentence for one in fills if (sentence := one.never_settled())]
 
-    def _relays(self) -> list[RelayHold]:
-        return [] if self._holds is None else self._holds.relays
+    def _relays(self) -> list[RelayPatch]:
+        return [] if self._patches is None else self._patches.relays
 
     def _notes(self) -> Iterator[str]:
         from fmcheck.runtime.core.patches import untried_release
@@ -257,8 +257,8 @@ class Watch:
         suppressions = self.suppressions
         problems = [*self._problems, *self.tally.dead, *suppressions.problems]
         warnings = sum(self.is_advice(violation) for violation in self.tally.all.values())
-        if self._holds is not None:
-            problems += self._holds.problems()
+        if self._patches is not None:
+            problems += self._patches.problems()
         return Coverage(
             counts=Counts(*self.tally.numbers),
             violations=len(self.tally.all) - warnings,
@@ -268,7 +268,7 @@ class Watch:
                 for relay in contract.relay
                 if not relay.optional
             ),
-            imported=() if self._holds is None else tuple(self._holds.imported),
+            imported=() if self._patches is None else tuple(self._patches.imported),
             touched=tuple(sorted(self.tally.touched)),
             problems=tuple(problems),
             notes=tuple(self._notes()),
@@ -296,11 +296,11 @@ class Watch:
 
     def _watch_launches(self, torch: ModuleType) -> Iterator[Undo]:
         """Counts what a step launches, where a contract says that anybody wants to know."""
-        from fmcheck.runtime.steps import budgets, syncs
+        from fmcheck.runtime.steps import budgets, step_syncs
 
         declared = [one.launches for one in self.contracts]
         if any(one.budget or one.per_step for one in declared):
-            yield syncs.watch_methods(budgets.mode_of_thread)
+            yield step_syncs.watch_methods(budgets.mode_of_thread)
         if any(budget.launches is not None for one in declared for budget in one.budget):
             yield budgets.watch_compiled(torch)
 
@@ -314,16 +314,19 @@ class Watch:
 
     def _follow_streams(self, _: ModuleType) -> Iterator[Undo]:
         from fmcheck.runtime.order.lifetimes import Lifetimes
+        from fmcheck.runtime.order.recent_events import RecentEvents
         from fmcheck.runtime.order.stale_events import StaleEvents
-        from fmcheck.runtime.order.timeline import Timeline
-        from fmcheck.runtime.session.streams import Streams
-        from fmcheck.runtime.steps.homes import Homes
+        from fmcheck.runtime.session.followed_streams import FollowedStreams
         from fmcheck.runtime.steps.moves import Moves
+        from fmcheck.runtime.steps.placements import Placements
 
-        followed = Streams(self.tally, self._streams, self._seed)
+        followed = FollowedStreams(self.tally, self._streams, self._seed)
         # First: what the host reads, it has not waited for yet.
         followed.lifetimes = Lifetimes(
-            followed.fences, followed.handover, Homes(self.contracts), self._streams != "tracked"
+            followed.fences,
+            followed.cross_stream,
+            Placements(self.contracts),
+            self._streams != "tracked",
         )
         followed.ops.listeners.insert(0, followed.lifetimes)
         StaleEvents(followed.fences, self.contracts)
@@ -335,11 +338,13 @@ class Watch:
         ]
         followed.fences.listeners.append(_host_synchronizes)
         if self.traces:
-            self.timeline = Timeline(followed.fences)
+            self.timeline = RecentEvents(followed.fences)
         self.services.streams = followed
         yield from followed.follow()
         yield from followed.lifetimes.follow(followed.ops.is_watched)
-        yield from Moves(self.tally, followed.lifetimes.homes, followed.ops.is_watched).follow()
+        yield from Moves(
+            self.tally, followed.lifetimes.placements, followed.ops.is_watched
+        ).follow()
 
     def _follow_uninitialized(self, _: ModuleType) -> Iterator[Undo]:
         from fmcheck.runtime.session import probes

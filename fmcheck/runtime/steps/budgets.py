@@ -20,7 +20,7 @@ from fmcheck.runtime.core import kinds, paths
 from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.moment import current_stream
 from fmcheck.runtime.core.naming import qualified_name
-from fmcheck.runtime.core.patches import CallHold
+from fmcheck.runtime.core.patches import CallPatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
     from fmcheck.finding import Site
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.steps.homes import Homes
-    from fmcheck.runtime.steps.syncs import StepMode
+    from fmcheck.runtime.steps.placements import Placements
+    from fmcheck.runtime.steps.step_syncs import StepMode
 
 #: What the closing section calls these checks.
 CHECK = "budgets of steps (FR501, FR502)"
@@ -39,7 +39,7 @@ _UNDECLARED = "the contract gives this function no budget, and `fail-on` asks fo
 
 
 @dataclass(eq=False)
-class Window:
+class BudgetedCall:
     """One call of a function with a budget, while it runs.
 
     `name` is the function's as reports tell it. `sites` are those of the launches so far, by number
@@ -57,16 +57,16 @@ class _Thread(threading.local):
     """The windows that this thread is in, innermost last, and what sees its operations."""
 
     def __init__(self) -> None:
-        self.windows: list[Window] = []
+        self.windows: list[BudgetedCall] = []
         self.fused = 0
         self.mode: StepMode | None = None
-        self.ledger: Ledger | None = None
+        self.ledger: BudgetCounter | None = None
 
 
 _thread = _Thread()
 
 
-class Ledger:
+class BudgetCounter:
     """Hears of the syncs and launches of a session's steps and holds them against the budgets."""
 
     check = CHECK
@@ -74,30 +74,30 @@ class Ledger:
     def __init__(self, tally: Tally, contract: Contract) -> None:
         self.tally = tally
         self._contract = contract
-        self._homes: Homes | None = None
+        self._placements: Placements | None = None
 
     def begin_test(self) -> None:
         """Another test has its own names for its tensors."""
-        if self._homes is not None:
-            self._homes.begin_test()
+        if self._placements is not None:
+            self._placements.begin_test()
 
-    def open(self, window: Window) -> None:
+    def open(self, window: BudgetedCall) -> None:
         """A call begins."""
         if not _thread.windows:
-            from fmcheck.runtime.steps.homes import Homes
-            from fmcheck.runtime.steps.syncs import StepMode
+            from fmcheck.runtime.steps.placements import Placements
+            from fmcheck.runtime.steps.step_syncs import StepMode
 
-            if self._homes is None:
-                self._homes = Homes([self._contract], self.tally.kinds)
-            self._homes.begin_step()
-            _thread.mode = StepMode(self, self._homes, self.tally.sites)
+            if self._placements is None:
+                self._placements = Placements([self._contract], self.tally.kinds)
+            self._placements.begin_step()
+            _thread.mode = StepMode(self, self._placements, self.tally.sites)
             _thread.mode.begin()
             _thread.ledger = self
         _thread.windows.append(window)
         if window.budget.launches is not None and _thread.mode is not None:
             _thread.mode.counting += 1
 
-    def close(self, window: Window) -> None:
+    def close(self, window: BudgetedCall) -> None:
         """A call has ended."""
         _thread.windows.remove(window)
         if window.budget.launches is not None and _thread.mode is not None:
@@ -126,14 +126,14 @@ class Ledger:
         """The device is given work; all of a fused function is one launch."""
         if _thread.fused:
             return
-        told = (self.tally.sites.here(), str(what))
+        launched = (self.tally.sites.here(), str(what))
         for window in _thread.windows:
             if window.budget.launches is not None:
-                window.sites.append(told)
+                window.sites.append(launched)
 
     # --- what is over a budget ---
 
-    def _over_synced(self, window: Window, verb: str) -> None:
+    def _over_synced(self, window: BudgetedCall, verb: str) -> None:
         allowed = [one.partition(":")[2] for one in window.budget.waits_in]
         beside = f" but in {', '.join(allowed)}" if allowed else ""
         most = window.budget.syncs
@@ -142,26 +142,26 @@ class Ledger:
             "FR501", window, verb, self.tally.sites[self.tally.sites.here()], f"{few}{beside}", ()
         )
 
-    def _over_launched(self, window: Window, most: int) -> None:
+    def _over_launched(self, window: BudgetedCall, most: int) -> None:
         sites = self.tally.sites
         site = sites[window.sites[most][0]]
         counted = Counter(
             f"`{name}` at {os.path.basename(sites[number].path)}:{sites[number].line}"
             for number, name in window.sites
         )
-        told = [
+        shown = [
             where if count == 1 else f"{where} ({count} times)"
             for where, count in counted.most_common(_SHOWN)
         ]
-        more = len(counted) - len(told)
-        note = f"launched: {', '.join(told)}" + (f" and {more} more places" if more else "")
+        more = len(counted) - len(shown)
+        note = f"launched: {', '.join(shown)}" + (f" and {more} more places" if more else "")
         expected = f"at most {most} launch{'' if most == 1 else 'es'} a call, got "
         self._report("FR502", window, "launch", site, f"{expected}{len(window.sites)}", (note,))
 
     def _report(
         self,
         code: str,
-        window: Window,
+        window: BudgetedCall,
         verb: str,
         site: Site,
         expected: str,
@@ -199,11 +199,11 @@ class Ledger:
 
 
 @dataclass(eq=False)
-class BudgetHold(CallHold):
+class BudgetPatch(CallPatch):
     """Functions each call of which is held against a budget."""
 
     part: Budget
-    ledger: Ledger = field(kw_only=True)
+    ledger: BudgetCounter = field(kw_only=True)
     declared: bool = True
 
     def close(self) -> None:
@@ -232,7 +232,7 @@ class BudgetHold(CallHold):
             if signature is not None and not self._applies(reference, signature, args, kwargs):
                 return None
             self.tally.checked.add(self.contract.engine.name)
-            return _Open(self.ledger, Window(name, self.part, self.declared))
+            return _Open(self.ledger, BudgetedCall(name, self.part, self.declared))
 
         return kinds.around(function, opened)
 
@@ -250,10 +250,10 @@ class BudgetHold(CallHold):
         return False
 
 
-class _Open(kinds.Call):
+class _Open(kinds.AroundCall):
     """The window of one call: open while its body runs."""
 
-    def __init__(self, ledger: Ledger, window: Window) -> None:
+    def __init__(self, ledger: BudgetCounter, window: BudgetedCall) -> None:
         self._ledger, self._window = ledger, window
 
     def enter(self) -> None:
@@ -266,7 +266,7 @@ class _Open(kinds.Call):
 
 
 @dataclass(eq=False)
-class FusedHold(CallHold):
+class FusedPatch(CallPatch):
     """Functions each call of which is one launch."""
 
     part: Budget
@@ -280,7 +280,7 @@ class FusedHold(CallHold):
 
 
 def fused(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Returns `function`, told of as one launch where launches are counted."""
+    """Returns `function`, notified of as one launch where launches are counted."""
     import torch
 
     @functools.wraps(function)
@@ -300,20 +300,20 @@ def fused(function: Callable[..., Any], name: str) -> Callable[..., Any]:
     return call
 
 
-def budget_holds(contract: Contract, tally: Tally, strict: bool = False) -> Iterator[CallHold]:
+def budget_patches(contract: Contract, tally: Tally, strict: bool = False) -> Iterator[CallPatch]:
     """Yields a hold for each budget and for the fused; if `strict`, for the rest of a step too."""
     launches = contract.launches
-    ledger = Ledger(tally, contract)
+    ledger = BudgetCounter(tally, contract)
     counted = [one for one in launches.budget if one.syncs is not None]
     budgeted = {function for budget in counted for function in budget.functions}
     for budget in launches.budget:
-        yield BudgetHold(contract, budget, tally, ledger=ledger)
+        yield BudgetPatch(contract, budget, tally, ledger=ledger)
     for function in launches.per_step if strict else ():
         if function not in budgeted:
             bare = Budget(functions=(function,), syncs=0)
-            yield BudgetHold(contract, bare, tally, ledger=ledger, declared=False)
+            yield BudgetPatch(contract, bare, tally, ledger=ledger, declared=False)
     for function in launches.fused:
-        yield FusedHold(contract, Budget(functions=(function,)), tally)
+        yield FusedPatch(contract, Budget(functions=(function,)), tally)
 
 
 def host_synchronized() -> None:

@@ -16,8 +16,8 @@ import torch
 
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.patches import patch
-from fmcheck.runtime.steps import homes
-from fmcheck.runtime.steps.homes import Home
+from fmcheck.runtime.steps import placements
+from fmcheck.runtime.steps.placements import Placement
 from fmcheck.runtime.steps.torch_modes import unheard
 
 if TYPE_CHECKING:
@@ -25,9 +25,9 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
-    from fmcheck.runtime.steps.homes import Homes
+    from fmcheck.runtime.steps.placements import Placements
 
-#: What the closing section calls the checks that are told of such copies.
+#: What the closing section calls the checks that are notified of such copies.
 CHECK = "FR402 to FR404"
 #: torch's own, whatever a program has put in its place.
 _TO: Callable[..., Any] = torch._C.TensorBase.to
@@ -37,9 +37,9 @@ _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 class Moves:
     """Copies what a thread sends without a wait where it `is_watched`; `known` says from where."""
 
-    def __init__(self, tally: Tally, known: Homes, is_watched: Callable[[], bool]) -> None:
+    def __init__(self, tally: Tally, known: Placements, is_watched: Callable[[], bool]) -> None:
         self.tally = tally
-        self.homes = known
+        self.placements = known
         self.is_watched = is_watched
 
     def follow(self) -> Iterator[Undo]:
@@ -48,7 +48,7 @@ class Moves:
         yield patch(torch.Tensor, "pin_memory", self._pinning(torch.Tensor.pin_memory))
 
     def _sending(self, to: Callable[..., Any]) -> Callable[..., Any]:
-        is_torchs = homes.passed_on_to(to) is _TO
+        is_torchs = placements.passed_on_to(to) is _TO
 
         @functools.wraps(to)
         def sending(tensor: Any, *args: Any, **kwargs: Any) -> Any:
@@ -64,7 +64,7 @@ class Moves:
                 return _TO(tensor, *args, **kwargs, copy=True)
             return result
 
-        homes.passes_on(sending)
+        placements.passes_on(sending)
         return sending
 
     def _pinning(self, pin_memory: Callable[..., Any]) -> Callable[..., Any]:
@@ -80,14 +80,14 @@ class Moves:
             self._is_host(result)
             return result
 
-        homes.passes_on(pinning)
+        placements.passes_on(pinning)
         return pinning
 
     def _is_host(self, tensor: Any) -> None:
         if type(tensor) is torch.Tensor and not torch.compiler.is_compiling():
             with contained(self.tally, CHECK):
                 if tensor.is_cpu:
-                    homes.declare_host(tensor)
+                    placements.declare_host(tensor)
 
     def _copies(self, tensor: Any, args: Any, kwargs: Any) -> bool:
         """Tells whether a device would copy what torch would return as it is."""
@@ -101,17 +101,17 @@ class Moves:
             return False
         device = kwargs.get("device", args[0] if args else None)
         with unheard():
-            if not tensor.is_cpu or self.homes.tensors_tell:
+            if not tensor.is_cpu or self.placements.tensors_tell:
                 return False
-            home = self.homes.of(tensor, self.tally.sites)
-            return self._crosses(home, device)
+            placement = self.placements.of(tensor, self.tally.sites)
+            return self._crosses(placement, device)
 
-    def _crosses(self, home: Home, device: Any) -> bool:
+    def _crosses(self, placement: Placement, device: Any) -> bool:
         """Tells whether the way to a device is between host and device, for certain."""
         if isinstance(device, torch.device):
-            return home is Home.HOST
+            return placement is Placement.HOST
         if isinstance(device, torch.Tensor):
-            goes = self.homes.of(device, self.tally.sites)
-            return {home, goes} == {Home.HOST, Home.DEVICE}
-        is_host = device == "cpu" and not self.homes.device_is_string
-        return is_host and home is Home.DEVICE
+            goes = self.placements.of(device, self.tally.sites)
+            return {placement, goes} == {Placement.HOST, Placement.DEVICE}
+        is_host = device == "cpu" and not self.placements.device_is_string
+        return is_host and placement is Placement.DEVICE

@@ -35,7 +35,7 @@ class Operator:
 
     `tensors` are the places of all tensor arguments, `reads` and `writes` those of some. A view
     touches nothing; what does not `fill` leaves its result's memory as it was found. On a device,
-    the host `waits` for what its result hangs on. `unknown` says why a call cannot be told of, ""
+    the host `waits` for what its result hangs on. `unknown` says why a call cannot be known of, ""
     if it can. One that is not `of_torch` may leave out any of what it is given, and run code in
     Python. One that is `composite` consists of others, and has no code of its own. `step` is what
     it is to a step. One that `only_shows` touches no element and waits for none; `call` makes it.

@@ -15,7 +15,7 @@ from torch._C import _len_torch_function_stack as function_modes_on
 from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
 
 from fmcheck.runtime.steps import operators
-from fmcheck.runtime.steps.homes import tensors_in
+from fmcheck.runtime.steps.placements import tensors_in
 
 if TYPE_CHECKING:
     from fmcheck.runtime.steps.operators import Operator
@@ -128,7 +128,7 @@ def has_memory(tensor: torch.Tensor) -> bool:
 def unheard() -> Any:
     """Keeps what our listeners do from modes of the program, which would take it for the program's.
 
-    Of operators ours is told last; a read by the host comes to us before any of them.
+    Of operators ours is called last; a read by the host comes to us before any of them.
     """
     if modes_on() or (function_modes_on() and not functions_are_off()):
         return _Unheard()

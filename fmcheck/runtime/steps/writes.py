@@ -90,7 +90,7 @@ _PARTIAL: dict[str, Callable[..., None]] = {
 }
 
 
-class Region(NamedTuple):
+class MemoryRegion(NamedTuple):
     """Memory that an operator wrote: where it starts, its form and where it ends, all in bytes.
 
     `hit` tells which of its elements were written, None is all of them.
@@ -116,14 +116,14 @@ class Region(NamedTuple):
         return True
 
 
-def region_of(tensor: torch.Tensor, hit: torch.Tensor | None = None) -> Region:
+def region_of(tensor: torch.Tensor, hit: torch.Tensor | None = None) -> MemoryRegion:
     """Returns the memory that a tensor shows."""
     item, start = tensor.element_size(), address_of(tensor)
     shape, strides = tuple(tensor.shape), tuple(stride * item for stride in tensor.stride())
     end = start + item
     for n, stride in zip(shape, strides, strict=True):
         end += (n - 1) * stride
-    return Region(start, shape, strides, item, end, hit)
+    return MemoryRegion(start, shape, strides, item, end, hit)
 
 
 @dataclass(eq=False)
@@ -136,9 +136,9 @@ class Trace:
     tensor: torch.Tensor
     why: str = ""
     error: Exception | None = None
-    _extent: Region = field(init=False)
-    _written: list[Region] = field(default_factory=list)
-    _perhaps: list[Region] = field(default_factory=list)
+    _extent: MemoryRegion = field(init=False)
+    _written: list[MemoryRegion] = field(default_factory=list)
+    _perhaps: list[MemoryRegion] = field(default_factory=list)
     _version: int | None = None
     _counted: int = 0
 
@@ -151,18 +151,18 @@ class Trace:
         """Tells whether an operator wrote any of it."""
         return bool(self._written)
 
-    def overlaps(self, region: Region) -> bool:
+    def overlaps(self, region: MemoryRegion) -> bool:
         """Tells whether a region of the same device may share memory with the tensor."""
         return region.start < self._extent.end and self._extent.start < region.end
 
-    def wrote(self, region: Region, version: int | None) -> None:
+    def wrote(self, region: MemoryRegion, version: int | None) -> None:
         """An operator wrote a region through a tensor of this version."""
         if 0 not in region.shape:
             self._written.append(region)
         # A tensor that shares the count of writes has the same count.
         self._counted += version is not None and version == version_of(self.tensor)
 
-    def may_have_written(self, region: Region, why: str) -> None:
+    def may_have_written(self, region: MemoryRegion, why: str) -> None:
         """Something was handed a region that it may have written."""
         if 0 not in region.shape:
             self._perhaps.append(region)
@@ -226,8 +226,8 @@ class Trace:
         for region in self._perhaps:
             self._mark(unsure, region, whole=False)
 
-    def _mark(self, flat: Any, region: Region, whole: bool) -> bool:
-        """Marks a region among the tensor's elements; False where its form cannot be told there.
+    def _mark(self, flat: Any, region: MemoryRegion, whole: bool) -> bool:
+        """Marks a region among the tensor's elements; False where its form cannot be known there.
 
         With `whole`, an element is marked of which every byte was written.
         """
@@ -336,7 +336,7 @@ class WriteMode(OperatorMode):  # type: ignore[no-untyped-call]
         finally:
             if plan is not None and noted:
                 try:
-                    _tell(plan, args, kwargs, noted)
+                    _note_writes(plan, args, kwargs, noted)
                 except Exception as err:
                     _failed(err)
 
@@ -436,10 +436,10 @@ def _hit(tensor: torch.Tensor, marks: Callable[..., None], args: Any, kwargs: An
     return hit
 
 
-def _tell(plan: _Plan, args: Any, kwargs: Any, noted: list[_Noted]) -> None:
+def _note_writes(plan: _Plan, args: Any, kwargs: Any, noted: list[_Noted]) -> None:
     tensors = _written(plan, args, kwargs)
     if not plan.sure or len(tensors) != len(noted):
-        tell_perhaps(tensors, KERNEL)
+        note_possible_writes(tensors, KERNEL)
         return
     for tensor, one in zip(tensors, noted, strict=True):
         for trace in _touched(tensor):
@@ -449,7 +449,7 @@ def _tell(plan: _Plan, args: Any, kwargs: Any, noted: list[_Noted]) -> None:
                 trace.may_have_written(region_of(tensor), KERNEL)
 
 
-def tell_perhaps(tensors: Iterable[torch.Tensor], why: str) -> None:
+def note_possible_writes(tensors: Iterable[torch.Tensor], why: str) -> None:
     """Something was handed tensors that it may write."""
     for tensor in tensors:
         for trace in _touched(tensor):
@@ -508,7 +508,7 @@ def _handing(function: Callable[..., Any]) -> Callable[..., Any]:
     def hand(*args: Any, **kwargs: Any) -> Any:
         if _here.traces:
             try:
-                tell_perhaps(_given(args, kwargs), KERNEL)
+                note_possible_writes(_given(args, kwargs), KERNEL)
             except Exception as err:
                 _failed(err)
         return function(*args, **kwargs)

@@ -227,10 +227,10 @@ class Runner(runner_module.GPUModelRunner):
             )
             state.num_computed_prefill_tokens[batch.idx_mapping_np] = ended
             state.num_computed_tokens_np[batch.idx_mapping_np] += batch.num_scheduled_tokens
-        told = self.taken(output)
-        for request, tokens in zip(told.req_ids, told.sampled_token_ids, strict=True):
+        reported = self.taken(output)
+        for request, tokens in zip(reported.req_ids, reported.sampled_token_ids, strict=True):
             self.tokens[request] += tokens
-        return told
+        return reported
 
     def taken(self, output: Any) -> Any:
         """Waits for a result."""

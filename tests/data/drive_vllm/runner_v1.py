@@ -163,8 +163,8 @@ class Runner(runner_module.GPUModelRunner):
 
     def taken(self, result: Any) -> None:
         """Books a result, late."""
-        told = result.get_output()
-        for request, tokens in zip(told.req_ids, told.sampled_token_ids, strict=True):
+        reported = result.get_output()
+        for request, tokens in zip(reported.req_ids, reported.sampled_token_ids, strict=True):
             if request in self.placeholders:
                 self.placeholders[request] -= len(tokens)
                 self.tokens[request] += tokens

@@ -42,6 +42,6 @@ def test_pooled_results_are_viewed_before_the_wait_and_read_behind_it() -> None:
     main, copies = torch.cuda.Stream(), torch.cuda.Stream()
     with torch.cuda.stream(main):
         pooled = torch.full((2, 4), 2.0) * 3
-    told = ModelRunnerOutput(req_ids=["a", "b"], req_id_to_index={"a": 0, "b": 1})
-    output = async_utils.AsyncPoolingOutput(told, pooled, [True, True], main, copies)
+    reported = ModelRunnerOutput(req_ids=["a", "b"], req_id_to_index={"a": 0, "b": 1})
+    output = async_utils.AsyncPoolingOutput(reported, pooled, [True, True], main, copies)
     assert [float(one.sum()) for one in output.get_output().pooler_output] == [24.0, 24.0]

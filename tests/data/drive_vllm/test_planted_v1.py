@@ -21,9 +21,9 @@ def test_tokens_of_the_step_before_the_last() -> None:
     def late(*arguments: Any, **named: Any) -> Any:
         if len(kept) == 4:
             runner.input_batch.prev_sampled_token_ids = kept[3]
-        told = real(*arguments, **named)
+        reported = real(*arguments, **named)
         kept[len(kept)] = runner.input_batch.prev_sampled_token_ids
-        return told
+        return reported
 
     runner._bookkeeping_sync = late
     serve(runner)
@@ -33,9 +33,9 @@ def test_request_that_is_left_out_of_the_mapping() -> None:
     runner = Runner()
 
     def forget(real: Any, *arguments: Any) -> Any:
-        told = real(*arguments)
+        reported = real(*arguments)
         runner.input_batch.prev_req_id_to_index.pop("b")
-        return told
+        return reported
 
     serve(broken(runner, "_bookkeeping_sync", 4, forget))
 

@@ -72,7 +72,7 @@ class Engine:
     def races(self):
         return [one for one in self.watch.drain() if one.code == "FR401"]
 
-    def told(self):
+    def reported(self):
         """The kind of each race, with its rows and how many they are."""
         return [(one.notes[0].partition(":")[0], one.rows, one.row_count) for one in self.races()]
 
@@ -276,7 +276,7 @@ def queued(monkeypatch):
 
 
 @pytest.mark.parametrize("turned", [False, True])
-def test_a_race_is_told_by_the_order_of_issue(make, monkeypatch, turned):
+def test_a_race_is_reported_by_the_order_of_issue(make, monkeypatch, turned):
     one = make()
     one.write(one.schedule, 2)
     held = queued(monkeypatch)
@@ -300,7 +300,7 @@ def test_what_the_host_did_is_not_late_because_its_kernel_is(make, monkeypatch):
     for run in reversed(held):
         run()
     assert len(held) == 2
-    assert one.told() == []
+    assert one.reported() == []
 
 
 # --- each rule by hand ---
@@ -308,7 +308,7 @@ def test_what_the_host_did_is_not_late_because_its_kernel_is(make, monkeypatch):
 
 def test_the_three_kinds_and_their_fenced_twins(make):
     def run(fenced):
-        one, told = make(), []
+        one, reported = make(), []
 
         def fence(late, early):
             if fenced:
@@ -317,13 +317,13 @@ def test_the_three_kinds_and_their_fenced_twins(make):
         one.write(one.forward, 1, 2)
         fence(one.schedule, one.forward)
         one.gather(one.schedule, 2)
-        told += one.told()
+        reported += one.reported()
         fence(one.forward, one.schedule)
         one.write(one.forward, 2)
-        told += one.told()
+        reported += one.reported()
         fence(one.schedule, one.forward)
         one.write(one.schedule, 1)
-        return told + one.told()
+        return reported + one.reported()
 
     assert run(fenced=False) == [
         ("write-read", (2,), 1),
@@ -338,7 +338,7 @@ def test_disjoint_rows_are_no_race(make):
     one.write(one.forward, 1, 2)
     one.write(one.schedule, 3, 4)
     one.gather(one.schedule, 3)
-    assert one.told() == []
+    assert one.reported() == []
 
 
 def test_a_third_lane_races_with_both(make):
@@ -351,7 +351,7 @@ def test_a_third_lane_races_with_both(make):
     third.wait_stream(one.forward)
     third.wait_stream(one.schedule)
     one.gather(third, 1, 2)
-    assert one.told() == []
+    assert one.reported() == []
 
 
 def test_the_ninth_lane_knows_of_the_first(make, launched):
@@ -361,7 +361,7 @@ def test_the_ninth_lane_knows_of_the_first(make, launched):
     for stream in many[1:]:
         stream.wait_stream(many[0])
         one.gather(stream, 1)
-    assert one.told() == []
+    assert one.reported() == []
     before = len(launched)
     one.write(many[0], 1)
     assert len(launched) - before == 3
@@ -373,10 +373,10 @@ def test_a_row_that_stands_in_the_index_twice_is_one_row(make):
     one = make(rows=200)
     one.write(one.forward, *range(1, 150))
     one.gather(one.schedule, *range(1, 150), *range(1, 150), 7, 7)
-    ((kind, _, count),) = one.told()
+    ((kind, _, count),) = one.reported()
     assert (kind, count) == ("write-read", 149)
     one.write(one.schedule, 7, 7)
-    ((kind, rows, count),) = one.told()
+    ((kind, rows, count),) = one.reported()
     assert (kind, rows, count) == ("write-write", (7,), 1)
 
 
@@ -385,7 +385,7 @@ def test_rows_may_be_counted_from_the_end_and_out_of_range_is_left_to_torch(make
     one.write(one.forward, -1)
     with torch.cpu.stream(one.schedule):
         one.buf._relay.lanes.gathered(torch.tensor([-9, 8, 99, 7]), 0)
-    assert one.told() == [("write-read", (7,), 1)]
+    assert one.reported() == [("write-read", (7,), 1)]
 
 
 def test_a_sink_is_nobody_s(make):
@@ -393,7 +393,7 @@ def test_a_sink_is_nobody_s(make):
     one.write(one.forward, 0, 3, 1)
     one.gather(one.schedule, 0, 3)
     one.write(one.schedule, 0, 3)
-    assert one.told() == []
+    assert one.reported() == []
 
 
 @pytest.mark.parametrize("drained", [True, False])
@@ -402,11 +402,11 @@ def test_drained_rows_are_handed_out_only_when_nobody_uses_them(make, drained):
     one.write(one.forward, 1, 2)
     one.owners.hand_out([2], ["second"])
     expected = [("write-write", (2,), 1)] if drained else []
-    assert one.told() == expected
+    assert one.reported() == expected
     one.forward.synchronize()
     one.owners.take_back([2])
     one.owners.hand_out([2], ["third"])
-    assert one.told() == []
+    assert one.reported() == []
 
 
 def test_the_host_s_ways_and_the_kernels_share_one_memory(make):
@@ -415,12 +415,12 @@ def test_the_host_s_ways_and_the_kernels_share_one_memory(make):
         one.buf[2:5] = torch.tensor([1, 2, 3])
         one.buf[torch.arange(8) == 6] = 4
     one.gather(one.schedule, 3, 6)
-    assert one.told() == [("write-read", (3, 6), 2)]
+    assert one.reported() == [("write-read", (3, 6), 2)]
     one.write(one.forward, 1, 7)
     with torch.cpu.stream(one.schedule):
         _ = one.buf[4:8].clone()
         _ = one.buf[torch.arange(8) == 1]
-    assert sorted(one.told()) == [("write-read", (1,), 1), ("write-read", (4, 6, 7), 3)]
+    assert sorted(one.reported()) == [("write-read", (1,), 1), ("write-read", (4, 6, 7), 3)]
 
 
 def test_a_peek_by_the_host_waits_for_the_current_stream_alone(make):
@@ -428,7 +428,7 @@ def test_a_peek_by_the_host_waits_for_the_current_stream_alone(make):
     one.write(one.forward, 1)
     with torch.cpu.stream(one.forward):
         one.buf.tolist()
-    assert one.told() == []
+    assert one.reported() == []
     one.write(one.forward, 1)
     with torch.cpu.stream(one.schedule):
         one.buf.tolist()
@@ -470,7 +470,7 @@ def program_of_races(one):
         buf[some[6]] = 9
 
 
-def test_it_is_told_as_on_a_cpu(make):
+def test_it_is_reported_as_on_a_cpu(make):
     found = []
     for guarded in (True, False):
         one = make(guarded=guarded)
@@ -514,7 +514,7 @@ def test_a_doubt_of_before_counts(make):
     assert "fences may have been missed: a graph was captured" in race.notes
 
 
-def test_of_an_access_long_ago_what_is_remembered_is_told(make, monkeypatch):
+def test_of_an_access_long_ago_what_is_remembered_is_reported(make, monkeypatch):
     monkeypatch.setattr(clash, "KEPT", 4)
     one = make()
     one.forward.wait_stream(one.schedule)
@@ -548,7 +548,7 @@ def test_races_past_the_end_of_the_ring_are_counted(make):
     one.buf._relay.lanes._ring.capacity = 10
     one.write(one.forward, *range(1, 41))
     one.gather(one.schedule, *range(1, 41))
-    ((_, _, count),) = one.told()
+    ((_, _, count),) = one.reported()
     assert count == 10
     assert [note for note in one.watch.tally.notes if "30 races on cpu did not fit" in note]
 
@@ -565,13 +565,13 @@ def test_mode_halt_raises_at_the_line(make):
         one.buf.clone()
 
 
-def test_a_buffer_that_is_gone_is_not_kept_but_its_races_are_told(make):
+def test_a_buffer_that_is_gone_is_not_kept_but_its_races_are_reported(make):
     one = make()
     one.write(one.forward, 1)
     one.gather(one.schedule, 1)
     gone = weakref.ref(one.buf._relay)
     del one.buf
-    assert one.told() == [("write-read", (1,), 1)]
+    assert one.reported() == [("write-read", (1,), 1)]
     one.watch.tally.fresh.clear()
     gc.collect()
     assert gone() is None
@@ -652,9 +652,9 @@ def test_nothing_is_entered_while_a_graph_is_captured(make, monkeypatch, launche
         assert len(launched) == before
         assert one.races() == []
     one.gather(one.schedule, 1)
-    assert one.told() == []
+    assert one.reported() == []
     one.gather(one.forward, 3)
-    assert one.told() == [("write-read", (3,), 1)]
+    assert one.reported() == [("write-read", (3,), 1)]
 
 
 def test_a_replay_that_a_contract_declares_is_entered_when_it_was_made(make):
@@ -664,7 +664,7 @@ def test_a_replay_that_a_contract_declares_is_entered_when_it_was_made(make):
     with torch.cpu.stream(one.schedule):
         relay_tensor.before_call([one.buf], rows)
         relay_tensor.after_call([one.buf], [one.buf], rows)
-    assert one.told() == [("write-read", (1,), 1), ("write-write", (1,), 1)]
+    assert one.reported() == [("write-read", (1,), 1), ("write-write", (1,), 1)]
 
 
 def test_memory_of_the_guard_s_own_is_never_judged(make):
@@ -679,7 +679,7 @@ def test_memory_of_the_guard_s_own_is_never_judged(make):
 
 def test_the_detector_is_proved_by_the_kernels(guarded, launched, monkeypatch):
     (probe,) = [probe for probe in probes.PROBES if probe.code == "FR401"]
-    assert probes.tried(probe, probes.Place("cpu")) == ""
+    assert probes.tried(probe, probes.ProbeTarget("cpu")) == ""
     assert launched
 
     class Nothing:
@@ -687,5 +687,5 @@ def test_the_detector_is_proved_by_the_kernels(guarded, launched, monkeypatch):
             return lambda *args, **kwargs: None
 
     monkeypatch.setattr(clock_kernels, "touch_rows", Nothing())
-    assert "was reported as nothing" in probes.tried(probe, probes.Place("cpu"))
+    assert "was reported as nothing" in probes.tried(probe, probes.ProbeTarget("cpu"))
     assert stream_probes.race_codes("cpu", fenced=True) == []

@@ -19,8 +19,8 @@ from fmcheck.runtime.core.unfollowed import is_here
 from fmcheck.runtime.device import kernels
 from fmcheck.runtime.device.guard import GuardedBuffer
 from fmcheck.runtime.relay import opaque, relay_tensor
-from fmcheck.runtime.relay.layout import PLAIN, Layout
 from fmcheck.runtime.relay.owners import Owners
+from fmcheck.runtime.relay.row_layout import PLAIN, Layout
 from fmcheck.runtime.relay.scope import Handing, Scope, scoped
 from fmcheck.runtime.session import probes
 from tests import test_model
@@ -62,7 +62,7 @@ def watched(rows=8, width=0, dtype=torch.int64, bound=(">=", 0), owners=None, la
     return made, tally
 
 
-def told(tally):
+def reported(tally):
     return [(one.code, one.rows, one.row_count) for one in tally.drain()]
 
 
@@ -98,9 +98,9 @@ def test_many_and_wide_rows(rows, width, dtype, bound):
     for step in range(1, 3):
         buf[batch] = torch.full((len(batch), *inner), step, dtype=dtype)
         assert (buf[batch] == step).all()
-    assert told(tally) == []
+    assert reported(tally) == []
     buf[batch[:50]]
-    ((code, shown, count),) = told(tally)
+    ((code, shown, count),) = reported(tally)
     assert (code, count) == ("FR102", min(50, len(batch)))
     assert set(shown) <= set(batch[:50].tolist())
 
@@ -129,11 +129,11 @@ def test_a_row_that_stands_in_the_index_twice_was_gathered_once(width, dtype, bo
     rows = torch.tensor([*range(1, 300), *range(1, 40)])
     buf[rows] = torch.ones((len(rows), width) if width else len(rows), dtype=dtype)
     buf[rows]
-    assert told(tally) == []
+    assert reported(tally) == []
     assert tally.unseen_writes == 0
     assert tally.counts().gathers == 1
     buf[rows]
-    ((code, _, count),) = told(tally)
+    ((code, _, count),) = reported(tally)
     assert (code, count) == ("FR102", 299)
 
 
@@ -144,7 +144,7 @@ ROW_PROBES = [probe for probe in probes.PROBES if probe.code in OF_ROWS]
 
 @pytest.mark.parametrize("probe", ROW_PROBES, ids=lambda probe: probe.code)
 def test_each_detector_is_proved_by_the_kernels(probe, launched):
-    assert probes.tried(probe, probes.Place("cpu")) == ""
+    assert probes.tried(probe, probes.ProbeTarget("cpu")) == ""
     assert launched["gather_guard"]
     assert launched["write_guard"]
 
@@ -158,7 +158,7 @@ def test_a_kernel_that_does_nothing_is_noticed(probe, monkeypatch):
     of_writes = ("FR103", "FR105", "FR109", "FR110")
     kernel = "write_guard" if probe.code in of_writes else "gather_guard"
     monkeypatch.setattr(kernels, kernel, Nothing())
-    assert probes.tried(probe, probes.Place("cpu")) != ""
+    assert probes.tried(probe, probes.ProbeTarget("cpu")) != ""
 
 
 def test_an_access_is_one_launch_and_waits_for_nothing(launched):
@@ -191,7 +191,7 @@ def test_findings_past_the_end_of_the_ring_are_counted(monkeypatch):
     ring = buf._relay._ring
     ring.capacity = 10
     buf[torch.arange(1, 41)]
-    ((code, _, count),) = told(tally)
+    ((code, _, count),) = reported(tally)
     assert (code, count) == ("FR101", 10)
     assert [note for note in tally.notes if "30 findings on cpu did not fit" in note]
 
@@ -201,7 +201,7 @@ def test_rows_out_of_range_are_left_to_torch():
     before = buf._relay._plain.clone()
     buf._relay.gather_rows(torch.tensor([-9, 8, 99]), torch.zeros(3, dtype=torch.int64), 0)
     buf._relay.stash_rows(torch.tensor([-9, 8, 99]), 0)
-    assert told(tally) == []
+    assert reported(tally) == []
     assert torch.equal(before, buf._relay._plain)
 
 
@@ -211,9 +211,9 @@ def test_a_row_written_twice_by_one_call_was_written_once():
     buf, tally = watched(rows=64, owners=owners)
     rows = torch.tensor([*range(1, 40), *range(1, 40), 3, 3])
     buf[rows] = torch.ones(len(rows), dtype=torch.int64)
-    assert told(tally) == []
+    assert reported(tally) == []
     buf[torch.tensor([3])] = 5
-    assert told(tally) == [("FR103", (3,), 1)]
+    assert reported(tally) == [("FR103", (3,), 1)]
 
 
 def test_a_row_that_was_taken_back_steps_ago_is_nobodys():
@@ -225,14 +225,14 @@ def test_a_row_that_was_taken_back_steps_ago_is_nobodys():
     owners.hand_out([1], ["a"])
     owners.take_back([1], step=tally.moments.step)
     for value in range(2):
-        assert told(tally) == [], value
+        assert reported(tally) == [], value
         tally.moments.begin_step()
         buf[row] = torch.tensor([value])
-    assert told(tally) == [("FR109", (1,), 1)]
+    assert reported(tally) == [("FR109", (1,), 1)]
     buf[torch.tensor([0])] = torch.tensor([9])  # the sink is nobody's ever
     buf[row] = 0
     buf[row - 1 : row + 1] = torch.tensor([9, 9])
-    assert told(tally) == []
+    assert reported(tally) == []
 
 
 @pytest.mark.parametrize("width", [0, 3, 300])
@@ -244,7 +244,7 @@ def test_a_write_that_gives_a_row_two_values_is_a_fault(width, dtype, launched):
     values[-5] = 0  # a sink's
     before = launched["write_guard"]
     buf[rows] = values
-    assert told(tally) == []
+    assert reported(tally) == []
     values[-3] = 0
     buf[rows] = values
     values[-3], values[-1] = 1, 0
@@ -264,7 +264,7 @@ def test_values_that_torch_makes_others_of_are_not_compared():
     buf[rows] = torch.tensor([5])
     buf[rows] = torch.arange(6)[::2]  # with gaps between them
     buf.index_add_(0, rows, torch.tensor([5, 6, 7]))
-    assert told(tally) == []
+    assert reported(tally) == []
 
 
 @pytest.mark.parametrize("scope", [None, Scope.PEEK])
@@ -275,7 +275,7 @@ def test_a_sink_that_holds_something_else_is_a_fault(width, dtype, scope):
     take = scoped(buf.__getitem__, scope, tally) if scope else buf.__getitem__
     buf[:3] = torch.full((3, width) if width else (3,), 3, dtype=dtype)
     take(rows)
-    assert told(tally) == []
+    assert reported(tally) == []
     buf[:3] = torch.full((3, width) if width else (3,), 3, dtype=dtype)
     buf[sink] = torch.full((1, width) if width else (1,), 9, dtype=dtype)
     take(rows)
@@ -313,9 +313,9 @@ def test_a_scope_consumes_at_its_end_but_for_what_was_written_in_it():
 
     scoped(resolve, Scope.AT_RETURN, Tally())()
     assert buf[torch.tensor([2])].tolist() == [9]
-    assert told(tally) == []
+    assert reported(tally) == []
     buf[torch.tensor([1])]
-    assert told(tally) == [("FR102", (1,), 1)]
+    assert reported(tally) == [("FR102", (1,), 1)]
 
 
 def test_a_kernel_out_of_sight_is_judged_before_and_entered_after():
@@ -325,7 +325,7 @@ def test_a_kernel_out_of_sight_is_judged_before_and_entered_after():
     for expected in ([], [("FR102", (1, 2), 2)]):
         relay_tensor.before_call([buf], rows)
         relay_tensor.after_call([buf], [], rows)
-        assert told(tally) == expected
+        assert reported(tally) == expected
 
 
 def put(rows, buf, counts):
@@ -349,11 +349,11 @@ def test_rows_that_a_kernel_leaves_out_are_left_alone(monkeypatch):
     rows, counts = torch.tensor([2, 3, 4], dtype=torch.int32), torch.tensor([1, 0, 1])
     of_a_device(monkeypatch, put)(rows, buf, counts)
     assert of_a_device(monkeypatch, take)(rows, buf, counts) == [7, 7]
-    assert told(tally) == []
+    assert reported(tally) == []
     of_a_device(monkeypatch, take)(rows, buf, counts)
-    assert told(tally) == [("FR102", (2, 4), 2)]
+    assert reported(tally) == [("FR102", (2, 4), 2)]
     of_a_device(monkeypatch, take)(rows, buf, 1 - counts)
-    assert told(tally) == [("FR101", (3,), 1)]
+    assert reported(tally) == [("FR101", (3,), 1)]
 
 
 def test_rows_left_out_are_no_rows_at_the_end_of_a_scope(monkeypatch):
@@ -363,9 +363,9 @@ def test_rows_left_out_are_no_rows_at_the_end_of_a_scope(monkeypatch):
     gather = of_a_device(monkeypatch, take)
     scoped(gather, Scope.AT_RETURN, tally)(rows, buf, counts)
     buf[torch.tensor([3])]
-    assert told(tally) == []
+    assert reported(tally) == []
     buf[torch.tensor([2])]
-    assert told(tally) == [("FR102", (2,), 1)]
+    assert reported(tally) == [("FR102", (2,), 1)]
 
 
 def test_the_first_write_to_a_placeholder_may_leave_rows_out(monkeypatch):
@@ -377,7 +377,7 @@ def test_the_first_write_to_a_placeholder_may_leave_rows_out(monkeypatch):
     assert take(rows[:1], buf, counts[:1]) == [7]
     assert not tally.broken
     buf[torch.tensor([7])]
-    assert told(tally) == [("FR101", (7,), 1)]
+    assert reported(tally) == [("FR101", (7,), 1)]
 
 
 def test_rows_left_out_are_no_rows_of_a_view(monkeypatch):
@@ -385,7 +385,7 @@ def test_rows_left_out_are_no_rows_of_a_view(monkeypatch):
     rows, counts = torch.tensor([2, 3]), torch.tensor([1, 0])
     of_a_device(monkeypatch, put)(rows, buf[0:], counts)
     buf[rows]
-    assert told(tally) == [("FR101", (3,), 1)]
+    assert reported(tally) == [("FR101", (3,), 1)]
     assert not tally.broken
 
 
@@ -403,13 +403,13 @@ def test_row_0_is_a_request_s_once_it_is_handed_out_where_nobody_calls_it_the_si
     buf, tally = watched(owners=owners)
     row = torch.tensor([0])
     buf[row]
-    assert told(tally) == []
+    assert reported(tally) == []
     assert not owners.hand_out([0], ["a"])
     buf[row]
-    assert told(tally) == [("FR101", (0,), 1)]
+    assert reported(tally) == [("FR101", (0,), 1)]
     buf[row] = 7
     assert buf[row].tolist() == [7]
-    assert told(tally) == []
+    assert reported(tally) == []
     assert not tally.broken
 
 
@@ -420,13 +420,13 @@ def test_what_a_hand_out_writes_into_a_row_is_its_new_owners_and_stays():
     with handing_out():
         buf[torch.tensor([3, 4])] = torch.tensor([7, 8])
         owners.hand_out([3], ["c"])
-    assert told(tally) == [("FR109", (4,), 1)]
+    assert reported(tally) == [("FR109", (4,), 1)]
     buf[torch.tensor([3])] = torch.tensor([9])  # over what began the row
     with handing_out():
         buf[torch.tensor([5])] = 6
         owners.hand_out([5], ["d"])
     assert buf[torch.tensor([3, 5])].tolist() == [9, 6]
-    assert told(tally) == []
+    assert reported(tally) == []
     assert not tally.broken
 
 
@@ -438,7 +438,7 @@ def test_fills_and_slices_are_writes_of_rows(launched):
     buf.zero_()
     assert launched["write_guard"] - before == 3
     assert buf[torch.tensor([2, 7])].tolist() == [0, 0]
-    assert told(tally) == []
+    assert reported(tally) == []
 
 
 def test_a_value_that_nobody_saw_written_is_a_note_and_is_gathered_once():
@@ -446,7 +446,7 @@ def test_a_value_that_nobody_saw_written_is_a_note_and_is_gathered_once():
     rows = torch.tensor([3])
     buf._relay._plain[3] = 7
     assert buf[rows].tolist() == [7]
-    assert told(tally) == []
+    assert reported(tally) == []
     assert tally.unseen_writes == 1
     assert [note for note in tally.notes if "no tracked write" in note]
     buf[rows]
@@ -482,11 +482,11 @@ def test_an_access_on_another_stream_waits_for_the_hand_out(monkeypatch):
     assert len(waited) == 1
 
 
-def test_a_buffer_that_is_gone_is_not_kept_but_what_was_found_in_it_is_told():
+def test_a_buffer_that_is_gone_is_not_kept_but_what_was_found_in_it_is_reported():
     buf, tally = watched()
     buf[torch.tensor([1])]
     gone = weakref.ref(buf._relay)
     del buf
-    assert told(tally) == [("FR101", (1,), 1)]
+    assert reported(tally) == [("FR101", (1,), 1)]
     gc.collect()
     assert gone() is None

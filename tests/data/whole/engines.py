@@ -95,5 +95,5 @@ def sampling(tokens: int, **more: Any) -> dict[str, Any]:
 def answers(engine: Any, prompts: list[list[int]], lengths: list[int]) -> list[list[int]]:
     """Returns the tokens of greedy answers."""
     asked = [sampling(tokens) for tokens in lengths]
-    told = engine.generate(input_ids=prompts, sampling_params=asked)
-    return [one["output_ids"] for one in told]
+    reported = engine.generate(input_ids=prompts, sampling_params=asked)
+    return [one["output_ids"] for one in reported]

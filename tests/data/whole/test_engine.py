@@ -61,18 +61,18 @@ def test_little_room(engine: Any) -> None:
 def test_a_stop_token_ends_early(engine: Any) -> None:
     first = answers(engine, [PROMPTS[0]], [10])[0]
     stopped = sampling(30, stop_token_ids=[first[1]]) | {"ignore_eos": False}
-    told = engine.generate(input_ids=PROMPTS[:2], sampling_params=[stopped, sampling(15)])
-    assert len(told[0]["output_ids"]) <= 3
-    assert len(told[1]["output_ids"]) == 15
+    reported = engine.generate(input_ids=PROMPTS[:2], sampling_params=[stopped, sampling(15)])
+    assert len(reported[0]["output_ids"]) <= 3
+    assert len(reported[1]["output_ids"]) == 15
 
 
 def test_requests_come_while_others_decode(engine: Any) -> None:
     async def one(index: int) -> int:
         await asyncio.sleep(0.01 * index)
-        told = await engine.async_generate(
+        reported = await engine.async_generate(
             input_ids=[3 + index, 4, 5], sampling_params=sampling(8 + index)
         )
-        return len(told["output_ids"])
+        return len(reported["output_ids"])
 
     async def every() -> list[int]:
         return await asyncio.gather(*(one(index) for index in range(8)))
@@ -98,5 +98,5 @@ def test_abort(engine: Any) -> None:
 def test_log_probabilities(engine: Any) -> None:
     if engine.kind.startswith("spec"):
         pytest.skip("TOY's worker has none")
-    told = engine.generate(input_ids=PROMPTS, sampling_params=sampling(6), return_logprob=True)
-    assert all(len(one["meta_info"]["output_token_logprobs"]) == 6 for one in told)
+    reported = engine.generate(input_ids=PROMPTS, sampling_params=sampling(6), return_logprob=True)
+    assert all(len(one["meta_info"]["output_token_logprobs"]) == 6 for one in reported)

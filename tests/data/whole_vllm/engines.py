@@ -136,5 +136,5 @@ def answers(engine: Any, prompts: list[list[int]], lengths: list[int]) -> list[l
         for tokens in lengths
     ]
     given = [{"prompt_token_ids": prompt} for prompt in prompts]
-    told = engine.generate(given, asked, use_tqdm=False)
-    return [list(one.outputs[0].token_ids) for one in told]
+    reported = engine.generate(given, asked, use_tqdm=False)
+    return [list(one.outputs[0].token_ids) for one in reported]

@@ -11,7 +11,7 @@ from engines import KINDS, answers, engine_of, write_model
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    Told = Callable[[list[list[int]], list[int]], None]
+    Reported = Callable[[list[list[int]], list[int]], None]
 
 
 @pytest.fixture(scope="session")
@@ -26,7 +26,7 @@ def engine(request: pytest.FixtureRequest, model: str) -> Iterator[Any]:
 
 
 @pytest.fixture
-def told(engine: Any, record_property: Callable[[str, object], None]) -> Told:
+def reported(engine: Any, record_property: Callable[[str, object], None]) -> Reported:
     def generate(prompts: list[list[int]], lengths: list[int]) -> None:
         tokens = answers(engine, prompts, lengths)
         assert [len(one) for one in tokens] == lengths
@@ -35,17 +35,17 @@ def told(engine: Any, record_property: Callable[[str, object], None]) -> Told:
     return generate
 
 
-def test_four_at_once(told: Told) -> None:
-    told([[5, 6, 7, 8], [9, 10, 11], [20, 21, 22, 23, 24, 25], [31, 32]], [12, 5, 20, 9])
+def test_four_at_once(reported: Reported) -> None:
+    reported([[5, 6, 7, 8], [9, 10, 11], [20, 21, 22, 23, 24, 25], [31, 32]], [12, 5, 20, 9])
 
 
-def test_rows_are_used_again(told: Told) -> None:
-    told([[3 + n, 4 + n, 5 + n] for n in range(9)], [2 + n * 5 % 11 for n in range(9)])
+def test_rows_are_used_again(reported: Reported) -> None:
+    reported([[3 + n, 4 + n, 5 + n] for n in range(9)], [2 + n * 5 % 11 for n in range(9)])
 
 
-def test_long_prompts_beside_decoding(told: Told) -> None:
-    told([list(range(3, 63)), list(range(30, 70)), [4, 5], [6, 7, 8]], [6, 6, 12, 20])
+def test_long_prompts_beside_decoding(reported: Reported) -> None:
+    reported([list(range(3, 63)), list(range(30, 70)), [4, 5], [6, 7, 8]], [6, 6, 12, 20])
 
 
-def test_more_than_the_cache_holds(told: Told) -> None:
-    told([[7, 8, 9], [17, 18, 19], [27, 28, 29], [37, 38, 39]], [34] * 4)
+def test_more_than_the_cache_holds(reported: Reported) -> None:
+    reported([[7, 8, 9], [17, 18, 19], [27, 28, 29], [37, 38, 39]], [34] * 4)

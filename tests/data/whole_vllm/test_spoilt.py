@@ -23,23 +23,23 @@ def engine(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 @pytest.fixture
-def told(engine: Any, record_property: Callable[[str, object], None]) -> Callable[[], None]:
+def reported(engine: Any, record_property: Callable[[str, object], None]) -> Callable[[], None]:
     def generate() -> None:
         record_property("tokens", json.dumps(answers(engine, PROMPTS, [12, 8, 10])))
 
     return generate
 
 
-def test_before(told: Callable[[], None]) -> None:
-    told()
+def test_before(reported: Callable[[], None]) -> None:
+    reported()
 
 
-def test_spoilt(told: Callable[[], None]) -> None:
+def test_spoilt(reported: Callable[[], None]) -> None:
     when = Path(os.environ["SPOIL_WHEN"])
     when.touch()
-    told()
+    reported()
     assert not when.exists(), "nothing was spoilt"
 
 
-def test_after(told: Callable[[], None]) -> None:
-    told()
+def test_after(reported: Callable[[], None]) -> None:
+    reported()

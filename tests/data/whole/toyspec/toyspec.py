@@ -189,7 +189,7 @@ def worker_class() -> Any:
             )
             if "new_seq_lens" in draft_names:
                 draft.new_seq_lens = lengths
-            told = {
+            reported = {
                 "logits_output": result.logits_output,
                 "next_token_ids": tokens,
                 "can_run_cuda_graph": False,
@@ -198,7 +198,7 @@ def worker_class() -> Any:
                 "next_draft_input": draft,
                 "speculative_num_draft_tokens": STEPS,
             }
-            known = {name: value for name, value in told.items() if name in result_names}
+            known = {name: value for name, value in reported.items() if name in result_names}
             return GenerationBatchResult(**known)
 
     return ToyWorker

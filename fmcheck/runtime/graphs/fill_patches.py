@@ -1,0 +1,350 @@
+"""Fills: how a session instruments the methods that fill and pad graph inputs.
+
+Nothing here looks at a tensor; `open_fill` does, once there is a call to look at.
+"""
+
+from __future__ import annotations
+
+import functools
+import inspect
+import os
+import threading
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from fmcheck.contract import Contract, Fill, applies
+from fmcheck.errors import nearest
+from fmcheck.finding import CHECKS, Access, Site, Violation
+from fmcheck.runtime.core import kinds, patches, paths
+from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.core.naming import qualified_name
+from fmcheck.runtime.core.patches import functions_of
+from fmcheck.runtime.graphs.captures import Captures
+from fmcheck.runtime.graphs.expectations import Expectations
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from types import ModuleType
+
+    from fmcheck.runtime.core.patches import Undo
+    from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.graphs.open_fill import Input, OpenFill
+    from fmcheck.runtime.graphs.tails import Found, Unseen
+
+_CODE = "FR201"
+
+
+class _Open(threading.local):
+    """The fills that this thread is in, innermost last."""
+
+    def __init__(self) -> None:
+        self.stack: list[OpenFill] = []
+
+
+_open = _Open()
+
+
+class _Filling(kinds.AroundCall):
+    """One call of a fill, open while its body runs."""
+
+    def __init__(self, fill_patch: FillPatch, opened: OpenFill) -> None:
+        self._fill_patch, self._opened = fill_patch, opened
+
+    def enter(self) -> None:
+        _open.stack.append(self._opened)
+
+    def leave(self) -> None:
+        _open.stack.remove(self._opened)
+
+    def returned(self, result: Any) -> None:
+        self.over()
+        with contained(self._fill_patch.tally, _CODE), _unheard():
+            self._fill_patch._end(self._opened, result)
+
+    def over(self) -> None:
+        with contained(self._fill_patch.tally, _CODE), _unheard():
+            self._opened.leave()
+
+
+@dataclass(eq=False)
+class FillPatch:
+    """One declared fill: what is demanded of its tails, and what could not be reached.
+
+    `records` are finds that lie on a device, and what they are about. `met` are the names of the
+    inputs that there were, `settled` and `unsettled` how many calls were judged by a method of
+    `settled_by`, and how many returned before one was called; `pending` is the last of those.
+    `reached` are the paths that led somewhere, `lacking` has a sentence for each that did not.
+    """
+
+    contract: Contract
+    fill: Fill
+    tally: Tally
+    records: dict[tuple[str, str, Any, Site], tuple[Any, Input]] = field(default_factory=dict)
+    met: set[str] = field(default_factory=set)
+    settled: int = 0
+    unsettled: int = 0
+    pending: OpenFill | None = None
+    lacking: dict[str, str] = field(default_factory=dict)
+    reached: set[str] = field(default_factory=set)
+    _problems: list[str] = field(default_factory=list)
+    expectations: Expectations = field(init=False)
+    captures: Captures = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.captures = Captures(self.tally)
+        self.expectations = Expectations(self.contract.graph_inputs, self.fill)
+        self.tally.pending.append(self.read_records)
+
+    @functools.cached_property
+    def unseen(self) -> Unseen:
+        """The inputs that were once written past torch's dispatcher."""
+        from torch.utils.weak import WeakIdKeyDictionary
+
+        return WeakIdKeyDictionary()
+
+    def installers(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
+        """Yields each module to wait for, and what instruments it."""
+        yield self.fill.module, self.install
+        for name in self.fill.settled_by:
+            module, colon, method = name.partition(":")
+            if colon:
+                take = functools.partial(self._take_other, "settled_by", method, self._settling)
+                yield module, take
+        for name in self.fill.captured_by:
+            module, colon, method = name.partition(":")
+            if colon:
+                take = functools.partial(self._take_other, "captured_by", method, self._capturing)
+                yield module, take
+
+    def install(self, module: ModuleType) -> Iterator[Undo]:
+        """Wraps the fill's methods and those that settle it, yielding how to let go."""
+        if not applies(self.fill.releases, patches.installed_version(self.contract)):
+            return
+        found = patches.attribute(module, self.fill.qualname)
+        if not isinstance(found, type):
+            known = patches.classes_of(module)
+            self.problem(
+                f"the module has no class `{self.fill.qualname}`"
+                f"{nearest(self.fill.qualname, known)}"
+            )
+            return
+        methods = [name for name in self.fill.methods if callable(getattr(found, name, None))]
+        if not methods:
+            wanted = " or ".join(f"`{name}`" for name in self.fill.methods)
+            members = [name for name in dir(found) if not name.startswith("__")]
+            self.problem(f"there is no method {wanted}{nearest(self.fill.methods[0], members)}")
+        for name in methods:
+            yield from patches.patch_method(found, name, self._watched)
+        yield from self._take_own("settled_by", found, self._settling)
+        yield from self._take_own("captured_by", found, self._capturing)
+
+    def _take_own(
+        self, key: str, class_: type, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]
+    ) -> Iterator[Undo]:
+        """Wraps the methods of the fill's own class that a key names, one of which has to exist."""
+        named = getattr(self.fill, key)
+        own = [name for name in named if ":" not in name]
+        there = [name for name in own if callable(getattr(class_, name, None))]
+        if own and not there and len(own) == len(named):
+            wanted = " or ".join(f"`{name}`" for name in own)
+            members = [name for name in dir(class_) if not name.startswith("__")]
+            self.problem(f"{key}: there is no method {wanted}{nearest(own[0], members)}")
+        for name in there:
+            yield from patches.patch_method(class_, name, wrapped)
+
+    def _take_other(
+        self,
+        key: str,
+        method: str,
+        wrapped: Callable[[Callable[..., Any]], Callable[..., Any]],
+        module: ModuleType,
+    ) -> Iterator[Undo]:
+        """Wraps a method of another class, which a key names for this fill."""
+        owner, _, name = method.rpartition(".")
+        class_ = patches.attribute(module, owner)
+        if isinstance(class_, type) and callable(getattr(class_, name, None)):
+            yield from patches.patch_method(class_, name, wrapped)
+            return
+        known = nearest(method, functions_of(module))
+        self.problem(f"{key}: module `{module.__name__}` has no `{method}`{known}")
+
+    def never_settled(self) -> str:
+        """Returns a sentence on a fill none of whose tails was judged, "" if all is well."""
+        if self.settled or not self.unsettled:
+            return ""
+        names = ", ".join(f"`{name}`" for name in self.fill.settled_by)
+        return (
+            f"{self._where}: no tail was judged in {self.unsettled} "
+            f"call{'s' * (self.unsettled > 1)}: nothing of `settled_by` ({names}) was called "
+            "in the fill or after it"
+        )
+
+    @property
+    def _where(self) -> str:
+        return f"contract `{self.contract.engine.name}`, fill `{self.fill.class_}`"
+
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong: a path that led nowhere in any call is a slip in the contract."""
+        never = (text for path, text in self.lacking.items() if path not in self.reached)
+        return list(dict.fromkeys((*self._problems, *never)))
+
+    def problem(self, text: str) -> None:
+        """Keeps what went wrong."""
+        self._problems.append(f"{self._where}: {text}")
+
+    def holds_none(self, path: str, value: Any) -> None:
+        """A path of `captured` led to what has no tensor."""
+        name = type(value).__name__
+        text = f"{self._where}: `captured`: `{path}` leads to `{name}`, which holds no tensor"
+        self.lacking.setdefault(f"captured {path}", text)
+
+    def misses(self, err: LookupError) -> None:
+        """A path led nowhere in this call, which is not judged."""
+        if not isinstance(err, (paths.NotThereError, paths.NothingThereError)):
+            self.problem(str(err))
+            return
+        self.tally.untrack("fills", f"their object has no `{err.path}` ({self.fill.class_})")
+        if isinstance(err, paths.NotThereError) and not err.is_set_elsewhere:
+            self.lacking.setdefault(err.path, f"{self._where}: {err}")
+
+    def _watched(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        signature = inspect.signature(method)
+        site = _definition(method)
+
+        def begin(args: Any, kwargs: Any) -> _Filling | None:
+            if self.tally.active:
+                with contained(self.tally, _CODE), _unheard():
+                    opened = self._opened(signature, args, kwargs, site)
+                    return None if opened is None else _Filling(self, opened)
+            return None
+
+        return kinds.around(method, begin)
+
+    def _opened(
+        self, signature: inspect.Signature, args: Any, kwargs: Any, site: Site
+    ) -> OpenFill | None:
+        """Follows a call from here on; None where it is not one that can be looked at.
+
+        That goes for a fill inside of a fill of the same object, by a base class's method say: it
+        is part of the outer one.
+        """
+        from fmcheck.runtime.graphs.open_fill import OpenFill
+
+        try:
+            bound = signature.bind(*args, **kwargs)
+        except TypeError:
+            return None  # the call itself says what is wrong
+        bound.apply_defaults()
+        opened = OpenFill(self, dict(bound.arguments), site)
+        if any(outer.fill_patch is self and outer.filler is opened.filler for outer in _open.stack):
+            return None
+        self.pending = None
+        return opened if opened.begin() else None
+
+    def _end(self, opened: OpenFill, result: Any) -> None:
+        """A fill has returned: it is judged now, or once something settles it."""
+        opened.returns(result)
+        if not self.fill.settled_by:
+            if self.fill.captured_by and not self.captures.knows(opened.filler):
+                self.tally.untrack("fills", "no graph was captured that would read them")
+                return
+            opened.settle()
+        elif not opened.is_settled:
+            self.unsettled += opened.pads()
+            self.pending = opened
+            opened.test = self.tally.test
+        opened.judge_mapping()
+
+    def _settling(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a method that settles the innermost open fill of this patch before it runs."""
+
+        def begin() -> None:
+            if self.tally.active:
+                with contained(self.tally, _CODE), _unheard():
+                    self._settle()
+
+        return kinds.before_body(method, begin)
+
+    def _settle(self) -> None:
+        """Judges the innermost open fill of this patch, or else the last one that has returned."""
+        opened = next((one for one in reversed(_open.stack) if one.fill_patch is self), None)
+        if opened is None:
+            opened, self.pending = self.pending, None
+            if opened is None or opened.test != self.tally.test:
+                return  # of another test: what settles here reads something else
+        self.settled += 1
+        opened.settle()
+        if opened not in _open.stack:
+            opened.judge_mapping()
+
+    def _capturing(self, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a method after which the inputs are where a graph reads them."""
+        site = _definition(method)
+        signature = inspect.signature(method)
+
+        def end(args: Any, kwargs: Any, _: Any) -> None:
+            if self.tally.active and args:
+                with contained(self.tally, "FR601"):
+                    self._captured(args[0], signature.bind(*args, **kwargs), site)
+
+        return kinds.after_body(method, end)
+
+    def _captured(self, filler: Any, call: inspect.BoundArguments, site: Site) -> None:
+        """A graph of `filler` was captured by this call."""
+        from fmcheck.runtime.graphs.open_fill import OpenFill
+
+        call.apply_defaults()
+        opened = OpenFill(self, {**call.arguments, "self": filler}, site)
+        try:
+            places = opened.places()
+        except LookupError as err:
+            self.misses(err)
+            return
+        given = [one for one in call.arguments.values() if type(one) is int]
+        self.captures.capture(filler, places, site, (*given, *sorted(opened.padded_sizes())))
+
+    def read_records(self) -> None:
+        """Reports what was found on devices since it was last asked."""
+        for (owner, _, _, site), (record, what) in self.records.items():
+            found = record.read()
+            if found is not None:
+                self.report(owner, what, found, site)
+
+    def report(self, owner: str, what: Input, found: Found, site: Site) -> None:
+        """Reports entries that hold what they must not."""
+        with self.tally.lock:
+            self.tally.report(
+                Violation(
+                    code=what.code,
+                    name=CHECKS[what.code],
+                    buffer=f"{owner}.{what.name}",
+                    rows=found.entries,
+                    row_count=found.count,
+                    values=found.values,
+                    access=Access("fill", site),
+                    last_write=None,
+                    last_read=None,
+                    test=self.tally.test,
+                    device=str(what.tensor.device),
+                    pid=os.getpid(),
+                    count=found.hits,
+                    expected=what.expected,
+                    notes=what.notes(found),
+                )
+            )
+
+
+def _unheard() -> Any:
+    """Keeps what is looked up here from function modes: each would cost a call in Python."""
+    import torch
+
+    return torch._C.DisableTorchFunction()
+
+
+def _definition(method: Callable[..., Any]) -> Site:
+    """Returns where a method is defined."""
+    code: Any = getattr(inspect.unwrap(method), "__code__", None)
+    if code is None:
+        return Site("<unknown>", 0, getattr(method, "__qualname__", "<unknown>"))
+    return Site(code.co_filename, code.co_firstlineno, qualified_name(code))

@@ -1,0 +1,257 @@
+"""Cross-stream tensors: any memory that one lane writes and another touches, declared or not.
+
+A relay buffer has a shadow of its own, row by row. Of all other memory each storage keeps its last
+writes and reads, with the bytes that they reached: all of a range, the elements of a strided view,
+or those that an index picked. Where that cannot be known, nothing is reported and it is counted.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from msgspec.structs import replace
+
+from fmcheck.runtime.core.site import is_made_here
+from fmcheck.runtime.order.blocks import Block, Blocks, BlockTouch, span
+from fmcheck.runtime.order.extents import (
+    PARTLY,
+    READS,
+    WRITES,
+    Picked,
+    Some,
+    Strided,
+    is_certain,
+    picked,
+)
+from fmcheck.runtime.order.races import Party, race
+
+if TYPE_CHECKING:
+    import torch
+
+    from fmcheck.finding import Site
+    from fmcheck.runtime.order.fences import Fences, Lane
+    from fmcheck.runtime.order.ops import OperatorCall
+
+#: Accesses of one storage that are remembered, each way.
+_REMEMBERED = 8
+_UNCOMPARED = "they touch too many pieces, or an index on a device picks them"
+_MASKED = "an index writes what was gathered before, of which the reader may use a part alone"
+_EVICTED = f"more than {_REMEMBERED} accesses of one tensor are not remembered"
+
+
+class CrossStreamTensors:
+    """Listens to operators, and judges what they touch."""
+
+    check = "FR401"
+
+    def __init__(self, fences: Fences) -> None:
+        self.fences = fences
+        self.blocks = Blocks()
+        # A fence that is missing lets every tensor of a step race: one report for all of them.
+        self._reported: dict[tuple[str, str, str, int], tuple[str, str, Site]] = {}
+
+    def leave_out(self, tensor: torch.Tensor) -> None:
+        """A tensor's memory is followed by other means, or not at all."""
+        self.blocks.of(tensor).left_out = True
+
+    def share(self, tensor: torch.Tensor) -> None:
+        """Memory that others follow is the engine's own as well, which has a tensor of its own."""
+        self.blocks.of(tensor).shared = True
+
+    def before(self, call: OperatorCall) -> None:
+        """The host has launched the call, and has waited for what it is about to read itself."""
+        if call.host and not call.is_view:
+            self.fences.read_by_host(call.lane)
+        else:
+            self.fences.launch(call.lane)
+
+    def begin_test(self) -> None:
+        """Tells each gap again, and holds nothing against what comes."""
+        self._reported.clear()
+        for block in self.blocks:
+            block.writes.clear()
+            block.reads.clear()
+            block.by_index = block.on_host = False
+
+    def is_late(self, block: Block, tensor: torch.Tensor, lane: Lane) -> bool:
+        """Tells whether a lane may miss a write to what a tensor shows."""
+        touch = _touch(tensor, lane, 0, 0, is_copy=False)
+        return any(self._clash(early, touch) for early in block.writes)
+
+    def after(self, call: OperatorCall) -> None:
+        """Judges the accesses of a call."""
+        now, plan = call.now(self.fences), call.plan
+        if call.reads:
+            is_loose = not plan.of_torch or plan.name in PARTLY
+            picks = plan.name in READS
+            for tensor, block in zip(call.reads, call.read_in(self.blocks), strict=True):
+                if block.left_out and _is_followed_by_others(block):
+                    continue
+                late = self._late(call, tensor, block, now)
+                if picks and tensor is call.args[0]:
+                    late.extent = picked(READS, plan.name, call.args)
+                late.is_loose = is_loose
+                self._read(block, late)
+        for tensor in call.writes:
+            block = self.blocks.of(tensor)
+            if not (block.left_out and _is_followed_by_others(block)):
+                late = self._late(call, tensor, block, now)
+                if plan.name not in WRITES or self._picks(block, late, call):
+                    self._write(block, late)
+        if plan.fills:
+            for tensor, block in zip(call.made, call.made_in(self.blocks), strict=True):
+                if not block.left_out:
+                    late = self._late(call, tensor, block, now)
+                    if block.writes or block.reads:
+                        self._write(block, late)
+                    else:  # most are new
+                        block.writes.append(late)
+                        block.out = False
+
+    def _picks(self, block: Block, late: BlockTouch, call: OperatorCall) -> bool:
+        """Lets a touch be what an index picks; tells whether that is anything for certain."""
+        block.by_index = True
+        late.extent = picked(WRITES, call.name, call.args)
+        if isinstance(late.extent, Some) and not is_certain(WRITES, call.name, call.args):
+            self.fences.tally.untrack(
+                "accesses", "a mask that is not looked at says what is written"
+            )
+            return False
+        return True
+
+    def _late(
+        self, call: OperatorCall, tensor: torch.Tensor, block: Block, now: tuple[Lane, int, int]
+    ) -> BlockTouch:
+        """Returns a call's touch: of the host's memory only copies are in a stream's order."""
+        host = self.fences.host
+        if block.on_host and not call.is_async_copy and now[0] is not host:
+            now = host, self.fences.time(host), call.moment_on(host)
+        return _touch(tensor, *now, call.is_async_copy)
+
+    # --- judging ---
+
+    def _read(self, block: Block, late: BlockTouch) -> None:
+        for early in block.writes:
+            if early.lane is not late.lane and self._clash(early, late):
+                self._report("write-read", block, early, late)
+                break
+        self._remember(block.reads, late)
+
+    def _write(self, block: Block, late: BlockTouch) -> None:
+        for early in block.writes:
+            if early.lane is not late.lane and self._clash(early, late):
+                self._report("write-write", block, early, late)
+                break
+        for early in block.reads:
+            if early.lane is late.lane:
+                continue
+            if self._clash(early, late) and not self._may_be_masked(early, late):
+                self._report("read-write", block, early, late)
+                break
+        if late.extent is None and block.writes:
+            block.writes = [one for one in block.writes if not late.covers(one)]
+        self._remember(block.writes, late)
+        block.out = False
+
+    def _may_be_masked(self, early: BlockTouch, late: BlockTouch) -> bool:
+        """Tells whether an index writes what one gathered before: that may be masked, as in tables.
+
+        A table of slots is gathered by whole rows, and what lies behind a row's length is not used.
+        """
+        if not (isinstance(early.extent, Picked) and isinstance(late.extent, Picked)):
+            return False
+        self.fences.tally.untrack("accesses", _MASKED)
+        return True
+
+    def _remember(self, kept: list[BlockTouch], late: BlockTouch) -> None:
+        """Keeps an access; it stands for earlier ones of its lane that it covers."""
+        if not kept:
+            kept.append(late)
+            return
+        if len(kept) == 1 and kept[0].lane is late.lane and late.covers(kept[0]):
+            kept[0] = late
+            return
+        if late.extent is None and not late.is_loose:  # else it covers none
+            kept[:] = [one for one in kept if one.lane is not late.lane or not late.covers(one)]
+        if len(kept) == _REMEMBERED:
+            past = self._past(kept)
+            if past is None:
+                self.fences.tally.untrack("accesses", _EVICTED)
+            del kept[past or 0]
+        kept.append(late)
+
+    def _past(self, kept: list[BlockTouch]) -> int | None:
+        """Returns the place of the first that the host has waited for, None without one.
+
+        Then whatever is launched next has waited for it: it decides nothing any more.
+        """
+        lane, upto = None, 0
+        for place, one in enumerate(kept):
+            if one.lane is not lane:
+                lane = one.lane
+                upto = self.fences.clocks.known(self.fences.host.number, lane.number)
+            if one.count <= upto:
+                return place
+        return None
+
+    def _clash(self, early: BlockTouch, late: BlockTouch) -> bool:
+        if early.lane is late.lane:
+            return False
+        if early.count <= self.fences.clocks.known(late.lane.number, early.lane.number):
+            return False
+        host = self.fences.host
+        beside_a_copy = (early.is_copy and late.lane is host) or (
+            late.is_copy and early.lane is host
+        )
+        if beside_a_copy:
+            return False
+        found = early.meets(late)
+        if found is None:
+            self.fences.tally.untrack("accesses", _UNCOMPARED)
+        return bool(found)
+
+    def _report(self, kind: str, block: Block, early: BlockTouch, late: BlockTouch) -> None:
+        fences, tally = self.fences, self.fences.tally
+        if tally.sites.is_showing():
+            return
+        with tally.lock:
+            gap = self._gap(kind, early, late)
+            if gap in self._reported and tally.seen_again(self._reported[gap]):
+                return
+            verb, _, later = kind.partition("-")
+            before = Party(verb, early.moment, early.lane)
+            after = Party(later, late.moment, late.lane)
+            name = self._name(block.writes[0].moment if block.writes else early.moment)
+            first = fences.add_event(early.lane, verb, early.moment, about=name)
+            last = fences.add_event(late.lane, later, late.moment, about=name, ordered=False)
+            found = race(fences, kind, before, after, (first, last))
+            found = replace(found, buffer=name, device=str(block.device))
+            self._reported[gap] = found.key
+            tally.report(found)
+
+    def _gap(self, kind: str, early: BlockTouch, late: BlockTouch) -> tuple[str, str, str, int]:
+        """Returns what is missing: the two streams, and how far the later one had waited."""
+        wait = late.lane.waits.get(early.lane.number)
+        upto = -1 if wait is None or wait.after is None else wait.after.happening.moment
+        sites = self.fences.tally.moments.site(upto) if upto >= 0 else -1
+        return kind, early.lane.name, late.lane.name, sites
+
+    def _name(self, moment: int) -> str:
+        """Names memory by the line that made it, or wrote it first as far as is known."""
+        tally = self.fences.tally
+        site = tally.sites[tally.moments.site(moment)]
+        return f"tensor of {site.short} in {site.function}"
+
+
+def _is_followed_by_others(block: Block) -> bool:
+    """Tells whether an access of a block that is left out is followed by other means."""
+    return not block.shared or is_made_here(1)
+
+
+def _touch(tensor: torch.Tensor, lane: Lane, count: int, moment: int, is_copy: bool) -> BlockTouch:
+    if tensor.is_contiguous():
+        low = tensor.data_ptr()
+        return BlockTouch(lane, count, moment, low, low + tensor.nbytes, None, is_copy)
+    low, high = span(tensor)
+    extent = Strided(low, tensor.shape, tensor.stride(), tensor.itemsize)
+    return BlockTouch(lane, count, moment, low, high, extent, is_copy)

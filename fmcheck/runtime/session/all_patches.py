@@ -1,0 +1,138 @@
+"""All that a session instruments: what its contracts name, made once one of them is imported."""
+
+from __future__ import annotations
+
+import functools
+from typing import TYPE_CHECKING
+
+from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.graphs.fill_patches import FillPatch
+from fmcheck.runtime.graphs.replays import ReplayPatch
+from fmcheck.runtime.order.lends import LendPatch
+from fmcheck.runtime.relay.device_checks import DevicePatch
+from fmcheck.runtime.relay.pools import Pools
+from fmcheck.runtime.relay.scope import CHECK
+from fmcheck.runtime.session.calls import OwnerPatch, StepPatch, scope_patches
+from fmcheck.runtime.session.instances import instances_of
+from fmcheck.runtime.session.relay_patches import OpaquePatch, RelayPatch
+from fmcheck.runtime.steps.budgets import budget_patches
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterable, Iterator
+    from types import ModuleType
+
+    from fmcheck.contract import Contract
+    from fmcheck.runtime.core.patches import CallPatch, Patch, Undo
+    from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.relay.adoption import BufferServices
+
+
+class AllPatches:
+    """The patches of some contracts. If `strict`, whole steps are followed for their syncs."""
+
+    def __init__(
+        self, contracts: Iterable[Contract], tally: Tally, services: BufferServices, strict: bool
+    ) -> None:
+        self._tally = tally
+        self.relays: list[RelayPatch] = []
+        self.imported: list[str] = []
+        self._opaques: list[OpaquePatch] = []
+        self._calls: list[CallPatch] = []
+        self._others: list[Patch] = []
+        self._pools: list[Pools] = []
+        for contract in contracts:
+            pools = Pools()
+            self._pools.append(pools)
+            self.relays += [
+                RelayPatch(contract, relay, tally, pools, services) for relay in contract.relay
+            ]
+            self._calls += [
+                OwnerPatch(contract, part, tally, pools=pools) for part in contract.owners
+            ]
+            self._calls += [StepPatch(contract, part, tally) for part in contract.steps]
+            self._calls += scope_patches(contract, tally)
+            self._calls += budget_patches(contract, tally, strict)
+            self._calls += [LendPatch(contract, part, tally) for part in contract.streams.lend]
+            self._opaques += [
+                OpaquePatch(contract, opaque, function, tally)
+                for opaque in contract.opaque
+                for function in opaque.functions
+            ]
+            inputs = contract.graph_inputs
+            self._others.append(DevicePatch(contract, tally))
+            self._others += [FillPatch(contract, fill, tally) for fill in inputs.fill]
+            self._others += [ReplayPatch(contract, replay, tally) for replay in inputs.replay]
+
+    def installers(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
+        """Yields each module to wait for, and what instruments it."""
+        for relay in self.relays:
+            yield relay.relay.module, functools.partial(self._patch_relay, relay)
+        for opaque in self._opaques:
+            self._tally.unwrapped.append(opaque.reference)
+            yield opaque.module, functools.partial(self._patch_opaque, opaque)
+        for calls in self._calls:
+            for module in calls.modules:
+                yield module, calls.install
+        for other in self._others:
+            yield from other.installers()
+
+    def _patch_relay(self, relay: RelayPatch, module: ModuleType) -> Iterator[Undo]:
+        yield from relay.install(module)
+        if relay.class_ is not None and not relay.relay.optional:
+            self.imported.append(relay.name)
+
+    def _patch_opaque(self, opaque: OpaquePatch, module: ModuleType) -> Iterator[Undo]:
+        if not opaque.applies:
+            self._tally.unwrapped.remove(opaque.reference)
+        for undo in opaque.install(module):
+            self._tally.unwrapped.remove(opaque.reference)
+            yield undo
+
+    @property
+    def fills(self) -> list[FillPatch]:
+        """The declared fills of graph inputs."""
+        return [one for one in self._others if isinstance(one, FillPatch)]
+
+    @property
+    def patched(self) -> tuple[str, ...]:
+        """The declared classes and kernel functions that were instrumented."""
+        relays = [relay.name for relay in self.relays if relay.class_ is not None]
+        kernels = (opaque.reference for opaque in self._opaques if opaque.is_patched)
+        return (*relays, *dict.fromkeys(kernels))
+
+    def begin_test(self) -> None:
+        """Another test begins."""
+        for pools in self._pools:
+            pools.begin_test()
+        for calls in self._calls:
+            calls.begin_test()
+
+    def look(self, for_twins: bool) -> None:
+        """Looks what became of the classes, and, if asked to, whether they are loaded twice."""
+        with contained(self._tally, CHECK):
+            for relay in self.relays:
+                relay.look()
+                if for_twins:
+                    relay.look_for_twins()
+
+    def look_last(self) -> None:
+        """Looks for relay classes and instances that came past the watch, while it is on."""
+        self.look(for_twins=True)
+        with contained(self._tally, CHECK):
+            # One look at all objects for all classes: with a large engine a third of a second.
+            alive = instances_of(*(one for relay in self.relays for one in relay.patched))
+            for relay in self.relays:
+                relay.look_for_strays(alive)
+
+    def problems(self) -> Iterator[str]:
+        """Yields what went wrong up to now."""
+        for relay in self.relays:
+            relay.close()
+            yield from relay.problems
+        for opaque in self._opaques:
+            yield from opaque.problems
+        for calls in self._calls:
+            calls.close()
+            yield from calls.problems
+        for other in self._others:
+            yield from other.problems

@@ -1,0 +1,515 @@
+"""Host or device is known from how memory came to be: no wrapper and no mode changes a verdict."""
+
+from __future__ import annotations
+
+import functools
+import re
+import sys
+import types
+from contextlib import contextmanager, nullcontext
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from torch.overrides import TorchFunctionMode, _get_current_function_mode_stack
+
+from fmcheck.contract import parse_contract
+from fmcheck.runtime.core.naming import names_of
+from fmcheck.runtime.core.site import Sites
+from fmcheck.runtime.session.probes import EAGER, PROBES, Probe, ProbeTarget, tried
+from fmcheck.runtime.session.watch import Watch
+from fmcheck.runtime.steps import placements
+from fmcheck.runtime.steps.placements import Placement, Placements
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+
+DEVICE = torch.device("cpu")
+NAMED = '[engine]\nname = "toy"\n[launches]\nhost_values = ["*_host", "lens"]\n'
+NAMED += '[graph_inputs]\nrow_indices = ["rows_host"]\n'
+
+
+@pytest.fixture
+def watch() -> Iterator[Watch]:
+    watch = Watch([], streams="tracked")
+    watch.start()
+    yield watch
+    watch.stop()
+
+
+def codes(watch: Watch) -> list[str]:
+    assert watch.tally.broken == {}
+    # Of memory that is freed while a stream still uses it, tests of their own tell.
+    return sorted({one.code for one in watch.drain()} - {"FR402"})
+
+
+# --- what runs, and what is found ---
+
+
+def streams() -> tuple[Any, Any]:
+    """Two streams, of which the first was entered: this thread is followed from here on."""
+    one, two = torch.cpu.Stream(), torch.cpu.Stream()
+    with torch.cpu.stream(one):
+        pass
+    return one, two
+
+
+def pull_unwaited(fenced: bool) -> None:
+    one, two = streams()
+    with torch.cpu.stream(one):
+        tokens = torch.arange(4, device=DEVICE)
+    two.wait_stream(one)
+    taken = torch.empty(4, dtype=torch.int64)
+    with torch.cpu.stream(two):
+        taken.copy_(tokens, non_blocking=True)
+    if fenced:
+        two.synchronize()
+    taken.tolist()
+
+
+def pull_read_by_an_operator(fenced: bool) -> None:
+    one, two = streams()
+    with torch.cpu.stream(one):
+        tokens = torch.arange(4, device=DEVICE)
+    two.wait_stream(one)
+    taken = torch.zeros(4, dtype=torch.int64)
+    with torch.cpu.stream(two):
+        taken.copy_(tokens, non_blocking=True)
+    if fenced:
+        two.synchronize()
+    _ = taken + 1
+
+
+def sent_to_the_host_unwaited(fenced: bool) -> None:
+    one, _ = streams()
+    with torch.cpu.stream(one):
+        taken = torch.arange(4, device=DEVICE).to("cpu", non_blocking=True, copy=True)
+        if fenced:
+            one.synchronize()
+        taken.tolist()
+
+
+def push_overwritten(fenced: bool) -> None:
+    one, _ = streams()
+    staged = torch.zeros(4)
+    with torch.cpu.stream(one):
+        sent = staged.to(DEVICE, non_blocking=True, copy=True)
+        if fenced:
+            one.synchronize()
+        staged.fill_(1)
+    del sent
+
+
+def push_from_before_the_streams(fenced: bool) -> None:
+    staged = torch.zeros(4)
+    one, _ = streams()
+    with torch.cpu.stream(one):
+        sent = staged.to("cpu", non_blocking=True, copy=True)
+    if fenced:
+        one.synchronize()
+    staged.fill_(1)
+    del sent
+
+
+def race(fenced: bool) -> None:
+    one, two = streams()
+    with torch.cpu.stream(one):
+        made = torch.ones(4, device=DEVICE) + 1
+    if fenced:
+        two.wait_stream(one)
+    with torch.cpu.stream(two):
+        _ = made + 1
+        two.synchronize()
+
+
+def element_of_another_stream(fenced: bool) -> None:
+    one, _ = streams()
+    with torch.cpu.stream(one):
+        made = torch.ones(4, device=DEVICE) + 1
+    if fenced:
+        one.synchronize()
+    made[0].item()
+
+
+def rows_by_index(fenced: bool) -> None:
+    one, two = streams()
+    with torch.cpu.stream(one):
+        table = torch.zeros((4, 2), device=DEVICE)
+    two.wait_stream(one)
+    with torch.cpu.stream(two):
+        table[torch.tensor([1, 2], device=DEVICE)] = 1.0
+    if fenced:
+        one.wait_stream(two)
+    with torch.cpu.stream(one):
+        _ = table.sum()
+    one.wait_stream(two)
+
+
+FAULTS: dict[str, Callable[[bool], None]] = {
+    "FR401": race,
+    "FR401 item": element_of_another_stream,
+    "FR401 index": rows_by_index,
+    "FR403": push_overwritten,
+    "FR403 unknown": push_from_before_the_streams,
+    "FR404": pull_unwaited,
+    "FR404 operator": pull_read_by_an_operator,
+    "FR404 to": sent_to_the_host_unwaited,
+}
+
+
+# --- what it runs in ---
+
+
+class PassingOn(TorchFunctionMode):
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        return func(*args, **(kwargs or {}))
+
+
+@contextmanager
+def default_device() -> Iterator[None]:
+    torch.set_default_device("cpu")
+    try:
+        yield
+    finally:
+        torch.set_default_device(None)
+
+
+@contextmanager
+def wrapped() -> Iterator[None]:
+    """The factories behind wrappers of the program's own."""
+
+    def wrapper(function: Any) -> Any:
+        @functools.wraps(function)
+        def call(*args: Any, **kwargs: Any) -> Any:
+            return function(*args, **kwargs)
+
+        return call
+
+    names = ("zeros", "ones", "empty", "arange", "tensor", "full")
+    with pytest.MonkeyPatch.context() as patch:
+        for name in names:
+            patch.setattr(torch, name, wrapper(getattr(torch, name)))
+        yield
+
+
+@contextmanager
+def function_mode_in_inference() -> Iterator[None]:
+    with torch.inference_mode(), PassingOn(), PassingOn():
+        yield
+
+
+AROUND: dict[str, Callable[[], Any]] = {
+    "nothing": nullcontext,
+    "no_grad": torch.no_grad,
+    "inference mode": torch.inference_mode,
+    "a function mode": PassingOn,
+    "function modes in inference mode": function_mode_in_inference,
+    "a device as context": lambda: torch.device("cpu"),
+    "a default device": default_device,
+    "wrappers": wrapped,
+}
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize("name", FAULTS)
+def test_a_fault_is_found_and_its_healthy_twin_is_not(watch: Watch, name: str, around: str) -> None:
+    with AROUND[around]():
+        FAULTS[name](False)
+        found = codes(watch)
+        watch.begin_test()
+        FAULTS[name](True)
+        healthy = codes(watch)
+    assert found == [name[:5]]
+    assert healthy == []
+
+
+@pytest.mark.parametrize("around", AROUND)
+@pytest.mark.parametrize(
+    "probe",
+    [one for one in PROBES if one.cheap and one.applies(ProbeTarget("cpu", EAGER))],
+    ids=lambda one: one.code,
+)
+def test_no_probe_is_dead_for_what_it_runs_in(probe: Probe, around: str) -> None:
+    with AROUND[around]():
+        assert tried(probe, ProbeTarget("cpu")) == ""
+
+
+def test_no_probe_is_dead_in_inference_mode_below_a_session(watch: Watch) -> None:
+    streams()
+    with torch.inference_mode():
+        cheap = [one for one in PROBES if one.cheap and one.applies(ProbeTarget("cpu", EAGER))]
+        assert [tried(probe, ProbeTarget("cpu")) for probe in cheap] == [""] * len(cheap)
+
+
+def test_the_mode_that_hears_factories_lies_beneath_those_of_the_program(watch: Watch) -> None:
+    outer, inner = PassingOn(), PassingOn()
+    with outer:
+        streams()
+        with inner:
+            stack = _get_current_function_mode_stack()
+            assert (type(stack[0]), stack[1:]) == (placements.FactoryMode, [outer, inner])
+    assert len(_get_current_function_mode_stack()) == 1
+    watch.stop()
+    assert _get_current_function_mode_stack() == []
+
+
+@pytest.mark.parametrize("around", ["a device as context", "a default device"])
+def test_a_default_device_that_is_left_is_left(watch: Watch, around: str) -> None:
+    with AROUND[around]():
+        streams()
+    assert [type(one) for one in _get_current_function_mode_stack()] == [placements.FactoryMode]
+
+
+def test_a_compiled_function_sees_no_mode_of_ours(watch: Watch) -> None:
+    streams()
+    compiled = torch.compile(lambda x: x + torch.zeros(2), backend="eager", fullgraph=True)
+    assert torch.equal(compiled(torch.ones(2)), torch.ones(2))
+
+
+# --- what is known of memory ---
+
+
+def test_the_home_of_memory_is_that_of_its_views(watch: Watch) -> None:
+    streams()
+    made = torch.zeros(4)
+    for view in (made[1:], made.view(2, 2), made.detach(), made[None]):
+        assert placements.placement_of(view) is Placement.HOST
+
+
+def test_a_device_that_was_given_as_a_string_may_be_the_host_s(watch: Watch) -> None:
+    streams()
+    assert placements.placement_of(torch.zeros(4, device="cpu")) is Placement.EITHER
+    assert placements.placement_of(torch.zeros(4, device=DEVICE)) is Placement.DEVICE
+    assert placements.placement_of(torch.zeros(4)) is Placement.HOST
+
+
+STRINGS = """
+    [engine]
+    name = "toy"
+    [launches]
+    device_is_string = true
+    [[relay]]
+    class = "toy_with_strings.relay:Relay"
+    [[relay.buffer]]
+    name = "buf"
+"""
+
+
+def test_how_an_engine_names_its_device_says_nothing_of_another_engine(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    streams()
+    made, known = torch.zeros(4, device="cpu"), Placements([parse_contract(STRINGS, "toy.toml")])
+    assert known.of(made) is Placement.EITHER
+    monkeypatch.setitem(sys.modules, "toy_with_strings", types.ModuleType("toy_with_strings"))
+    assert known.of(made) is Placement.DEVICE
+
+
+class Batch:
+    def __init__(self) -> None:
+        self.lens = torch.arange(3)
+        self.rows_host = torch.arange(3)
+        self.kept = {"seq_host": torch.arange(3), "other": torch.arange(3)}
+
+
+def placement_by_name(tensor: torch.Tensor) -> Placement:
+    return Placements([parse_contract(NAMED, "toy.toml")]).of(tensor, Sites())
+
+
+def test_a_declared_name_is_that_of_a_local_an_attribute_or_an_item() -> None:
+    batch = Batch()
+    mine_host = torch.arange(3)
+    assert placement_by_name(batch.lens) is Placement.HOST
+    assert placement_by_name(batch.lens[1:]) is Placement.HOST
+    assert placement_by_name(batch.kept["seq_host"]) is Placement.HOST
+    assert placement_by_name(mine_host) is Placement.HOST
+    assert placement_by_name(batch.kept["other"]) is Placement.UNKNOWN
+    assert placement_by_name(torch.arange(3)) is Placement.UNKNOWN
+
+
+def test_a_graph_input_is_the_device_s_whatever_it_is_called() -> None:
+    batch = Batch()
+    assert placement_by_name(batch.rows_host) is Placement.UNKNOWN
+
+
+def test_what_a_name_said_is_forgotten_with_the_test() -> None:
+    mine_host = torch.arange(3)
+    assert placement_by_name(mine_host) is Placement.HOST
+    placements.forget_names()
+    assert placements.placement_of(mine_host) is Placement.UNKNOWN
+
+
+def test_a_new_tensor_in_the_place_of_an_old_one_has_no_home_yet(watch: Watch) -> None:
+    streams()
+    for _ in range(50):
+        made = torch.zeros(4, device=DEVICE)
+        assert placements.placement_of(made) is Placement.DEVICE
+        del made
+        assert placements.placement_of(torch.zeros(4)) is Placement.HOST
+
+
+def test_an_error_of_ours_never_reaches_a_factory_s_caller(
+    watch: Watch, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise ValueError("ours")
+
+    streams()
+    monkeypatch.setattr(placements, "_asked", fails)
+    monkeypatch.setattr(placements, "_note_made", fails)
+    assert torch.zeros(2).tolist() == [0, 0]
+    assert any("ours" in one.error for one in watch.tally.broken.values())
+    watch.tally.broken.clear()
+
+
+# --- names that frames have for memory ---
+
+
+class Box:
+    """Holds things by name."""
+
+    def __init__(self, **things: Any) -> None:
+        vars(self).update(things)
+
+
+class Slotted:
+    __slots__ = ("lens_host", "other")
+
+    def __init__(self, lens: torch.Tensor) -> None:
+        self.lens_host = lens
+
+
+def names(tensor: torch.Tensor) -> list[str]:
+    return [*names_of(tensor, sys._getframe(1), re.compile(r".*_host$"))]
+
+
+def test_memory_is_named_by_attributes_items_and_slots_of_what_a_local_holds() -> None:
+    lens = torch.tensor([1, 2])
+    one = Box(a_host=lens[:1], other=lens)
+    assert names(lens) == ["a_host"]
+    one = Box(inner=Slotted(lens))
+    assert names(lens) == ["lens_host"]
+    one = {0: {"b_host": lens, 1: lens}}  # type: ignore[assignment]
+    assert names(lens) == ["b_host"]
+    one = Box(inner=Box(inner=Box(c_host=lens)))  # deeper than is looked
+    assert names(lens) == []
+    assert one
+
+
+def test_a_namespace_that_had_no_such_name_is_asked_again() -> None:
+    one = Box(other=1)
+    lens = torch.tensor([1, 2])
+    assert names(lens) == []
+    vars(one)["lens_host"] = lens
+    assert names(lens) == ["lens_host"]
+
+
+def test_what_lies_too_deep_for_one_frame_is_found_by_another() -> None:
+    lens = torch.tensor([1, 2])
+    near = Box(lens_host=lens)
+
+    def inner(far: Box) -> list[str]:
+        return names(far.a.b.lens_host)  # type: ignore[attr-defined]
+
+    assert inner(Box(a=Box(b=near))) == ["lens_host"]
+
+
+def test_frames_of_our_own_name_nothing() -> None:
+    def asked(lens_host: torch.Tensor) -> list[str]:
+        return [*names_of(lens_host, sys._getframe(), re.compile(r".*_host$"))]
+
+    ours = types.FunctionType(asked.__code__, {**globals(), "__name__": "fmcheck.runtime.any"})
+    assert asked(torch.tensor([1])) == ["lens_host"]
+    assert ours(torch.tensor([1])) == []
+
+
+# --- what a program puts in the place of torch's own methods ---
+
+
+def test_a_move_of_the_program_s_own_is_called_once_with_what_it_was_given(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    calls: list[dict[str, Any]] = []
+
+    def moving(tensor: Any, *args: Any, _to: Any = torch.Tensor.to, **kwargs: Any) -> Any:
+        calls.append(kwargs)
+        return _to(tensor, *args, **kwargs)
+
+    monkeypatch.setattr(torch.Tensor, "to", moving)
+    watch = Watch([], streams="tracked")
+    watch.start()
+    try:
+        side, _ = streams()
+        mine = torch.ones(4, pin_memory=False)
+        with torch.cpu.stream(side):
+            sent = mine.to(DEVICE, non_blocking=True)
+            again = sent.to(DEVICE, torch.float64)
+    finally:
+        watch.stop()
+    assert calls == [{"non_blocking": True}, {}]
+    assert sent.data_ptr() != mine.data_ptr(), "as on a device, it is a copy"
+    assert again.dtype is torch.float64
+
+
+def step(mine: torch.Tensor, side: Any) -> torch.Tensor:
+    with torch.cpu.stream(side):
+        return mine.to(DEVICE, non_blocking=True)
+
+
+def test_an_asynchronous_move_copies_in_a_step_whose_launches_are_counted() -> None:
+    launches = f'[launches]\nper_step = ["{__name__}:step"]\nhost_values = ["mine"]\n'
+    contract = parse_contract(f'[engine]\nname = "toy"\n{launches}', "toy.toml")
+    watch = Watch([contract], streams="tracked")
+    watch.start()
+    try:
+        side, _ = streams()
+        mine = torch.ones(4)
+        assert sys.modules[__name__].step(mine, side).data_ptr() != mine.data_ptr()
+    finally:
+        watch.stop()
+
+
+def test_what_is_pinned_is_the_host_s_however_the_program_pins(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(torch.Tensor, "pin_memory", lambda tensor, device=None: tensor.clone())
+    watch = Watch([], streams="tracked")
+    watch.start()
+    try:
+        side, _ = streams()
+        batch = torch.arange(4) * 2
+        with torch.cpu.stream(side):
+            pinned = batch.pin_memory()
+            doubled = pinned * 2
+        assert [placements.placement_of(one) for one in (batch, pinned)] == [
+            Placement.HOST,
+            Placement.HOST,
+        ]
+        assert placements.is_sure(pinned)
+        assert pinned.tolist() == [0, 2, 4, 6]
+        assert doubled.tolist() == [0, 4, 8, 12]
+        assert codes(watch) == []
+    finally:
+        watch.stop()
+
+
+@pytest.mark.parametrize(
+    ("setting", "confidence"), [("", ""), ("device_is_string = true", "incomplete")]
+)
+def test_where_the_device_is_a_string_a_move_to_it_is_a_guess(
+    setting: str, confidence: str
+) -> None:
+    contract = f'[engine]\nname = "toy"\n[launches]\n{setting}\n'
+    watch = Watch([parse_contract(contract, "toy.toml")], streams="tracked")
+    watch.start()
+    try:
+        side, _ = streams()
+        with torch.cpu.stream(side):
+            tokens = torch.arange(4, device=DEVICE)
+            sent = tokens.to("cpu", non_blocking=True, copy=True)
+            sent + sent
+            sent.tolist()
+        (early,) = [one for one in watch.drain() if one.access.verb == "tolist"]
+        assert (early.code, early.confidence) == ("FR404", confidence)
+    finally:
+        watch.stop()
