@@ -74,13 +74,14 @@ class TailNotReset(ClassRule):
 
     ## Severity
     An error for the contract's `graph_inputs.row_indices`, a note for its `tail_is_discarded`,
-    a warning for any other buffer; nothing for those in `tail_may_stay`. Where no contract declares
-    the engine's graph inputs it is a note: whether a graph reads padded rows is not known then.
+    a warning for any other buffer; nothing for those in `tail_may_stay`. Where no contract binds
+    the file it is a note: whether a graph reads padded rows is not known then.
     """
 
     code = "FM201"
     name = "tail-not-reset"
     severity = Severity.WARNING
+    warns_undeclared = False
     words = (*FRONT, RESETTING, GRAPHS)
     # What shows that a module has tensors may stand in another part.
     seen_in = (
@@ -288,7 +289,6 @@ def with_unconditional(buffers, b, mu, t):
         inputs = [one.graph_inputs for one in contracts]
         self._row_indices = [glob for one in inputs for glob in one.row_indices]
         self._rows = tuple(map(literal, self._row_indices))
-        self._is_declared = any(one.row_indices or one.fill for one in inputs)
         self._discarded = [glob for one in inputs for glob in one.tail_is_discarded]
         self._may_stay = [glob for one in inputs for glob in one.tail_may_stay]
 
@@ -368,9 +368,7 @@ def with_unconditional(buffers, b, mu, t):
     def _severity(self, leaf: str) -> Severity:
         if fits(leaf, self._row_indices):
             return Severity.ERROR
-        # Which rows a graph reads that no contract declares, nobody said.
-        is_note = not self._is_declared or fits(leaf, self._discarded)
-        return Severity.NOTE if is_note else self.severity
+        return Severity.NOTE if fits(leaf, self._discarded) else self.usual_severity
 
 
 def _zeroed(part: Part, fill: RegionWrite, reset: RegionWrite) -> Sequence[Edit]:

@@ -62,7 +62,8 @@ class CudaApi(FunctionRule):
     outside the contract's folders, a function that the file calls only after
     `torch.cuda.set_device`. An annotation is left alone where what it describes is created after
     such a test and, outside the contract's folders, where the function makes no stream or event by
-    the device module: what it was handed may well be CUDA's.
+    the device module: what it was handed may well be CUDA's. Where no contract binds the file,
+    findings are notes.
 
     ## Why is this bad
     On another accelerator the call fails, or worse, it answers about a CUDA stream that nothing
@@ -87,6 +88,7 @@ class CudaApi(FunctionRule):
     code = "FM301"
     name = "cuda-api"
     severity = Severity.WARNING
+    warns_undeclared = False
     words = (
         # On one line, or where a name goes on in the next.
         (

@@ -52,6 +52,7 @@ class AutocastOnCuda(FunctionRule):
     code = "FM305"
     name = "autocast-on-cuda"
     severity = Severity.WARNING
+    on_by_default = False
     judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
     words = ((".device",), ("autocast(",), ('"cuda"', "'cuda'"))
     seen_in = ("https://github.com/huggingface/diffusers/pull/12814",)

@@ -59,10 +59,10 @@ class SideStreamWithoutWait(FunctionRule):
     A stream that a caller hands in may be the current one, and is left alone unless the function
     has one of the two wait for the other. So is what a caller has launched, where no wait follows
     the body, where a caller in the file waits for anything, and where another function of the file
-    has `side` wait for it.
-    Calls that lead to other packages are taken not to order streams, unless their names say so
-    (`wait`, `sync`, `fence`, `barrier`, `join_`). The contract's `streams.ordered_by` names
-    functions that order streams for their caller.
+    has `side` wait for it. Calls that lead to other packages are taken not to order streams, unless
+    their names say so (`wait`, `sync`, `fence`, `barrier`, `join_`). The contract's
+    `streams.ordered_by` names functions that order streams for their caller. Where no contract
+    binds the file, findings are notes.
 
     ## Why is this bad
     Streams run side by side. Without a fence the copy or kernel on the side stream starts while
@@ -88,6 +88,7 @@ class SideStreamWithoutWait(FunctionRule):
     code = "FM401"
     name = "side-stream-without-wait"
     severity = Severity.WARNING
+    warns_undeclared = False
     words = (
         ("tream", "wait_event"),  # of the next ones, what is found fastest
         (*ENTERED, "wait_event*="),

@@ -29,9 +29,10 @@ class RecordBeforeLastWrite(FunctionRule):
     ## What it does
     Looks for `event.record()` and `stream.record_event()` between two writes on one stream: to the
     same tensor, or to two relay buffers of the contract by the same rows. It is silent if any event
-    is recorded after the last write, and about what was written before a copy to the host that
-    the record follows. `record()` of anything that is no event by its name or its
-    argument (a metric, a profiler) is left alone, and so are writes to host memory.
+    is recorded after the last write, and about what was written before a copy to the host that the
+    record follows. `record()` of anything that is no event by its name or its argument (a metric, a
+    profiler) is left alone, and so are writes to host memory. Where no contract binds the file,
+    findings are notes.
 
     ## Why is this bad
     An event covers what was enqueued before it. Who waits for it then reads the rows while the
@@ -56,6 +57,7 @@ class RecordBeforeLastWrite(FunctionRule):
     code = "FM402"
     name = "record-before-last-write"
     severity = Severity.WARNING
+    warns_undeclared = False
     words = ((".record(", "record_event("),)
     seen_in = ("https://github.com/sgl-project/sglang/pull/35748",)
     bad = (

@@ -54,6 +54,7 @@ class CollectiveUnawaited(FunctionRule):
     code = "FM411"
     name = "collective-unawaited"
     severity = Severity.WARNING
+    on_by_default = False
     judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
     words = (("async_op=True", "irecv("),)
     seen_in = ()

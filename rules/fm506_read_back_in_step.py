@@ -57,6 +57,7 @@ class ReadBackInStep(ServingRule):
     code = "FM506"
     name = "read-back-in-step"
     severity = Severity.WARNING
+    on_by_default = False
     judged = (Judged("sglang 0.5.23", 3, 3), Judged("vllm 0.20.2", 2, 2))
     words = (
         (

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 
 from fmcheck.contract import Contract, Engine, applies
 from fmcheck.contract.references import references
+from fmcheck.lint.rule import NO_ENGINE
 from fmcheck.lint.source.identity import identity_of
 from fmcheck.regex import regex
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from fmcheck.lint.rule import Rule
 
 #: Stands for an engine that no contract is of: it has what every contract has unless it says else.
-NO_ENGINE = Contract(engine=Engine(name="any"))
+UNBOUND = Contract(engine=Engine(name=NO_ENGINE))
 #: Where a package says which release it is.
 _VERSION_FILES = ("version.py", "_version.py", "__init__.py")
 _VERSION = regex(
@@ -61,7 +62,7 @@ def releases_of(rules: Sequence[Rule], path: str) -> str:
 
 @lru_cache(maxsize=256)
 def _made(rules: tuple[Rule, ...], held: tuple[int, ...]) -> tuple[Rule, ...]:
-    contracts = [rules[0].contracts[number] for number in held] or [NO_ENGINE]
+    contracts = [rules[0].contracts[number] for number in held] or [UNBOUND]
     return tuple(type(rule)(contracts) for rule in rules)
 
 

@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from fmcheck.lint.source.words import Words
 
 
+#: The name of the engine of files that no contract binds.
+NO_ENGINE = "any"
+
+
 class Example(Struct, frozen=True):
     """A piece of source that a rule must flag at `at`, or leave alone if `at` is empty.
 
@@ -56,6 +60,7 @@ class Rule(ABC):
         code: `FM` and three digits; the first is the family.
         name: a few words in lower case with hyphens.
         severity: of most findings; a rule may give single findings another.
+        warns_undeclared: whether it says more than notes of files that no contract binds.
         words: an AND of ORs of words without which nothing can be found. The engine looks for
             them in a file, then in each class and function of it; what lacks them is not parsed.
             Names that an import gives to what a word is about count as that word. A rule that a
@@ -70,6 +75,7 @@ class Rule(ABC):
     code: ClassVar[str]
     name: ClassVar[str]
     severity: ClassVar[Severity]
+    warns_undeclared: ClassVar[bool] = True
     words: Words = ()
     seen_in: ClassVar[tuple[str, ...]]
     bad: ClassVar[tuple[Example, ...]]
@@ -79,6 +85,14 @@ class Rule(ABC):
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
         self.contracts = contracts
+
+    @property
+    def usual_severity(self) -> Severity:
+        """How much its findings weigh in this file, where they do not say otherwise."""
+        from fmcheck.finding import Severity
+
+        is_bound = any(one.engine.name != NO_ENGINE for one in self.contracts)
+        return self.severity if is_bound or self.warns_undeclared else Severity.NOTE
 
     @classmethod
     def has_fix(cls) -> bool:

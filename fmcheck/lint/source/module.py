@@ -46,8 +46,8 @@ class Reporting(Protocol):
         """Its code."""
 
     @property
-    def severity(self) -> Severity:
-        """How much most of its findings weigh."""
+    def usual_severity(self) -> Severity:
+        """How much a finding weighs that does not say otherwise."""
 
 
 class CutError(Exception):
@@ -560,7 +560,7 @@ class Part:
             path=self.path,
             span=self.span(node),
             code=rule.code,
-            severity=severity or rule.severity,
+            severity=severity or rule.usual_severity,
             message=message,
             note=note,
             help=help,
