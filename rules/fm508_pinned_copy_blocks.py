@@ -49,6 +49,7 @@ class PinnedCopyBlocks(StepRule):
     code = "FM508"
     name = "pinned-copy-blocks"
     severity = Severity.WARNING
+    on_by_default = False
     judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
     judges = REPEATED
     words = (("pin_memory",), (".to(", ".cuda("))
