@@ -237,6 +237,8 @@ def add_speed(group: argparse._ArgumentGroup) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Lints as the options say, once or after each change, and returns the exit status."""
+    if arguments.output_file and arguments.output_file.suffix in (".py", ".pyi"):
+        raise UsageError("--output-file", f"`{arguments.output_file}` is source: not overwritten")
     if not arguments.watch:
         return _lint(arguments)
     from fmcheck.cli.lint_watch import watch
@@ -287,8 +289,6 @@ def request_of(arguments: argparse.Namespace) -> Request:
 
     if arguments.unsafe_fixes and not (arguments.fix or arguments.diff):
         raise UsageError("--unsafe-fixes", "expected `--fix` or `--diff` beside it")
-    if arguments.output_file and arguments.output_file.suffix in (".py", ".pyi"):
-        raise UsageError("--output-file", f"`{arguments.output_file}` is source: not overwritten")
     if arguments.statistics and arguments.format != "text":
         raise UsageError("--statistics", "expected `--format text` beside it")
     stdin = _stdin(arguments)
