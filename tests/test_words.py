@@ -17,7 +17,7 @@ ROOT = Path(__file__).resolve().parent.parent
 INSTEAD = {
     r"told|tells? of": "reported",
     r"mend(s|ed|ing)?": "fix",
-    r"again": "again",
+    r"anew": "again",
     r"stands? (nowhere|anywhere)|is not there|are not there": "not found",
     r"slip(s|ped) through|slips of the pen": "survived, typos",
     r"(in|out of) (our|its|Python's) sight|out of sight": "untracked",
@@ -26,7 +26,7 @@ INSTEAD = {
     r"planted": "injected",
     r"bears? out": "matches",
     r"in silence": "with no findings",
-    r"made empty|made again": "created",
+    r"made empty|made anew": "created",
     r"drawn": "random",
     r"stands for|stands? behind|stands? before|stands? under": "is, after, before, under",
     r"lies (on|in|elsewhere|before|behind)": "is",
@@ -88,10 +88,10 @@ def test_an_odd_word_is_seen_in_a_message_and_in_a_rules_page_and_not_in_a_comme
         '    """What is told of."""\n'
         "    def check(self):\n"
         '        """Tells of it."""\n'
-        '        return f"`{self}` was mended again"  # planted\n'
+        '        return f"`{self}` was mended anew"  # planted\n'
     )
     found = [(line, odd_words(text)) for line, text in messages(odd)]
     assert [one for one in found if one[1]] == [
         (3, ["told"]),
-        (6, ["mended", "again"]),
+        (6, ["mended", "anew"]),
     ]

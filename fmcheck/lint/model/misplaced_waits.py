@@ -219,14 +219,17 @@ def _is_only_entered(stream: cst.Attribute, function: Function) -> bool:
     name = stream.attr.value
     if not (dotted(stream) or "").startswith("self._") or not is_side(stream, function):
         return False
-    parts = list(function.module.naming(name))
-    bound = {one for part in parts for node in part.nodes() for one in targets(node)}
-    return all(
-        node is stream or node in bound
-        for part in parts
-        for node in part.nodes()
-        if isinstance(node, cst.Attribute) and node.attr.value == name
-    )
+    # Once for each name: a function may enter a stream a thousand times.
+    known: dict[str, list[CSTNode]] = function.module.memo.setdefault("uses of attributes", {})
+    if name not in known:
+        nodes = [node for part in function.module.naming(name) for node in part.nodes()]
+        bound = {one for node in nodes for one in targets(node)}
+        known[name] = [
+            node
+            for node in nodes
+            if isinstance(node, cst.Attribute) and node.attr.value == name and node not in bound
+        ]
+    return all(node is stream for node in known[name])
 
 
 def gradients_used_early(streams: FunctionStreams) -> Iterator[tuple[cst.Call, cst.Call]]:

@@ -8,6 +8,7 @@ and is made eagerly instead.
 from __future__ import annotations
 
 import functools
+import pkgutil
 from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
@@ -65,8 +66,13 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
 
 @functools.cache
 def _skip_ours(rules: ModuleType) -> None:
-    """Breaks the graph, without a word, at what is in the place of the program's functions."""
-    rules.add("fmcheck.runtime")
+    """Breaks the graph, without a word, at what is in the place of the program's functions.
+
+    What the probes compile is ours and is to be compiled.
+    """
+    for found in pkgutil.walk_packages([_OWN], "fmcheck.runtime."):
+        if not found.ispkg and not found.name.endswith("probes"):
+            rules.add(found.name)
 
 
 def _leave_alone(code: CodeType) -> None:
