@@ -41,7 +41,7 @@ CHECKS = {
     "FR602": "dead-assert",
     "FR701": "uninitialized-value",
 }
-#: Checks that are notified of and fail no run, unless the settings' `fail-on` names them.
+#: Advisory checks: they are reported and fail no run, unless the settings' `fail-on` names them.
 ADVISORY = frozenset({"FR602"})
 #: Checks that are advisories only where untracked code may have made it right; `fail-on` may name
 #: them too.

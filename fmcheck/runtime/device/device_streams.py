@@ -1,6 +1,6 @@
 """Device streams: the Python calls of an accelerator's streams and events, followed by wrapping.
 
-The device does what it always did; the session's fences are notified of it besides. torch's methods
+The device does what it always did; the session's fences are informed as well. torch's methods
 call one another: what the engine called is followed, once, and what fmcheck does itself is not.
 What C++ does to a stream, and what a graph that was captured does when it is replayed, is out of
 sight: from the first sign of it on, no race is certain.

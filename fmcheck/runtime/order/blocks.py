@@ -157,7 +157,7 @@ class _Storage(weakref.ref[Any]):
 
 
 class Blocks:
-    """All blocks that were seen and still live; `freed` is notified of the end of each."""
+    """All blocks that were seen and still live; `freed` is called at the end of each."""
 
     def __init__(self) -> None:
         self.freed: Callable[[Block], None] | None = None

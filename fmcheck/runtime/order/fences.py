@@ -1,4 +1,4 @@
-"""Fences: the one place that is notified of every record, wait and launch of a session.
+"""Fences: the one place that every record, wait and launch of a session passes through.
 
 Whatever follows streams, virtual ones or a device's, says here what the engine did. The host is a
 lane as a stream is one: what it did before it launched a piece of work happened before that work,

@@ -130,7 +130,7 @@ class OperatorCall:
 
 
 class OperatorListener(Protocol):
-    """Who is notified of calls. `before` may return what is to be called once the call was made.
+    """A listener to operator calls. `before` may return what is to be called once the call was made.
 
     `check` is what the closing section calls it, should it fail.
     """
@@ -277,7 +277,7 @@ class Ops:
             self.after(call)
 
     def _call(self, plan: Operator, args: Any, kwargs: Any) -> OperatorCall | None:
-        """Returns an operator's call as listeners are notified of it, None if they are not."""
+        """Returns an operator's call as listeners receive it, None if none does."""
         if plan.unknown:
             self.tally.untrack("operators", plan.unknown)
             return None
@@ -456,7 +456,7 @@ class Mode(OperatorMode):
     def __init__(self, ops: Ops) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.ops = ops
-        #: The step that this thread is in, notified of each operator that ran.
+        #: The step that this thread is in; it receives each operator that ran.
         self.step: StepMode | None = None
 
     def failed(self, err: Exception) -> None:

@@ -26,7 +26,7 @@ _REMEMBERED = 4
 class Owners:
     """The rows of one pool. A row that was never handed out has generation 0 and no owner.
 
-    `followers` are notified of each change; one that joins later starts from how things stand.
+    `followers` receive each change; one that joins later starts from the current state.
     `drained` rows are handed out only once nothing that was launched can still touch them; None
     where nobody said. `sinks` are rows that nobody is to be given, as far as a contract has them
     among the `declared_sinks`; any other one is a guess, which ends when somebody is given it.

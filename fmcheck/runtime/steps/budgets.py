@@ -280,7 +280,7 @@ class FusedPatch(CallPatch):
 
 
 def fused(function: Callable[..., Any], name: str) -> Callable[..., Any]:
-    """Returns `function`, notified of as one launch where launches are counted."""
+    """Returns `function`, counted as one launch where launches are counted."""
     import torch
 
     @functools.wraps(function)

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.steps.placements import Placements
 
-#: What the closing section calls the checks that are notified of such copies.
+#: What the closing section calls the checks that listen to such copies.
 CHECK = "FR402 to FR404"
 #: torch's own, whatever a program has put in its place.
 _TO: Callable[..., Any] = torch._C.TensorBase.to

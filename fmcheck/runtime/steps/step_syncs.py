@@ -65,7 +65,7 @@ _NO_LAUNCH = frozenset(
 
 
 class SyncListener(Protocol):
-    """Who is notified of what a step does.
+    """A listener to what a step does.
 
     `tally` is its session's, `check` what the closing section calls it, should our code fail.
     """
@@ -299,7 +299,7 @@ class StepMode(OperatorMode):
 
     @property
     def check(self) -> str:
-        """What the closing section calls the checks that are notified of a step."""
+        """What the closing section calls the checks that listen to a step."""
         return self._listener.check
 
     def _launched(self, operator: Operator) -> None:
