@@ -110,6 +110,7 @@ def lint_paths(request: Request) -> Outcome:
     outcome.findings = [finding for found in reported.values() for finding in found]
     outcome.findings += closed.findings
     outcome.notes += [*closed.notes, *_not_followed(planned.outside)]
+    outcome.notes += dict.fromkeys(one for _, policy in planned.policies for one in policy.notes)
     outcome.notes += [one for job in jobs if job.path in request.paths for one in _lone(job)]
     outcome.kept = dict(_kept(outcome, request))
     if inputs is not None:
