@@ -7,12 +7,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from fmcheck.finding import Finding, Severity
 from fmcheck.lint.own import UNCHECKED
 from fmcheck.lint.run import recording
-from fmcheck.lint.run.cache import unpack
 from fmcheck.lint.run.gate import Gate
 from fmcheck.lint.run.plan import Job, plan
 from fmcheck.lint.run.request import Fixing, Request
@@ -171,7 +170,7 @@ def lint_all(
     work = Work([task_for(job) for job in jobs], request.cache, inputs)
     results = work.results(request.jobs, progress=request.progress)
     for job, packed in zip(jobs, results, strict=True):
-        yield job, [unpack(one) for one in packed]
+        yield job, convert(packed, list[Finding])
 
 
 def _fix(
