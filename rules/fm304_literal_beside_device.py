@@ -25,8 +25,8 @@ class LiteralBesideDevice(FunctionRule):
     device from a tensor or an object (`device=x.device`, `.to(self.device)`). A function that asks
     for CUDA (`is_available`, `is_cuda`, a comparison with `"cuda"`), names it as a default or talks
     to other ranks is left alone, and so is one whose device comes of the literal itself, and code
-    that trains, prepares data, is an example or is for one vendor's devices, by its path. FM305
-    reports `autocast("cuda")`.
+    that trains, prepares data, is an example or is for one vendor's devices, by its path, and
+    `autocast("cuda")`, which changes nothing on another device.
 
     ## Why is this bad
     The function was written for the device of its input. On another accelerator this line fails;
@@ -106,7 +106,7 @@ def made(n):
             places, taken = beside_device(function)
             for place in places:
                 if taken is None or is_autocast(place, function):
-                    continue  # of autocast FM305 speaks
+                    continue  # autocast puts nothing on a device
                 yield part.finding(
                     self,
                     place,

@@ -61,6 +61,35 @@ def test_config_option_wins_and_needs_no_tool_table(tmp_path, capsys):
     assert main(["lint", "--config", str(config), str(source)]) == 1
 
 
+def test_a_removed_rule_cannot_be_selected(lint, tmp_path):
+    (tmp_path / "a.py").write_text("x = 1\n")
+
+    status, _, err = lint("--select", "FM204", "a.py")
+
+    assert status == 2
+    assert "--select: rule `FM204` was removed: none of its findings was right" in err
+    (tmp_path / "pyproject.toml").write_text('[tool.fmcheck]\nselect = ["FM204"]\n')
+    assert "key `select`: rule `FM204` was removed" in lint("a.py")[2]
+
+
+def test_a_removed_rule_that_is_ignored_is_noted_and_fails_nothing(lint, tmp_path):
+    (tmp_path / "a.py").write_text("x = 1\n")
+    (tmp_path / "pyproject.toml").write_text(
+        '[tool.fmcheck]\nignore = ["FM204"]\n\n'
+        '[tool.fmcheck.per-file-ignores]\n"b.py" = ["FM305"]\n'
+    )
+
+    status, _, err = lint("--ignore", "FM103", "a.py")
+
+    assert status == 0
+    for where, code in (
+        ("--ignore", "FM103"),
+        ("key `ignore`", "FM204"),
+        ("key `per-file-ignores.b.py`", "FM305"),
+    ):
+        assert f"{where}: rule `{code}` was removed; ignoring it has no effect" in err
+
+
 def test_select_on_the_command_line_replaces_and_ignore_adds(tmp_path, capsys):
     write(tmp_path, '[tool.fmcheck]\nselect = ["FM6"]\nignore = ["FM2"]\n')
     source = write(tmp_path, SOURCE, "a.py")

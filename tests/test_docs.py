@@ -16,6 +16,7 @@ import pytest
 from fmcheck.check_pages import PAGES, check_page
 from fmcheck.cli import main
 from fmcheck.finding import CHECKS
+from fmcheck.lint.own import REMOVED
 from fmcheck.registry import rules
 
 ROOT = Path(__file__).parent.parent
@@ -71,6 +72,12 @@ def test_a_code_is_explained_on_the_command_line(capsys, command, code, title):
 def test_a_code_that_is_none_is_reported_the_nearest(capsys):
     assert main(["explain", "FR1O2"]) == 2
     assert "explain: there is no `FR1O2`; did you mean `FR1" in capsys.readouterr().err
+
+
+def test_a_removed_rule_is_explained_as_such_and_its_code_is_given_to_no_other(capsys):
+    assert not REMOVED & set(rules())
+    assert main(["explain", "FM204"]) == 2
+    assert "explain: rule `FM204` was removed: none of its findings" in capsys.readouterr().err
 
 
 def test_every_code_has_a_page_made_from_the_code(made):

@@ -128,6 +128,18 @@ def test_a_comment_that_suppresses_nothing_is_reported(lint, tmp_path):
     assert "warning[FM003]: unused suppression: no `FM301` here [fixable]" in out
 
 
+def test_a_comment_that_names_a_removed_rule_is_unused_and_says_so(lint, tmp_path):
+    (tmp_path / "a.py").write_text(suppressed("# fmcheck: ignore[FM301, FM204] why"))
+
+    status, out, _ = lint("a.py")
+
+    assert status == 1
+    assert "warning[FM003]: unused suppression: no `FM204` here [fixable]" in out
+    assert "note: removed rules: FM204" in out
+    assert lint("--fix", "a.py")[0] == 0
+    assert "# fmcheck: ignore[FM301] why" in (tmp_path / "a.py").read_text()
+
+
 @pytest.mark.parametrize(
     ("before", "after"),
     [

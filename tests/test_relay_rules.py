@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from fmcheck.contract import Contract
     from fmcheck.lint.model.function import Function
 
-RELAY_RULES = ("FM101", "FM102", "FM103", "FM104", "FM105", "FM501")
+RELAY_RULES = ("FM101", "FM102", "FM104", "FM105", "FM501")
 OVERLAP_UTILS = "sglang/srt/managers/overlap_utils.py"
 
 

@@ -116,14 +116,3 @@ def test_a_page_shows_examples_as_code_and_sources_as_links(rule):
     for link in rule.seen_in:
         if link.startswith("https://"):
             assert f"- <{link}>\n" in page
-
-
-def test_a_tensor_without_a_name_of_its_own_is_named_by_its_code():
-    source = (
-        b"import torch\n\n\ndef replay(self, raw_bs, a):\n    x = make(a)\n"
-        b"    x[:raw_bs].copy_(a)\n    x.zero_()\n"
-    )
-    rule = next(one for one in RULES if one.code == "FM204")
-    (finding,) = lint_text(source, "runner.py", [rule(())])
-    assert finding.message.startswith("`x` is overwritten with one value here")
-    assert finding.related[0][1] == "`x` is filled here"

@@ -291,7 +291,7 @@ def at_least_one(text: str) -> int:
 def _explain(arguments: argparse.Namespace) -> int:
     from fmcheck.check_pages import PAGES, check_page
     from fmcheck.finding import CHECKS
-    from fmcheck.lint.own import OWN_CODES
+    from fmcheck.lint.own import OWN_CODES, REMOVED, WHY_REMOVED
     from fmcheck.lint.page import own_page, rule_page
     from fmcheck.registry import rules
 
@@ -304,6 +304,8 @@ def _explain(arguments: argparse.Namespace) -> int:
         print(own_page(OWN_CODES[code]))
     elif code in CHECKS and code in PAGES:
         print(check_page(code))
+    elif code in REMOVED:
+        raise UsageError(arguments.command_name, f"rule `{code}` was removed: {WHY_REMOVED}")
     else:
         every = (*known, *CHECKS, *OWN_CODES)
         raise UsageError(

@@ -18,6 +18,9 @@ GONE_ENTRY = "FM005"
 UNCHECKED = frozenset({UNREADABLE, RULE_FAILED})
 #: Those that `--ignore` may name.
 OPTIONAL = frozenset({UNUSED_SUPPRESSION, MALFORMED_SUPPRESSION})
+#: Codes of removed rules, which no other rule gets: settings and comments may still name them.
+REMOVED = frozenset({"FM103", "FM204", "FM305", "FM411", "FM508"})
+WHY_REMOVED = "none of its findings was right on a released tree"
 
 
 class OwnCode(Struct, frozen=True):

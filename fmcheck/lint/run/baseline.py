@@ -193,15 +193,7 @@ class Baseline:
 def _written(entry: dict[str, Any]) -> str:
     """Returns an entry as JSON; the path of a file whose name is no UTF-8 in escapes."""
     text = json.dumps(entry, ensure_ascii=False)
-    return text if text.isascii() or _is_unicode(text) else json.dumps(entry)
-
-
-def _is_unicode(text: str) -> bool:
-    try:
-        text.encode()
-    except UnicodeEncodeError:
-        return False
-    return True
+    return text if well_formed(text) == text else json.dumps(entry)
 
 
 def _entry_in(line: str) -> Key | None:

@@ -3,48 +3,14 @@
 from __future__ import annotations
 
 import binascii
-import enum
 import os
 import time
 from typing import TYPE_CHECKING, Any
 
-from msgspec import Struct
-from msgspec.structs import astuple
-
-from fmcheck.finding import Edit, Finding, Severity, Span
 from fmcheck.lint.run import stored
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
     from fmcheck.lint.source.file import Consulted
-
-
-def pack(value: Any) -> Any:
-    """Returns a finding, or what it holds, as plain types."""
-    if isinstance(value, (list, tuple)):
-        return tuple(pack(one) for one in value)
-    if isinstance(value, enum.Enum):
-        return value.value
-    if isinstance(value, Struct):
-        return tuple(map(pack, astuple(value)))
-    return value
-
-
-def unpack(packed: Sequence[Any]) -> Finding:
-    """Returns the finding that was packed."""
-    path, span, code, severity, message, way_out, related, edits, *more = packed
-    return Finding(
-        path,
-        Span(*span),
-        code,
-        Severity(severity),
-        message,
-        way_out,
-        tuple((Span(*at), text) for at, text in related),
-        tuple(Edit(Span(*at), text) for at, text in edits),
-        *more,
-    )
 
 
 class Cache:

@@ -16,7 +16,7 @@ from fmcheck.report.printable import printable
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
 
-    from fmcheck.finding import Edit, Finding, Span
+    from fmcheck.finding import Edit, Finding
 
 #: Why a file is left alone that the linter, which parses parts, had no reason to parse as a whole.
 UNPARSED = "it does not parse as it is"
@@ -111,15 +111,10 @@ def _apply(source: str, findings: Iterable[Finding]) -> tuple[str, list[Finding]
 
 
 def _placed(edit: Edit, starts: Sequence[int], newline: str) -> tuple[int, int, str]:
-    text = edit.text.replace("\n", newline) if newline != "\n" else edit.text
-    return (*_offsets(edit.span, starts), text)
-
-
-def _offsets(span: Span, starts: Sequence[int]) -> tuple[int, int]:
-    return (
-        starts[span.line - 1] + span.column - 1,
-        starts[span.end_line - 1] + span.end_column - 1,
-    )
+    span = edit.span
+    start = starts[span.line - 1] + span.column - 1
+    end = starts[span.end_line - 1] + span.end_column - 1
+    return start, end, edit.text.replace("\n", newline)
 
 
 def _overlaps(edit: tuple[int, int, str], taken: Sequence[tuple[int, int, str]]) -> bool:

@@ -7,12 +7,11 @@ from collections import Counter
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
+from msgspec import Struct, convert
 
 from fmcheck.finding import Finding, Severity
 from fmcheck.lint.own import UNCHECKED
 from fmcheck.lint.run import recording
-from fmcheck.lint.run.cache import unpack
 from fmcheck.lint.run.gate import Gate
 from fmcheck.lint.run.plan import Job, plan
 from fmcheck.lint.run.request import Fixing, Request
@@ -110,6 +109,7 @@ def lint_paths(request: Request) -> Outcome:
     outcome.findings = [finding for found in reported.values() for finding in found]
     outcome.findings += closed.findings
     outcome.notes += [*closed.notes, *_not_followed(planned.outside)]
+    outcome.notes += dict.fromkeys(one for _, policy in planned.policies for one in policy.notes)
     outcome.notes += [one for job in jobs if job.path in request.paths for one in _lone(job)]
     outcome.kept = dict(_kept(outcome, request))
     if inputs is not None:
@@ -170,7 +170,7 @@ def lint_all(
     work = Work([task_for(job) for job in jobs], request.cache, inputs)
     results = work.results(request.jobs, progress=request.progress)
     for job, packed in zip(jobs, results, strict=True):
-        yield job, [unpack(one) for one in packed]
+        yield job, convert(packed, list[Finding])
 
 
 def _fix(

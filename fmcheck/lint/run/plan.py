@@ -10,7 +10,7 @@ from msgspec import Struct
 from fmcheck.config import find_settings, load_settings
 from fmcheck.lint.run.files import EXCLUDED, Excludes, python_files
 from fmcheck.lint.run.patterns import Patterns
-from fmcheck.lint.run.selection import Codes, named_codes, select_codes
+from fmcheck.lint.run.selection import Codes, named_codes, removed_rules, select_codes
 from fmcheck.registry import contracts_for, rules
 
 if TYPE_CHECKING:
@@ -26,7 +26,8 @@ if TYPE_CHECKING:
 class Policy(Struct, frozen=True, eq=False):
     """What one settings file and the command line ask for together.
 
-    `per_file` holds codes that are ignored in the files of a pattern.
+    `per_file` holds codes that are ignored in the files of a pattern. `notes` say which of the
+    ignored rules were removed.
     """
 
     located: Located
@@ -35,6 +36,7 @@ class Policy(Struct, frozen=True, eq=False):
     per_file: Sequence[tuple[Patterns, frozenset[str]]]
     excludes: Excludes
     baseline: Path | None
+    notes: Sequence[str] = ()
 
     def codes_for(self, path: Path) -> Codes:
         """Returns the codes that the file is checked for."""
@@ -109,18 +111,15 @@ def _files(path: Path, request: Request, policy: Policy, outside: list[Path]) ->
 
 def _policy(request: Request, located: Located) -> Policy:
     settings, known = located.settings, rules()
-    checked = select_codes(
-        known,
-        _from(request.select, "--select") or _from(settings.select, _key(located, "select")),
-        [*_from(request.ignore, "--ignore"), *_from(settings.ignore, _key(located, "ignore"))],
-    )
-    per_file = [
-        (
-            Patterns([pattern], os.path.abspath(located.folder)),
-            named_codes(known, _from(given, _key(located, f"per-file-ignores.{pattern}"))),
-        )
-        for pattern, given in settings.per_file_ignores.items()
-    ]
+    selected = _from(request.select, "--select") or _from(settings.select, _key(located, "select"))
+    ignored = [*_from(request.ignore, "--ignore"), *_from(settings.ignore, _key(located, "ignore"))]
+    checked = select_codes(known, selected, ignored)
+    per_file = []
+    for pattern, given in settings.per_file_ignores.items():
+        selectors = _from(given, _key(located, f"per-file-ignores.{pattern}"))
+        folder = os.path.abspath(located.folder)
+        per_file.append((Patterns([pattern], folder), named_codes(known, selectors)))
+        ignored += selectors
     contracts = contracts_for(located)
     baseline = located.folder / settings.baseline if settings.baseline else None
     return Policy(
@@ -130,6 +129,7 @@ def _policy(request: Request, located: Located) -> Policy:
         per_file=per_file,
         excludes=_excludes(request, located),
         baseline=request.baseline or baseline,
+        notes=tuple(removed_rules(ignored)),
     )
 
 

@@ -8,10 +8,10 @@ from msgspec import Struct
 
 from fmcheck.errors import UsageError, nearest_code
 from fmcheck.finding import CHECKS
-from fmcheck.lint.own import OPTIONAL, OWN_CODES
+from fmcheck.lint.own import OPTIONAL, OWN_CODES, REMOVED, WHY_REMOVED
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Mapping
+    from collections.abc import Collection, Iterable, Iterator, Mapping
 
     from fmcheck.lint.rule import Rule
 
@@ -35,8 +35,12 @@ def select_codes(
     What the linter itself says of suppressions is selected with any rule, unless it is ignored.
 
     Raises:
-        UsageError: if a selector names no code, or one that nothing turns off.
+        UsageError: if a selector names no code, one that nothing turns off, or, of those in
+            `select`, a removed rule.
     """
+    for selector, where in select:
+        if selector in REMOVED:
+            raise UsageError(where, f"rule `{selector}` was removed: {WHY_REMOVED}")
     wanted = (
         _matching(known, select)
         if select
@@ -54,10 +58,19 @@ def named_codes(known: Mapping[str, type[Rule]], selectors: Iterable[Selector]) 
     return frozenset(_matching(known, selectors))
 
 
+def removed_rules(ignored: Iterable[Selector]) -> Iterator[str]:
+    """Yields a note on each selector of `ignored` that names a removed rule."""
+    for selector, where in ignored:
+        if selector in REMOVED:
+            yield f"{where}: rule `{selector}` was removed; ignoring it has no effect"
+
+
 def _matching(known: Mapping[str, type[Rule]], selectors: Iterable[Selector]) -> set[str]:
     found: set[str] = set()
     names = {*known, *OPTIONAL}
     for selector, where in selectors:
+        if selector in REMOVED:
+            continue
         codes = {code for code in names if selector == "ALL" or _covers(selector, code)}
         if selector in OWN_CODES and not codes:
             raise UsageError(where, f"`{selector}` cannot be turned off or on")

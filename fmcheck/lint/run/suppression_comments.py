@@ -16,7 +16,13 @@ from msgspec.structs import replace
 
 from fmcheck.errors import nearest, nearest_code
 from fmcheck.finding import Edit, Finding, Span
-from fmcheck.lint.own import MALFORMED_SUPPRESSION, OWN_CODES, UNCHECKED, UNUSED_SUPPRESSION
+from fmcheck.lint.own import (
+    MALFORMED_SUPPRESSION,
+    OWN_CODES,
+    REMOVED,
+    UNCHECKED,
+    UNUSED_SUPPRESSION,
+)
 from fmcheck.lint.source import decode, split_lines
 
 if TYPE_CHECKING:
@@ -117,7 +123,7 @@ def _read(
             if whole_file and scan.body is not None and line > scan.body:
                 wrong.append("`ignore-file` counts only above the first statement of the file")
             elif form["verb"] in ("ignore", "ignore-file") and form["reason"]:
-                good = tuple(code for code in named if code in codes.known)
+                good = tuple(code for code in named if code in codes.known | REMOVED)
                 at = None if whole_file else line
                 yield _Suppression(at, good, form["reason"], span, match[0]), []
             yield None, [_malformed(path, span, problem) for problem in wrong]
@@ -142,7 +148,7 @@ def _problems(form: re.Match[str], named: Sequence[str], codes: Codes) -> Iterat
             yield f"`{code}` cannot be suppressed"
         elif SEPARATED.search(code):
             yield f"expected codes separated by commas, got `{code}`"
-        elif code not in codes.known:
+        elif code not in codes.known | REMOVED:
             yield f"there is no rule `{code}`{nearest_code(code, codes.known)}"
     if not form["reason"]:
         yield f"no reason is given, so it suppresses nothing: write why after `[{form['codes']}]`"
@@ -163,17 +169,20 @@ def _unused(
     suppressions: Sequence[_Suppression], path: str, lines: Sequence[str], codes: Codes
 ) -> Iterator[Finding]:
     for one in suppressions:
-        idle = [code for code in one.codes if code in codes.checked and code not in one.used]
+        checked = codes.checked | REMOVED
+        idle = [code for code in one.codes if code in checked and code not in one.used]
         if not idle:
             continue
         where = "in this file" if one.line is None else "here"
         named = ", ".join(f"`{code}`" for code in idle)
+        removed = [code for code in idle if code in REMOVED]
         yield Finding(
             path=path,
             span=one.span,
             code=UNUSED_SUPPRESSION,
             severity=OWN_CODES[UNUSED_SUPPRESSION].severity,
             message=f"unused suppression: no {named} {where}",
+            note=f"removed rules: {', '.join(removed)}" if removed else "",
             help="take it out",
             edits=(_without(one, idle, lines),),
         )

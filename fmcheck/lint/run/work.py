@@ -6,12 +6,12 @@ import os
 import sys
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from msgspec import Struct
+from msgspec import Struct, to_builtins
 
 from fmcheck.lint.engine import unreadable
 from fmcheck.lint.own import RULE_FAILED
 from fmcheck.lint.run import pool, stored
-from fmcheck.lint.run.cache import Cache, pack
+from fmcheck.lint.run.cache import Cache
 from fmcheck.lint.source import read_with_state
 
 if TYPE_CHECKING:
@@ -82,16 +82,21 @@ class Work:
             text, state = read_with_state(task.path)
         except OSError as err:
             why = f"cannot be read: {err.strerror or err}"
-            return stored.state_of(task.path), None, pack([unreadable(task.path, why)]), consulted
+            return (
+                stored.state_of(task.path),
+                None,
+                to_builtins([unreadable(task.path, why)]),
+                consulted,
+            )
         if self._is_forgetful:
-            return state, None, pack(task.lint(text, consulted)), consulted
+            return state, None, to_builtins(task.lint(text, consulted)), consulted
         from hashlib import sha256
 
         digest = sha256(text).digest()
         known = self._caches[task.way].by_digest(task.path, digest)
         if known is not None:
             return state, digest, *known
-        return state, digest, pack(task.lint(text, consulted)), consulted
+        return state, digest, to_builtins(task.lint(text, consulted)), consulted
 
     def _take(self, task: Task, result: Any) -> Any:
         """Notes what a worker returned, and returns the findings in it."""
@@ -99,11 +104,11 @@ class Work:
             if self._inputs is not None:
                 self._inputs.repeatable = False
             why = f"ended the process that checked it ({result})"
-            return pack([unreadable(task.path, why)])
+            return to_builtins([unreadable(task.path, why)])
         state, digest, found, consulted = result
         self._note(task, state, digest, consulted)
         # A rule that failed may have done so for reasons outside of the file.
-        if any(one[2] == RULE_FAILED for one in found):
+        if any(one["code"] == RULE_FAILED for one in found):
             if self._inputs is not None:
                 self._inputs.repeatable = False
         elif state is not None and digest is not None:

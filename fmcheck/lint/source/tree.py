@@ -9,18 +9,20 @@ import re
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import libcst as cst
-from libcst._nodes.internal import CodegenState
+from libcst.metadata.span_provider import (
+    ByteSpanPositionProvider,
+    SpanProvidingCodegenState,
+)
 
 from fmcheck.lint.source.cuts import TooDeepError
 from fmcheck.lint.source.walking import children, walk
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterator
-    from types import TracebackType
+    from collections.abc import Iterator, Mapping
 
 #: Deeper than this an expression may end libcst, and its process with it.
 MOST_DEPTH = 1000
@@ -70,18 +72,22 @@ class Tree:
         return {child: node for node in walk(self.root) for child in children(node)}
 
     @cached_property
-    def _places(self) -> dict[int, tuple[int, int]]:
-        """Where each node starts and ends, by its `id`: to hash a node takes a call."""
-        state = _Placing(
-            default_indent=self.root.default_indent, default_newline=self.root.default_newline
+    def _spans(self) -> Mapping[cst.CSTNode, Any]:
+        """Where each node starts, and how long it is: libcst's provider, but of characters."""
+        provider = ByteSpanPositionProvider()
+        state = SpanProvidingCodegenState(
+            self.root.default_indent, self.root.default_newline, provider=provider, get_length=len
         )
-        self.root._codegen(state)
-        return state.places
+        try:
+            self.root._codegen(state)
+        except KeyError as err:  # the recursion ended before a node's last one was written
+            raise RecursionError("it nests too deeply") from err
+        return provider._computed
 
     def place(self, node: cst.CSTNode) -> tuple[int, int]:
         """Returns where a node starts and ends, as offsets in the slice."""
-        start, end = self._places[id(node)]
-        return self._offset(start), self._offset(end)
+        span = self._spans[node]
+        return self._offset(span.start), self._offset(span.start + span.length)
 
     def _offset(self, at: int) -> int:
         at -= self._before
@@ -130,72 +136,6 @@ class Kept:
 
 #: Where trees are kept, if anybody wants them again: a language server does.
 KEPT: ContextVar[Kept | None] = ContextVar("KEPT", default=None)
-
-
-class _Recording:
-    """Takes down where a node begins and ends, without the white space around it."""
-
-    __slots__ = ("_first", "_last", "_node", "_start", "_state")
-
-    def __init__(
-        self,
-        state: _Placing,
-        node: cst.CSTNode,
-        first: cst.CSTNode | None,
-        last: cst.CSTNode | None,
-    ) -> None:
-        self._state, self._node, self._first, self._last = state, node, first, last
-
-    def __enter__(self) -> None:
-        self._start = self._state.at
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        err: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        if kind is not None:  # too deep: where the node ends is unknown, and the error is reported
-            return
-        places = self._state.places
-        start = self._start if self._first is None else places[id(self._first)][0]
-        end = self._state.at if self._last is None else places[id(self._last)][1]
-        places[id(self._node)] = start, end
-
-
-class _Placing(CodegenState):
-    """Writes a tree out as its source, and takes down the offsets of every node."""
-
-    def __init__(self, default_indent: str, default_newline: str) -> None:
-        super().__init__(default_indent=default_indent, default_newline=default_newline)
-        self.at = 0
-        self.places: dict[int, tuple[int, int]] = {}
-        self._started: list[int] = []
-
-    def add_indent_tokens(self) -> None:
-        self.at += sum(map(len, self.indent_tokens))
-
-    def add_token(self, value: str) -> None:
-        self.at += len(value)
-
-    def before_codegen(self, node: cst.CSTNode) -> None:
-        self._started.append(self.at)
-
-    def after_codegen(self, node: cst.CSTNode) -> None:
-        start = self._started.pop()
-        self.places.setdefault(id(node), (start, self.at))
-
-    def pop_trailing_newline(self) -> None:
-        pass
-
-    def record_syntactic_position(  # type: ignore[override]
-        self,
-        node: cst.CSTNode,
-        *,
-        start_node: cst.CSTNode | None = None,
-        end_node: cst.CSTNode | None = None,
-    ) -> _Recording:
-        return _Recording(self, node, start_node, end_node)
 
 
 def is_too_deep(text: str) -> bool:
