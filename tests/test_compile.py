@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import importlib.util
+import os
+import pkgutil
 import sys
 from types import SimpleNamespace
 from typing import TYPE_CHECKING, Any
@@ -9,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 import torch
 
+import fmcheck.runtime
 from fmcheck.contract import Buffer, Contract, Engine, Opaque, Relay, StepFunctions
 from fmcheck.runtime.relay.opaque import opaque_call
 from fmcheck.runtime.session.watch import Watch
@@ -282,3 +286,18 @@ def test_streams_and_host_reads_in_compiled_code_are_not_traced(
 
     assert run(torch.ones(2)).tolist() == [8, 8]
     assert [one for one in recwarn if "Dynamo" in str(one.message)] == []
+
+
+def test_dynamo_skips_all_modules_of_the_run_time_but_the_probes_by_few_entries() -> None:
+    rules: Any = torch._dynamo.trace_rules
+    folder = os.path.dirname(fmcheck.runtime.__file__)
+    modules = [one for one in pkgutil.walk_packages([folder], "fmcheck.runtime.") if not one.ispkg]
+    compiled = set()
+    for one in modules:
+        spec = importlib.util.find_spec(one.name)
+        assert spec is not None
+        if not rules.SKIP_DIRS_RE.match(spec.origin):
+            compiled.add(one.name)
+    assert compiled == {one.name for one in modules if one.name.endswith("probes")}
+    # With each entry Dynamo compiles its whole pattern again.
+    assert sum(one.startswith(folder) for one in rules.SKIP_DIRS) < len(modules) / 3

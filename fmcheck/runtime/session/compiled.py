@@ -8,6 +8,7 @@ and is made eagerly instead.
 from __future__ import annotations
 
 import functools
+import os
 import pkgutil
 from pathlib import Path
 from types import ModuleType
@@ -70,9 +71,13 @@ def _skip_ours(rules: ModuleType) -> None:
 
     What the probes compile is ours and is to be compiled.
     """
-    for found in pkgutil.walk_packages([_OWN], "fmcheck.runtime."):
-        if not found.ispkg and not found.name.endswith("probes"):
-            rules.add(found.name)
+    for room in pkgutil.iter_modules([_OWN], "fmcheck.runtime."):
+        folder = os.path.join(_OWN, room.name.rpartition(".")[2])
+        modules = [one.name for one in pkgutil.iter_modules([folder], f"{room.name}.")]
+        watched = [name for name in modules if not name.endswith("probes")]
+        # A room stands for its modules: with each entry Dynamo compiles one long pattern again.
+        for name in [room.name] if watched == modules else watched:
+            rules.add(name)
 
 
 def _leave_alone(code: CodeType) -> None:
