@@ -155,10 +155,8 @@ def _exclude(one: RegionWrite, other: RegionWrite) -> bool:
 
 
 def _is_used(fill: RegionWrite, reset: RegionWrite, part: Part) -> bool:
-    nodes = list(part.nodes())
-    first = next(i for i, one in enumerate(nodes) if one is fill.site)
-    last = next(i for i, one in enumerate(nodes) if one is reset.site)
-    between = nodes[first:last]
+    order = fill.function.order
+    between = fill.function.nodes[order[fill.site] : order[reset.site]]
     calls = [node for node in between if isinstance(node, cst.Call)]
     words = {(dotted(call.func) or "?").rpartition(".")[2] for call in calls}
     buffer = part.code(reset.site)
