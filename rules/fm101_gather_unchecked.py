@@ -5,18 +5,19 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity, cst
-from fmcheck.lint.model.accesses import Accesses, RelayAccess, parents
+from fmcheck.lint.model.accesses import Accesses, RelayAccess
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.relay_rule import RelayRule
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
+    from fmcheck.lint.model.function import Function
     from fmcheck.lint.source.module import Part
 
 RELAY = "sglang/srt/managers/overlap_utils.py"
@@ -233,12 +234,13 @@ def _missing(gather: RelayAccess, accesses: Accesses, part: Part) -> str:
     flow = accesses.function.flow
     if not flow.contains(gather.node):
         return ""  # in a nested function: its caller's business
-    branches = parents(accesses.function.node.body, cst.If)
     certain = {one.text for one in flow.known(gather.node) if one.holds}
 
     def follows(nodes: Sequence[CSTNode]) -> bool:
         found = [node for node in nodes if flow.contains(node)]
-        found += [one for node in list(found) for one in _switches(node, branches, certain, part)]
+        found += [
+            one for node in list(found) for one in _switches(node, certain, accesses.function)
+        ]
         found = [one for one in found if flow.position(one) != flow.position(gather.node)]
         return bool(found) and flow.any_always_follows(gather.node, found)
 
@@ -262,19 +264,26 @@ def _missing(gather: RelayAccess, accesses: Accesses, part: Part) -> str:
     return "is neither checked nor invalidated"
 
 
-def _switches(
-    node: CSTNode, branches: Mapping[int, CSTNode], certain: Collection[str], part: Part
-) -> Iterator[CSTNode]:
+def _switches(node: CSTNode, certain: Collection[str], function: Function) -> Iterator[CSTNode]:
     """Yields the `if`s that stand for what they hold: one switch, and tests that are `certain`."""
     may_switch = True
-    above = branches.get(id(node))
-    while isinstance(above, cst.If) and above.orelse is None:
-        if squeezed(part.code(above.test)) not in certain:
+    above = _test_above(node, function)
+    while above is not None and above.orelse is None:
+        if squeezed(function.part.code(above.test)) not in certain:
             if not may_switch:
                 return
             may_switch = False
         yield above
-        above = branches.get(id(above))
+        above = _test_above(above, function)
+
+
+def _test_above(node: CSTNode, function: Function) -> cst.If | None:
+    """Returns the innermost `if` of a function that a node stands in."""
+    while node is not function.node.body:
+        node = function.parents[node]
+        if isinstance(node, cst.If):
+            return node
+    return None
 
 
 def _mentions(call: CSTNode, gather: RelayAccess, part: Part) -> bool:

@@ -10,11 +10,12 @@ from fmcheck.lint.model.fills import Filling, WriteKind, fillings
 from fmcheck.lint.model.function import functions
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Iterator
 
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
+    from fmcheck.lint.model.function import Function
     from fmcheck.lint.source.module import Part
 
 
@@ -105,7 +106,6 @@ class Backend:
             yield from self._function(filling, part)
 
     def _function(self, filling: Filling, part: Part) -> Iterator[Finding]:
-        nodes = filling.function.nodes
         names = filling.function.names
         for name in dict.fromkeys(_written(one.site) for one in filling.writes):
             values = names.values(name)
@@ -115,7 +115,7 @@ class Backend:
             writes = [one for one in filling.writes if _written(one.site) == name]
             heads = [one for one in writes if one.kind is WriteKind.COPY and one.region.is_head]
             if isinstance(value, cst.Attribute) and heads and len(heads) == len(writes):
-                for place in _handed_on(nodes[nodes.index(heads[0].site) :], name):
+                for place in _handed_on(filling.function, name, heads[0].site):
                     yield part.finding(
                         self,
                         place,
@@ -128,17 +128,13 @@ class Backend:
                 isinstance(one.slice, cst.Slice) for one in value.slice
             )
             # Once where it is bound, once for each write.
-            if is_view and pads and _uses(name, nodes) == len(writes) + 1:
+            if is_view and pads and len(filling.function.named.get(name, ())) == len(writes) + 1:
                 yield part.finding(
                     self,
                     pads[0].site,
                     f"`{name}` is padded here but never used: what is passed on is not padded",
                     help=f"pass `{name}` on, or remove it",
                 )
-
-
-def _uses(name: str, nodes: Sequence[CSTNode]) -> int:
-    return sum(isinstance(one, cst.Name) and one.value == name for one in nodes)
 
 
 def _written(site: CSTNode) -> str:
@@ -148,14 +144,19 @@ def _written(site: CSTNode) -> str:
     return site.value if isinstance(site, cst.Name) else ""
 
 
-def _handed_on(nodes: Sequence[CSTNode], name: str) -> Iterator[CSTNode]:
-    """Yields where `name` itself is returned, or assigned to an attribute."""
-    for node in nodes:
-        values: list[CSTNode] = []
-        if isinstance(node, cst.Return) and node.value is not None:
-            values = list(literal_elements(node.value) or [node.value])
-        elif isinstance(node, cst.Assign) and isinstance(node.targets[0].target, cst.Attribute):
-            values = [node.value]
-        for value in values:
-            if isinstance(value, cst.Name) and value.value == name:
-                yield value
+def _handed_on(function: Function, name: str, first: CSTNode) -> Iterator[CSTNode]:
+    """Yields where `name` itself is returned, or assigned to an attribute, after a node."""
+    parents, order = function.parents, function.order
+    for node in function.named.get(name, ()):
+        held = parents[node]
+        if isinstance(held, cst.Element) and literal_elements(parents[held]) is not None:
+            held = parents[parents[held]]
+            is_passed = isinstance(held, cst.Return)
+        else:
+            is_passed = isinstance(held, cst.Return) or (
+                isinstance(held, cst.Assign)
+                and isinstance(held.targets[0].target, cst.Attribute)
+                and node is held.value
+            )
+        if is_passed and order[held] >= order[first]:
+            yield node

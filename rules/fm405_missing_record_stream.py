@@ -14,7 +14,7 @@ from fmcheck.lint.model.vocabulary import CLASS, COPIES, ENTERED, LAUNCHES
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from libcst import CSTNode
 
@@ -284,7 +284,7 @@ def _is_temporary(
     if not isinstance(value, cst.Name):
         return makes_pinned(value, streams.part) and not _may_keep(call)
     values = streams.names.values(value.value)
-    if len(values) != 1 or value.value in streams.kept or _escapes(value.value, streams):
+    if len(values) != 1 or value.value in streams.kept or value.value in _escaping(streams):
         return False
     if _is_pinned(value, streams):
         return not _may_keep(call)
@@ -317,13 +317,22 @@ def _copies(call: cst.Call) -> bool:
     return last_name(call.func) in (*COPIES, "pin_memory", "record_stream", "cuda")
 
 
-def _escapes(name: str, streams: FunctionStreams) -> bool:
-    """Tells whether a local tensor may live on after the function, or in an inner one."""
+def _escaping(streams: FunctionStreams) -> Collection[str]:
+    """Returns the names that may live on after the function, or in an inner one."""
+    memo = streams.function.memo
+    if "escaping" not in memo:
+        memo["escaping"] = set(_kept_names(streams))
+    found: set[str] = memo["escaping"]
+    return found
+
+
+def _kept_names(streams: FunctionStreams) -> Iterator[str]:
     for node in streams.order:
+        bound: CSTNode | None = None
         if isinstance(node, (cst.Return, cst.Yield)):
             held: CSTNode | None = node.value
-        elif isinstance(node, cst.Assign) and streams.names.values(name) != [node.value]:
-            held = node.value
+        elif isinstance(node, cst.Assign):
+            held = bound = node.value
         elif isinstance(node, cst.Call) and (
             CLASS.match(last_name(node.func)) or last_name(node.func) in ("append", "put", "submit")
         ):
@@ -332,8 +341,9 @@ def _escapes(name: str, streams: FunctionStreams) -> bool:
             held = node.body
         else:
             continue
-        if held is not None and any(
-            isinstance(one, cst.Name) and one.value == name for one in walk(held)
-        ):
-            return True
-    return False
+        for one in walk(held) if held is not None else ():
+            # What makes a tensor of itself, as `x = x + 1` does, keeps nothing.
+            if isinstance(one, cst.Name) and (
+                bound is None or streams.names.values(one.value) != [bound]
+            ):
+                yield one.value

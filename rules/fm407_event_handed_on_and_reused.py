@@ -205,9 +205,10 @@ def _passed(value: CSTNode) -> Iterator[CSTNode]:
 
 def _is_renewed(record: EventRecord, streams: FunctionStreams) -> bool:
     """Tells whether the event is made again in this function, or waited for before."""
-    for node in streams.function.nodes:
-        if isinstance(node, cst.Assign) and any(
-            dotted(target.target) == record.event for target in node.targets
-        ):
-            return True
+    memo = streams.function.memo
+    if "assigned" not in memo:
+        assigned = (one for one in streams.function.nodes if isinstance(one, cst.Assign))
+        memo["assigned"] = {dotted(target.target) for one in assigned for target in one.targets}
+    if record.event in memo["assigned"]:
+        return True
     return any(wait.on == record.event and wait.order < record.order for wait in streams.waits)

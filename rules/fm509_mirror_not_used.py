@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity, cst, dotted, functions, last_name
@@ -119,11 +120,14 @@ class Backend:
         for function in functions(part):
             if not runs_again(function):
                 continue
+            mirrors = _Mirrors(function)
             for call in function.calls:
                 value = _read(call)
                 name = None if value is None else dotted(value)
-                mirror = None if name is None else _mirror(name, function)
-                if mirror is not None and not _is_left_alone(call, name or "", mirror, function):
+                if value is None or name is None:
+                    continue
+                mirror = mirrors.of(name)
+                if mirror and not mirrors.is_left_alone(call, value, name):
                     yield part.finding(
                         self,
                         call,
@@ -153,19 +157,77 @@ def _read(call: cst.Call) -> cst.BaseExpression | None:
     return value
 
 
-def _mirror(name: str, function: Function) -> str | None:
-    """Returns the name of the host's copy of a tensor, None if the function has none at hand."""
-    known = {
-        dotted(one)
-        for one in function.nodes
-        if isinstance(one, (cst.Name, cst.Attribute)) and not _is_keyword(one, function)
-    }
-    known.update(function.parameters)
-    for ending in _ENDINGS:
-        mirror = name + ending
-        if mirror in known or ("." in name and mirror in function.module.text):
-            return mirror
-    return None
+class _Mirrors:
+    """The host's copies that one function has at hand, looked for once for all its reads."""
+
+    def __init__(self, function: Function) -> None:
+        self._function = function
+        self._places = Places(function)
+        self._found: dict[str, str] = {}
+        self._makers: dict[str, list[cst.CSTNode]] = {}
+
+    def of(self, name: str) -> str:
+        """Returns the name of the host's copy of a tensor, "" if the function has none at hand."""
+        if name not in self._found:
+            at_hand = (
+                mirror
+                for mirror in (name + ending for ending in _ENDINGS)
+                if mirror in self._named or ("." in name and mirror in self._function.module.text)
+            )
+            self._found[name] = next(at_hand, "")
+        return self._found[name]
+
+    def is_left_alone(self, call: cst.Call, value: cst.BaseExpression, name: str) -> bool:
+        """Tells whether a read makes the copy, may have to do without, or is one of the host's."""
+        function = self._function
+        return (
+            _makes_copy(call, function)
+            or any(not function.flow.may_follow(one, call) for one in self._made_of(name))
+            or is_aside(call, function)
+            or self._places.on_host(value)
+            or name in self._arrays
+            or any(self.of(name).rpartition(".")[2] in one for one in self._asked_for)
+        )
+
+    def _made_of(self, name: str) -> list[cst.CSTNode]:
+        """Returns what makes the copy of a tensor from the tensor."""
+        if name not in self._makers:
+            self._makers[name] = [
+                made
+                for made in self._function.names.values(self.of(name))
+                if any(dotted(one) == name for one in walk(made))
+            ]
+        return self._makers[name]
+
+    @cached_property
+    def _named(self) -> set[str | None]:
+        """The names that the function reads or binds, parameters too."""
+        function = self._function
+        return {
+            dotted(one)
+            for one in function.nodes
+            if isinstance(one, (cst.Name, cst.Attribute)) and not _is_keyword(one, function)
+        }.union(function.parameters)
+
+    @cached_property
+    def _arrays(self) -> set[str]:
+        """The parameters that are annotated as something else than tensors."""
+        params, code = self._function.node.params, self._function.part.code
+        return {
+            one.name.value
+            for one in (*params.posonly_params, *params.params, *params.kwonly_params)
+            if one.annotation and "Tensor" not in code(one.annotation.annotation)
+        }
+
+    @cached_property
+    def _asked_for(self) -> set[str]:
+        """What the function compares with None, as texts."""
+        return {
+            self._function.part.code(one.left)
+            for one in self._function.nodes
+            if isinstance(one, cst.Comparison)
+            and any(is_name(part.comparator, "None") for part in one.comparisons)
+        }
 
 
 def _is_keyword(node: cst.CSTNode, function: Function) -> bool:
@@ -173,8 +235,8 @@ def _is_keyword(node: cst.CSTNode, function: Function) -> bool:
     return isinstance(parent, cst.Arg) and parent.keyword is node
 
 
-def _is_left_alone(call: cst.Call, name: str, mirror: str, function: Function) -> bool:
-    """Tells whether a read makes the copy, may have to do without, or is one of the host's."""
+def _makes_copy(call: cst.Call, function: Function) -> bool:
+    """Tells whether what a read brings becomes the copy, or a context allows the wait."""
     code = function.part.code
     node: cst.CSTNode = call
     while node in function.parents and node is not function.node:
@@ -186,25 +248,4 @@ def _is_left_alone(call: cst.Call, name: str, mirror: str, function: Function) -
             return True
         if isinstance(node, cst.With) and any(_ALLOWS.search(code(one.item)) for one in node.items):
             return True
-    for made_here in function.names.values(mirror):
-        is_of_it = any(dotted(one) == name for one in walk(made_here))
-        if is_of_it and not function.flow.may_follow(made_here, call):
-            return True
-    value = _read(call)
-    if is_aside(call, function) or value is None or Places(function).on_host(value):
-        return True
-    if name in function.parameters:
-        params = function.node.params
-        for one in (*params.posonly_params, *params.params, *params.kwonly_params):
-            if (
-                one.name.value == name
-                and one.annotation
-                and "Tensor" not in code(one.annotation.annotation)
-            ):
-                return True
-    return any(
-        isinstance(one, cst.Comparison)
-        and any(is_name(part.comparator, "None") for part in one.comparisons)
-        and mirror.rpartition(".")[2] in code(one.left)
-        for one in function.nodes
-    )
+    return False

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import json
 import os
 import re
@@ -25,7 +26,7 @@ from tests.odd_files import BAIT, EVENT, plant
 from tests.test_rules import RULES, make
 
 if TYPE_CHECKING:
-    from fmcheck.lint.rule import Rule
+    from fmcheck.lint.rule import Example, Rule
 
 ROOT = Path(__file__).parent.parent
 COMMAND = [sys.executable, "-m", "fmcheck", "lint"]
@@ -539,6 +540,31 @@ def test_four_times_the_statements_are_four_times_the_work(code, source):
     rule = next(one for one in default_rules() if one.code == code)
     calls_of(rule, "runner.py", source(4))
     few, many = (calls_of(rule, "runner.py", source(n)) for n in (100, 400))
+    assert many < 5 * few
+
+
+def long_function(example: Example, copies: int) -> str:
+    """Returns an example whose faulty function has its body so many times over."""
+    lines = example.code.splitlines(keepends=True)
+    every = (one for one in ast.walk(ast.parse(example.code)) if isinstance(one, ast.FunctionDef))
+    faulty = next(one for one in every if one.lineno < example.at[0][0] <= one.end_lineno)
+    first, last = faulty.body[0].lineno - 1, faulty.end_lineno
+    # What comes after a `return` would never be reached.
+    body = re.sub(r"^( *)return ", r"\1kept = ", "".join(lines[first:last]), flags=re.MULTILINE)
+    return "".join([*lines[:first], body * copies, *lines[last:]])
+
+
+LONG = ("FM206", "FM304", "FM305", "FM502", "FM504", "FM505", "FM506", "FM507", "FM509")
+
+
+@pytest.mark.parametrize("code", LONG)
+def test_a_function_four_times_as_long_is_four_times_the_work(code):
+    rule = next(one for one in RULES if one.code == code)
+    example = rule.bad[0]
+    made = make(rule, example)
+    calls_of(made, example.path, example.code)
+    # Few enough for the time limit, which would end the work and the count.
+    few, many = (calls_of(made, example.path, long_function(example, n)) for n in (15, 60))
     assert many < 5 * few
 
 

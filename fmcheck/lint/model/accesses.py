@@ -13,7 +13,7 @@ from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Iterable, Iterator, Sequence
 
     from libcst import CSTNode
 
@@ -226,17 +226,6 @@ class Accesses:
             if declared or (declared is False and self._names_buffers):
                 found[region.leaf] = bool(declared)
         yield from found.items()
-
-
-def parents(function: CSTNode, kind: type[CSTNode]) -> Mapping[int, CSTNode]:
-    """Returns the innermost node of a kind above each node, by the `id` of the node."""
-    found: dict[int, CSTNode] = {}
-    for outer in walk(function):
-        if isinstance(outer, kind):
-            for inner in walk(outer):
-                if inner is not outer:
-                    found[id(inner)] = outer
-    return found
 
 
 def _unpacked(target: CSTNode) -> Iterator[CSTNode]:

@@ -99,6 +99,7 @@ def _taken(function: Function, places: Sequence[cst.CSTNode]) -> cst.CSTNode | N
 
 def _moved(function: Function, places: Sequence[cst.CSTNode]) -> set[str]:
     """Returns the names of what is made with one of the literals, or of what was."""
+    literals = set(places)
     bindings = [
         (_names(target), walk(value)) for node in function.nodes for target, value in _bound(node)
     ]
@@ -108,7 +109,8 @@ def _moved(function: Function, places: Sequence[cst.CSTNode]) -> set[str]:
         before = len(found)
         for names, value in bindings:
             if any(
-                one in places or (isinstance(one, cst.Name) and one.value in found) for one in value
+                one in literals or (isinstance(one, cst.Name) and one.value in found)
+                for one in value
             ):
                 found |= names
     return found
@@ -129,8 +131,9 @@ def _names(target: cst.CSTNode) -> set[str]:
 
 def _knows_cuda(function: Function, places: Sequence[cst.CSTNode]) -> bool:
     """Tells whether the function asks for CUDA, or names it in any other way than these."""
+    literals = set(places)
     for node in function.nodes:
-        if isinstance(node, cst.SimpleString) and node not in places:
+        if isinstance(node, cst.SimpleString) and node not in literals:
             if "cuda" in str(node.evaluated_value):
                 return True
         elif isinstance(node, (cst.Attribute, cst.Name)) and last_name(node) in _ASKS | _TALKS:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from msgspec import Struct
 
-from fmcheck.lint.model.expressions import last_name, number
+from fmcheck.lint.model.expressions import last_name, number, targets
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import ANY, Region, Regions
 from fmcheck.lint.model.sizes import Sizes
@@ -121,6 +121,14 @@ class Filling:
             for write in self.writes
             if write.kind is WriteKind.CONSTANT and write.region.is_whole
         )
+
+    @cached_property
+    def written(self) -> set[CSTNode | None]:
+        """What the function assigns to or writes."""
+        return {
+            *(target for node in self.function.nodes for target in targets(node)),
+            *(one.region.node for one in self.writes),
+        }
 
     @property
     def copies(self) -> Sequence[RegionWrite]:

@@ -154,7 +154,10 @@ class Flow:
         Within one step that is so only in a loop. The path passes none of `without`.
         """
         start, end = self.position(first), self.position(then)
-        return end in self._reached(start, {self.position(node) for node in without})
+        barred = {self.position(node) for node in without}
+        return (
+            end in self._reached(start, barred) if barred else bool(self._onward[start] >> end & 1)
+        )
 
     def always_follows(self, first: CSTNode, then: CSTNode) -> bool:
         """Tells whether every path from `first` to a return passes `then`, or they share a step."""
@@ -183,6 +186,18 @@ class Flow:
                 if step not in found and step not in without:
                     found.add(step)
                     front.append(step)
+        return found
+
+    @cached_property
+    def _onward(self) -> Sequence[int]:
+        """The steps that a path from each step reaches, as bits: a function may ask of any two."""
+        found, before = [0] * len(self.steps), [-1]
+        while found != before:  # once more for each loop within another
+            before = [*found]
+            for step in reversed(range(len(found))):
+                found[step] = 0
+                for after in self._after.get(step, ()):
+                    found[step] |= found[after] | 1 << after if after >= 0 else 0
         return found
 
     @cached_property

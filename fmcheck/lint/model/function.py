@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
 from fmcheck.lint.model.flow import Flow
@@ -30,7 +30,7 @@ class Function:
         self.node = node
         self.part = part
         #: What other parts of the model have worked out about it.
-        self.memo: dict[object, object] = {}
+        self.memo: dict[object, Any] = {}
         #: Whether each call of it waits on the host, as `effects.py` finds it.
         self.waits: bool | None = None
         #: Whether a call of it may order streams, or wait.
@@ -57,6 +57,21 @@ class Function:
     @cached_property
     def _every(self) -> Sequence[cst.CSTNode]:
         return self.part.nodes() if self.node is self.part.node else walk(self.node)
+
+    @cached_property
+    def order(self) -> Mapping[cst.CSTNode, int]:
+        """The place of each node among them."""
+        return {node: order for order, node in enumerate(self.nodes)}
+
+    @cached_property
+    def named(self) -> Mapping[str, Sequence[cst.CSTNode]]:
+        """Where it names each thing, by the dotted name, in order."""
+        found: dict[str, list[cst.CSTNode]] = {}
+        for node in self.nodes:
+            name = dotted(node)
+            if name is not None:
+                found.setdefault(name, []).append(node)
+        return found
 
     @cached_property
     def calls(self) -> Sequence[cst.Call]:

@@ -353,18 +353,16 @@ def reads_head(fill: RegionWrite, filling: Filling) -> bool:
     if any("replay" in last_name(one.func) for one in function.calls):
         return False
     buffer = dotted(getattr(fill.region.node, "value", fill.region.node))
-    written = {id(target) for node in function.nodes for target in targets(node)}
-    written |= {id(one.region.node) for one in filling.writes}
+    start = function.order.get(fill.region.node, 0)
     heads: list[bool] = []
-    start = next((i for i, one in enumerate(function.nodes) if one is fill.region.node), 0)
-    for node in function.nodes[start:]:
-        if isinstance(node, (cst.Attribute, cst.Name)) and dotted(node) == buffer:
-            outer = function.parents.get(node)
-            if id(node) in written or id(outer) in written:
-                continue
-            regions = function.names.regions(outer) if isinstance(outer, cst.Subscript) else ()
-            heads.append(
-                bool(regions)
-                and all(one.is_head and filling.sizes.is_raw(one.stop) for one in regions)
-            )
-    return bool(heads) and all(heads)
+    for node in function.named.get(buffer or "", ()):
+        outer = function.parents.get(node)
+        if function.order[node] < start or not filling.written.isdisjoint((node, outer)):
+            continue
+        regions = function.names.regions(outer) if isinstance(outer, cst.Subscript) else ()
+        heads.append(
+            bool(regions) and all(one.is_head and filling.sizes.is_raw(one.stop) for one in regions)
+        )
+        if not heads[-1]:
+            return False
+    return bool(heads)
