@@ -17,7 +17,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from fmcheck.check_pages import PAGES, check_page
 from fmcheck.finding import ADVISORY, CHECKS
 from fmcheck.lint.own import OWN_CODES
-from fmcheck.lint.page import own_page
+from fmcheck.lint.page import in_short, own_page
 from fmcheck.registry import contract_files, rules
 
 if TYPE_CHECKING:
@@ -66,10 +66,8 @@ def _own_rules() -> dict[str, Any]:
 
 def _rule(rule: Any) -> Iterator[str]:
     """Yields the page of a rule."""
-    fix = "has a fix" if rule.has_fix() else "has no fix"
-    default = "on by default" if rule.on_by_default else "off by default"
     yield f"# {rule.code} {rule.name}\n"
-    yield f"*{rule.severity.value}, {default}, {fix}*\n"
+    yield f"*{in_short(rule)}*\n"
     yield _apart(inspect.getdoc(rule) or "")
     yield "\n## Seen in\n"
     yield from (f"- {_link(one)}" for one in rule.seen_in)

@@ -74,8 +74,8 @@ class TailNotReset(ClassRule):
 
     ## Severity
     An error for the contract's `graph_inputs.row_indices`, a note for its `tail_is_discarded`,
-    a warning for any other buffer; nothing for those in `tail_may_stay`. Where no contract binds
-    the file it is a note: whether a graph reads padded rows is not known then.
+    a warning for any other buffer; nothing for those in `tail_may_stay`. Without a
+    contract it is not known whether a graph reads padded rows.
     """
 
     code = "FM201"

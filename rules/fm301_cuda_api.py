@@ -62,8 +62,7 @@ class CudaApi(FunctionRule):
     outside the contract's folders, a function that the file calls only after
     `torch.cuda.set_device`. An annotation is left alone where what it describes is created after
     such a test and, outside the contract's folders, where the function makes no stream or event by
-    the device module: what it was handed may well be CUDA's. Where no contract binds the file,
-    findings are notes.
+    the device module: what it was handed may well be CUDA's.
 
     ## Why is this bad
     On another accelerator the call fails, or worse, it answers about a CUDA stream that nothing

@@ -61,8 +61,7 @@ class SideStreamWithoutWait(FunctionRule):
     the body, where a caller in the file waits for anything, and where another function of the file
     has `side` wait for it. Calls that lead to other packages are taken not to order streams, unless
     their names say so (`wait`, `sync`, `fence`, `barrier`, `join_`). The contract's
-    `streams.ordered_by` names functions that order streams for their caller. Where no contract
-    binds the file, findings are notes.
+    `streams.ordered_by` names functions that order streams for their caller.
 
     ## Why is this bad
     Streams run side by side. Without a fence the copy or kernel on the side stream starts while

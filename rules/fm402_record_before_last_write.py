@@ -31,8 +31,7 @@ class RecordBeforeLastWrite(FunctionRule):
     same tensor, or to two relay buffers of the contract by the same rows. It is silent if any event
     is recorded after the last write, and about what was written before a copy to the host that the
     record follows. `record()` of anything that is no event by its name or its argument (a metric, a
-    profiler) is left alone, and so are writes to host memory. Where no contract binds the file,
-    findings are notes.
+    profiler) is left alone, and so are writes to host memory.
 
     ## Why is this bad
     An event covers what was enqueued before it. Who waits for it then reads the rows while the

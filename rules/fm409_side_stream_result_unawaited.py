@@ -39,8 +39,7 @@ class SideStreamResultUnawaited(FunctionRule):
     that an optimizer uses on another stream than `backward()` ran on; and a body on a stream that
     is created for it alone, inline or as a private attribute of which the file makes no other use,
     so that nothing waits for it. Any wait between, of whatever kind, and a helper of the package
-    that waits make it silent, and so does a caller in the file that orders this stream. Where no
-    contract binds the file, findings are notes.
+    that waits make it silent, and so does a caller in the file that orders this stream.
 
     ## Why is this bad
     When the `with` ends, the current stream goes on at once. What it then reads is still being

@@ -105,6 +105,7 @@ def test_page_shows_what_why_and_instead(rule):
     for heading in ("## What it does", "## Why is this bad", "## Example", "## Use instead"):
         assert heading in page
     assert rule.bad[0].code.splitlines()[0] in page
+    assert ("a note where no contract binds the file" in page) is not rule.warns_undeclared
 
 
 @pytest.mark.parametrize("rule", RULES, ids=lambda rule: rule.code)

@@ -17,6 +17,15 @@ def rule_page(rule: type[Rule]) -> str:
     return "\n".join(_parts(rule))
 
 
+def in_short(rule: type[Rule]) -> str:
+    """Returns how severe a rule's findings are, whether it is on by default, and has a fix."""
+    severity = rule.severity.value
+    if not rule.warns_undeclared:
+        severity += " (a note where no contract binds the file)"
+    default = "on by default" if rule.on_by_default else "off by default"
+    return f"{severity}, {default}, {'has a fix' if rule.has_fix() else 'has no fix'}"
+
+
 def own_page(own: OwnCode) -> str:
     """Returns the page of a code of the linter's own as Markdown."""
     return f"# {own.code} {own.name}\n\n{own.severity.value}\n\n{own.page}"
@@ -24,9 +33,7 @@ def own_page(own: OwnCode) -> str:
 
 def _parts(rule: type[Rule]) -> Iterator[str]:
     yield f"# {rule.code} {rule.name}\n"
-    fix = "has a fix" if rule.has_fix() else "has no fix"
-    default = "on by default" if rule.on_by_default else "off by default"
-    yield f"{rule.severity.value}, {default}, {fix}\n"
+    yield f"{in_short(rule)}\n"
     yield f"{inspect.getdoc(rule)}\n"
     yield "## Seen in\n"
     yield from (f"- <{link}>" if link.startswith("http") else f"- {link}" for link in rule.seen_in)
