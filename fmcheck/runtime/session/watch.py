@@ -343,7 +343,10 @@ class Watch:
         yield from followed.follow()
         yield from followed.lifetimes.follow(followed.ops.is_watched)
         yield from Moves(
-            self.tally, followed.lifetimes.placements, followed.ops.is_watched
+            self.tally,
+            followed.lifetimes.placements,
+            followed.ops.is_watched,
+            followed.lifetimes.arrived,
         ).follow()
 
     def _follow_uninitialized(self, _: ModuleType) -> Iterator[Undo]:
