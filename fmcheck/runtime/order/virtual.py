@@ -55,14 +55,19 @@ class _Current(threading.local):
 _current = _Current()
 
 
+def _reduced(made: Any) -> Any:
+    """Reduces a stream or an event to torch's, with what a program has put into it."""
+    kept = {name: value for name, value in vars(made).items() if not name.startswith("_fmcheck_")}
+    return type(made).__base__, (), kept
+
+
 class VirtualStream(torch.cpu.Stream):
     """A stream of the CPU that was made in a session."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         _begin(self)
 
-    def __reduce__(self) -> Any:
-        return torch.cpu.Stream, (), _without_marks(self)
+    __reduce__ = _reduced
 
     @property
     def stream_id(self) -> int:
@@ -100,8 +105,7 @@ class VirtualEvent(torch.cpu.Event):
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def __reduce__(self) -> Any:
-        return torch.cpu.Event, (), _without_marks(self)
+    __reduce__ = _reduced
 
     def record(self, stream: Any = None) -> None:
         """Takes the place after all that `stream`, the current one by default, was given so far."""
@@ -250,11 +254,6 @@ def _making(class_: type, ours: type, init: Callable[..., None]) -> Callable[...
             init(self, *args, **kwargs)
 
     return __init__
-
-
-def _without_marks(made: Any) -> dict[str, Any]:
-    """Returns what a program has put into a stream or an event: a copy of it is another one."""
-    return {name: value for name, value in vars(made).items() if not name.startswith("_fmcheck_")}
 
 
 def _begin(stream: Any) -> None:
