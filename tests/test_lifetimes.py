@@ -997,3 +997,207 @@ def test_the_name_of_a_container_says_whose_memory_it_holds(watch: Watch, put: A
     weight.fill_(1)
     assert [one.code for one in watch.drain()] == ["FR403"]
     del staged_cpu
+
+
+# --- what `to` sends to the device, where a CPU makes no copy ---
+
+TABLE = torch.arange(32.0).view(8, 4)  # made where nobody watches: the host's, or the device's
+LIKE = torch.zeros(1, device=DEVICE)
+MADE: dict[str, Callable[[int], torch.Tensor]] = {
+    "a sum": lambda at: TABLE[at] + 1,
+    "a gather": lambda at: TABLE[torch.tensor([at, at + 1])],
+    "a batch of a loader": lambda at: torch.utils.data.default_collate([TABLE[at], TABLE[at + 1]]),
+    "rows that were padded": lambda at: torch.nn.utils.rnn.pad_sequence([TABLE[at], TABLE[at, :2]]),
+    "NumPy's": lambda at: torch.from_numpy(np.arange(4.0) + at),
+    "made without a device": lambda at: torch.full((4,), float(at)),
+    "made on `cpu`": lambda at: torch.full((4,), float(at), device="cpu"),
+    "a view": lambda at: (TABLE + at)[1:3].t(),
+}
+SENT: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
+    "to": lambda one: one.to(DEVICE, non_blocking=True),
+    "to, by name": lambda one: one.to(device=DEVICE, non_blocking=True),
+    "to another's": lambda one: one.to(LIKE, non_blocking=True),
+    "to another type": lambda one: one.to(DEVICE, torch.float64, non_blocking=True),
+    "to the same type": lambda one: one.to(DEVICE, one.dtype, True),
+    "a view of it": lambda one: one.to(DEVICE, non_blocking=True)[1:],
+    "twice": lambda one: one.to(DEVICE, non_blocking=True).to(DEVICE, non_blocking=True),
+}
+
+
+def sent_and_used(
+    mode: str,
+    make: Callable[[int], torch.Tensor],
+    send: Callable[[torch.Tensor], torch.Tensor],
+    fenced: bool,
+) -> tuple[list[float], list[Violation]]:
+    """The sums of three batches that one stream sends and another one uses, and what was found."""
+    watch = Watch([parse_contract(CONTRACT, "toy.toml")], streams=mode)
+    watch.start()
+    try:
+        copy, forward = torch.cpu.Stream(), torch.cpu.Stream()
+        sums = []
+        for at in range(3):
+            batch = make(at)
+            with torch.cpu.stream(copy):
+                sent = send(batch)
+            if fenced:
+                forward.wait_stream(copy)
+            with torch.cpu.stream(forward):
+                total = sent.sum()
+            torch.cpu.synchronize()
+            sums.append(float(total))
+        return sums, found(watch)
+    finally:
+        watch.stop()
+
+
+@pytest.mark.parametrize("mode", ["tracked", "delayed", "random"])
+@pytest.mark.parametrize("make", MADE)
+def test_what_may_be_the_host_s_is_sent_without_a_wait_for_who_made_it(
+    mode: str, make: str
+) -> None:
+    healthy = [float(MADE[make](at).sum()) for at in range(3)]
+    assert sent_and_used(mode, MADE[make], SENT["to"], fenced=True) == (healthy, [])
+
+
+@pytest.mark.parametrize("send", SENT)
+def test_no_way_to_send_what_may_be_the_host_s_waits_for_who_made_it(send: str) -> None:
+    healthy = [float(SENT[send](MADE["a sum"](at)).sum()) for at in range(3)]
+    assert sent_and_used("delayed", MADE["a sum"], SENT[send], fenced=True) == (healthy, [])
+
+
+@pytest.mark.parametrize("make", MADE)
+def test_whatever_was_sent_must_be_waited_for(make: str) -> None:
+    _, (violation,) = sent_and_used("tracked", MADE[make], SENT["to"], fenced=False)
+    assert violation.code == "FR401"
+    assert violation.access.site.line == line_of(sent_and_used, "sent.sum()")
+    assert violation.last_write is not None
+    assert violation.last_write.stream == "copy"
+    assert violation.last_write.site.function == "<lambda>"
+
+
+@pytest.mark.parametrize("send", SENT)
+def test_however_it_was_sent_it_must_be_waited_for(send: str) -> None:
+    _, (violation,) = sent_and_used("tracked", MADE["a sum"], SENT[send], fenced=False)
+    assert (violation.code, violation.access.stream) == ("FR401", "forward")
+    assert violation.last_write is not None
+    assert (violation.last_write.stream, violation.last_write.site.function) == ("copy", "<lambda>")
+
+
+def test_the_host_waits_for_what_it_sends_and_not_for_what_comes_then(watch: Watch) -> None:
+    side, main = followed_streams()
+    batch, other = MADE["a sum"](1), MADE["a sum"](2)
+    with torch.cpu.stream(side):
+        sent = batch.to(DEVICE)
+        other = torch.as_tensor(other, device=DEVICE)
+    with torch.cpu.stream(main):
+        _ = sent + other
+    assert found(watch) == []
+    with torch.cpu.stream(side):
+        sent.add_(1)
+    assert codes(watch) == ["FR401"]  # before the other's read was done
+
+
+def test_each_stream_that_sends_has_a_copy_of_its_own(watch: Watch) -> None:
+    side, main = followed_streams()
+    batch = MADE["a sum"](1)
+    with torch.cpu.stream(side):
+        first = batch.to(DEVICE, non_blocking=True)
+    with torch.cpu.stream(main):
+        second = batch.to(DEVICE, non_blocking=True) * 2
+    with torch.cpu.stream(side):
+        _ = first + 1
+    main.wait_stream(side)
+    with torch.cpu.stream(main):
+        _ = second + first
+    torch.cpu.synchronize()
+    assert found(watch) == []
+
+
+def test_who_made_it_may_still_read_what_was_sent(watch: Watch) -> None:
+    side, main = followed_streams()
+    lengths = MADE["a sum"](1)
+    with torch.cpu.stream(side):
+        sent = lengths.to(DEVICE, non_blocking=True)
+    _ = lengths.max() + 1
+    assert found(watch) == []
+    with torch.cpu.stream(main):
+        _ = sent + 1
+    assert codes(watch) == ["FR401"]
+
+
+def test_a_staging_buffer_may_be_filled_again_once_the_host_has_waited(watch: Watch) -> None:
+    side, _ = followed_streams()
+    staging = torch.zeros(4)
+    for at in range(3):
+        staging.fill_(at)
+        with torch.cpu.stream(side):
+            _ = staging.to(DEVICE) * 2
+    assert found(watch) == []
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_a_stream_made_of_what_it_was_sent_is_the_device_s(watch: Watch, waits: bool) -> None:
+    side, main = followed_streams()
+    batch = MADE["a sum"](1)
+    with torch.cpu.stream(side):
+        doubled = batch.to(DEVICE, non_blocking=True) * 2
+    if waits:
+        main.wait_stream(side)
+    with torch.cpu.stream(main):
+        _ = doubled.to(DEVICE) + 1
+    assert codes(watch) == ([] if waits else ["FR401"])
+
+
+@pytest.mark.parametrize("waits", [True, False])
+def test_what_was_made_on_the_device_is_not_sent_there(watch: Watch, waits: bool) -> None:
+    side = torch.cpu.Stream()
+    table = torch.arange(8.0, device=DEVICE)  # heard, though no stream is in use
+    for at in range(2):
+        batch = table + at
+        if waits:
+            side.wait_stream(torch.cpu.current_stream())
+        with torch.cpu.stream(side):
+            _ = batch.to(DEVICE, non_blocking=True) * 2
+        torch.cpu.synchronize()
+    assert codes(watch) == ([] if waits else ["FR401"])
+
+
+def test_what_is_sent_and_may_be_the_device_s_is_counted(watch: Watch) -> None:
+    side, _ = followed_streams()
+    batch = MADE["a sum"](1)
+    with torch.cpu.stream(side):
+        batch.to(DEVICE)
+    assert any("which no stream waits for" in why for _, why in watch.tally.untracked)
+
+
+def test_a_module_is_sent_as_it_is(watch: Watch) -> None:
+    side, _ = followed_streams()
+    for _ in range(2):
+        module = torch.nn.Linear(2, 2)
+        weight = module.weight
+        with torch.cpu.stream(side):
+            module.to(DEVICE)(torch.ones(1, 2, device=DEVICE))
+        assert module.weight is weight
+    assert found(watch) == []
+
+
+@pytest.mark.parametrize("mode", ["tracked", "delayed", "random"])
+@pytest.mark.parametrize("is_async", [True, False])
+def test_the_host_s_own_values_are_what_a_copy_to_the_device_brings(
+    mode: str, is_async: bool
+) -> None:
+    watch = Watch([], streams=mode)
+    watch.start()
+    try:
+        side, _ = followed_streams()
+        kept = torch.zeros(4, device=DEVICE)
+        torch.cpu.synchronize()
+        batch = torch.ones(4) * 3
+        with torch.cpu.stream(side):
+            kept.copy_(batch, non_blocking=is_async)
+        torch.cpu.synchronize()
+        assert kept.tolist() == [3.0] * 4
+        assert codes(watch) == []
+    finally:
+        watch.stop()

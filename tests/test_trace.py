@@ -17,8 +17,7 @@ import fmcheck
 from fmcheck.finding import Access, Event, Site, Violation
 from fmcheck.report.trace import trace
 from fmcheck.runtime.core.tally import Tally
-from fmcheck.runtime.order.fences import Fences
-from fmcheck.runtime.order.recent_events import RecentEvents
+from fmcheck.runtime.order.fences import Fences, RecentEvents
 from tests.trace_picture import picture
 
 ROOT = Path("/src")

@@ -31,7 +31,8 @@ class BlockTouch:
     """One access of a storage: bytes [low, high), of which `extent` tells some, None all.
 
     `is_copy` tells of a copy that the host does not wait for: what the host does beside it is
-    judged elsewhere. `is_loose` tells that it may leave out any of them.
+    judged elsewhere. `is_loose` tells that it may leave out any of them, `is_arrival` that what may
+    be the host's was sent to the device.
     """
 
     lane: Lane
@@ -42,6 +43,7 @@ class BlockTouch:
     extent: Extent | None
     is_copy: bool
     is_loose: bool = False
+    is_arrival: bool = False
 
     def meets(self, other: BlockTouch) -> bool | None:
         """Tells whether both reach some byte; None where there is no telling."""
@@ -123,7 +125,9 @@ class Block:
     and `former` the last use, on that lane, of anything that it had freed by then.
 
     It `is_host` where the last asynchronous copy found it to be the host's. What is `on_host` only
-    copies touch in a stream's order: all else the host does itself, at once. `left_out` is what
+    copies touch in a stream's order: all else the host does itself, at once. What may be the host's
+    and was sent to the device is one block on a CPU: `sent` has the last time that each lane did
+    so, by its number, `homes` the lanes that used it before. `left_out` is what
     others follow, but for what reaches memory that is `shared` by the tensor that the engine itself
     has, and not by the relay's. Where writes are delayed, `image` is what its last write in place
     went over, `out` tells that everybody sees that write; memory written `by_index` is shown as is.
@@ -137,6 +141,8 @@ class Block:
     made: BlockUse | None = None
     former: BlockUse | None = None
     lent: frozenset[int] = frozenset()
+    sent: dict[int, BlockTouch] = field(default_factory=dict)
+    homes: frozenset[int] = frozenset()
     filled_by: tuple[PendingCopy, ...] = ()
     read_by: tuple[PendingCopy, ...] = ()
     is_host: bool = False

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 _REMEMBERED = 8
 _UNCOMPARED = "they touch too many pieces, or an index on a device picks them"
 _MASKED = "an index writes what was gathered before, of which the reader may use a part alone"
+_SENT = "who used memory before it was sent to the device may go on with what the host has"
 _EVICTED = f"more than {_REMEMBERED} accesses of one tensor are not remembered"
 
 
@@ -71,12 +72,28 @@ class CrossStreamTensors:
         for block in self.blocks:
             block.writes.clear()
             block.reads.clear()
+            block.sent.clear()
             block.by_index = block.on_host = False
+            block.homes = frozenset()
 
     def is_late(self, block: Block, tensor: torch.Tensor, lane: Lane) -> bool:
         """Tells whether a lane may miss a write to what a tensor shows."""
-        touch = _touch(tensor, lane, 0, 0, is_copy=False)
-        return any(self._clash(early, touch) for early in block.writes)
+        touch = touch_of(tensor, lane, 0, 0, is_copy=False)
+        return any(self._misses(block, early, touch) for early in block.writes)
+
+    def arrived(self, block: Block, touch: BlockTouch, home: Lane, is_known: bool) -> None:
+        """What may be the host's was sent to the device: what was done to it before ends there.
+
+        The host's own work no stream waits for. On a device each stream that sends it has a copy.
+        Of memory that is not `is_known`, nobody says that it was not on the device all along. Who
+        used it before has the host's; without any it is `home`.
+        """
+        before = {one.lane.number for one in (*block.writes, *block.reads)} or {home.number}
+        block.homes |= before - block.sent.keys()
+        block.sent[touch.lane.number] = touch
+        block.writes = list(block.sent.values()) if is_known else []
+        block.reads.clear()
+        block.image, block.out = None, False
 
     def after(self, call: OperatorCall) -> None:
         """Judges the accesses of a call."""
@@ -126,32 +143,63 @@ class CrossStreamTensors:
         host = self.fences.host
         if block.on_host and not call.is_async_copy and now[0] is not host:
             now = host, self.fences.time(host), call.moment_on(host)
-        return _touch(tensor, *now, call.is_async_copy)
+        return touch_of(tensor, *now, call.is_async_copy)
 
     # --- judging ---
 
     def _read(self, block: Block, late: BlockTouch) -> None:
         for early in block.writes:
-            if early.lane is not late.lane and self._clash(early, late):
+            if early.lane is not late.lane and self._misses(block, early, late):
                 self._report("write-read", block, early, late)
                 break
         self._remember(block.reads, late)
 
     def _write(self, block: Block, late: BlockTouch) -> None:
         for early in block.writes:
-            if early.lane is not late.lane and self._clash(early, late):
+            if early.lane is late.lane or (early.is_arrival and self._has_copy(block, late.lane)):
+                continue
+            if self._clash(early, late):
                 self._report("write-write", block, early, late)
                 break
         for early in block.reads:
-            if early.lane is late.lane:
+            if early.lane is late.lane or not self._clash(early, late):
                 continue
-            if self._clash(early, late) and not self._may_be_masked(early, late):
+            if not (self._is_apart(block, early, late) or self._may_be_masked(early, late)):
                 self._report("read-write", block, early, late)
                 break
         if late.extent is None and block.writes:
             block.writes = [one for one in block.writes if not late.covers(one)]
         self._remember(block.writes, late)
         block.out = False
+
+    def _misses(self, block: Block, early: BlockTouch, late: BlockTouch) -> bool:
+        """Tells whether a read may miss a write."""
+        if early.is_arrival and self._has_copy(block, late.lane):
+            return False
+        if not self._clash(early, late):
+            return False
+        if early.is_arrival and late.lane.number in block.homes:
+            self.fences.tally.untrack("accesses", _SENT)
+            return False
+        return True
+
+    def _has_copy(self, block: Block, lane: Lane) -> bool:
+        """Tells whether a lane has what was sent to the device, by itself or by a wait."""
+        known = self.fences.clocks.known
+        return lane.number in block.sent or any(
+            one.count <= known(lane.number, number) for number, one in block.sent.items()
+        )
+
+    def _is_apart(self, block: Block, early: BlockTouch, late: BlockTouch) -> bool:
+        """Tells whether a read may be of what a lane was sent, and a write of what the host kept.
+
+        Without a wait for the copy, the write comes too soon for both.
+        """
+        sent = block.sent.get(early.lane.number)
+        if sent is None or sent.is_copy or late.lane.number not in block.homes:
+            return False
+        self.fences.tally.untrack("accesses", _SENT)
+        return True
 
     def _may_be_masked(self, early: BlockTouch, late: BlockTouch) -> bool:
         """Tells whether an index writes what one gathered before: that may be masked, as in tables.
@@ -248,7 +296,10 @@ def _is_followed_by_others(block: Block) -> bool:
     return not block.shared or is_made_here(1)
 
 
-def _touch(tensor: torch.Tensor, lane: Lane, count: int, moment: int, is_copy: bool) -> BlockTouch:
+def touch_of(
+    tensor: torch.Tensor, lane: Lane, count: int, moment: int, is_copy: bool
+) -> BlockTouch:
+    """Returns an access of what a tensor shows."""
     if tensor.is_contiguous():
         low = tensor.data_ptr()
         return BlockTouch(lane, count, moment, low, low + tensor.nbytes, None, is_copy)

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
 HOST = "host"
 #: Happenings that each lane remembers.
 REMEMBERED = 64
+#: Happenings that are kept for the trace; older ones are counted.
+_TRACED = 20_000
 #: Records of events whose earlier record is remembered.
 _REPLACED = 1024
 #: Lanes of streams that are gone while their work may not be done; torch pools as many streams.
@@ -412,3 +414,28 @@ class Fences:
     def _moment(self, lane: Lane) -> int:
         tally = self.tally
         return tally.moments.on(lane.name, tally.sites.here(2))
+
+
+class RecentEvents:
+    """The last happenings of a session, kept for the trace."""
+
+    def __init__(self, fences: Fences, kept: int = _TRACED) -> None:
+        self.fences = fences
+        self.count = 0
+        self._kept: deque[Happening] = deque(maxlen=kept)
+        fences.listeners.append(self._heard)
+
+    @property
+    def dropped(self) -> int:
+        """How many happenings were not kept."""
+        return self.count - len(self._kept)
+
+    def events(self) -> tuple[Event, ...]:
+        """Returns what was kept, oldest first."""
+        return tuple(self.fences.event(one) for one in list(self._kept))
+
+    def _heard(self, happened: Happening) -> None:
+        if happened.what == "lend":  # a word to the allocator, which runs nowhere
+            return
+        self.count += 1
+        self._kept.append(happened)

@@ -26,8 +26,9 @@ import torch
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.order.blocks import Block, BlockUse, Freed, PendingCopy, content, holds, span
+from fmcheck.runtime.order.cross_stream import touch_of
 from fmcheck.runtime.order.too_soon import TooSoon
-from fmcheck.runtime.order.virtual import current_lane
+from fmcheck.runtime.order.virtual import current_lane, default_lane
 from fmcheck.runtime.steps import placements
 from fmcheck.runtime.steps.operators import COPIES
 from fmcheck.runtime.steps.placements import Placement, Placements
@@ -53,6 +54,7 @@ _WHOSE = (
     "nothing tells for sure that this memory is the host's: if it is the device's, its stream "
     "keeps the order; `host_values` in the contract names what is the host's"
 )
+_SENT = "nothing tells whether what `to` was called on is the host's, which no stream waits for"
 # Copies of one block that are kept in mind, each way.
 _KEPT_COPIES = 16
 
@@ -77,6 +79,7 @@ class Lifetimes:
         self.tally = fences.tally
         self.placements = known or Placements()
         self._perturbs = perturbs
+        self.cross_stream = cross_stream
         self.blocks = cross_stream.blocks
         self.blocks.freed = self._freed
         self._coin = None if fences.seed is None else random.Random(fences.seed)
@@ -135,6 +138,11 @@ class Lifetimes:
                 self._writes(call, tensor)
             if call.plan.name == "copy_":
                 self._blocks(call)
+        if call.name == "_to_copy":
+            self._leaves(call)
+        is_async = call.name == "copy_" and call.is_async_copy
+        if is_async and self._placement(call.args[1]) is Placement.HOST:
+            self._is_on_host(call.args[1])
         if call.reads and not (
             call.is_async_copy or call.is_view or (call.host and call.name in _NO_READS)
         ):
@@ -144,6 +152,44 @@ class Lifetimes:
                 if call.host:
                     break
         return None
+
+    def _leaves(self, call: OperatorCall) -> None:
+        """What a copy sends to the device is the host's, unless something says that it is not."""
+        asked, source = placements.asked(), call.args[0]
+        if asked is None or call.kwargs.get("device") is None:
+            return
+        sites = self.tally.sites
+        if self.placements.goes_to_device(asked.device, sites) and self.placements.may_be_host(
+            source, sites
+        ):
+            self._is_on_host(source)
+
+    def arrived(self, tensor: torch.Tensor, is_waited_for: bool) -> None:
+        """What may be the host's was sent to the device, where a CPU makes no copy.
+
+        The copy would be the first that its stream does to memory of its own.
+        """
+        block, lane, sites = self.blocks.of(tensor), current_lane(), self.tally.sites
+        if block.left_out or not self.placements.may_be_host(tensor, sites):
+            return
+        if self.placements.is_surely_host(tensor, sites):
+            self._is_on_host(tensor)
+        elif not block.on_host:
+            moment = self.tally.moments.on(lane.name, sites.here(2))
+            use = BlockUse(lane, self.fences.time(lane), moment)
+            # On a CPU, memory of another owner is NumPy's, or another process's.
+            is_foreign = not tensor.untyped_storage().resizable()
+            is_known = bool(block.made or block.uses or block.writes) or is_foreign
+            if is_known:
+                block.made, block.former, block.uses = use, None, {lane.number: use}
+            touch = touch_of(tensor, lane, use.count, moment, is_copy=not is_waited_for)
+            touch.is_arrival = True
+            is_guess = self._placement(tensor) is not Placement.HOST
+            if is_guess and self.cross_stream.is_late(block, tensor, lane):
+                self.tally.untrack("accesses", _SENT)
+            self.cross_stream.arrived(block, touch, default_lane(), is_known)
+        if is_waited_for:
+            self.fences.read_by_host(lane)
 
     def _looks(self, call: OperatorCall) -> None:
         """The host asks for a copy of a tensor, or an array, which no memory of a device can be."""
@@ -165,6 +211,8 @@ class Lifetimes:
         ends = self._placement(target), self._placement(source)
         if ends == (Placement.HOST, Placement.DEVICE):
             self._is_on_host(target)
+        elif ends == (Placement.DEVICE, Placement.HOST):
+            self._is_on_host(source)
         self._ends_in_wait(call, ends)
 
     def _ends_in_wait(self, call: OperatorCall, ends: tuple[Placement, Placement]) -> None:
@@ -251,6 +299,10 @@ class Lifetimes:
             self._send(call, tensor)
             return
         operands = call.reads or list(placements.tensors_in(call.args[:1]))
+        blocks = call.read_in(self.blocks)
+        number = call.lane.number
+        if any(number in one.sent and number not in one.homes for one in blocks):
+            placements.made(tensor, Placement.DEVICE)  # what is sent is the device's from then on
         if operands:
             known = placements.derive(tensor, operands, self._placement)
             # What is made in the likeness of another one may be meant for the other side.
@@ -260,7 +312,8 @@ class Lifetimes:
     def _send(self, call: OperatorCall, tensor: torch.Tensor) -> None:
         """A copy by `to`: from the host to the device, or the other way."""
         source, asked = self._placement(call.args[0]), placements.asked()
-        if source is Placement.HOST:
+        if source is Placement.HOST or self.blocks.of(call.args[0]).on_host:
+            source = Placement.HOST
             target = Placement.DEVICE
         elif asked is None or (asked.goes_to_host and source is not Placement.DEVICE):
             return
@@ -287,9 +340,10 @@ class Lifetimes:
             low, high = span(tensor)
             placement = self._placement(tensor)
             # What is sent by an asynchronous copy is the host's, unless it is brought there.
-            doubtful = placement in _UNCERTAIN and is_sent and not is_target
+            is_doubtful = placement in _UNCERTAIN or placements.is_guess(tensor)
+            doubtful = is_doubtful and is_sent and not is_target
             known = placement is Placement.HOST or doubtful
-            block.is_host = placement is Placement.HOST
+            block.is_host = known
             if not is_target:
                 self._compare(block, use.moment)
                 self._read_by_copies.add(block)
@@ -469,7 +523,8 @@ class Lifetimes:
         for use in block.uses.values():
             # The host's allocator waits for the copies from and to its memory.
             is_kept = block.is_host and not use.by_kernel
-            if use.lane is placement or is_kept or self._is_lent(block, use):
+            is_own = use.lane is placement or use.lane.number in block.sent
+            if is_own or is_kept or self._is_lent(block, use):
                 continue
             if not self.fences.ordered(use.epoch, placement):
                 freed = Freed(block.made, use, self._here())

@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 #: What the closing section calls the checks that hear of streams and events.
 CHECK = "following streams and events (FR401 to FR405)"
 _fences: Fences | None = None
-# Who is notified that a thread uses streams, at each use.
-_using: list[Callable[[], None]] = []
+# Who is notified that a thread uses streams, at each use, or makes one.
+_using: list[Callable[[bool], None]] = []
 _numbers = itertools.count(1)
 #: Seconds that a wait for a stream takes in a thread, at the least.
 _BLOCKED = 0.001
@@ -55,14 +55,19 @@ class _Current(threading.local):
 _current = _Current()
 
 
+def _reduced(made: Any) -> Any:
+    """Reduces a stream or an event to torch's, with what a program has put into it."""
+    kept = {name: value for name, value in vars(made).items() if not name.startswith("_fmcheck_")}
+    return type(made).__base__, (), kept
+
+
 class VirtualStream(torch.cpu.Stream):
     """A stream of the CPU that was made in a session."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         _begin(self)
 
-    def __reduce__(self) -> Any:
-        return torch.cpu.Stream, (), _without_marks(self)
+    __reduce__ = _reduced
 
     @property
     def stream_id(self) -> int:
@@ -100,8 +105,7 @@ class VirtualEvent(torch.cpu.Event):
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
 
-    def __reduce__(self) -> Any:
-        return torch.cpu.Event, (), _without_marks(self)
+    __reduce__ = _reduced
 
     def record(self, stream: Any = None) -> None:
         """Takes the place after all that `stream`, the current one by default, was given so far."""
@@ -178,13 +182,20 @@ def current_lane() -> Lane:
     return lane_of(None)
 
 
+def default_lane() -> Lane:
+    """Returns the lane of what is launched in no stream."""
+    return lane_of(torch.cpu._default_cpu_stream)
+
+
 def is_in_stream() -> bool:
     """Tells whether this thread has entered a stream."""
     return bool(_current.entered)
 
 
-def on_use(used: Callable[[], None]) -> Undo:
+def on_use(used: Callable[[bool], None]) -> Undo:
     """Calls a function at each use of streams, in the thread that uses them; returns what ends it.
+
+    It is given whether a stream was made, and not used yet.
 
     A use is to enter a stream, to record or wait for an event or a stream, and to lend memory to
     one. To make one is none, nor to ask for the current one, nor to wait for the whole device: so
@@ -245,12 +256,8 @@ def _making(class_: type, ours: type, init: Callable[..., None]) -> Callable[...
     return __init__
 
 
-def _without_marks(made: Any) -> dict[str, Any]:
-    """Returns what a program has put into a stream or an event: a copy of it is another one."""
-    return {name: value for name, value in vars(made).items() if not name.startswith("_fmcheck_")}
-
-
 def _begin(stream: Any) -> None:
+    _used(is_made=True)
     _notify(lambda _: _open(stream), is_use=False)
 
 
@@ -290,11 +297,11 @@ def _has_passed(fences: Fences, record: FenceRecord | None) -> bool:
     return record is None or fences.ordered(record.happening.epoch, fences.host)
 
 
-def _used() -> None:
+def _used(is_made: bool = False) -> None:
     """The engine uses streams, in this thread; compiled code does so unseen."""
     if _using and not torch.compiler.is_compiling() and not is_here():
         for used in _using:
-            used()
+            used(is_made)
 
 
 def _number(stream: Any) -> int:

@@ -23,8 +23,7 @@ if TYPE_CHECKING:
     from fmcheck.contract import Contract
     from fmcheck.finding import Violation
     from fmcheck.runtime.core.patches import Undo
-    from fmcheck.runtime.order.fences import Happening
-    from fmcheck.runtime.order.recent_events import RecentEvents
+    from fmcheck.runtime.order.fences import Happening, RecentEvents
     from fmcheck.runtime.session.accepted_violations import Suppressions
     from fmcheck.runtime.session.all_patches import AllPatches
     from fmcheck.runtime.session.followed_streams import FollowedStreams
@@ -313,8 +312,8 @@ class Watch:
             self.tally.note(f"FR602 is not checked: this torch is unknown to it ({err})")
 
     def _follow_streams(self, _: ModuleType) -> Iterator[Undo]:
+        from fmcheck.runtime.order.fences import RecentEvents
         from fmcheck.runtime.order.lifetimes import Lifetimes
-        from fmcheck.runtime.order.recent_events import RecentEvents
         from fmcheck.runtime.order.stale_events import StaleEvents
         from fmcheck.runtime.session.followed_streams import FollowedStreams
         from fmcheck.runtime.steps.moves import Moves
@@ -343,7 +342,10 @@ class Watch:
         yield from followed.follow()
         yield from followed.lifetimes.follow(followed.ops.is_watched)
         yield from Moves(
-            self.tally, followed.lifetimes.placements, followed.ops.is_watched
+            self.tally,
+            followed.lifetimes.placements,
+            followed.ops.is_watched,
+            followed.lifetimes.arrived,
         ).follow()
 
     def _follow_uninitialized(self, _: ModuleType) -> Iterator[Undo]:

@@ -2,7 +2,8 @@
 
 On a device it copies, on the current stream, and the host does not wait for it. On a CPU torch
 returns the tensor itself: there would be nothing that is not done yet. Only what goes from the host
-to the device or back for certain is copied; who waits for it gets the tensor itself, as ever.
+to the device or back for certain is copied; who waits for it gets the tensor itself, as ever. Of
+what is not copied, and may be the host's, `arrived` is notified.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.steps import placements
 from fmcheck.runtime.steps.placements import Placement
-from fmcheck.runtime.steps.torch_modes import unheard
+from fmcheck.runtime.steps.torch_modes import has_memory, unheard
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -35,17 +36,29 @@ _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 
 
 class Moves:
-    """Copies what a thread sends without a wait where it `is_watched`; `known` says from where."""
+    """Copies what a thread sends without a wait where it `is_watched`; `known` says from where.
 
-    def __init__(self, tally: Tally, known: Placements, is_watched: Callable[[], bool]) -> None:
+    `arrived` is called with a tensor that came to the device as it is, and whether the host waits.
+    """
+
+    def __init__(
+        self,
+        tally: Tally,
+        known: Placements,
+        is_watched: Callable[[], bool],
+        arrived: Callable[[torch.Tensor, bool], None],
+    ) -> None:
         self.tally = tally
         self.placements = known
         self.is_watched = is_watched
+        self._arrived = arrived
 
     def follow(self) -> Iterator[Undo]:
         """Begins to copy, yielding how to end that."""
         yield patch(torch.Tensor, "to", self._sending(torch.Tensor.to))
         yield patch(torch.Tensor, "pin_memory", self._pinning(torch.Tensor.pin_memory))
+        placements.handed_on.append(self._arrives)
+        yield lambda: placements.handed_on.remove(self._arrives)
 
     def _sending(self, to: Callable[..., Any]) -> Callable[..., Any]:
         is_torchs = placements.passed_on_to(to) is _TO
@@ -62,6 +75,11 @@ class Moves:
             if copies and result is tensor:
                 # A program's own method is asked for no more than the program asks it for.
                 return _TO(tensor, *args, **kwargs, copy=True)
+            if result is tensor and not torch.compiler.is_compiling():
+                with contained(self.tally, CHECK):
+                    device = kwargs.get("device", kwargs.get("other", args[0] if args else None))
+                    given = kwargs.get("non_blocking", any(one is True for one in args[1:3]))
+                    self._arrives(tensor, device, bool(given))
             return result
 
         placements.passes_on(sending)
@@ -105,6 +123,16 @@ class Moves:
                 return False
             placement = self.placements.of(tensor, self.tally.sites)
             return self._crosses(placement, device)
+
+    def _arrives(self, tensor: Any, device: Any, is_async: bool = False) -> None:
+        """Tells of a tensor that is the result of a move as well, if that goes to a device."""
+        if not self.is_watched() or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
+            return
+        with unheard():
+            if not has_memory(tensor) or not tensor.is_cpu or self.placements.tensors_tell:
+                return
+            if self.placements.goes_to_device(device, self.tally.sites):
+                self._arrived(tensor, not is_async)
 
     def _crosses(self, placement: Placement, device: Any) -> bool:
         """Tells whether the way to a device is between host and device, for certain."""

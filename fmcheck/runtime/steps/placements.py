@@ -108,15 +108,17 @@ class _Known(weakref.ref[Any]):
     """What is known of one storage: by how it was made, and by a contract's name for it.
 
     It is `sure` of the host where it was pinned or brought there, `bare` where no device was given
-    nor set by default. `asked` says when each `Placements` last looked for its names, `pulled` that
-    the host has copied it, which on a CPU copies nothing.
+    nor set by default. `guessed` tells that it is taken for the device's for want of any word, as
+    what was computed from memory that was there before. `asked` says when each `Placements` last
+    looked for its names, `pulled` that the host has copied it, which on a CPU copies nothing.
     It refers to the storage itself, as one is made for each result of an operator.
     """
 
-    __slots__ = ("asked", "bare", "key", "made", "named", "pulled", "sure")
+    __slots__ = ("asked", "bare", "guessed", "key", "made", "named", "pulled", "sure")
 
     asked: dict[int, int] | None
     bare: bool
+    guessed: bool
     key: int
     made: Placement
     named: bool
@@ -133,7 +135,7 @@ def _remember(storage: Any, key: int, placement: Placement) -> _Known:
     """Returns what is known of a storage that nothing was known of."""
     known = _known[key] = _Known(storage, _forget)
     known.key, known.made, known.asked = key, placement, None
-    known.bare = known.named = known.pulled = known.sure = False
+    known.bare = known.guessed = known.named = known.pulled = known.sure = False
     return known
 
 
@@ -142,6 +144,8 @@ _known: dict[int, _Known] = {}
 _UNKNOWN, _DEVICE, _HOST = Placement.UNKNOWN, Placement.DEVICE, Placement.HOST
 #: Tensors that went to the other side by a copy that a CPU does not make, by their id.
 elsewhere: dict[int, tuple[weakref.ref[Any], Placement]] = {}
+#: Called with a tensor that a factory handed on as it is, and the device that it was given.
+handed_on: list[Callable[[torch.Tensor, Any], object]] = []
 _numbers = itertools.count(1)
 
 
@@ -193,6 +197,12 @@ def is_sure(tensor: torch.Tensor) -> bool:
     return known.sure or known.named or (known.bare and _test.names_device)
 
 
+def is_guess(tensor: torch.Tensor) -> bool:
+    """Tells whether memory is taken for the device's though nothing says so."""
+    known = _known.get(_key(tensor))
+    return known is not None and known.guessed and not is_moved(tensor)
+
+
 def was_pulled(tensor: torch.Tensor) -> bool:
     """Tells whether the host copied this memory to itself, which on a CPU copies nothing."""
     known = _known.get(_key(tensor))
@@ -211,7 +221,7 @@ def declare_host(tensor: torch.Tensor) -> None:
     """Says that memory is the host's, beyond doubt."""
     known = _of(tensor)
     if known is not None:
-        known.made, known.sure = Placement.HOST, True
+        known.made, known.sure, known.guessed = Placement.HOST, True, False
 
 
 def take_for_device(tensor: torch.Tensor) -> None:
@@ -221,7 +231,7 @@ def take_for_device(tensor: torch.Tensor) -> None:
     """
     known = _of(tensor)
     if known is not None and not (known.sure or known.named):
-        known.made, known.bare = Placement.DEVICE, False
+        known.made, known.bare, known.guessed = Placement.DEVICE, False, False
 
 
 def pull(tensor: torch.Tensor) -> None:
@@ -282,22 +292,25 @@ def derive(
     operands = given if type(given) is list else [*tensors_in(given)]
     if not operands or result is operands[0]:
         return known
-    of_device = False
+    made, of_device, is_guessed = None, False, False
     for one in operands:
         if placement_of(one) is _DEVICE:
             of_device = True
             if not was_pulled(one):
-                made = _DEVICE
-                break
-    else:
+                made, is_guessed = _DEVICE, is_guess(one)
+                if not is_guessed:
+                    break
+    if made is None:
         if not of_device:
-            made = from_operands(map(placement, operands))
+            found = [*map(placement, operands)]
+            made = from_operands(found)
+            is_guessed = made is _DEVICE and _DEVICE not in found
         else:
             # They have been copied to the host, which a CPU does not do.
             made = Placement.HOST if _has_own(operands, placement) else _DEVICE
     if known is None:
-        return _remember(storage, key, made)
-    known.made = made
+        known = _remember(storage, key, made)
+    known.made, known.guessed = made, is_guessed
     return known
 
 
@@ -410,6 +423,16 @@ class Placements:
             known.named = self._is_named(tensor, frame)
         return Placement.HOST if known.named else placement
 
+    def may_be_host(self, tensor: torch.Tensor, sites: Sites) -> bool:
+        """Tells whether memory may be the host's: nothing says that it is the device's."""
+        return self.of(tensor, sites) is not Placement.DEVICE or is_guess(tensor)
+
+    def goes_to_device(self, device: Any, sites: Sites) -> bool:
+        """Tells whether what a move is given as its device may be one, and not the host."""
+        if isinstance(device, torch.Tensor):
+            return self.of(device, sites) is not Placement.HOST
+        return isinstance(device, torch.device) or (device == "cpu" and self.device_is_string)
+
     def is_surely_host(self, tensor: torch.Tensor, sites: Sites) -> bool:
         """Tells whether memory is the host's, whatever default device there may be.
 
@@ -459,7 +482,7 @@ class FactoryMode(TorchFunctionMode):
     def __init__(self, tally: Tally) -> None:
         super().__init__()
         self.tally = tally
-        self._listeners = 0
+        self._listeners = self._early = 0
 
     @property
     def is_on(self) -> bool:
@@ -472,9 +495,10 @@ class FactoryMode(TorchFunctionMode):
             # `with torch.device(...)` takes off the uppermost: ours must be beneath that one.
             modes.insert(len(modes) - (bool(modes) and _is_for_good(modes[-1])), self)
 
-    def end(self) -> None:
+    def end(self, is_early: bool = False) -> None:
         """One listener less; without any it is taken off, if this is its thread."""
         self._listeners -= 1
+        self._early -= is_early
         if self._listeners:
             return
         with _lifted() as modes:
@@ -506,18 +530,27 @@ class FactoryMode(TorchFunctionMode):
             with contained(self.tally, _CHECK):
                 if name in _MOVES:
                     _note_moved(call, args, result)
-                elif type(result) is torch.Tensor:
+                elif type(result) is torch.Tensor and (
+                    self._listeners > self._early or call.placement is _DEVICE
+                ):
                     _note_made(call, args, kwargs, result)
+                    if args and result is args[0]:
+                        for heard in handed_on:
+                            heard(result, call.device)
         return result
 
 
-def listen(tally: Tally) -> FactoryMode:
-    """Hears the factories of this thread from now on, by one mode for all who listen."""
+def listen(tally: Tally, is_early: bool = False) -> FactoryMode:
+    """Hears the factories of this thread from now on, by one mode for all who listen.
+
+    Who `is_early` hears nothing but of what is the device's for certain.
+    """
     mode = _here.factories
     if mode is None or not mode.is_on:
         mode = _here.factories = FactoryMode(tally)
         mode.begin()
     mode._listeners += 1
+    mode._early += is_early
     return mode
 
 
