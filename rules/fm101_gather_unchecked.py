@@ -27,12 +27,13 @@ class GatherUnchecked(RelayRule):
     """A gather from a relay buffer whose values are not checked.
 
     ## What it does
-    Looks for `buf[rows]` on a relay buffer of the contract after which, on some path to a return,
-    no call is handed the buffer and the rows to check and to invalidate them. A check of another
-    buffer by the same rows will do, for rows are stashed together; so will an assert on the values
-    with a constant written back by hand. A guard may be behind a switch. Kernels that the
-    contract declares as gathers count; methods that it calls peeks and buffers that are `kept` do
-    not. A buffer that only looks like the declared ones is a note.
+    Looks for `buf[rows]`, or `torch.gather` and the like, on a relay buffer of the contract after
+    which, on some path to a return, no call is handed the buffer and the rows to check and to
+    invalidate them. A check of another buffer by the same rows will do, for rows are stashed
+    together; so will an assert on the values with a constant written back by hand. A guard may be
+    behind a switch. Kernels that the contract declares as gathers count; methods that it calls
+    peeks and buffers that are `kept` do not. A buffer that only looks like the declared ones is a
+    note.
 
     ## Why is this bad
     A row that was overwritten before it was read, read twice, or never written gives the token or

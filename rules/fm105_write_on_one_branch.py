@@ -8,13 +8,16 @@ from msgspec import Struct
 
 from fmcheck.lint import Example, Judged, Severity, cst
 from fmcheck.lint.model.accesses import Accesses, RelayAccess
+from fmcheck.lint.model.flow import leaves
 from fmcheck.lint.model.function import classes
+from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.relay_rule import RelayClassRule
 from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Set as AbstractSet
 
     from libcst import CSTNode
 
@@ -26,6 +29,8 @@ if TYPE_CHECKING:
 RELAY = "sglang/srt/managers/overlap_utils.py"
 #: A test of what kind something is, its spaces taken out.
 _KIND = regex(r"\.is_\w+\(\)|isinstance\(")
+#: What holds a name: the payload of a step and its batch are asked for the same mode.
+_HOLDER = regex(r"\w+\.(?=[^\W\d])")
 
 
 class Method(Struct, frozen=True):
@@ -43,7 +48,8 @@ class WriteOnOneBranch(RelayClassRule):
     Looks, in a relay class of the contract, for a buffer that one branch of an `if` with `else`
     writes, while another writes other buffers by rows and not this one; and for a buffer of which
     every write in the class is under a test of a kind (`if algorithm.is_eagle():`). Both only
-    if a method gathers the buffer without having made the same test.
+    if a method gathers the buffer without having made the same test. An `elif` and a `case` are
+    branches, and so is what comes after an `if` that returns or raises.
 
     ## Why is this bad
     The step that takes the other branch leaves the row as it was: the next one gathers what an
@@ -104,6 +110,50 @@ class FutureMap:
             at=((4, 13),),
             path=RELAY,
         ),
+        Example(
+            """\
+class FutureMap:
+    def stash(self, rows, payload):
+        if payload.is_extend:
+            self.output_tokens_buf[rows] = payload.tokens
+            self.new_seq_lens_buf[rows] = payload.lengths
+        elif payload.is_decode:
+            self.output_tokens_buf[rows] = payload.tokens
+            self.new_seq_lens_buf[rows] = payload.lengths + 1
+        else:
+            self.output_tokens_buf[rows] = payload.bonus_tokens
+
+    def seed(self, rows, payload):
+        if payload.is_draft:
+            self.topk_p_buf[rows] = payload.topk_p
+            return
+        self.topk_p_buf[rows] = 0.0
+        self.topk_index_buf[rows] = payload.index
+
+    def resolve(self, batch):
+        batch.lengths = self.new_seq_lens_buf[batch.rows]
+        return self.output_tokens_buf[batch.rows], self.topk_index_buf[batch.rows]
+""",
+            at=((5, 13), (17, 9)),
+            path=RELAY,
+        ),
+        Example(
+            """\
+class FutureMap:
+    def stash(self, rows, payload):
+        match payload.mode:
+            case "extend":
+                self.output_tokens_buf[rows] = payload.tokens
+                self.new_seq_lens_buf[rows] = payload.lengths
+            case _:
+                self.output_tokens_buf[rows] = payload.tokens
+
+    def resolve(self, batch):
+        return self.output_tokens_buf[batch.rows], self.new_seq_lens_buf[batch.rows]
+""",
+            at=((6, 17),),
+            path=RELAY,
+        ),
     )
     good = (
         Example(
@@ -160,6 +210,35 @@ class FutureMap:
 """,
             path=RELAY,
         ),
+        Example(
+            """\
+class FutureMap:
+    def stash(self, rows, payload):
+        self.new_seq_lens_buf[rows] = payload.lengths
+        if payload.is_draft:
+            self.output_tokens_buf[rows] = payload.bonus_tokens
+            return
+        self.output_tokens_buf[rows] = payload.tokens
+
+    def seed(self, rows, payload):
+        match payload.mode:
+            case "verify":
+                self.topk_p_buf[rows] = payload.topk_p
+            case "idle":
+                return
+            case _:
+                self.topk_index_buf[rows] = payload.index
+
+    def resolve(self, batch):
+        match batch.payload.mode:
+            case "verify":
+                batch.topk_p = self.topk_p_buf[batch.rows]
+            case _:
+                batch.index = self.topk_index_buf[batch.rows]
+        return self.output_tokens_buf[batch.rows], self.new_seq_lens_buf[batch.rows]
+""",
+            path=RELAY,
+        ),
     )
     judged = (Judged("sglang 0.5.23", 0, 0), Judged("vllm 0.20.2", 0, 0))
 
@@ -174,54 +253,100 @@ class FutureMap:
     def _in_class(self, methods: Sequence[Method]) -> Iterator[Finding]:
         for method in methods:
             part = method.node.part
-            for write, test in _missing_beside(method):
-                if _is_gathered_without(write.buffer, part.code(test), methods):
-                    yield self._finding(write, test, "the other branch leaves it stale", part)
+            for write, beside, tests in _missing_beside(method):
+                if _is_gathered_without(write.buffer, tests, methods):
+                    line = part.span(beside.node).line
+                    note = (
+                        f"the branch that writes `{beside.buffer}` on line {line} leaves it stale"
+                    )
+                    yield self._finding(write, note, part)
         for method, write, test in _by_kind_only(methods):
-            yield self._finding(write, test, "nothing else writes it", method.node.part)
+            note = f"it is written only if `{method.node.part.code(test)}`: nothing else writes it"
+            yield self._finding(write, note, method.node.part)
 
-    def _finding(self, write: RelayAccess, test: CSTNode, what: str, part: Part) -> Finding:
+    def _finding(self, write: RelayAccess, note: str, part: Part) -> Finding:
         return part.finding(
             self,
             write.node,
             f"relay buffer `{write.buffer}` is written under a test, and gathered without it",
-            note=f"it is written only if `{part.code(test)}`: {what}",
+            note=note,
             help=f"write `{write.buffer}` on every branch, or gather it under the same test",
         )
 
 
-def _missing_beside(method: Method) -> Iterator[tuple[RelayAccess, CSTNode]]:
-    """Yields the writes of a branch that a sibling, which writes other buffers, lacks."""
+def _missing_beside(
+    method: Method,
+) -> Iterator[tuple[RelayAccess, RelayAccess, AbstractSet[str]]]:
+    """Yields a write that another branch, which writes other buffers, lacks.
+
+    With it come what that branch writes first, and the texts of the tests that choose a branch.
+    """
     writes = [one for one in _writes(method) if method.flow.contains(one.node)]
-    for node in method.node.nodes:
-        if isinstance(node, cst.If) and isinstance(node.orelse, cst.Else):
-            sides = (_within(node.body, writes), _within(node.orelse, writes))
-            elsewhere = [one for one in writes if one not in sides[0] and one not in sides[1]]
-            for here, there in (sides, sides[::-1]):
-                written = {one.buffer for one in (*there, *elsewhere)}
-                for write in here if there else ():
-                    if write.buffer not in written:
-                        yield write, node.test
+    for tests, suites in _choices(method.node):
+        texts = {_asked(squeezed(method.node.part.code(test))) for test in tests}
+        sides = [_within(suite, writes) for suite in suites]
+        inside = [one for side in sides for one in side]
+        elsewhere = {one.buffer for one in writes if one not in inside}
+        for there in sides:
+            written = elsewhere | {one.buffer for one in there}
+            for write in inside if there else ():
+                if write.buffer not in written:
+                    written.add(write.buffer)
+                    yield write, there[0], texts
+
+
+def _choices(
+    function: Function,
+) -> Iterator[tuple[Sequence[CSTNode], Sequence[Sequence[CSTNode]]]]:
+    """Yields the tests of each choice between branches, and the branches: one of them is taken.
+
+    What comes after an `if` that leaves is a branch as an `else` is.
+    """
+    for node in function.nodes:
+        if isinstance(node, cst.Match):
+            yield [node.subject], [[case.body] for case in node.cases]
+        outer = function.parents.get(node)
+        if not isinstance(node, cst.If) or (isinstance(outer, cst.If) and outer.orelse is node):
+            continue
+        tests, suites = [node.test], [[node.body]]
+        last = node.orelse
+        while isinstance(last, cst.If):
+            tests.append(last.test)
+            suites.append([last.body])
+            last = last.orelse
+        if last is not None:
+            yield tests, [*suites, [last]]
+        elif all(leaves(suite) for (suite,) in suites):
+            beside = getattr(outer, "body", ())
+            yield tests, [*suites, beside[beside.index(node) + 1 :]]
 
 
 def _writes(method: Method) -> Sequence[RelayAccess]:
     return [one for one in method.accesses.writes if one.is_declared]
 
 
-def _within(suite: CSTNode, writes: Sequence[RelayAccess]) -> list[RelayAccess]:
-    inside = {id(node) for node in walk(suite)}
+def _within(suite: Sequence[CSTNode], writes: Sequence[RelayAccess]) -> list[RelayAccess]:
+    inside = {id(node) for statement in suite for node in walk(statement)}
     return [one for one in writes if id(one.node) in inside]
 
 
-def _is_gathered_without(buffer: str, test: str, methods: Sequence[Method]) -> bool:
-    """Tells whether a method gathers a buffer where the outcome of a test is not known."""
-    text = "".join(test.split())
+def _is_gathered_without(buffer: str, tests: AbstractSet[str], methods: Sequence[Method]) -> bool:
+    """Tells whether a method gathers a buffer where the outcome of none of some tests is known."""
     return any(
-        text not in (known.text for known in method.flow.known(gather.node))
+        tests.isdisjoint(
+            text
+            for known in method.flow.known(gather.node)
+            for text in (_asked(known.text), _asked(known.text.partition(":")[0]))
+        )
         for method in methods
         for gather in method.accesses.gathers
         if gather.buffer == buffer and method.flow.contains(gather.node)
     )
+
+
+def _asked(text: str) -> str:
+    """Returns what a test asks, whichever object it asks."""
+    return _HOLDER.sub("", text)
 
 
 def _by_kind_only(methods: Sequence[Method]) -> Iterator[tuple[Method, RelayAccess, CSTNode]]:
@@ -240,5 +365,5 @@ def _by_kind_only(methods: Sequence[Method]) -> Iterator[tuple[Method, RelayAcce
     for buffer, tests in writes.items():
         shared = set(tests[0]).intersection(*tests[1:])
         for text in sorted(shared):
-            if _is_gathered_without(buffer, text, methods):
+            if _is_gathered_without(buffer, {_asked(text)}, methods):
                 yield *first[buffer], tests[0][text]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.model.expressions import arguments, keywords
+from fmcheck.lint.model.expressions import arguments, dotted, non_blocking
 from fmcheck.lint.model.platform import Platform
 from fmcheck.lint.source.globs import lies_in
 
@@ -24,9 +24,11 @@ class DeviceLiteral(FunctionRule):
     """A hard-coded `"cuda"` in device-agnostic code.
 
     ## What it does
-    Looks for `.cuda()`, `.to("cuda")` and `device="cuda"` in folders which the contract calls
-    device-agnostic (`device.agnostic`, `device.no_literal`). Code behind a test for CUDA is left
-    alone. Silent for paths that no contract names.
+    Looks for `.cuda()`, `.to("cuda")`, `device="cuda"` and `torch.device("cuda", rank)` in folders
+    which the contract calls device-agnostic (`device.agnostic`, `device.no_literal`); a numbered
+    device, `"cuda:0"` or `f"cuda:{rank}"`, counts as well. Code behind a test for CUDA is left
+    alone, and so is a device that is compared with another one. Silent for paths that no contract
+    names.
 
     ## Why is this bad
     The literal ignores the device that the engine was configured for: on another accelerator the
@@ -47,10 +49,10 @@ class DeviceLiteral(FunctionRule):
     code = "FM302"
     name = "device-literal"
     severity = Severity.WARNING
-    words = (('"cuda"', "'cuda'", ".cuda("),)
+    words = (('"cuda', "'cuda", ".cuda("),)
     seen_in = ("https://github.com/sgl-project/sglang/pull/34576",)
     judged = (
-        Judged("sglang 0.5.23", 2, 2),
+        Judged("sglang 0.5.23", 3, 3),
         Judged("vllm 0.20.2", 0, 0),
     )
     bad = (
@@ -87,6 +89,20 @@ def move(rows):
             at=((7, 13), (13, 10)),
             path="sglang/srt/managers/overlap_utils.py",
         ),
+        Example(
+            """\
+import torch
+
+def place(rows, rank):
+    torch.zeros(4, device=torch.device("cuda"))
+    torch.zeros(4, device="cuda:%d" % rank)
+    rows.to("cuda:{}".format(rank))
+    rows.to("cuda:" + str(rank))
+    return torch.device(f"cuda:{rank}"), torch.device(type="cuda", index=rank)
+""",
+            at=((4, 40), (5, 27), (6, 13), (7, 13), (8, 25), (8, 60)),
+            path="sglang/srt/managers/overlap_utils.py",
+        ),
     )
     good = (
         Example(
@@ -104,6 +120,20 @@ class Relay:
             path="sglang/srt/managers/overlap_utils.py",
         ),
         Example("import torch\n\nrows = torch.zeros(4, device='cuda')\n"),
+        Example(
+            """\
+import torch
+
+def place(rows, rank, mode):
+    if torch.cuda.is_available():
+        return torch.device("cuda", rank)
+    if mode == "cuda_ipc":
+        return torch.device(f"cuda:{rank}")
+    torch.device("cuda:0" if rows.is_cuda else "cpu")
+    return torch.device(rows.device, rank), rows.device == torch.device("cuda:0")
+""",
+            path="sglang/srt/managers/overlap_utils.py",
+        ),
     )
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
@@ -120,7 +150,7 @@ class Relay:
 
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each literal that no test for CUDA guards."""
-        places = [place for node in part.nodes() for place in _literals(node)]
+        places = [place for node in part.nodes() for place in _literals(node, part)]
         guarded = self._platform.guarded(part) if places else set()
         for place in places:
             if place not in guarded:
@@ -132,15 +162,31 @@ class Relay:
                 )
 
 
-def _literals(node: CSTNode) -> Iterator[CSTNode]:
+def _literals(node: CSTNode, part: Part) -> Iterator[CSTNode]:
     """Yields where a call names CUDA as the device."""
     if not isinstance(node, cst.Call):
         return
     word = node.func.attr.value if isinstance(node.func, cst.Attribute) else ""
-    if word == "cuda" and not (arguments(node) and "non_blocking" not in keywords(node)):
+    if word == "cuda" and not (arguments(node) and non_blocking(node) is None):
         yield node
+    makes = part.module.resolve(dotted(node.func) or "") == "torch.device"
+    if makes and isinstance(part.parents.get(node), (cst.Comparison, cst.ComparisonTarget)):
+        return
+    keyword = "type" if makes else "device"
     for position, arg in enumerate(node.args):
-        is_device = arg.keyword.value == "device" if arg.keyword else word == "to" and not position
-        text = arg.value.evaluated_value if isinstance(arg.value, cst.SimpleString) else None
-        if is_device and text == "cuda":
+        is_first = not position and (makes or word == "to")
+        is_device = arg.keyword.value == keyword if arg.keyword else is_first
+        if is_device and _beginning(arg.value).partition(":")[0] == "cuda":
             yield arg.value
+
+
+def _beginning(value: CSTNode) -> str:
+    """Returns the text with which a string begins, whatever is put into it or added to it."""
+    if isinstance(value, cst.BinaryOperation):
+        return _beginning(value.left)
+    if isinstance(value, cst.Call) and isinstance(value.func, cst.Attribute):
+        return _beginning(value.func.value) if value.func.attr.value == "format" else ""
+    if isinstance(value, cst.FormattedString) and value.parts:
+        first = value.parts[0]
+        return first.value if isinstance(first, cst.FormattedStringText) else ""
+    return str(value.evaluated_value) if isinstance(value, cst.SimpleString) else ""

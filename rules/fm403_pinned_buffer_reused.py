@@ -10,6 +10,7 @@ from fmcheck.lint.model.function import functions, functions_near
 from fmcheck.lint.model.pinned import Pinned
 from fmcheck.lint.model.steps import is_step as is_step_named
 from fmcheck.lint.model.streams import ANYTHING, HOST, FunctionStreams, streams_of
+from fmcheck.lint.model.vocabulary import NON_BLOCKING
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.walking import walk
 
@@ -245,16 +246,16 @@ class Runner:
         self._guards = {guard.name: guard for one in streams for guard in one.guard}
         # The contracts' guards and uploads concern it by themselves.
         self._named = (*self._guards, *self._uploads)
-        self.words = tuple((*group, *self._named) for group in (("non_blocking",), ("pin_memory",)))
+        self.words = tuple((*group, *self._named) for group in (NON_BLOCKING, ("pin_memory",)))
 
     def check(self, family: Family) -> Iterator[Finding]:
         """Yields a finding for each write that a pending copy may read."""
         pinned: Pinned | None = None
-        for function in functions_near(family, ("non_blocking", *self._named)):
+        for function in functions_near(family, (*NON_BLOCKING, *self._named)):
             streams = streams_of(function, self._ordered_by)
             yield from self._outside_guard(function, streams)
             if pinned is None:
-                words = ("pin_memory", "non_blocking", *self._named)
+                words = ("pin_memory", *NON_BLOCKING, *self._named)
                 pinned = Pinned(functions_near(family, words), self._uploads)
                 leaves = (one.rpartition(".")[2] for one in pinned.attributes())
                 pinned.learn(one for part in family.naming(*leaves) for one in functions(part))

@@ -10,7 +10,14 @@ from msgspec.structs import replace
 
 from fmcheck.lint import Edit, Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.effects import returns_copy, waits_on_host
-from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver
+from fmcheck.lint.model.expressions import (
+    dotted,
+    is_name,
+    keywords,
+    last_name,
+    non_blocking,
+    receiver,
+)
 from fmcheck.lint.model.function import bound_in_class, functions
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.pinned import makes_pinned
@@ -22,7 +29,7 @@ from fmcheck.lint.model.streams import (
     goes_to_host,
     streams_of,
 )
-from fmcheck.lint.model.vocabulary import CLASS, ON_HOST, VIEWS
+from fmcheck.lint.model.vocabulary import CLASS, NON_BLOCKING, ON_HOST, VIEWS
 from fmcheck.lint.source.changes import replaced, without
 from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
@@ -110,7 +117,7 @@ class HostReadBeforeSync(FunctionRule):
     code = "FM404"
     name = "host-read-before-sync"
     severity = Severity.WARNING
-    words = (("non_blocking",), ("copy_(", '"cpu"', "'cpu'"))
+    words = (NON_BLOCKING, ("copy_(", '"cpu"', "'cpu'"))
     seen_in = (
         "https://github.com/vllm-project/vllm/pull/31584",
         "https://github.com/vllm-project/vllm/issues/36942",
@@ -258,9 +265,7 @@ def lengths(self):
                     "values, or drop `non_blocking=True`"
                 ),
                 related=[(copy.node, "the copy is only enqueued here")],
-                edits=_blocking(copy, part)
-                if use.is_at_once and copy.source is not copy.node
-                else (),
+                edits=_blocking(copy, part) if use.is_at_once else (),
             )
             return
 
@@ -279,6 +284,8 @@ class Use(Struct, frozen=True):
 
 def _blocking(copy: AsyncCopy, part: Part) -> Sequence[Edit]:
     """Returns the edit that lets a copy block: what is read at once has nothing to overlap with."""
+    if "non_blocking" not in keywords(copy.node):
+        return ()
     return (replaced(part, copy.node, without(copy.node, "non_blocking")),)
 
 
@@ -326,17 +333,16 @@ def _is_kept_pinned(name: str, part: Part) -> bool:
 def _uses(copy: AsyncCopy, streams: FunctionStreams) -> Iterator[Use]:
     """Yields what reads the copy: in its own expression, or later by the names that hold it."""
     if copy.target is None:
-        use, names = _outwards(copy.node, streams)
+        use, names, is_held = _outwards(copy.node, streams)
         if use is not None:
             yield use if use.is_made else replace(use, is_at_once=True)
             return
     else:
-        names = streams.holders(copy.target)
+        names, is_held = streams.holders(copy.target), False
     lists: list[tuple[str, CSTNode]] = []
     if copy.target is None:
         lists.append((_grown(copy.node, streams), copy.node))
     rebound = _rebound(names, copy, streams) if copy.target is None else None
-    is_held = copy.target is None and _is_held(copy.node, streams)
     for node, order in streams.order.items():
         if (
             order > copy.order
@@ -347,7 +353,7 @@ def _uses(copy: AsyncCopy, streams: FunctionStreams) -> Iterator[Use]:
         ):
             if rebound is not None and order > rebound:
                 break
-            use, _ = _outwards(node, streams)
+            use, _, _ = _outwards(node, streams)
             is_element = isinstance(streams.parents.get(node), cst.Subscript)
             if use is not None and is_held and not (is_element or use.is_made):
                 continue  # of a container of copies only an element has values to read
@@ -383,55 +389,67 @@ def _bound(node: cst.Assign) -> Iterator[CSTNode]:
             yield one.target
 
 
-def _is_held(node: CSTNode, streams: FunctionStreams) -> bool:
-    """Tells whether a copy is put into a container before a name is bound to that."""
-    while not isinstance(node, (cst.BaseSmallStatement, cst.BaseSuite)):
-        if isinstance(node, (cst.DictComp, cst.GeneratorExp, cst.ListComp, cst.Element)):
-            return True
-        if node not in streams.parents:
-            return False
-        node = streams.parents[node]
-    return False
+def _outwards(node: CSTNode, streams: FunctionStreams) -> tuple[Use | None, set[str], bool]:
+    """Follows a tensor outwards, through views and displays, to what reads it or holds it.
 
-
-def _outwards(node: CSTNode, streams: FunctionStreams) -> tuple[Use | None, set[str]]:
-    """Follows a tensor outwards, through views and displays, to what reads it or holds it."""
-    is_array = False
+    The last of the three tells that what holds it is a container, or may be.
+    """
+    is_array = is_held = was_held = False
+    element: CSTNode | None = None
     while True:
         inner, node = node, streams.parents.get(node, streams.function.node)
         if isinstance(node, cst.Attribute):
             call = streams.parents.get(node)
             word = node.attr.value
             if not isinstance(call, cst.Call) or call.func is not node:
-                return None, set()
+                return None, set(), False
             if word in READS:
-                return Use(call, f"`{word}()`"), set()
+                return Use(call, f"`{word}()`"), set(), False
             if word not in VIEWS and word not in ("unbind", "split", "chunk"):
-                return None, set()
+                return None, set(), False
             is_array |= word == "numpy"
             node = call
         elif isinstance(node, cst.Arg):
             call = streams.parents[node]
             word = last_name(call.func) if isinstance(call, cst.Call) else ""
             if word in READERS or (isinstance(call, cst.Call) and _computes(call, streams)):
-                return Use(call, f"`{word}()`"), set()
+                return Use(call, f"`{word}()`"), set(), False
             if CLASS.match(word):
-                return Use(call, word, is_made=True), set()
+                is_async = node.keyword is not None and _ASYNC.search(node.keyword.value)
+                return None if is_async else Use(call, word, is_made=True), set(), False
             if word not in ("list", "tuple"):
-                return None, set()
+                return None, set(), False
             node = call
         elif isinstance(node, (cst.For, cst.CompFor)) and inner is node.iter:
-            return Use(inner, "this loop"), set()
+            # A loop over a container of copies reads none of them.
+            return None if is_held else Use(inner, "this loop"), set(), False
         elif _tests(node, inner):
             is_sum = isinstance(node, cst.BinaryOperation)
-            return Use(inner, "this expression" if is_sum else "this test"), set()
+            return Use(inner, "this expression" if is_sum else "this test"), set(), False
         elif isinstance(node, (cst.Assign, cst.AnnAssign)) and inner is node.value:
             targets = node.targets if isinstance(node, cst.Assign) else [node]
             if is_array and any(_is_region(one.target) for one in targets):
-                return Use(inner, "this assignment"), set()
-            return None, {squeezed(streams.part.code(one.target)) for one in targets}
+                return Use(inner, "this assignment"), set(), False
+            bound = [name for one in targets for name in _unpacked(one.target, inner, element)]
+            if any(isinstance(one.target, cst.Tuple) for one in targets):
+                is_held = was_held  # the names hold what was in the container
+            return None, {squeezed(streams.part.code(one)) for one in bound}, is_held
         elif type(node).__name__ not in _DISPLAYS or inner is getattr(node, "slice", None):
-            return None, set()
+            return None, set(), False
+        elif isinstance(node, cst.Element):
+            element = node
+        elif not isinstance(node, (cst.IfExp, cst.NamedExpr)):
+            was_held, is_held = is_held, not isinstance(node, cst.Subscript)
+
+
+def _unpacked(target: CSTNode, value: CSTNode, element: CSTNode | None) -> Iterator[CSTNode]:
+    """Yields what an assignment binds to an element of `value`; to any of them where it is None."""
+    if not isinstance(target, cst.Tuple):
+        yield target
+        return
+    for number, one in enumerate(target.elements):
+        if not isinstance(value, cst.Tuple) or element in value.elements[number : number + 1]:
+            yield one.value
 
 
 def _is_region(target: CSTNode) -> bool:
@@ -521,6 +539,8 @@ def _is_awaited(copy: AsyncCopy, use: Use, streams: FunctionStreams) -> bool:
         if isinstance(item.item, cst.Call)
     )
     for call in (*left, *(node for node in between if isinstance(node, cst.Call))):
+        if call in streams.wait_at and streams.wait_at[call].waiter == ANYTHING:
+            return True  # a context whose name says that it waits
         callee = streams.function.called(call)
         if callee is not None and waits_on_host(callee):
             return True
@@ -542,8 +562,8 @@ def _blocks(call: cst.Call) -> bool:
     """Tells whether this is `.to("cpu")` that returns when all before it on the stream is done."""
     if last_name(call.func) != "to" or not goes_to_host(call):
         return False
-    flags = [arg.value for arg in call.args if arg.keyword and arg.keyword.value == "non_blocking"]
-    return all(isinstance(one, cst.Name) and one.value == "False" for one in flags)
+    flag = non_blocking(call)
+    return flag is None or is_name(flag, "False")
 
 
 def _names_of(copy: AsyncCopy, streams: FunctionStreams) -> set[str]:

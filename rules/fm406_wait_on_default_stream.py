@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.streams import streams_of
+from fmcheck.lint.model.streams import HOST, streams_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -120,14 +120,8 @@ def is_default():
         for function in functions(part):
             streams = streams_of(function)
             for wait in streams.waits:
-                word = last_name(wait.node.func)
-                on: CSTNode = wait.node
-                if word in ("wait_stream", "wait_event"):
-                    on = wait.node.args[0].value
-                elif word == "wait":
-                    assert isinstance(wait.node.func, cst.Attribute)
-                    on = wait.node.func.value
-                if on is not wait.node and _is_default(on, streams):
+                on = wait.named
+                if on is not None and wait.waiter != HOST and _is_default(on, streams):
                     yield part.finding(
                         self,
                         on,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fmcheck.lint import Example, Judged, Severity, cst
-from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
+from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, non_blocking
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.places import Places
 from fmcheck.lint.model.read_backs import read_backs
@@ -258,7 +258,7 @@ def _moves(call: cst.Call, function: Function) -> bool:
     """Tells whether a tensor that was just made of host values is moved, and the host waits."""
     if last_name(call.func) != "to" or not isinstance(call.func, cst.Attribute):
         return False
-    if "non_blocking" in keywords(call) or not any(
+    if non_blocking(call) or not any(
         isinstance(one.value, cst.Attribute) and one.value.attr.value == "device"
         for one in call.args
     ):

@@ -358,6 +358,16 @@ def test_a_cache_that_cannot_be_written_is_no_error(project):
     assert (done.returncode, done.stderr) == (1, b"")
 
 
+def test_a_file_is_refused_as_a_cache(project):
+    (project.folder / "file").write_text("kept")
+
+    done = project.run("--cache-dir", "file", "src")
+
+    assert done.returncode == 2
+    assert b"file: is not a folder; expected a new or an empty folder" in done.stderr
+    assert (project.folder / "file").read_text() == "kept"
+
+
 def test_two_runs_at_once_leave_a_cache_that_holds(project):
     command = [sys.executable, "-m", "fmcheck", "lint", "src"]
     environ = {**os.environ, "PYTHONPATH": str(ROOT), "FMCHECK_CACHE_DIR": ""}

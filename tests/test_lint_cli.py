@@ -116,6 +116,36 @@ def test_unknown_rule_is_named_with_the_nearest(lint, tmp_path, option):
     )
 
 
+@pytest.mark.parametrize(
+    "options", [("--select", "FM301", "--ignore", "FM301"), ("--ignore", "ALL")]
+)
+def test_a_run_without_a_rule_is_an_error(lint, tmp_path, options):
+    (tmp_path / "a.py").write_text(STRAY_EVENT)
+
+    status, out, err = lint(*options, "a.py")
+
+    assert (status, out) == (2, "")
+    assert err == "fmcheck: --ignore: expected at least one selected rule to be left, got none\n"
+
+
+def test_settings_may_ignore_every_rule(lint, tmp_path):
+    (tmp_path / "pyproject.toml").write_text('[tool.fmcheck]\nignore = ["ALL"]\n')
+    (tmp_path / "a.py").write_text(STRAY_EVENT)
+
+    assert lint("a.py")[:2] == (0, "1 file checked with 0 rules: no findings\n")
+
+
+@pytest.mark.parametrize("option", ["--select", "--ignore", "--exclude", "--since", "--cache-dir"])
+@pytest.mark.parametrize("value", ["", " ", ","])
+def test_an_option_of_a_variable_that_is_not_set_is_an_error(lint, tmp_path, option, value):
+    (tmp_path / "a.py").write_text(STRAY_EVENT)
+
+    status, out, err = lint(option, value, "a.py")
+
+    assert (status, out) == (2, "")
+    assert err == f"fmcheck: {option}: expected a value, got an empty one\n"
+
+
 def test_a_family_is_letters_and_one_digit_not_any_prefix(lint, tmp_path):
     (tmp_path / "a.py").write_text("")
 

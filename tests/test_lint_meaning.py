@@ -491,6 +491,106 @@ WRONG = {
             kernel(rows, stream=stream)
         """,
     ),
+    "a copy that is asked not to block by position": (
+        "FM404",
+        """
+        def lengths(self, lens):
+            return lens.to("cpu", torch.int64, True).tolist()
+        """,
+    ),
+    "so is one into a buffer": (
+        "FM404",
+        """
+        def lengths(self, lens):
+            self.pinned_lens.copy_(lens, True)
+            return self.pinned_lens.tolist()
+        """,
+    ),
+    "one of two copies that are unpacked": (
+        "FM404",
+        """
+        def lengths(self, ids, lens):
+            ids, lens = ids.to("cpu", non_blocking=True), lens.to("cpu", non_blocking=True)
+            return ids, lens.tolist()
+        """,
+    ),
+    "one of the copies that a generator makes": (
+        "FM404",
+        """
+        def lengths(self, batch):
+            ids, lens = (one.to("cpu", non_blocking=True) for one in (batch.ids, batch.lens))
+            return ids, lens.tolist()
+        """,
+    ),
+    "a context of which nobody says that it waits": (
+        "FM404",
+        """
+        def lengths(self, lens):
+            with self.tracer.scope("copy"):
+                lens = lens.to("cpu", non_blocking=True)
+            return lens.tolist()
+        """,
+    ),
+    "a wait the wrong way round, called by its class": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, parts):
+            rows = torch.cat(parts)
+            torch.cuda.Stream.wait_stream(torch.cuda.current_stream(), self.side)
+            with torch.cuda.stream(self.side):
+                self.out.copy_(rows, non_blocking=True)
+        """,
+    ),
+    "a wait for the default stream, called by its class": (
+        "FM406",
+        """
+        import torch
+
+        def load(self, layer):
+            torch.cuda.Stream.wait_stream(self.side, torch.cuda.default_stream())
+        """,
+    ),
+    "a copy from pinned memory that does not block, by position": (
+        "FM403",
+        """
+        import torch
+
+        class Inputs:
+            def __init__(self, n):
+                self.host = torch.zeros(n, pin_memory=True)
+
+            def push(self, first, second):
+                self.host.copy_(first)
+                self.out.copy_(self.host, True)
+                self.host.copy_(second)
+        """,
+    ),
+    "a size that is named where a buffer is cut": (
+        "FM201",
+        """
+        class Runner:
+            def replay(self, batch):
+                self.seq_lens[: (raw := len(batch.reqs))].copy_(batch.seq_lens)
+                self.rows[:raw].copy_(batch.rows)
+                if (bs := self.pad(raw)) != raw:
+                    self.seq_lens.fill_(1)
+                self.graphs[bs].replay()
+        """,
+    ),
+    "sizes that are named where they are compared": (
+        "FM201",
+        """
+        class Runner:
+            def replay(self, batch):
+                if (bs := self.pad(batch.size)) != (raw := batch.size):
+                    self.seq_lens.fill_(1)
+                self.seq_lens[:raw].copy_(batch.seq_lens)
+                self.rows.narrow(0, 0, raw).copy_(batch.rows)
+                self.graphs[bs].replay()
+        """,
+    ),
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
@@ -1520,6 +1620,95 @@ RIGHT = {
             check(values)
         """,
     ),
+    "a copy that blocks, by position": (
+        "FM404",
+        """
+        def lengths(self, lens):
+            return lens.to("cpu", torch.int64, False, True).tolist()
+        """,
+    ),
+    "an upload that does not block, by position": (
+        "FM404",
+        """
+        def lengths(self, lens):
+            return lens.to(self.device, torch.int64, True).sum()
+        """,
+    ),
+    "a loop over copies, which reads none": (
+        "FM404",
+        """
+        def lengths(self, parts):
+            for one in [part.to("cpu", non_blocking=True) for part in parts]:
+                self.queue.put(one)
+        """,
+    ),
+    "a context whose name says that it waits": (
+        "FM404",
+        """
+        def lengths(self, lens):
+            with self.synchronize_copies():
+                lens = lens.to("cpu", non_blocking=True)
+            return lens.tolist()
+        """,
+    ),
+    "a field whose name says that it is not there yet": (
+        "FM404",
+        """
+        def sample(self, logits):
+            tokens = logits.argmax(-1).to("cpu", non_blocking=True)
+            return SamplerOutput(tokens_async=tokens)
+        """,
+    ),
+    "a wait that is called by its class": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, parts):
+            rows = torch.cat(parts)
+            torch.cuda.Stream.wait_stream(self.side, torch.cuda.current_stream())
+            with torch.cuda.stream(self.side):
+                self.out.copy_(rows, non_blocking=True)
+        """,
+    ),
+    "a wait for an event, both called by their class": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, parts):
+            rows = torch.cat(parts)
+            torch.cuda.Event.record(self.ready)
+            torch.cuda.Stream.wait_event(self.side, self.ready)
+            with torch.cuda.stream(self.side):
+                self.out.copy_(rows, non_blocking=True)
+        """,
+    ),
+    "a wait that is looked up by its name": (
+        "FM401",
+        """
+        import torch
+
+        def save(self, parts):
+            rows = torch.cat(parts)
+            getattr(self.side, "wait_stream")(torch.cuda.current_stream())
+            with torch.cuda.stream(self.side):
+                self.out.copy_(rows, non_blocking=True)
+        """,
+    ),
+    "a size that is named where a buffer is cut, and a tail that is reset": (
+        "FM201",
+        """
+        class Runner:
+            def replay(self, batch):
+                self.seq_lens[: (raw := len(batch.reqs))].copy_(batch.seq_lens)
+                self.rows[:raw].copy_(batch.rows)
+                if (bs := self.pad(raw)) != raw:
+                    self.seq_lens[raw:].fill_(1)
+                    self.rows[raw:bs].zero_()
+                self.graphs[bs].replay()
+        """,
+    ),
 }
 
 
@@ -1531,6 +1720,13 @@ def codes(code: str, source: str) -> list[str]:
 @pytest.mark.parametrize(("code", "source"), WRONG.values(), ids=WRONG)
 def test_is_found(code, source):
     assert codes(code, source) == [code]
+
+
+def test_a_flag_that_is_given_by_position_gets_no_fix():
+    text = b'def lengths(lens):\n    return lens.to("cpu", torch.int64, True).tolist()\n'
+    (found,) = lint_text(text, "x.py", [rules()["FM404"]([CONTRACT])])
+
+    assert found.edits == ()
 
 
 @pytest.mark.parametrize(("code", "source"), RIGHT.values(), ids=RIGHT)

@@ -152,6 +152,15 @@ def accesses(body: str, path: str = OVERLAP_UTILS) -> Accesses:
         ("self.topk_p_buf.index_copy_(0, rows, batch)", [("topk_p_buf", "rows", True)]),
         ("x = self.topk_p_buf.index_select(0, rows)", [("topk_p_buf", "rows", False)]),
         ("x = torch.index_select(self.topk_p_buf, 0, rows)", [("topk_p_buf", "rows", False)]),
+        ("x = torch.gather(self.topk_p_buf, 0, rows)", [("topk_p_buf", "rows", False)]),
+        ("x = self.topk_p_buf.gather(index=rows, dim=0)", [("topk_p_buf", "rows", False)]),
+        ("x = self.topk_p_buf.take_along_dim(rows, 0)", [("topk_p_buf", "rows", False)]),
+        ("x = torch.take(self.topk_p_buf, rows)", [("topk_p_buf", "rows", False)]),
+        ("x = F.embedding(rows, self.topk_p_buf)", [("topk_p_buf", "rows", False)]),
+        ("x = torch.gather(batch, 0, self.topk_p_buf)", []),
+        ("for i in range(batch): log(self.topk_p_buf[i])", []),
+        ("x = [self.topk_p_buf[i] for i, _ in enumerate(batch)]", []),
+        ("for i in range(batch): self.topk_p_buf[i] = 0", [("topk_p_buf", "i", True)]),
         ("x = self.draft_probs_buf[rows]", []),
         (
             "x = self.draft_probs_buf[rows], self.topk_p_buf",
@@ -177,6 +186,11 @@ def test_accesses(body: str, expected: list[tuple[str, str, bool]]) -> None:
 def test_elsewhere_a_buffer_is_known_by_what_holds_it() -> None:
     body = "x = self.future_map.topk_p_buf[rows], self.topk_p_buf[rows]"
     assert len(accesses(body, "sglang/srt/managers/scheduler.py").all) == 1
+
+
+def test_a_second_gather_is_no_check_of_the_first() -> None:
+    body = "x = self.topk_p_buf[rows]; y = torch.gather(self.topk_p_buf, 0, rows)"
+    assert list(accesses(body).guards("rows")) == []
 
 
 def test_only_a_constant_puts_the_poison_back() -> None:

@@ -281,6 +281,13 @@ def given_path(text: str) -> Path:
     return Path(text)
 
 
+def given_text(text: str) -> str:
+    """Returns what was given for an option; nothing is what a variable holds that is not set."""
+    if not text.strip(", "):
+        raise argparse.ArgumentTypeError("expected a value, got an empty one")
+    return text
+
+
 def at_least_one(text: str) -> int:
     """Returns a number of an option that counts something."""
     if not (text.isascii() and text.isdigit() and len(text) < 10 and int(text) >= 1):

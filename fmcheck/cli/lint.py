@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fmcheck import __version__
-from fmcheck.cli import at_least_one, given_path
+from fmcheck.cli import at_least_one, given_path, given_text
 from fmcheck.errors import UsageError
 from fmcheck.report.printable import printable
 
@@ -87,6 +87,7 @@ def add_selection(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--select",
         action="append",
+        type=given_text,
         default=[],
         metavar="RULES",
         help=(
@@ -97,6 +98,7 @@ def add_selection(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--ignore",
         action="append",
+        type=given_text,
         default=[],
         metavar="RULES",
         help="comma-separated codes or prefixes to leave out",
@@ -114,6 +116,7 @@ def add_files(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--exclude",
         action="append",
+        type=given_text,
         default=[],
         metavar="PATTERN",
         help="also leave out these: a .gitignore pattern, relative to this folder",
@@ -130,7 +133,7 @@ def add_files(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--since",
-        default="",
+        type=given_text,
         metavar="REV",
         help="report only lines changed since this git revision, uncommitted ones and "
         "untracked files included",
@@ -229,6 +232,7 @@ def add_speed(group: argparse._ArgumentGroup) -> None:
     group.add_argument("--no-cache", action="store_true", help="do not read or write the cache")
     group.add_argument(
         "--cache-dir",
+        type=given_text,
         metavar="FOLDER",
         help="folder of the cache (default: $FMCHECK_CACHE_DIR, or .fmcheck_cache in the project's "
         "folder, or fmcheck/lint in the user's cache)",
@@ -307,7 +311,7 @@ def request_of(arguments: argparse.Namespace) -> Request:
         unsafe_fixes=arguments.unsafe_fixes,
         baseline=arguments.baseline,
         updating=Updating.ADD if arguments.add_to_baseline else updating,
-        since=arguments.since,
+        since=arguments.since or "",
         progress=not arguments.quiet,
         jobs=arguments.jobs,
         cache=_cache(arguments),

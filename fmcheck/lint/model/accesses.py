@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fmcheck.lint.model.expressions import dotted, last_name
+from fmcheck.lint.model.expressions import dotted, keywords, last_name
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.relays import ROW_METHODS, ROW_WRITES, Relays
 from fmcheck.lint.source.lazy import cst
@@ -23,7 +23,10 @@ if TYPE_CHECKING:
 OVERWRITING = frozenset(("copy_", "fill_", "zero_"))
 #: The nodes that touch a buffer, or bind what does.
 _NOTED = frozenset(
-    ("AnnAssign", "Assign", "Attribute", "AugAssign", "Call", "Del", "Slice", "Subscript")
+    (
+        *("AnnAssign", "Assign", "Attribute", "AugAssign", "Call", "CompFor", "Del", "For"),
+        *("Slice", "Subscript"),
+    )
 )
 
 
@@ -71,6 +74,7 @@ class Accesses:
         self._calls: list[cst.Call] = []
         self._overwritten: set[CSTNode] = set()
         self._bounds: set[str] = set()
+        self._counters: set[str] = set()
         subscripts: list[cst.Subscript] = []
         self._names_buffers = False
         nodes = walk(function.node)
@@ -107,7 +111,8 @@ class Accesses:
     def guards(self, index: str) -> Iterator[cst.Call]:
         """Yields the calls that are handed a relay buffer and these rows, and are no gather."""
         for call in self._calls:
-            if last_name(call.func) in ROW_WRITES or self._relays.is_opaque(last_name(call.func)):
+            word = last_name(call.func)
+            if word in ROW_METHODS or word == "embedding" or self._relays.is_opaque(word):
                 continue
             values = [argument.value for argument in call.args]
             if any(self._is_relay(one) for one in values) and any(
@@ -145,6 +150,10 @@ class Accesses:
         elif isinstance(node, cst.Slice):
             bounds = (one for one in (node.lower, node.upper) if isinstance(one, cst.Name))
             self._bounds.update(one.value for one in bounds)
+        elif isinstance(node, (cst.For, cst.CompFor)) and isinstance(node.iter, cst.Call):
+            first = next(_unpacked(node.target), None)
+            if last_name(node.iter.func) in ("enumerate", "range") and isinstance(first, cst.Name):
+                self._counters.add(first.value)
 
     def _bind(self, value: CSTNode, targets: Iterable[CSTNode]) -> None:
         texts = tuple(squeezed(self._part.code(target)) for target in targets)
@@ -160,6 +169,12 @@ class Accesses:
         is_write = node in self._written
         if is_write and self._written[node] is None:
             return
+        if (
+            not is_write
+            and isinstance(index.value, cst.Name)
+            and index.value.value in self._counters
+        ):
+            return  # one row in each round of a loop, as a dump reads them
         for buffer, declared in self._relay_buffers(node.value):
             yield RelayAccess(
                 buffer,
@@ -182,16 +197,14 @@ class Accesses:
     def _call(self, call: cst.Call) -> Iterator[RelayAccess]:
         word = last_name(call.func)
         values = [argument.value for argument in call.args]
-        if isinstance(call.func, cst.Attribute) and word in ROW_METHODS:
-            position, holder = ROW_METHODS[word], call.func.value
-            if values and self._part.module.resolve(dotted(call.func) or "") == f"torch.{word}":
-                position, holder = position + 1, values[0]
-            if len(values) > position:
+        if isinstance(call.func, cst.Attribute):
+            holder, taken = self._by_rows(call, call.func.value, word, values)
+            if taken is not None:
                 value = values[-1] if word in ROW_WRITES else None
                 for buffer, declared in self._relay_buffers(holder):
                     yield RelayAccess(
                         buffer,
-                        self.index_text(values[position]),
+                        self.index_text(taken),
                         call,
                         word in ROW_WRITES,
                         declared,
@@ -207,6 +220,21 @@ class Accesses:
                     yield RelayAccess(
                         buffer, index, call, False, declared, is_opaque=True, bound=bound
                     )
+
+    def _by_rows(
+        self, call: cst.Call, receiver: CSTNode, word: str, values: Sequence[CSTNode]
+    ) -> tuple[CSTNode, CSTNode | None]:
+        """Returns the buffer that a method or function of torch takes, and the rows of it."""
+        name = self._part.module.resolve(dotted(call.func) or "")
+        if name in ("torch.nn.functional.embedding", "F.embedding") and len(values) > 1:
+            return values[1], values[0]
+        position = ROW_METHODS.get(word)
+        if name == f"torch.{word}" and values:
+            receiver, values = values[0], values[1:]
+        if position is None or len(values) <= position:
+            return receiver, None
+        given = keywords(call)
+        return receiver, given.get("index") or given.get("indices") or values[position]
 
     def _rows_of(self, call: cst.Call, rows: str) -> str:
         """Returns the rows that a kernel is handed: by keyword, or the first that is no buffer."""

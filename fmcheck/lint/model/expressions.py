@@ -51,6 +51,13 @@ def arguments(call: cst.Call) -> Sequence[cst.BaseExpression]:
     return [one.value for one in call.args]
 
 
+def non_blocking(call: cst.Call) -> cst.BaseExpression | None:
+    """Returns what a copy is given as `non_blocking`, by name or, if a literal, by position."""
+    by_position = [one.value for one in call.args if one.keyword is None][1:]
+    flags = (one for one in by_position if is_name(one, "True") or is_name(one, "False"))
+    return keywords(call).get("non_blocking") or next(flags, None)
+
+
 def receiver(call: cst.Call) -> cst.BaseExpression | None:
     """Returns what a method is called on, None for a plain function."""
     return call.func.value if isinstance(call.func, cst.Attribute) else None

@@ -297,12 +297,12 @@ class Flow:
         while isinstance(node, cst.If):
             text = squeezed(self._part.code(node.test))
             orelse = node.orelse
-            if _leaves(node.body):
+            if leaves(node.body):
                 yield KnownTest(node.test, False, True, text)
                 if isinstance(orelse, cst.If):
                     node = orelse
                     continue
-            elif orelse is not None and _leaves(orelse):
+            elif orelse is not None and leaves(orelse):
                 yield KnownTest(node.test, True, True, text)
             return
 
@@ -355,8 +355,11 @@ class Flow:
         guards = [part for case in node.cases for part in (case.pattern, case.guard)]
         head = self._step(node, (node.subject, *guards), before, place)
         ends: set[int] = set()
+        subject = squeezed(self._part.code(node.subject))
         for case in node.cases:
-            ends |= self._suite(case.body, head, place)
+            text = f"{subject}:{squeezed(self._part.code(case.pattern))}"
+            known = (*place.known, KnownTest(case.pattern, True, False, text))
+            ends |= self._suite(case.body, head, _Place(place.withs, place.loops, known))
         last = node.cases[-1] if node.cases else None
         is_whole = last is not None and last.guard is None and _catches_all(last.pattern)
         return ends if is_whole else ends | head
@@ -366,16 +369,16 @@ def _catches_all(pattern: CSTNode) -> bool:
     return isinstance(pattern, cst.MatchAs) and pattern.pattern is None
 
 
-def _leaves(node: CSTNode) -> bool:
+def leaves(node: CSTNode) -> bool:
     """Tells whether no path comes out at the end of a suite, or of an `else`."""
     if isinstance(node, cst.Else):
-        return _leaves(node.body)
+        return leaves(node.body)
     if isinstance(node, cst.If):
-        return _leaves(node.body) and node.orelse is not None and _leaves(node.orelse)
+        return leaves(node.body) and node.orelse is not None and leaves(node.orelse)
     if isinstance(node, cst.With):
-        return _leaves(node.body)
+        return leaves(node.body)
     if isinstance(node, (cst.Return, cst.Raise, cst.Break, cst.Continue)):
         return True
     if isinstance(node, (cst.IndentedBlock, cst.SimpleStatementSuite, cst.SimpleStatementLine)):
-        return any(_leaves(statement) for statement in node.body)
+        return any(leaves(statement) for statement in node.body)
     return False

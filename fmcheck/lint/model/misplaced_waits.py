@@ -56,13 +56,10 @@ def _waits_for(wait: Wait, context: Context, streams: FunctionStreams) -> bool:
 
 def _awaited_stream(wait: Wait, streams: FunctionStreams) -> str | None:
     """Returns the side stream that a wait is for, None if that is unknown."""
-    word, func = last_name(wait.node.func), wait.node.func
-    on: CSTNode | None = None
-    if word in ("wait_stream", "wait_event") and wait.node.args:
-        on = wait.node.args[0].value
-    elif isinstance(func, cst.Attribute):
-        on = func.value
-    is_stream = word == "wait_stream" or (on is not None and last_name(on).endswith("stream"))
+    on = wait.named
+    is_stream = last_name(wait.node.func) == "wait_stream" or (
+        on is not None and last_name(on).endswith("stream")
+    )
     if isinstance(on, cst.Call) and last_name(on.func) == "record_event":
         on, is_stream = receiver(on), True
     if on is not None and is_stream and is_side(on, streams.function):
@@ -78,8 +75,7 @@ def another_waits(streams: FunctionStreams) -> Iterator[tuple[Context, Wait]]:
             continue
         before, after = streams.beside.get(context.node, (None, None))
         for wait in (*_waits_in(before, streams), *_waits_in(context.node, streams)):
-            func = wait.node.func
-            if last_name(func) != "wait_stream" or not isinstance(func, cst.Attribute):
+            if last_name(wait.node.func) != "wait_stream" or wait.receiver is None:
                 continue
             if wait.waiter == context.stream or wait.on != CURRENT:
                 continue
@@ -87,7 +83,7 @@ def another_waits(streams: FunctionStreams) -> Iterator[tuple[Context, Wait]]:
                 continue
             is_meant = _is_meant(context, wait, after, streams)
             if not is_meant and not (
-                is_side(context.item, function) and is_side(func.value, function)
+                is_side(context.item, function) and is_side(wait.receiver, function)
             ):
                 continue
             if not any(
@@ -106,7 +102,7 @@ def _is_meant(
         return False
     if all(one.on != wait.waiter for one in _waits_in(after, streams)):
         return False
-    held = [one for one in (context.item, receiver(wait.node)) if isinstance(one, cst.Attribute)]
+    held = [one for one in (context.item, wait.receiver) if isinstance(one, cst.Attribute)]
     return all(
         isinstance(value, cst.Call)  # another one is perhaps the other stream, by another name
         for one in held
@@ -121,14 +117,12 @@ def waits_for_itself(streams: FunctionStreams) -> Iterator[tuple[Context, Wait]]
     """
     for context in streams.contexts:
         for wait in _waits_in(context.node, streams):
-            func = wait.node.func
             if (
                 not wait.waiter == wait.on == context.stream
-                or not isinstance(func, cst.Attribute)
-                or func.attr.value != "wait_stream"
+                or last_name(wait.node.func) != "wait_stream"
             ):
                 continue
-            if isinstance(func.value, cst.Call):  # the stream around the body was meant to wait
+            if isinstance(wait.receiver, cst.Call):  # the stream around the body was meant to wait
                 is_ordered = any(
                     may_be_for(one, context.stream, streams)
                     for one in streams.waits

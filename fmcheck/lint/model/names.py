@@ -263,9 +263,12 @@ class Names:
             # `a[i]` is an element; `a[n:, 0]` is a column of the rows from n on.
             base = [one.element(node) for one in base]
         for one in slices:
-            start = None if _is_zero(one.lower) else one.lower
-            if start is not None or one.upper is not None:
-                return [replace(region, node=node, start=start, stop=one.upper) for region in base]
+            start, stop = (
+                (None if _is_zero(one.lower) else _unbound(one.lower)),
+                _unbound(one.upper),
+            )
+            if start is not None or stop is not None:
+                return [replace(region, node=node, start=start, stop=stop) for region in base]
         return [replace(one, node=node) for one in base]
 
     def _keys(self, index: CSTNode) -> Sequence[str]:
@@ -300,7 +303,9 @@ class Names:
                 return [one.attribute(str(args[0].evaluated_value), call) for one in held]
             if word == "narrow" and len(args) == 3 and _is_zero(args[1]):
                 held = self.regions(call.func.value, seen)
-                return [replace(one.cut_by(call), node=call, stop=args[2]) for one in held]
+                return [
+                    replace(one.cut_by(call), node=call, stop=_unbound(args[2])) for one in held
+                ]
         return [Region(f"{self._part.code(call.func)}()", "", call)]
 
 
@@ -311,6 +316,11 @@ def squeezed(code: str) -> str:
 
 def _is_bounded(cut: cst.Slice) -> bool:
     return not _is_zero(cut.lower) or cut.upper is not None
+
+
+def _unbound(node: CSTNode | None) -> CSTNode | None:
+    """Returns the name of `(name := value)`, and anything else as it is."""
+    return node.target if isinstance(node, cst.NamedExpr) else node
 
 
 def _is_zero(node: CSTNode | None) -> bool:

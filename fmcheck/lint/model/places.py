@@ -10,7 +10,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.host_words import is_named_host
-from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
+from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, non_blocking
 from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
 
@@ -323,7 +323,7 @@ _HOST = regex(r"cpu|meta|None")
 
 def moves_and_waits(call: cst.CSTNode | None, function: Function) -> bool:
     """Tells whether a call is `.cuda()` or `.to(device)` for which the host waits."""
-    if not isinstance(call, cst.Call) or "non_blocking" in keywords(call):
+    if not isinstance(call, cst.Call) or non_blocking(call):
         return False
     word = last_name(call.func) if isinstance(call.func, cst.Attribute) else ""
     if word == "cuda":

@@ -167,8 +167,9 @@ def _compares_with_cuda(test: cst.Comparison) -> bool | None:
     if is_name(right, "None"):
         is_version = (dotted(test.left) or "").endswith(_PRESENT)
         return isinstance(operator, cst.IsNot) if is_version else None
+    # What is called `cuda_ipc` is CUDA's as well.
     literal = any(
-        isinstance(side, cst.SimpleString) and side.evaluated_value == "cuda"
+        isinstance(side, cst.SimpleString) and str(side.evaluated_value).partition("_")[0] == "cuda"
         for side in (test.left, right)
     )
     if literal and isinstance(operator, (cst.Equal, cst.Is)):

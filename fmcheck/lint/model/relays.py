@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 LEAST_SUFFIX = 4
 #: In-place methods that write rows, and those that read them, by the position of the rows.
 ROW_WRITES = {"index_copy_": 1, "index_fill_": 1, "index_add_": 1, "index_put_": 0}
-ROW_READS = {"index_select": 1}
+ROW_READS = {"gather": 1, "index_select": 1, "take": 0, "take_along_dim": 0}
 ROW_METHODS = ROW_WRITES | ROW_READS
 
 

@@ -75,6 +75,8 @@ class Sizes:
 
     def _mentioned(self, size: CSTNode | None) -> set[str]:
         """Returns the names and dotted names in an arithmetic expression."""
+        if isinstance(size, cst.NamedExpr):
+            return self._mentioned(size.target)
         if isinstance(size, cst.BinaryOperation):
             # `a - b` is as much a raw size as `a` is, and says nothing about `b`.
             is_difference = isinstance(size.operator, cst.Subtract)
@@ -105,4 +107,5 @@ def _own(names: set[str]) -> set[str]:
 
 
 def _is_size(node: CSTNode) -> bool:
-    return isinstance(node, (cst.Name, cst.Attribute, cst.BinaryOperation, cst.Subscript, cst.Call))
+    kinds = (cst.Attribute, cst.BinaryOperation, cst.Call, cst.Name, cst.NamedExpr, cst.Subscript)
+    return isinstance(node, kinds)

@@ -14,9 +14,9 @@ from msgspec import Struct
 from fmcheck.lint.model.expressions import (
     dotted,
     is_name,
-    keywords,
     last_name,
     literal_elements,
+    non_blocking,
     targets,
 )
 from fmcheck.lint.model.names import ANY, squeezed
@@ -48,6 +48,8 @@ CURRENT = "<current>"
 HOST = "<host>"
 #: How names end that stand for a device as a whole.
 _DEVICES = ("accelerator", "device_interface", "device_module", "platform")
+#: Classes whose methods may be called with their object as the first argument.
+_CLASSES = frozenset({"Event", "ExternalStream", "Stream", "Tensor"})
 #: Any stream, or whatever ran before.
 ANYTHING = "<anything>"
 
@@ -67,12 +69,17 @@ class Context(Struct, frozen=True):
 
 
 class Wait(Struct, frozen=True):
-    """`waiter`, a stream or the host, waits for `on`: a stream, an event, or ANYTHING."""
+    """`waiter`, a stream or the host, waits for `on`: a stream, an event, or ANYTHING.
+
+    `receiver` and `named` are the expressions of what waits and of what it waits for, if any.
+    """
 
     node: cst.Call
     waiter: str
     on: str
     order: int
+    receiver: CSTNode | None = None
+    named: CSTNode | None = None
 
 
 class EventRecord(Struct, frozen=True):
@@ -365,22 +372,20 @@ class FunctionStreams:
         return None
 
     def _note_call(self, call: cst.Call, order: int) -> None:
-        word = last_name(call.func)
-        args = [arg.value for arg in call.args]
-        if not isinstance(call.func, cst.Attribute):
+        word, receiver, args = _called(call)
+        if receiver is None:
             if word in self._ordered_by or ORDERING.search(word):
                 self.waits.append(Wait(call, ANYTHING, ANYTHING, order))
-            return
-        receiver = call.func.value
-        if word in ("wait_stream", "wait_event") and args:
-            self.waits.append(Wait(call, self.text(receiver), self.text(args[0]), order))
+        elif word in ("wait_stream", "wait_event") and args:
+            waiter, on = self.text(receiver), self.text(args[0])
+            self.waits.append(Wait(call, waiter, on, order, receiver, args[0]))
             self._note_record_within(args[0], order)
         elif word == "wait":
             waiter = self.text(args[0]) if args else self.stream_at(order)
-            self.waits.append(Wait(call, waiter, self.text(receiver), order))
+            self.waits.append(Wait(call, waiter, self.text(receiver), order, named=receiver))
         elif word in ("synchronize", "query"):
             on = ANYTHING if _is_module(receiver, self.part) else self.text(receiver)
-            self.waits.append(Wait(call, HOST, on, order))
+            self.waits.append(Wait(call, HOST, on, order, named=receiver))
         elif word in ("record", "record_event"):
             self._note_record(call, receiver, args, order)
         elif word == "record_stream":
@@ -403,7 +408,7 @@ class FunctionStreams:
     def _note_record(
         self, call: cst.Call, receiver: CSTNode, args: Sequence[CSTNode], order: int
     ) -> None:
-        if last_name(call.func) == "record_event":
+        if last_name(call.func) != "record":
             event = self.text(args[0]) if args else squeezed(self.part.code(call))
             self.records.append(EventRecord(call, event, self.text(receiver), order))
         elif (
@@ -418,6 +423,24 @@ class FunctionStreams:
         """Tells whether a local name is bound to a new event, whatever it is called."""
         values = self.names.values(node.value) if isinstance(node, cst.Name) else ()
         return any(isinstance(one, cst.Call) and last_name(one.func) == "Event" for one in values)
+
+
+def _called(call: cst.Call) -> tuple[str, CSTNode | None, Sequence[CSTNode]]:
+    """Returns the name of what is called, what it is called on, and its arguments.
+
+    `Stream.wait_stream(side, other)` and `getattr(side, "wait_stream")(other)` are
+    `side.wait_stream(other)`.
+    """
+    func, args = call.func, [arg.value for arg in call.args]
+    if isinstance(func, cst.Attribute):
+        if args and last_name(func.value) in _CLASSES:
+            return func.attr.value, args[0], args[1:]
+        return func.attr.value, func.value, args
+    if isinstance(func, cst.Call) and is_name(func.func, "getattr") and len(func.args) > 1:
+        held, name = func.args[0].value, func.args[1].value
+        if isinstance(name, cst.SimpleString):
+            return str(name.evaluated_value), held, args
+    return last_name(func), None, args
 
 
 def takes_stream(call: cst.Call) -> bool:
@@ -440,7 +463,7 @@ def entered_stream(item: CSTNode) -> CSTNode | None:
 
 def is_non_blocking(call: cst.Call) -> bool:
     """Tells whether a call says `non_blocking=True`."""
-    return is_name(keywords(call).get("non_blocking"), "True")
+    return is_name(non_blocking(call), "True")
 
 
 def goes_to_host(call: cst.Call) -> bool:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import builtins
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, non_blocking
 from fmcheck.lint.model.streams import is_non_blocking, takes_stream
 from fmcheck.lint.model.vocabulary import CLASS, IN_PLACE, LAUNCHES, ON_HOST, VIEWS
 from fmcheck.lint.source.lazy import cst
@@ -116,7 +116,7 @@ def is_collective(call: cst.Call, streams: FunctionStreams) -> bool:
 
 def is_blocking(copy: cst.Call) -> bool:
     """Tells whether a copy says that it blocks: its source is the host's."""
-    return is_name(keywords(copy).get("non_blocking"), "False")
+    return is_name(non_blocking(copy), "False")
 
 
 def bound_names(target: CSTNode) -> Iterator[str]:

@@ -49,6 +49,8 @@ CLASS = regex(r"_?[A-Z]\w*[a-z]\w*$")
 ON_HOST = regex(r"(^|_|\b)(cpu|host|pin|pinned|np|numpy|list)(_|\b|$)")
 #: What an asynchronous copy's call is named.
 COPIES = frozenset({"copy_", "to"})
+#: Words of which one stands where a copy does not block the host.
+NON_BLOCKING = ("non_blocking", ".copy_(*, True", ".to(*, True")
 #: Functions and methods that launch work and return a tensor. Containers have none of them.
 LAUNCHES = frozenset(
     {

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fmcheck.config import find_settings, load_settings
+from fmcheck.errors import UsageError
 from fmcheck.lint.run.files import EXCLUDED, Excludes, python_files
 from fmcheck.lint.run.patterns import Patterns
 from fmcheck.lint.run.selection import Codes, named_codes, removed_rules, select_codes
@@ -99,6 +100,8 @@ def plan(request: Request) -> LintPlan:
             # A file may be named in two ways only if two paths are given.
             key = os.path.abspath(file) if len(request.paths) > 1 else file
             jobs.setdefault(key, Job(file, policy, request.stdin))
+    if request.ignore and not any(policy.rules for _, policy in policies):
+        raise UsageError("--ignore", "expected at least one selected rule to be left, got none")
     return LintPlan(list(jobs.values()), policies, outside)
 
 

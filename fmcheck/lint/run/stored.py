@@ -128,7 +128,9 @@ def refusal(folder: str) -> str:
     try:
         names = os.listdir(folder)
     except OSError:
-        return ""  # not there, or nothing can be stored there, which is no error
+        # Not there, or nothing can be stored there, which is no error.
+        is_file = os.path.exists(folder) and not os.path.isdir(folder)
+        return "is not a folder" if is_file else ""
     if not names or _is_marked(folder) or _is_of_0_1(folder, names):
         return ""
     return "is not empty, and no cache of fmcheck"
