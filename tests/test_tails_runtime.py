@@ -512,6 +512,11 @@ def problems_of(text: str, **module: Any) -> tuple[str, ...]:
             "settled_by: module `toy_engine` has no `Graph.replays`; did you mean `Graph.replay`?",
         ),
         (
+            "toy_engine:Graph.replay",
+            "toy_engine:Graph",
+            "settled_by: `toy_engine:Graph` is not a method of a class",
+        ),
+        (
             '["_replay", "toy_engine:Graph.replay"]',
             '["_repaly"]',
             "settled_by: there is no method `_repaly`; did you mean `_replay`?",

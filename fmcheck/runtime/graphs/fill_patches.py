@@ -165,6 +165,9 @@ class FillPatch:
         if isinstance(class_, type) and callable(getattr(class_, name, None)):
             yield from patches.patch_method(class_, name, wrapped)
             return
+        if callable(patches.attribute(module, method)):
+            self.problem(f"{key}: `{module.__name__}:{method}` is not a method of a class")
+            return
         known = nearest(method, functions_of(module))
         self.problem(f"{key}: module `{module.__name__}` has no `{method}`{known}")
 
