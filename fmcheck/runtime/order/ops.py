@@ -130,7 +130,7 @@ class OperatorCall:
 
 
 class OperatorListener(Protocol):
-    """A listener to operator calls. `before` may return what is to be called once the call was made.
+    """A listener to operator calls. `before` may return what is to be called after the call.
 
     `check` is what the closing section calls it, should it fail.
     """
