@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-    from fmcheck.runtime.core.poison import Poison
     from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.core.verdicts import Poison
     from fmcheck.runtime.relay.memory import Memory, Veil
     from fmcheck.runtime.relay.owners import Owners
     from fmcheck.runtime.relay.row_layout import UnitOwners
@@ -214,9 +214,8 @@ class RelayBuffer:
         first = np.array([row for row in numbers if 0 <= row < count], np.int64) * self.per_row
         self._sink = (first[:, None] + np.arange(self.per_row)).reshape(-1)
         self.sink_rows: Sequence[int] = self._sink.tolist()
-        # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
-        parts = (slice(start, start + self.per_row) for start in first.tolist())
-        self._sink_parts = [self.whole.memory.part(part) for part in parts]
+        # A row at a time: nearly every sink is one row, and these are kept on each gather.
+        self._sink_places = [slice(start, start + self.per_row) for start in first.tolist()]
 
     def learn_sinks(self, rows: Sequence[int]) -> None:
         """Says the same of a buffer that has been poisoned already: a sink never is."""
@@ -582,10 +581,10 @@ class RelayBuffer:
         if expression is self._list:
             window.memory.cover(expression, self.poison.bits)
             return
-        kept = [part.copy() for part in self._sink_parts]
+        whole = self.whole.memory
+        kept = whole.keep_sinks(self._sink_places)
         window.memory.cover(expression, self.poison.bits)
-        for part, values in zip(self._sink_parts, kept, strict=True):
-            part[...] = values
+        whole.put_back_sinks(self._sink_places, kept)
 
     def _judge_values(
         self, rows: npt.NDArray[Any], bits: npt.NDArray[Any], how: WriteEffect, moment: int

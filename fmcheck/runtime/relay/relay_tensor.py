@@ -16,9 +16,8 @@ import torch
 from fmcheck.runtime.core import rows
 from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.patches import beneath
-from fmcheck.runtime.core.poison import poison_for
-from fmcheck.runtime.core.site import is_making, makes_the_engines_call
-from fmcheck.runtime.core.unfollowed import unfollowed
+from fmcheck.runtime.core.site import is_making, makes_the_engines_call, unfollowed
+from fmcheck.runtime.core.verdicts import poison_for
 from fmcheck.runtime.relay import device_checks, indexing, untraced
 from fmcheck.runtime.relay.buffer import (
     PICKED,
