@@ -206,9 +206,9 @@ def _read(array: RelayArray, expression: Any) -> None:
         if alias is None:
             return
         if expression is None:
-            relay_tensor.peeked(alias)
+            relay_tensor.enter_peek(alias)
         else:
-            relay_tensor.gathered(alias, expression)
+            relay_tensor.enter_read(alias, expression)
 
 
 def _written(array: RelayArray, expression: Any, how: WriteEffect) -> None:
@@ -219,7 +219,7 @@ def _written(array: RelayArray, expression: Any, how: WriteEffect) -> None:
     with contained(buffer.tally, CHECK), buffer.tally.lock, buffer.by_the_host():
         alias = _alias_of(array, buffer)
         if alias is not None:
-            relay_tensor.written(alias, expression, how)
+            relay_tensor.enter_write(alias, expression, how)
 
 
 def _alias_of(array: RelayArray, buffer: RelayBuffer) -> relay_tensor.RelayTensor | None:
