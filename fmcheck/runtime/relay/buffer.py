@@ -651,9 +651,7 @@ class RelayBuffer:
         held = self.owners.held(written).astype(np.int8)
         loses = verdicts.losses()[self.ledger.state[written], held]
         lost = written[loses & self._is_covered(window, expression)[written]]
-        if lost.size:
-            bits = self.whole.memory.read(lost).reshape(len(lost), -1)
-            violations.report(self, f"FR{verdicts.LOST}", lost, bits[:, 0], moment, verb="write")
+        self._report_write(verdicts.LOST, lost, moment)
 
     def judge_late(self, rows: npt.NDArray[Any], moment: int) -> None:
         """Judges the owners of rows that a hand-out wrote, now that it has ended."""
@@ -671,10 +669,13 @@ class RelayBuffer:
             return
         written = self._owned(np.unique(rows % len(self.ledger)))
         nobodys = written[self.owners.unowned(written, self.tally.moments.step_of(moment))]
-        if nobodys.size:
-            bits = self.whole.memory.read(nobodys).reshape(len(nobodys), -1)
-            code = f"FR{verdicts.UNOWNED}"
-            violations.report(self, code, nobodys, bits[:, 0], moment, verb="write")
+        self._report_write(verdicts.UNOWNED, nobodys, moment)
+
+    def _report_write(self, check: int, rows: npt.NDArray[Any], moment: int) -> None:
+        """Reports a write of rows, if there are any, by what stands first in each."""
+        if rows.size:
+            bits = self.whole.memory.read(rows).reshape(len(rows), -1)[:, 0]
+            violations.report(self, f"FR{check}", rows, bits, moment, verb="write")
 
     def _names_twice(self, rows: npt.NDArray[Any]) -> bool:
         """Tells whether a list of rows has one twice: each puts its place where it points."""
@@ -715,10 +716,7 @@ class RelayBuffer:
         again = np.flatnonzero(last != order)
         differs = (given[again] != given[last[again]]).reshape(len(again), -1).any(axis=1)
         twice = self._owned(np.unique(rows[again[differs]] % len(self.ledger)))
-        if twice.size:
-            bits = self.whole.memory.read(twice).reshape(len(twice), -1)
-            code = f"FR{verdicts.REPEATED}"
-            violations.report(self, code, twice, bits[:, 0], moment, verb="write")
+        self._report_write(verdicts.REPEATED, twice, moment)
 
     def _is_covered(self, window: Window, expression: Any) -> npt.NDArray[np.bool_]:
         """Tells of each row whether an index expression reaches all of its elements."""
