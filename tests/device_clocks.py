@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from fmcheck.runtime.core.clocks import Conflict
-from fmcheck.runtime.device import clash
+from fmcheck.runtime.device import ring
 from fmcheck.runtime.device.device_streams import DeviceStreams
 from fmcheck.runtime.relay.relay_tensor import relay_tensor
 from fmcheck.runtime.session.followed_streams import FollowedStreams
@@ -47,6 +47,6 @@ class OnDevice:
         assert not lost
         slots = self.lanes._lanes
         return [
-            Conflict(clash.KINDS[one.kind], slots[one.slot].number, [one.row], [one.earlier])
+            Conflict(ring.KINDS[one.kind], slots[one.slot].number, [one.row], [one.earlier])
             for one in records
         ]

@@ -14,7 +14,7 @@ import torch
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 import fmcheck
-from fmcheck.runtime.core.unfollowed import unfollowed
+from fmcheck.runtime.core.site import unfollowed
 from fmcheck.runtime.relay.relay_tensor import RelayTensor, relay_tensor
 from fmcheck.runtime.session.watch import Watch
 from fmcheck.runtime.steps import capturing

@@ -7,10 +7,9 @@ from types import ModuleType, SimpleNamespace
 
 import pytest
 
+from fmcheck.runtime.core.site import unfollowed
 from fmcheck.runtime.core.tally import Tally
-from fmcheck.runtime.core.unfollowed import unfollowed
-from fmcheck.runtime.device.device_streams import DeviceStreams, why_not
-from fmcheck.runtime.device.stalls import LONGEST, Stalls
+from fmcheck.runtime.device.device_streams import LONGEST, DeviceStreams, Stalls, why_not
 from fmcheck.runtime.order.fences import Fences
 from fmcheck.runtime.session.followed_streams import FollowedStreams
 from fmcheck.runtime.steps import capturing

@@ -30,7 +30,7 @@ SABOTAGE = {
     "FillPatch.install = lambda *args: ()\n",
     "FR301": "from fmcheck.runtime.relay import device_checks, relay_tensor\n"
     "device_checks.one_device = lambda name, translate, alias: translate\n",
-    "FR105": "from fmcheck.runtime.core.poison import Poison\n"
+    "FR105": "from fmcheck.runtime.core.verdicts import Poison\n"
     "Poison.is_invalid = lambda self, bits: self.is_poison(bits) & False\n",
     "FR106": "from fmcheck.runtime.core import verdicts\nverdicts.of_hand_out = lambda *_: 0\n",
     "FR107": "from fmcheck.runtime.core import verdicts\n"

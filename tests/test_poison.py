@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from fmcheck.runtime.core.ledger import State
-from fmcheck.runtime.core.poison import poison_for
-from fmcheck.runtime.core.verdicts import GOOD, INVALID, UNWRITTEN, judge
+from fmcheck.runtime.core.verdicts import GOOD, INVALID, UNWRITTEN, judge, poison_for
 from fmcheck.runtime.relay.memory import DeviceMemory, HostMemory, memory_of
 
 LIVE = np.array([State.LIVE])

@@ -10,7 +10,7 @@ import torch
 
 from fmcheck.runtime.core import verdicts
 from fmcheck.runtime.core.ledger import State
-from fmcheck.runtime.core.poison import poison_for
+from fmcheck.runtime.core.verdicts import poison_for
 from tests.row_model import CONSUMED, EMPTY, LIVE, Model, Pool
 
 #: A dtype and bound for each way that a buffer can be poisoned.

@@ -1,10 +1,15 @@
-"""Sites: the line of engine code that touched a relay buffer, kept as a number."""
+"""Sites: the line of engine code that touched a relay buffer, kept as a number.
+
+Also who is at work: what makes an engine's call in its stead, and what fmcheck does on streams
+itself, which is no fence or access of the engine's.
+"""
 
 from __future__ import annotations
 
 import os
 import sys
 import threading
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -14,8 +19,9 @@ from fmcheck.finding import Site
 from fmcheck.runtime.core.naming import qualified_name
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterator
     from types import CodeType, FrameType
+
 
 _OWN = str(Path(__file__).parent.parent)
 # What is called by torch for each operation, and what makes an engine's operation in its stead.
@@ -211,3 +217,25 @@ def _home_of(package: str) -> str:
     """Returns the folder of a loaded package; of one that is not, a name that no file has."""
     module = sys.modules.get(package)
     return str(Path(module.__file__).parent) if module and module.__file__ else "\0"
+
+
+class _Here(threading.local):
+    depth = 0
+
+
+_here = _Here()
+
+
+def is_here() -> bool:
+    """Tells whether this thread is in such a block."""
+    return _here.depth > 0
+
+
+@contextmanager
+def unfollowed() -> Iterator[None]:
+    """Keeps what a block does on streams from being followed."""
+    _here.depth += 1
+    try:
+        yield
+    finally:
+        _here.depth -= 1

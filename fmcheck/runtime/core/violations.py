@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
 
     from fmcheck.runtime.core.ledger import Ledger
-    from fmcheck.runtime.core.poison import Poison
     from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.core.verdicts import Poison
 
 #: Rows that a report shows, and rows on each side of the first one.
 SHOWN = 8

@@ -8,13 +8,14 @@ import triton
 import triton.language as tl
 
 from fmcheck.runtime.core import ledger
-from fmcheck.runtime.device import clash
+from fmcheck.runtime.device import ring as findings
 
-SLOTS = tl.constexpr(clash.SLOTS)
+SLOTS = tl.constexpr(findings.SLOTS)
 NEVER = tl.constexpr(ledger.NEVER)
-FIELDS = tl.constexpr(clash.FIELDS)
+FIELDS = tl.constexpr(findings.CLASH_FIELDS)
+BOOK = tl.constexpr(len(findings.BOOK))
 WRITE_READ, READ_WRITE, WRITE_WRITE = (
-    tl.constexpr(clash.KINDS.index(kind)) for kind in ("write-read", "read-write", "write-write")
+    tl.constexpr(findings.KINDS.index(kind)) for kind in ("write-read", "read-write", "write-write")
 )
 
 
@@ -34,11 +35,8 @@ def _clash(
     moment,
     own,
     verb,
-    wrote,
-    wrote_in,
-    took,
-    took_in,
-    now_in,
+    book,
+    row_count,
 ):
     """Appends a record for each access that is not ordered; past the ring's end it only counts."""
     at = tl.atomic_add(counts + tl.zeros_like(rows), 1, mask=late)
@@ -55,11 +53,9 @@ def _clash(
     tl.store(place + 7, none + moment, mask=fits)
     tl.store(place + 8, none + own, mask=fits)
     tl.store(place + 9, none + verb, mask=fits)
-    tl.store(place + 10, wrote, mask=fits)
-    tl.store(place + 11, wrote_in, mask=fits)
-    tl.store(place + 12, took, mask=fits)
-    tl.store(place + 13, took_in, mask=fits)
-    tl.store(place + 14, now_in, mask=fits)
+    for entry in tl.static_range(BOOK):
+        said = tl.load(book + entry * row_count + rows, mask=fits, other=0)
+        tl.store(place + FIELDS - BOOK + entry, said, mask=fits)
 
 
 @triton.jit(
@@ -86,11 +82,7 @@ def touch_rows(
     index,  # [count]
     page,  # [6, SLOTS, rows]: time, moment and number of the last write, then of the last read
     owned,
-    last_write,
-    written_in,
-    last_read,
-    read_in,
-    generation,
+    book,
     ring,
     counts,
     capacity: tl.int64,
@@ -151,12 +143,6 @@ def touch_rows(
     each = page + in_page[None, :] * row_count + rows[:, None]
     rows_each = rows[:, None] + tl.zeros_like(slots)[None, :]
     slots_each = tl.zeros_like(rows)[:, None] + slots[None, :]
-    nobody = tl.zeros_like(rows_each)
-    wrote = nobody + tl.load(last_write + rows, mask=there, other=NEVER)[:, None]
-    wrote_in = nobody + tl.load(written_in + rows, mask=there, other=0)[:, None]
-    took = nobody + tl.load(last_read + rows, mask=there, other=NEVER)[:, None]
-    took_in = nobody + tl.load(read_in + rows, mask=there, other=0)[:, None]
-    now_in = nobody + tl.load(generation + rows, mask=there, other=0)[:, None]
 
     done = tl.load(each, mask=others, other=0, volatile=True)
     late = others & (done > known[None, :])
@@ -178,11 +164,8 @@ def touch_rows(
         moment,
         own,
         verb,
-        wrote,
-        wrote_in,
-        took,
-        took_in,
-        now_in,
+        book,
+        row_count,
     )
     if WRITES:
         done = tl.load(each + 3 * column, mask=others, other=0, volatile=True)
@@ -205,9 +188,6 @@ def touch_rows(
             moment,
             own,
             verb,
-            wrote,
-            wrote_in,
-            took,
-            took_in,
-            now_in,
+            book,
+            row_count,
         )

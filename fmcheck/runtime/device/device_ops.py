@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fmcheck.runtime.core.unfollowed import unfollowed
+from fmcheck.runtime.core.site import unfollowed
 from fmcheck.runtime.steps import capturing
 from fmcheck.runtime.steps.operators import COPIES, MASKS
 from fmcheck.runtime.steps.placements import tensors_in

@@ -4,11 +4,16 @@ The device does what it always did; the session's fences are informed as well. t
 call one another: what the engine called is followed, once, and what fmcheck does itself is not.
 What C++ does to a stream, and what a graph that was captured does when it is replayed, is out of
 sight: from the first sign of it on, no race is certain.
+
+Stalls hold a stream up after its records and waits. What no fence orders then runs in another order
+than it is launched in, and an engine's own test has a chance to notice. What fences order is only
+later: no result of a healthy engine changes.
 """
 
 from __future__ import annotations
 
 import functools
+import random
 import sys
 import weakref
 from typing import TYPE_CHECKING, Any
@@ -16,15 +21,46 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.naming import holder_of
 from fmcheck.runtime.core.patches import patch, rebind
-from fmcheck.runtime.core.unfollowed import is_here, unfollowed
+from fmcheck.runtime.core.site import is_here, unfollowed
 from fmcheck.runtime.order.virtual import CHECK
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
     from fmcheck.runtime.core.patches import Undo
-    from fmcheck.runtime.device.stalls import Stalls
     from fmcheck.runtime.order.fences import FenceRecord, Fences, Lane
+
+
+#: The longest stall, in cycles of the device: about a millisecond.
+LONGEST = 2_000_000
+
+
+class Stalls:
+    """Holds up the streams of a device's module.
+
+    Without a seed each record and each wait is followed by the longest stall. With one, a coin says
+    whether there is a stall, and how long it is.
+    """
+
+    def __init__(self, module: Any, seed: int | None) -> None:
+        self._module = module
+        self._random = None if seed is None else random.Random(seed)
+
+    def after(self, stream: Any) -> None:
+        """Holds up what is launched next on a stream, the current one for None; no capture ever."""
+        cycles = self._drawn()
+        module = self._module
+        if not cycles:
+            return
+        with unfollowed(), module.stream(module.current_stream() if stream is None else stream):
+            if not module.is_current_stream_capturing():
+                module._sleep(cycles)
+
+    def _drawn(self) -> int:
+        if self._random is None:
+            return LONGEST
+        return self._random.choice((0, self._random.randint(1, LONGEST)))
+
 
 _COLLECTIVES = "distributed_c10d.py"
 #: What of a device's module is followed, by the class that has it; "" for the module itself.

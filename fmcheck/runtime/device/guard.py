@@ -18,21 +18,68 @@ import torch
 
 from fmcheck.runtime.core import verdicts, violations
 from fmcheck.runtime.core.ledger import NEVER, State
-from fmcheck.runtime.core.unfollowed import unfollowed
+from fmcheck.runtime.core.site import unfollowed
 from fmcheck.runtime.device import kernels
-from fmcheck.runtime.device.guards import Guards
-from fmcheck.runtime.device.own_fence import OwnFence
-from fmcheck.runtime.device.ring import INVALID_WRITE, UNSEEN, KernelRecord
+from fmcheck.runtime.device.ring import BOOK, INVALID_WRITE, UNSEEN, Guards, KernelRecord
 from fmcheck.runtime.relay import indexing, relay_tensor, scope
 from fmcheck.runtime.relay.buffer import VALUES, PutOff, RelayBuffer, WriteEffect
+from fmcheck.runtime.steps import capturing
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     import numpy.typing as npt
 
-    from fmcheck.runtime.device.clash import Clash
+    from fmcheck.runtime.device.ring import Clash
     from fmcheck.runtime.relay.buffer import Seen, Window
+
+
+class OwnFence:
+    """Keeps the poison of a hand-out from falling on what the row's new owner writes.
+
+    A hand-out is launched behind the last access of its buffer, on that one's stream, and an access
+    on another stream waits for it. On a CPU there is nothing to wait for. None of it is followed: a
+    race that this fence happens to order is one all the same.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._last_stream: Any = None
+        self._handed_out: tuple[Any, Any] | None = None
+
+    def launched(self) -> None:
+        """The buffer was accessed on the current stream."""
+        # A capture's stream runs nothing: replays go elsewhere.
+        if self._device.type == "cuda" and not capturing.on(self._device):
+            self._last_stream = torch.cuda.current_stream(self._device)
+
+    @contextlib.contextmanager
+    def behind_the_last_launch(self) -> Iterator[None]:
+        """Makes the stream of the last access current."""
+        if self._last_stream is None:
+            yield
+            return
+        with unfollowed(), torch.cuda.stream(self._last_stream):
+            yield
+
+    def handed_out(self) -> None:
+        """Marks where a hand-out stands on the stream that it was launched on."""
+        if self._device.type == "cuda":
+            stream = torch.cuda.current_stream(self._device)
+            with unfollowed():
+                self._handed_out = (stream, stream.record_event())
+
+    def wait(self) -> None:
+        """Lets an access that is about to be made wait for the last hand-out, on another stream."""
+        if self._handed_out is None:
+            return
+        stream, event = self._handed_out
+        current = torch.cuda.current_stream(self._device)
+        if current != stream and not capturing.on(self._device):
+            with unfollowed():
+                current.wait_event(event)
+        self._handed_out = None
+
 
 _SIGNS = {">=": 1, ">": 2}
 #: Rows that a program takes, fewer of wide ones; more need a second launch.
@@ -76,16 +123,16 @@ class GuardedBuffer(RelayBuffer):
         def full(value: int, kind: torch.dtype) -> torch.Tensor:
             return torch.full((rows,), value, dtype=kind, device=device)
 
+        #: What records show of the ledger, one behind the other: views of it are in `on_device`.
+        self.book = torch.zeros((len(BOOK), rows), dtype=torch.int64, device=device)
         self.on_device = {
-            "state": full(State.EMPTY, torch.int8),
-            "generation": torch.from_numpy(self.ledger.generation).to(device, copy=True),
-            "last_write": full(NEVER, torch.int64),
-            "last_read": full(NEVER, torch.int64),
+            "state": full(0, torch.int8),
             "left_live": full(0, torch.int8),
-            "written_in": full(0, torch.int64),
-            "read_in": full(0, torch.int64),
             "reported": full(0, torch.int8),
+            **dict(zip(BOOK, self.book, strict=True)),
         }
+        for name, values in self.ledger.dump().items():
+            self.on_device[name].copy_(torch.from_numpy(values))
         self.owned_rows = full(1, torch.int8)
         self._mark_sinks()
         self._allocation = full(verdicts.Allocation.NEVER, torch.int8)
@@ -231,15 +278,12 @@ class GuardedBuffer(RelayBuffer):
                     self._bits,
                     ledger["state"],
                     ledger["left_live"],
-                    ledger["last_write"],
-                    ledger["written_in"],
-                    ledger["last_read"],
-                    ledger["read_in"],
-                    ledger["generation"],
+                    self.book,
                     self._writes,
                     self._allocation,
                     self._epoch,
                     len(rows),
+                    len(self.ledger),
                     self._width,
                     self._row_stride,
                     self.poison.bits or 0,
@@ -410,19 +454,14 @@ class GuardedBuffer(RelayBuffer):
             ledger["state"],
             self.owned_rows,
             ledger["left_live"],
-            ledger["last_write"],
-            ledger["written_in"],
-            ledger["last_read"],
-            ledger["read_in"],
-            ledger["generation"],
+            self.book,
             ledger["reported"],
             self._sink_holds,
             self._writes,
             self._writes if seen is None else seen,
             self._ring.records,
-            self._ring.count,
+            self._ring.counts,
             self._ring.capacity,
-            self._ring.launches,
             index.numel(),
             len(self.ledger),
             self._width,
@@ -465,18 +504,13 @@ class GuardedBuffer(RelayBuffer):
             self.owned_rows,
             self._allocation,
             self._left_in,
-            ledger["last_write"],
-            ledger["written_in"],
-            ledger["last_read"],
-            ledger["read_in"],
-            ledger["generation"],
+            self.book,
             ledger["reported"],
             self._writes,
             self._stamps,
             self._ring.records,
-            self._ring.count,
+            self._ring.counts,
             self._ring.capacity,
-            self._ring.launches,
             self._epoch,
             index.numel(),
             len(self.ledger),
@@ -540,7 +574,7 @@ class GuardedBuffer(RelayBuffer):
     def _warm_up(self) -> None:
         """Compiles the kernels now: a capture is no place for it."""
         none = torch.zeros(0, dtype=torch.int64, device=self._bits.device)
-        before = self._ring.launches.clone()
+        before = self._ring.counts.clone()
         guards = self._guards_writes
         for self._guards_writes, constant in itertools.product((False, True), repeat=2):
             self._launch_write(none, 0, WriteEffect(False, constant))
@@ -556,7 +590,7 @@ class GuardedBuffer(RelayBuffer):
         self._launch_gather(none, None, 0, retires=True)
         self._launch_gather(none, None, 0, spares=True)
         self._launch_gather(none, None, 0, retires=True, seen=none)
-        self._ring.launches.copy_(before)
+        self._ring.counts.copy_(before)
 
     def _rows_on_device(self, index: torch.Tensor) -> torch.Tensor:
         flat = index.reshape(-1).to(self._bits.device, torch.int64, non_blocking=True)

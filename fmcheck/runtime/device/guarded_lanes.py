@@ -23,9 +23,9 @@ import numpy as np
 import torch
 
 from fmcheck.runtime.core.rows import EVERYTHING
-from fmcheck.runtime.core.unfollowed import unfollowed
+from fmcheck.runtime.core.site import unfollowed
 from fmcheck.runtime.device import clock_kernels
-from fmcheck.runtime.device.clash import KINDS, SLOTS, VERBS, Launched
+from fmcheck.runtime.device.ring import KINDS, SLOTS, VERBS, Launched
 from fmcheck.runtime.order.fences import Happening
 from fmcheck.runtime.order.races import Party, RelayLanes, early_party
 from fmcheck.runtime.steps import capturing
@@ -33,8 +33,8 @@ from fmcheck.runtime.steps import capturing
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
 
-    from fmcheck.runtime.device.clash import Clash, Clashes
     from fmcheck.runtime.device.guard import GuardedBuffer
+    from fmcheck.runtime.device.ring import Clash, Clashes
     from fmcheck.runtime.order.fences import Fences, Lane
 
 _BLOCK = 64
@@ -120,7 +120,6 @@ class GuardedLanes(RelayLanes):
         clocks = self.fences.clocks
         known = [clocks.known(lane.number, one.number) for one in self._lanes]
         known += [0] * (SLOTS * len(self._pages) - len(known))
-        ledger = self._guard.on_device
         before = now[2] if lane is self.fences.host else _ANY
         # Its own page is first: of two accesses, one has to be entered before the other is judged.
         pages = sorted(range(len(self._pages)), key=lambda number: number != own // SLOTS)
@@ -130,13 +129,9 @@ class GuardedLanes(RelayLanes):
                 index,
                 self._pages[number],
                 self._guard.owned_rows,
-                ledger["last_write"],
-                ledger["written_in"],
-                ledger["last_read"],
-                ledger["read_in"],
-                ledger["generation"],
+                self._guard.book,
                 self._ring.records,
-                self._ring.count,
+                self._ring.counts,
                 self._ring.capacity,
                 index.numel(),
                 len(self._every),

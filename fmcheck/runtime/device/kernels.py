@@ -3,7 +3,8 @@
 None of them waits for the host, and each may be captured in a graph and replayed: all that changes
 from launch to launch lies in device memory, and neither an integer nor where an index begins makes
 another kernel, for a capture is no place to compile one. They take the ledger as tensors of one
-entry a row (see `guard.py`) and rows as int64 of any sign; rows out of range are left to the
+entry a row (see `guard.py`), of which the `book` has those that a record shows, one behind the
+other; `counts` are the ring's. Rows are int64 of any sign; those out of range are left to the
 engine's own call.
 """
 
@@ -20,6 +21,11 @@ PAST = tl.constexpr(ledger.PAST)
 
 #: The fields of a record in the ring, and a record's kind where it is no check's number.
 FIELDS = tl.constexpr(ring.FIELDS)
+#: How many of them the ledger's book has, the last ones, and where some of these are in it.
+BOOK = tl.constexpr(len(ring.BOOK))
+LAST_WRITE, LAST_READ, GENERATION = (
+    tl.constexpr(ring.BOOK.index(name)) for name in ("last_write", "last_read", "generation")
+)
 UNSEEN = tl.constexpr(ring.UNSEEN)
 INVALID_WRITE = tl.constexpr(ring.INVALID_WRITE)
 
@@ -36,22 +42,7 @@ MASK = tl.constexpr((1 << verdicts.WIDTH) - 1)
 
 
 @triton.jit
-def _record(
-    ring,
-    counts,
-    capacity,
-    wanted,
-    buffer,
-    kind,
-    rows,
-    bits,
-    moment,
-    last_write,
-    written_in,
-    last_read,
-    read_in,
-    generation,
-):
+def _record(ring, counts, capacity, wanted, buffer, kind, rows, bits, moment, book, row_count):
     """Appends a record for each row that is wanted, with what the ledger says of it now.
 
     Past the end of the ring it only counts.
@@ -64,11 +55,9 @@ def _record(
     tl.store(place + 2, rows, mask=fits)
     tl.store(place + 3, bits.to(tl.int64), mask=fits)
     tl.store(place + 4, moment + tl.zeros_like(rows), mask=fits)
-    tl.store(place + 5, tl.load(last_write + rows, mask=fits, other=NEVER), mask=fits)
-    tl.store(place + 6, tl.load(written_in + rows, mask=fits, other=0), mask=fits)
-    tl.store(place + 7, tl.load(last_read + rows, mask=fits, other=NEVER), mask=fits)
-    tl.store(place + 8, tl.load(read_in + rows, mask=fits, other=0), mask=fits)
-    tl.store(place + 9, tl.load(generation + rows, mask=fits, other=0), mask=fits)
+    for entry in tl.static_range(BOOK):
+        said = tl.load(book + entry * row_count + rows, mask=fits, other=0)
+        tl.store(place + FIELDS - BOOK + entry, said, mask=fits)
 
 
 @triton.jit(
@@ -92,11 +81,7 @@ def gather_guard(
     state,
     owned,
     left_live,
-    last_write,
-    written_in,
-    last_read,
-    read_in,
-    generation,
+    book,
     reported,
     sink_holds,  # [1]: read if SINKS
     writes,
@@ -104,7 +89,6 @@ def gather_guard(
     ring,
     counts,
     capacity: tl.int64,
-    launches,
     count: tl.int64,
     row_count: tl.int64,
     width: tl.int64,
@@ -134,7 +118,7 @@ def gather_guard(
     """
     program = tl.program_id(0)
     if JUDGES and program == 0:
-        tl.atomic_add(launches, 1)
+        tl.atomic_add(counts + 1, 1)
     entries = program * BLOCK + tl.arange(0, BLOCK)
     there = entries < count
     rows = tl.load(index + entries, mask=there, other=0)
@@ -194,11 +178,8 @@ def gather_guard(
             rows,
             its_poison,
             moment,
-            last_write,
-            written_in,
-            last_read,
-            read_in,
-            generation,
+            book,
+            row_count,
         )
         _record(
             ring,
@@ -210,13 +191,10 @@ def gather_guard(
             rows,
             its_invalid,
             moment,
-            last_write,
-            written_in,
-            last_read,
-            read_in,
-            generation,
+            book,
+            row_count,
         )
-        tl.store(last_write + rows, tl.zeros_like(rows) + NEVER, mask=unseen)
+        tl.store(book + LAST_WRITE * row_count + rows, tl.zeros_like(rows) + NEVER, mask=unseen)
 
     if JUDGES and SINKS:
         expected = tl.load(sink_holds)
@@ -243,11 +221,8 @@ def gather_guard(
             rows,
             its_other,
             moment,
-            last_write,
-            written_in,
-            last_read,
-            read_in,
-            generation,
+            book,
+            row_count,
         )
 
     if RETIRES:
@@ -262,7 +237,8 @@ def gather_guard(
                 tl.store(buffer_bits + at, poison, mask=inside)
         left = tl.where((held == EMPTY) & ~unseen, EMPTY, CONSUMED)
         tl.store(state + rows, left, mask=gone)
-        tl.store(last_read + rows, tl.zeros_like(rows) + moment, mask=gone)
+        read = book + LAST_READ * row_count + rows
+        tl.store(read, tl.zeros_like(rows) + moment, mask=gone)
     elif SPARES:
         tl.store(state + rows, tl.zeros_like(held) + SPARED, mask=there & (live | unseen))
     elif JUDGES:
@@ -295,18 +271,13 @@ def write_guard(
     owned,
     allocation,
     left_in,
-    last_write,
-    written_in,
-    last_read,
-    read_in,
-    generation,
+    book,
     reported,
     writes,
     stamps,
     ring,
     counts,
     capacity: tl.int64,
-    launches,
     epoch,
     count: tl.int64,
     row_count: tl.int64,
@@ -376,11 +347,8 @@ def write_guard(
                 rows,
                 tl.load(buffer_bits + rows * row_stride, mask=lost, other=0),
                 moment,
-                last_write,
-                written_in,
-                last_read,
-                read_in,
-                generation,
+                book,
+                row_count,
             )
         if by_owner != 0:
             since = step - tl.load(left_in + rows, mask=there, other=0)
@@ -397,11 +365,8 @@ def write_guard(
                 rows,
                 tl.load(buffer_bits + rows * row_stride, mask=nobodys, other=0),
                 moment,
-                last_write,
-                written_in,
-                last_read,
-                read_in,
-                generation,
+                book,
+                row_count,
             )
         invalid = there & False
         its_invalid = tl.zeros_like(rows)
@@ -436,20 +401,19 @@ def write_guard(
                 rows,
                 its_invalid,
                 moment,
-                last_write,
-                written_in,
-                last_read,
-                read_in,
-                generation,
+                book,
+                row_count,
             )
         tl.debug_barrier()
         written = there & ~retired
         tl.store(reported + rows, invalid.to(tl.int8), mask=written & fresh)
         tl.store(state + rows, tl.zeros_like(held) + LIVE, mask=written)
-        tl.store(last_write + rows, tl.zeros_like(rows) + moment, mask=written | sinks)
+        wrote = book + LAST_WRITE * row_count + rows
+        tl.store(wrote, tl.zeros_like(rows) + moment, mask=written | sinks)
         ended = retired & ((held & 1) != 0)
         tl.store(state + rows, tl.zeros_like(held) + CONSUMED, mask=ended)
-        tl.store(last_read + rows, tl.zeros_like(rows) + moment, mask=ended)
+        read = book + LAST_READ * row_count + rows
+        tl.store(read, tl.zeros_like(rows) + moment, mask=ended)
         tl.store(stamps + rows, tl.zeros_like(rows) + this, mask=there)
         tl.store(writes + rows, tl.zeros_like(rows) + this, mask=written)
         tl.debug_barrier()
@@ -474,14 +438,11 @@ def write_guard(
                 rows,
                 tl.load(buffer_bits + rows * row_stride, mask=twice, other=0),
                 moment,
-                last_write,
-                written_in,
-                last_read,
-                read_in,
-                generation,
+                book,
+                row_count,
             )
     tl.store(epoch, this)
-    tl.atomic_add(launches + 1, 1)
+    tl.atomic_add(counts + 2, 1)
 
 
 @triton.jit
@@ -492,22 +453,19 @@ def _first_of(wrong, bits, columns):
     return tl.max(wrong.to(tl.int32), axis=1) != 0, tl.sum(tl.where(is_first, bits, 0), axis=1)
 
 
-@triton.jit(do_not_specialize=["count", "width", "row_stride", "poison"])
+@triton.jit(do_not_specialize=["count", "row_count", "width", "row_stride", "poison"])
 def hand_out_rows(
     index,  # [count], each row once
     generations,  # [count]
     buffer_bits,
     state,
     left_live,
-    last_write,
-    written_in,
-    last_read,
-    read_in,
-    generation,
+    book,
     writes,
     allocation,
     epoch,
     count: tl.int64,
+    row_count: tl.int64,
     width: tl.int64,
     row_stride: tl.int64,
     poison: tl.int64,
@@ -522,14 +480,15 @@ def hand_out_rows(
     held = tl.load(state + rows, mask=there, other=EMPTY)
     was_live = (held & 1) != 0
     tl.store(left_live + rows, was_live.to(tl.int8), mask=there & (held != EMPTY))
-    before = tl.load(generation + rows, mask=there, other=0)
-    wrote = tl.load(last_write + rows, mask=there, other=NEVER)
-    read = tl.load(last_read + rows, mask=there, other=NEVER)
-    tl.store(written_in + rows, before, mask=there & ((wrote & PAST) == 0))
-    tl.store(read_in + rows, before, mask=there & ((read & PAST) == 0))
-    tl.store(last_write + rows, wrote | PAST, mask=there)
-    tl.store(last_read + rows, read | PAST, mask=there)
-    tl.store(generation + rows, tl.load(generations + entries, mask=there, other=0), mask=there)
+    its_generation = book + GENERATION * row_count + rows
+    before = tl.load(its_generation, mask=there, other=0)
+    # Each of the last accesses is of the past from now on, and belongs to the generation before.
+    for entry in tl.static_range(0, GENERATION, 2):
+        access = book + entry * row_count + rows
+        moment = tl.load(access, mask=there, other=NEVER)
+        tl.store(access + row_count, before, mask=there & ((moment & PAST) == 0))
+        tl.store(access, moment | PAST, mask=there)
+    tl.store(its_generation, tl.load(generations + entries, mask=there, other=0), mask=there)
     tl.store(state + rows, tl.zeros_like(held) + EMPTY, mask=there)
     tl.store(allocation + rows, tl.zeros_like(held).to(tl.int8) + HELD, mask=there)
     # What a gather put off must not retire is told by a write since: so is this.

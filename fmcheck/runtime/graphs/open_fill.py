@@ -14,9 +14,17 @@ from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.naming import plainly, slots_of
 from fmcheck.runtime.graphs.captures import TensorLocation, place_of
-from fmcheck.runtime.graphs.device_tails import DeviceTail, TailRecord
 from fmcheck.runtime.graphs.expectations import SINK, Expectation
-from fmcheck.runtime.graphs.tails import BY_FILL, BY_NOBODY, Found, HostTail, Tail, can_be_followed
+from fmcheck.runtime.graphs.tails import (
+    BY_FILL,
+    BY_NOBODY,
+    DeviceTail,
+    Found,
+    HostTail,
+    Tail,
+    TailRecord,
+    can_be_followed,
+)
 from fmcheck.runtime.relay.relay_tensor import plain
 from fmcheck.runtime.steps.writes import UNSEEN, Trace, follow, leave, region_of
 
@@ -331,8 +339,9 @@ class OpenFill:
         expectation: Expectation,
         what: Input | None = None,
     ) -> Tail:
+        place = (dim, start, expectation, self.fill_patch.unseen)
         if tensor.device.type == "cpu" and not compares_on_device:
-            return HostTail(tensor, dim, start, expectation, self.fill_patch.unseen)
+            return HostTail(tensor, *place)
 
         def record(part: str, settled: Expectation, bits: torch.Tensor) -> TailRecord:
             first, any_call = (
@@ -341,7 +350,7 @@ class OpenFill:
             )
             return self._record(first, any_call, bits)
 
-        return DeviceTail(tensor, dim, start, expectation, self.fill_patch.unseen, record)
+        return DeviceTail(tensor, *place, record=record)
 
     def _record(self, what: Input, of_any_call: Input, bits: torch.Tensor) -> TailRecord:
         """Returns where finds on a device are entered, those of calls that expect another number

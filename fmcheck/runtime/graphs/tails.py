@@ -9,23 +9,24 @@ from __future__ import annotations
 
 import ctypes
 import functools
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+from dataclasses import dataclass, replace
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 import torch
 
 from fmcheck.contract import COMPARISONS
 from fmcheck.runtime.steps import capturing
-from fmcheck.runtime.steps.writes import region_of
+from fmcheck.runtime.steps.writes import region_of, unheard
 
 if TYPE_CHECKING:
-    from collections.abc import MutableMapping
+    from collections.abc import Callable, MutableMapping
 
     import numpy.typing as npt
 
     from fmcheck.runtime.graphs.expectations import Expectation
     from fmcheck.runtime.steps.writes import Trace
+
 
 SHOWN = 8
 BY_FILL, BY_NOBODY, UNKNOWN = range(3)
@@ -55,34 +56,6 @@ class Found:
 Unseen: TypeAlias = "MutableMapping[torch.Tensor, Any]"
 
 
-class Tail(Protocol):
-    """A tail from the start of a fill on.
-
-    It `is_in_doubt` where nothing was said of an entry because nobody knows whether it was written.
-    What it must hold may be known only once the fill is settled: `expectation` is set again then.
-    """
-
-    expectation: Expectation
-    start: int
-    length: int
-    is_in_doubt: bool
-
-    def seal(self, trace: Trace) -> None:
-        """Takes over which elements were written, now that the fill is over."""
-
-    def judge(self, count: int) -> Found | None:
-        """Looks at the first `count` entries; None if they are right, or if it is not known yet."""
-
-    def judge_head(self, source: torch.Tensor) -> Found | None:
-        """Compares what lies before the tail with where it was copied from."""
-
-    def judge_values(self, end: int) -> Found | None:
-        """Holds the first entries, those of real rows, against what each must be."""
-
-    def judge_rewritten(self, end: int) -> Found | None:
-        """Looks whether the fill wrote the first entries, those of real rows."""
-
-
 def bits_of(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a tensor's elements as signed integers of their width, over the same memory."""
     plain = tensor.detach()
@@ -110,8 +83,18 @@ def _lies_as_it_is(tensor: torch.Tensor) -> bool:
     return not (tensor.is_conj() or tensor.is_neg())
 
 
-class HostTail:
-    """A tail in this process's memory, through NumPy."""
+class Tail:
+    """A tail from the start of a fill on.
+
+    It `is_in_doubt` where nothing was said of an entry because nobody knows whether it was written.
+    What it must hold may be known only once the fill is settled: `expectation` is set again then.
+    """
+
+    #: The elements when the fill began; which of them nobody wrote since, and which of the others
+    #: nobody was seen to write.
+    _before: Any
+    _untouched: Any
+    _doubtful: Any
 
     def __init__(
         self, tensor: torch.Tensor, dim: int, start: int, expectation: Expectation, unseen: Unseen
@@ -120,16 +103,62 @@ class HostTail:
         self._dim = dim
         self.expectation = expectation
         self._unseen = unseen
+        self.start = start
+        self.length = tensor.shape[dim] - start
+        self.is_in_doubt = False
+
+    def seal(self, trace: Trace) -> None:
+        """Takes over which elements were written, now that the fill is over."""
+        raise NotImplementedError
+
+    def judge(self, count: int) -> Found | None:
+        """Looks at the first `count` entries; None if they are right, or if it is not known yet."""
+        raise NotImplementedError
+
+    def judge_head(self, source: torch.Tensor) -> Found | None:
+        """Compares what lies before the tail with where it was copied from."""
+        raise NotImplementedError
+
+    def judge_values(self, end: int) -> Found | None:
+        """Holds the first entries, those of real rows, against what each must be."""
+        raise NotImplementedError
+
+    def judge_rewritten(self, end: int) -> Found | None:
+        """Looks whether the fill wrote the first entries, those of real rows."""
+        raise NotImplementedError
+
+    def _first(self, bits: Any, count: int) -> tuple[Any, Any, Any]:
+        """Returns the first entries as they are now, which are untouched and which doubtful."""
+        still = bits == self._before
+        marks = self._untouched & still, self._doubtful & still
+        region, untouched, doubtful = (
+            self._along(one)[self.start :][:count] for one in (bits, *marks)
+        )
+        return region, untouched, doubtful
+
+    def _add_wrong(self, bad: Any, region: Any) -> Any:
+        """Marks the entries that hold what they must not, whoever wrote it."""
+        if self.expectation.expected is not None:
+            bad |= region != as_bits(self.expectation.expected, self._tensor.dtype)
+        if self.expectation.bound is not None:
+            sign, limit = self.expectation.bound
+            bad |= ~COMPARISONS[sign](region, limit)
+        return bad
+
+    def _along(self, bits: Any) -> Any:
+        return bits.swapaxes(0, self._dim) if self._dim else bits
+
+
+class HostTail(Tail):
+    """A tail in this process's memory, through NumPy."""
+
+    def __init__(self, tensor: torch.Tensor, *place: Any) -> None:
+        super().__init__(tensor, *place)
         # Good as long as the trace says that the tensor is in place.
         self._array = array_of(tensor)
         self._before = self._array.copy()
         self._is_judged = True
-        # Which elements nobody wrote, and which of the others nobody was seen to write.
-        self._untouched = np.zeros(self._before.shape, bool)
-        self._doubtful = self._untouched
-        self.start = start
-        self.length = self._before.shape[dim] - start
-        self.is_in_doubt = False
+        self._untouched = self._doubtful = np.zeros(self._before.shape, bool)
 
     def seal(self, trace: Trace) -> None:
         """Takes over which elements were written, now that the fill is over."""
@@ -144,12 +173,8 @@ class HostTail:
 
     def judge(self, count: int) -> Found | None:
         """Looks at the first `count` entries."""
-        bits = self._array
-        still = bits == self._before
-        region = self._tail(bits)[:count]
-        untouched = self._tail(self._untouched & still)[:count]
-        doubtful = self._tail(self._doubtful & still)[:count]
-        wrong = self._wrong(region)
+        region, untouched, doubtful = self._first(self._array, count)
+        wrong = self._add_wrong(np.zeros(region.shape, bool), region)
         bad = wrong | untouched
         self.is_in_doubt = self._is_judged and bool((doubtful & ~wrong).any())
         if not self._is_judged or not bad.any():
@@ -191,22 +216,6 @@ class HostTail:
     def _kind(self) -> str:
         """The dtype of floats as NumPy has it, "" for whole numbers and what it has no name for."""
         return _FLOATS.get(self._tensor.dtype, "")
-
-    def _wrong(self, region: npt.NDArray[Any]) -> npt.NDArray[np.bool_]:
-        """Tells which entries hold what they must not, whoever wrote it."""
-        bad = np.zeros(region.shape, bool)
-        if self.expectation.expected is not None:
-            bad |= region != as_bits(self.expectation.expected, self._tensor.dtype)
-        if self.expectation.bound is not None:
-            sign, limit = self.expectation.bound
-            bad |= ~np.asarray(COMPARISONS[sign](region, limit))
-        return bad
-
-    def _along(self, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return bits.swapaxes(0, self._dim) if self._dim else bits
-
-    def _tail(self, bits: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        return self._along(bits)[self.start :]
 
 
 def array_of(tensor: torch.Tensor) -> npt.NDArray[Any]:
@@ -251,3 +260,136 @@ def _found(
 def shown(value: Any) -> str:
     """Returns a value as a report shows it."""
     return f"{value:.6g}" if isinstance(value, float) else str(value)
+
+
+class TailRecord:
+    """What was found of one input since it was last read, in device memory.
+
+    The first find is kept: which entries, their bits, where the entries start. `hits` counts all.
+    """
+
+    def __init__(self, bits: torch.Tensor, dtype: torch.dtype) -> None:
+        self._dtype = dtype
+        self._hits = torch.zeros((), dtype=torch.int64, device=bits.device)
+        self._start = torch.zeros_like(self._hits)
+        self._by = torch.zeros_like(self._hits)
+        self._bad = torch.zeros(bits.shape, dtype=torch.bool, device=bits.device)
+        self._bits = torch.zeros_like(bits)
+
+    def enter(
+        self,
+        bad: torch.Tensor,
+        bits: torch.Tensor,
+        start: int,
+        by: torch.Tensor,
+        unless: torch.Tensor | None,
+    ) -> None:
+        """Adds a look at `len(bad)` entries; nothing is entered where `unless` is true."""
+        hit = bad.any() if unless is None else bad.any() & ~unless
+        first = hit & (self._hits == 0)
+        count = len(bad)
+        self._bad[:count].copy_(torch.where(first, bad, self._bad[:count]))
+        self._bits[:count].copy_(torch.where(first, bits, self._bits[:count]))
+        self._start.copy_(torch.where(first, start, self._start))
+        self._by.copy_(torch.where(first, by, self._by))
+        self._hits.add_(hit)
+
+    def read(self) -> Found | None:
+        """Waits for the device; returns what was found, and starts again."""
+        with unheard():
+            return self._read()
+
+    def _read(self) -> Found | None:
+        hits = int(self._hits.item())
+        if not hits:
+            return None
+        start, by = int(self._start.item()), int(self._by.item())
+        found = _found(self._bad.cpu().numpy(), self._bits.cpu().numpy(), start, self._dtype, by)
+        for kept in (self._hits, self._start, self._by, self._bad, self._bits):
+            kept.zero_()
+        return replace(found, hits=hits)
+
+
+class DeviceTail(Tail):
+    """A tail in an accelerator's memory, compared there, with no host sync.
+
+    `record(part, expectation, bits)` returns where finds are entered: they are read when a session
+    asks.
+    """
+
+    def __init__(
+        self,
+        tensor: torch.Tensor,
+        *place: Any,
+        record: Callable[[str, Expectation, torch.Tensor], TailRecord],
+    ) -> None:
+        super().__init__(tensor, *place)
+        self._record = record
+        with unheard():
+            self._before = bits_of(tensor).clone()
+            self._untouched = torch.zeros_like(self._before, dtype=torch.bool)
+            self._doubtful = self._untouched
+        self._unless: torch.Tensor | None = None
+
+    def seal(self, trace: Trace) -> None:
+        """Takes over which elements were written, now that the fill is over."""
+        with unheard():
+            written, perhaps = trace.marks()
+            changed = bits_of(self._tensor) != self._before
+            unseen = (changed & ~written & ~perhaps).any()
+            if self._tensor in self._unseen:
+                unseen = unseen | self._unseen[self._tensor]
+            self._unseen[self._tensor] = unseen
+            if not (self.expectation.always or trace.was_touched):
+                self._unless = ~changed.any()
+            left = ~(changed | written)
+            self._doubtful = left & (perhaps | unseen)
+            self._untouched = left & ~self._doubtful
+        self.is_in_doubt = bool(trace.why)
+
+    def judge(self, count: int) -> Found | None:
+        """Enters what is wrong with the first `count` entries."""
+        with unheard():
+            bits = bits_of(self._tensor)
+            region, untouched, doubtful = self._first(bits, count)
+            bad = self._add_wrong(torch.zeros_like(region, dtype=torch.bool), region) | untouched
+            by = torch.where((untouched | ~bad).all(), BY_NOBODY, BY_FILL)
+            by = torch.where((doubtful & bad).any(), UNKNOWN, by)
+            kept = self._record("tail", self.expectation, self._along(bits))
+            kept.enter(bad, region, self.start, by, self._unless)
+        return None
+
+    def judge_head(self, source: torch.Tensor) -> Found | None:
+        """Enters where the head is not what it was copied from."""
+        with unheard():
+            bits = self._along(bits_of(self._tensor))
+            head, values = bits[: self.start], source.detach()
+            if values.dtype.is_floating_point or values.dtype is torch.bool:
+                values = bits_of(values)
+            if values.shape == head.shape and len(head):
+                by = torch.full((), BY_FILL, device=head.device)
+                kept = self._record("head", self.expectation, bits)
+                kept.enter(head != values, head, 0, by, None)
+        return None
+
+    def judge_values(self, end: int) -> Found | None:
+        """Enters where the entries of real rows are not what each must be."""
+        assert self.expectation.head is not None
+        sign, limit = self.expectation.head
+        with unheard():
+            values = self._along(self._tensor.detach())[:end]
+            bad = ~COMPARISONS[sign](values, limit)
+            self._enter_head("values", bad, end)
+        return None
+
+    def judge_rewritten(self, end: int) -> Found | None:
+        """Enters where the fill did not write the entries of real rows."""
+        with unheard():
+            left = self._untouched & (bits_of(self._tensor) == self._before)
+            self._enter_head("rewritten", self._along(left)[:end], end)
+        return None
+
+    def _enter_head(self, part: str, bad: torch.Tensor, end: int) -> None:
+        bits = self._along(bits_of(self._tensor))
+        by = torch.full((), BY_FILL, device=bits.device)
+        self._record(part, self.expectation, bits).enter(bad, bits[:end], 0, by, None)

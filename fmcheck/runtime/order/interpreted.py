@@ -14,7 +14,7 @@ import torch
 
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.patches import patch
-from fmcheck.runtime.core.unfollowed import is_here, unfollowed
+from fmcheck.runtime.core.site import is_here, unfollowed
 from fmcheck.runtime.order.blocks import holds, span
 
 if TYPE_CHECKING:

@@ -24,7 +24,7 @@ from torch._C import _len_torch_dispatch_stack as modes_on
 
 from fmcheck.runtime.core.containment import broke, contained, made_once
 from fmcheck.runtime.core.patches import patch
-from fmcheck.runtime.core.unfollowed import is_here
+from fmcheck.runtime.core.site import is_here
 from fmcheck.runtime.order import virtual
 from fmcheck.runtime.steps import step_syncs
 from fmcheck.runtime.steps.operators import COPIES, Operator, tensors_at

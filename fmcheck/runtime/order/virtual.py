@@ -23,7 +23,7 @@ from fmcheck.runtime.core import moment
 from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.naming import holder_of
 from fmcheck.runtime.core.patches import patch, rebind
-from fmcheck.runtime.core.unfollowed import is_here
+from fmcheck.runtime.core.site import is_here
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator

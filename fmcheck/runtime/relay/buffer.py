@@ -22,8 +22,8 @@ if TYPE_CHECKING:
     import numpy.typing as npt
     import torch
 
-    from fmcheck.runtime.core.poison import Poison
     from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.core.verdicts import Poison
     from fmcheck.runtime.relay.memory import Memory, Veil
     from fmcheck.runtime.relay.owners import Owners
     from fmcheck.runtime.relay.row_layout import UnitOwners
@@ -214,9 +214,8 @@ class RelayBuffer:
         first = np.array([row for row in numbers if 0 <= row < count], np.int64) * self.per_row
         self._sink = (first[:, None] + np.arange(self.per_row)).reshape(-1)
         self.sink_rows: Sequence[int] = self._sink.tolist()
-        # In place, a row at a time: nearly every sink is one row, and this is done on each gather.
-        parts = (slice(start, start + self.per_row) for start in first.tolist())
-        self._sink_parts = [self.whole.memory.part(part) for part in parts]
+        # A row at a time: nearly every sink is one row, and these are kept on each gather.
+        self._sink_places = [slice(start, start + self.per_row) for start in first.tolist()]
 
     def learn_sinks(self, rows: Sequence[int]) -> None:
         """Says the same of a buffer that has been poisoned already: a sink never is."""
@@ -582,10 +581,10 @@ class RelayBuffer:
         if expression is self._list:
             window.memory.cover(expression, self.poison.bits)
             return
-        kept = [part.copy() for part in self._sink_parts]
+        whole = self.whole.memory
+        kept = whole.keep_sinks(self._sink_places)
         window.memory.cover(expression, self.poison.bits)
-        for part, values in zip(self._sink_parts, kept, strict=True):
-            part[...] = values
+        whole.put_back_sinks(self._sink_places, kept)
 
     def _judge_values(
         self, rows: npt.NDArray[Any], bits: npt.NDArray[Any], how: WriteEffect, moment: int
@@ -652,9 +651,7 @@ class RelayBuffer:
         held = self.owners.held(written).astype(np.int8)
         loses = verdicts.losses()[self.ledger.state[written], held]
         lost = written[loses & self._is_covered(window, expression)[written]]
-        if lost.size:
-            bits = self.whole.memory.read(lost).reshape(len(lost), -1)
-            violations.report(self, f"FR{verdicts.LOST}", lost, bits[:, 0], moment, verb="write")
+        self._report_write(verdicts.LOST, lost, moment)
 
     def judge_late(self, rows: npt.NDArray[Any], moment: int) -> None:
         """Judges the owners of rows that a hand-out wrote, now that it has ended."""
@@ -672,10 +669,13 @@ class RelayBuffer:
             return
         written = self._owned(np.unique(rows % len(self.ledger)))
         nobodys = written[self.owners.unowned(written, self.tally.moments.step_of(moment))]
-        if nobodys.size:
-            bits = self.whole.memory.read(nobodys).reshape(len(nobodys), -1)
-            code = f"FR{verdicts.UNOWNED}"
-            violations.report(self, code, nobodys, bits[:, 0], moment, verb="write")
+        self._report_write(verdicts.UNOWNED, nobodys, moment)
+
+    def _report_write(self, check: int, rows: npt.NDArray[Any], moment: int) -> None:
+        """Reports a write of rows, if there are any, by what stands first in each."""
+        if rows.size:
+            bits = self.whole.memory.read(rows).reshape(len(rows), -1)[:, 0]
+            violations.report(self, f"FR{check}", rows, bits, moment, verb="write")
 
     def _names_twice(self, rows: npt.NDArray[Any]) -> bool:
         """Tells whether a list of rows has one twice: each puts its place where it points."""
@@ -716,10 +716,7 @@ class RelayBuffer:
         again = np.flatnonzero(last != order)
         differs = (given[again] != given[last[again]]).reshape(len(again), -1).any(axis=1)
         twice = self._owned(np.unique(rows[again[differs]] % len(self.ledger)))
-        if twice.size:
-            bits = self.whole.memory.read(twice).reshape(len(twice), -1)
-            code = f"FR{verdicts.REPEATED}"
-            violations.report(self, code, twice, bits[:, 0], moment, verb="write")
+        self._report_write(verdicts.REPEATED, twice, moment)
 
     def _is_covered(self, window: Window, expression: Any) -> npt.NDArray[np.bool_]:
         """Tells of each row whether an index expression reaches all of its elements."""

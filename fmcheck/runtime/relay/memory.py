@@ -8,7 +8,7 @@ it is torch itself, with a copy to the host for each read, and poison lies in th
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Protocol
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -21,17 +21,20 @@ if TYPE_CHECKING:
 _SAME_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class Memory(Protocol):
-    """Elements as signed integers of their width."""
+class Memory:
+    """Elements as signed integers of their width. Without a veil, poison lies among them."""
 
     def read(self, expression: Any) -> npt.NDArray[Any]:
         """Returns a copy of the elements."""
+        raise NotImplementedError
 
     def write(self, expression: Any, bits: Any) -> None:
         """Overwrites the elements."""
+        raise NotImplementedError
 
     def cover(self, expression: Any, poison: int) -> None:
         """Poisons the elements: they read as poison until somebody writes them."""
+        self.write(expression, poison)
 
     def uncover(self, expression: Any) -> None:
         """The elements were written: whatever stands there is the engine's."""
@@ -41,51 +44,34 @@ class Memory(Protocol):
 
         None do where the poison lies in the memory itself.
         """
+        return np.False_
 
     def was_changed(self) -> bool:
         """Tells whether any element was written since it was poisoned, with no `uncover`.
 
         Known only where the poison lies beside the memory.
         """
-
-    def keep(self, rows: npt.NDArray[Any]) -> Any:
-        """Returns what `put_back` needs to undo a later `cover` of the rows."""
-
-    def put_back(self, rows: npt.NDArray[Any], kept: Any) -> None:
-        """Undoes a `cover` of the rows."""
-
-    def part(self, place: slice) -> Any:
-        """Returns some rows in place: what is written to the memory shows in it."""
-
-
-class _InPlace(Memory):
-    """What is the same for all memory that poison is put into."""
-
-    def cover(self, expression: Any, poison: int) -> None:
-        """Puts poison over the elements."""
-        self.write(expression, poison)
-
-    def uncover(self, expression: Any) -> None:
-        """The elements were written: whatever stands there is the engine's."""
-
-    def unchanged(self, expression: Any) -> Any:
-        """Returns False for all elements: the poison lies in the memory."""
-        return np.False_
-
-    def was_changed(self) -> bool:
-        """Returns False: the poison lies in the memory."""
         return False
 
-    def keep(self, rows: npt.NDArray[Any]) -> Any:
+    def keep(self, rows: Any) -> Any:
         """Returns what `put_back` needs to undo a later `cover` of the rows."""
         return self.read(rows)
 
-    def put_back(self, rows: npt.NDArray[Any], kept: Any) -> None:
+    def put_back(self, rows: Any, kept: Any) -> None:
         """Undoes a `cover` of the rows."""
         self.write(rows, kept)
 
+    def keep_sinks(self, rows: list[slice]) -> Any:
+        """Returns what `put_back_sinks` needs to undo a `cover` of rows that never are poisoned."""
+        return [self.read(place) for place in rows]
 
-class HostMemory(_InPlace):
+    def put_back_sinks(self, rows: list[slice], kept: Any) -> None:
+        """Undoes a `cover` of sinks."""
+        for place, values in zip(rows, kept, strict=True):
+            self.write(place, values)
+
+
+class HostMemory(Memory):
     """Elements in this process's memory. Poison is put into the memory itself."""
 
     def __init__(self, bits: torch.Tensor) -> None:
@@ -107,10 +93,6 @@ class HostMemory(_InPlace):
     def write(self, expression: Any, bits: Any) -> None:
         """Overwrites the elements."""
         self._bits[expression] = bits
-
-    def part(self, place: slice) -> Any:
-        """Returns some rows in place."""
-        return self._bits[place]
 
 
 @dataclass(eq=False, slots=True)
@@ -198,25 +180,17 @@ class VeiledMemory(HostMemory):
         """Undoes a `cover` of the rows."""
         self._covered.values[rows], self._held.values[rows] = kept
 
-    def part(self, place: slice) -> Any:
-        """Returns some rows in place."""
-        return _VeiledPart(self._covered, place)
+    def keep_sinks(self, rows: list[slice]) -> Any:
+        """Returns nothing: a sink is never under the veil."""
+
+    def put_back_sinks(self, rows: list[slice], kept: Any) -> None:
+        """Takes the veil off the sinks again."""
+        covered = self._covered.values
+        for place in rows:
+            covered[place] = False
 
 
-class _VeiledPart:
-    """Rows under a veil, with the two words of an array that a sink needs: it is never covered."""
-
-    def __init__(self, covered: Column, rows: slice) -> None:
-        self._covered, self._rows = covered, rows
-
-    def copy(self) -> bool:
-        return False
-
-    def __setitem__(self, place: Any, covered: bool) -> None:
-        self._covered.values[self._rows][place] = covered
-
-
-class DeviceMemory(_InPlace):
+class DeviceMemory(Memory):
     """Elements on an accelerator. Each read waits for the device."""
 
     def __init__(self, bits: torch.Tensor) -> None:
@@ -235,9 +209,9 @@ class DeviceMemory(_InPlace):
             bits = torch.from_numpy(bits).to(self._bits.device)
         self._bits[self._on_device(expression)] = bits
 
-    def part(self, place: slice) -> Any:
-        """Returns some rows in place."""
-        return _DevicePart(self._bits[place])
+    def keep_sinks(self, rows: list[slice]) -> Any:
+        """Returns what the sinks hold, on the device: nobody waits for it."""
+        return [self._bits[place].clone() for place in rows]
 
     def _on_device(self, expression: Any) -> Any:
         if isinstance(expression, tuple):
@@ -245,19 +219,6 @@ class DeviceMemory(_InPlace):
         if isinstance(expression, np.ndarray):
             return torch.from_numpy(np.ascontiguousarray(expression)).to(self._bits.device)
         return expression
-
-
-class _DevicePart:
-    """Rows on an accelerator, with the two words of an array that a sink needs."""
-
-    def __init__(self, bits: torch.Tensor) -> None:
-        self._bits = bits
-
-    def copy(self) -> torch.Tensor:
-        return self._bits.clone()
-
-    def __setitem__(self, place: Any, bits: torch.Tensor) -> None:
-        self._bits[place] = bits
 
 
 def memory_of(tensor: torch.Tensor, veil: Veil | None = None, poison: int = 0) -> Memory:

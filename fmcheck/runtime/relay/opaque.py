@@ -105,7 +105,7 @@ def _given(
 
 def _touched(rows: Any, conditions: Sequence[Condition], names: Mapping[str, Any]) -> Any:
     """Returns the rows that a kernel does not skip; on a device `SKIPPED` stands for the others."""
-    from fmcheck.runtime.core.unfollowed import unfollowed
+    from fmcheck.runtime.core.site import unfollowed
     from fmcheck.runtime.relay import relay_tensor
 
     def value_of(name: str) -> Any:

@@ -198,28 +198,25 @@ def _as_view(result: Any, sources: Iterator[RelayArray]) -> Any:
 
 def _read(array: RelayArray, expression: Any) -> None:
     """The host read an array: what an index picks of its rows is a gather."""
-    buffer = array._relay
-    if buffer is None or not buffer.tally.active:
-        return
-    with contained(buffer.tally, CHECK), buffer.tally.lock, buffer.by_the_host():
-        alias = _alias_of(array, buffer)
-        if alias is None:
-            return
-        if expression is None:
-            relay_tensor.peeked(alias)
-        else:
-            relay_tensor.gathered(alias, expression)
+    if expression is None:
+        _enter(array, relay_tensor.enter_peek)
+    else:
+        _enter(array, relay_tensor.enter_read, expression)
 
 
 def _written(array: RelayArray, expression: Any, how: WriteEffect) -> None:
     """The host wrote what an index picks of an array."""
+    _enter(array, relay_tensor.enter_write, expression, how)
+
+
+def _enter(array: RelayArray, enter: Callable[..., None], *what: Any) -> None:
     buffer = array._relay
     if buffer is None or not buffer.tally.active:
         return
     with contained(buffer.tally, CHECK), buffer.tally.lock, buffer.by_the_host():
         alias = _alias_of(array, buffer)
         if alias is not None:
-            relay_tensor.written(alias, expression, how)
+            enter(alias, *what)
 
 
 def _alias_of(array: RelayArray, buffer: RelayBuffer) -> relay_tensor.RelayTensor | None:

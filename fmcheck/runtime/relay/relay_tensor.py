@@ -16,9 +16,8 @@ import torch
 from fmcheck.runtime.core import rows
 from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.patches import beneath
-from fmcheck.runtime.core.poison import poison_for
-from fmcheck.runtime.core.site import is_making, makes_the_engines_call
-from fmcheck.runtime.core.unfollowed import unfollowed
+from fmcheck.runtime.core.site import is_making, makes_the_engines_call, unfollowed
+from fmcheck.runtime.core.verdicts import poison_for
 from fmcheck.runtime.relay import device_checks, indexing, untraced
 from fmcheck.runtime.relay.buffer import (
     PICKED,
@@ -276,7 +275,7 @@ def _read(func: Call, args: Arguments, kwargs: Options) -> Any:
     if viewed is result and _brings_values(func, result):
         for reader in readers:
             by_host = indexing.name_of(func) in _SCALARS or _comes_to_host(reader, result, kwargs)
-            _enter_peek(reader, by_host)
+            enter_peek(reader, by_host)
     return viewed
 
 
@@ -295,9 +294,9 @@ def _enter_out(out: Any, readers: Sequence[RelayTensor]) -> None:
     targets = list(_relay_tensors(out))
     for reader in readers:
         if not any(reader is target for target in targets):
-            _enter_peek(reader)
+            enter_peek(reader)
     for target in targets:
-        _enter_write(target, rows.EVERYTHING)
+        enter_write(target, rows.EVERYTHING)
 
 
 def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
@@ -318,9 +317,9 @@ def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
             if by_index and len(written) == 1:
                 values = indexing.written_values(indexing.name_of(func), args, kwargs)
             for tensor in written:
-                _enter_write(tensor, expression, how, values)
+                enter_write(tensor, expression, how, values)
     for reader in _relay_tensors((args[1:], kwargs)):
-        _enter_peek(reader, _comes_to_host(reader, target, kwargs, *args[2:]))
+        enter_peek(reader, _comes_to_host(reader, target, kwargs, *args[2:]))
     if func is torch.Tensor.__setitem__:
         return None
     return target if isinstance(target, torch.Tensor) else result
@@ -343,13 +342,13 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
             if shown.whole or rows.selects_rows(expression, shown.rows.ndim, shown.dims):
                 _enter_gather(tensor, expression)
             else:
-                _enter_peek(tensor)
+                enter_peek(tensor)
         return result
     result = _taken(tensor._plain, plain(index))
     if _shares_storage(result, tensor._plain):
         return alias(result, tensor._relay)
     with contained(tensor._relay.tally, CHECK):
-        _gathered(tensor, indexing.host(index))
+        enter_read(tensor, indexing.host(index))
     return result
 
 
@@ -361,16 +360,16 @@ def _setitem(func: Call, args: Arguments, kwargs: Options) -> None:
     tensor._relay.order()
     if type(index) is torch.Tensor is type(value):
         _put(tensor._plain, index, value)
-        _enter_write(tensor, index, PICKED, value)
+        enter_write(tensor, index, PICKED, value)
         return
     _put(tensor._plain, plain(index), plain(value))
     constant = isinstance(value, _NUMBERS)
     picked = not constant and _has_index(index)
-    _enter_write(
+    enter_write(
         tensor, index, WriteEffect(constant=constant, picks=picked), value if picked else None
     )
     for reader in _relay_tensors(value):
-        _enter_peek(reader)
+        enter_peek(reader)
 
 
 def _has_index(index: Any) -> bool:
@@ -394,7 +393,7 @@ def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
         if out is None and _by_rows(tensor, index):
             buffer.gather_rows(index, result, buffer.tally.sites.here(_OUR_FRAMES))
             return result
-        _gathered(tensor, indexing.READS[name](func, tensor._plain, args, kwargs))
+        enter_read(tensor, indexing.READS[name](func, tensor._plain, args, kwargs))
     if out is None:
         return result
     _enter_out(out, [])
@@ -406,11 +405,12 @@ def _by_rows(tensor: RelayTensor, index: Any) -> bool:
     return indexing.are_rows(index) and window(tensor).whole
 
 
-def _gathered(tensor: RelayTensor, expression: Any) -> None:
+def enter_read(tensor: RelayTensor, expression: Any) -> None:
+    """Enters a read by an index of NumPy's: a gather where that picks rows."""
     if rows.selects_rows(expression, tensor._plain.dim(), window(tensor).dims):
         _enter_gather(tensor, expression)
     else:
-        _enter_peek(tensor)
+        enter_peek(tensor)
 
 
 def _reshape_in_place(func: Call, args: Arguments, kwargs: Options) -> Any:
@@ -533,33 +533,27 @@ _SCALARS = frozenset(
 )
 
 
+_TRANSLATIONS: dict[str, Callable[[Call, Arguments, Options], Any]] = {
+    **dict.fromkeys(_METADATA, _pass),
+    **dict.fromkeys(_ESCAPES, _escape),
+    **dict.fromkeys(_RESHAPING, _reshape_in_place),
+    **dict.fromkeys(_OF_THE_TENSOR, _become),
+    **dict.fromkeys(_AUGMENTED, _write),
+    **dict.fromkeys(indexing.READS, _gather),
+    "__getitem__": _getitem,
+    "__setitem__": _setitem,
+    "__hash__": _identity,
+    "__iter__": _iterate,
+    "__get__": _property,
+}
+
+
 def _translation_of(func: Call) -> Callable[[Call, Arguments, Options], Any]:
     name = indexing.name_of(func)
-    if name == "__getitem__":
-        return _getitem
-    if name == "__setitem__":
-        return _setitem
-    if name == "__hash__":
-        return _identity
-    if name == "__iter__":
-        return _iterate
-    if name == "__get__":
-        return _property
     if name == "__set__":
         return _reshape_in_place if _property_of(func) == "data" else _become
-    if name in _OF_THE_TENSOR:
-        return _become
-    if name in indexing.READS:
-        return _gather
-    if name in _RESHAPING:
-        return _reshape_in_place
-    if name in _ESCAPES:
-        return _escape
-    if name in _METADATA:
-        return _pass
-    if name in _AUGMENTED or (name.endswith("_") and not name.endswith("__")):
-        return _write
-    return _read
+    in_place = name.endswith("_") and not name.endswith("__")
+    return _TRANSLATIONS.get(name, _write if in_place else _read)
 
 
 # Of these the last argument is what they write: a number is a constant.
@@ -628,22 +622,7 @@ def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
     for tensor in written:
         # A kernel that gathers a buffer and writes it may take the values out.
         both = tensor._relay in updated
-        _enter_write(tensor, index, WriteEffect(updates=both, constant=both, picks=not both))
-
-
-def gathered(tensor: RelayTensor, expression: Any) -> None:
-    """Tells of a gather by an index of NumPy's, which was made on the same memory."""
-    _gathered(tensor, expression)
-
-
-def peeked(tensor: RelayTensor) -> None:
-    """Tells of a read of all of a tensor, which was made on the same memory."""
-    _enter_peek(tensor)
-
-
-def written(tensor: RelayTensor, expression: Any, how: WriteEffect) -> None:
-    """Tells of a write by an index of NumPy's, which was made on the same memory."""
-    _enter_write(tensor, expression, how)
+        enter_write(tensor, index, WriteEffect(updates=both, constant=both, picks=not both))
 
 
 def _enter_access(tensor: RelayTensor, how: str, index: Any) -> None:
@@ -676,7 +655,8 @@ def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
     _enter(tensor, "gather", expression)
 
 
-def _enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
+def enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
+    """Enters a read of all of a tensor."""
     buffer = tensor._relay
     with contained(buffer.tally, CHECK):
         if current() is Scope.TAKE and not by_host:
@@ -687,7 +667,7 @@ def _enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
             buffer.peek(window(tensor), buffer.tally.sites.here(_OUR_FRAMES), by_host)
 
 
-def _enter_write(
+def enter_write(
     tensor: RelayTensor, expression: Any, how: WriteEffect = VALUES, values: Any = None
 ) -> None:
     """Enters a write, of a tensor of `values` where an index lists what it picks."""

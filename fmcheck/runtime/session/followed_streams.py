@@ -9,10 +9,9 @@ from typing import TYPE_CHECKING, cast
 import torch
 
 from fmcheck.runtime.core import moment
-from fmcheck.runtime.device.clash import Clashes
 from fmcheck.runtime.device.device_ops import DeviceOps
-from fmcheck.runtime.device.device_streams import DeviceStreams, context_of, why_not
-from fmcheck.runtime.device.stalls import Stalls
+from fmcheck.runtime.device.device_streams import DeviceStreams, Stalls, context_of, why_not
+from fmcheck.runtime.device.ring import Clashes
 from fmcheck.runtime.order import virtual
 from fmcheck.runtime.order.cross_stream import CrossStreamTensors
 from fmcheck.runtime.order.delay import Delay

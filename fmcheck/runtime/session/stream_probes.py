@@ -7,8 +7,8 @@ import torch
 from fmcheck import scratch
 from fmcheck.contract import Contract, Engine
 from fmcheck.contract import Streams as Declared
+from fmcheck.runtime.core.site import unfollowed
 from fmcheck.runtime.core.tally import Tally
-from fmcheck.runtime.core.unfollowed import unfollowed
 from fmcheck.runtime.order import virtual
 from fmcheck.runtime.order.lifetimes import Lifetimes
 from fmcheck.runtime.order.ops import Mode, OperatorCall

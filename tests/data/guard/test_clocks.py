@@ -17,9 +17,9 @@ from msgspec.structs import replace
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.errors import ViolationError
+from fmcheck.runtime.core.site import unfollowed
 from fmcheck.runtime.core.tally import HaltingLock, Tally
-from fmcheck.runtime.core.unfollowed import unfollowed
-from fmcheck.runtime.device import clash, clock_kernels
+from fmcheck.runtime.device import clock_kernels, ring
 from fmcheck.runtime.device.guard import GuardedBuffer
 from fmcheck.runtime.device.guarded_lanes import GuardedLanes
 from fmcheck.runtime.order.fences import REMEMBERED, Fences
@@ -515,7 +515,7 @@ def test_a_doubt_of_before_counts(make):
 
 
 def test_of_an_access_long_ago_what_is_remembered_is_reported(make, monkeypatch):
-    monkeypatch.setattr(clash, "KEPT", 4)
+    monkeypatch.setattr(ring, "KEPT", 4)
     one = make()
     one.forward.wait_stream(one.schedule)
     one.write(one.forward, 1)

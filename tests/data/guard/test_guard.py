@@ -14,8 +14,8 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.contract import Opaque
 from fmcheck.errors import ViolationError
+from fmcheck.runtime.core.site import is_here
 from fmcheck.runtime.core.tally import HaltingLock, Tally
-from fmcheck.runtime.core.unfollowed import is_here
 from fmcheck.runtime.device import kernels
 from fmcheck.runtime.device.guard import GuardedBuffer
 from fmcheck.runtime.relay import opaque, relay_tensor
