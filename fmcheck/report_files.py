@@ -46,6 +46,8 @@ def check_writable(path: Path, given: str | Path, option: str) -> None:
     """
     if path.is_dir():
         raise UsageError(option, f"expected a file, and `{given}` is a folder")
+    if path.exists() and not path.is_file():
+        return  # as /dev/stdout, a link to a pipe: it is written to, and not replaced
     if why := leads_out(path):
         raise UsageError(option, f"`{given}` cannot be written: {why}")
     above = next(one for one in path.parents if one.exists())

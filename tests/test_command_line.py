@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fmcheck.cli import main
 from fmcheck.cli.lint_watch import watch
+from fmcheck.report_files import check_writable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -47,6 +49,17 @@ def test_an_argument_error_names_the_option_and_the_way_out(
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_result_may_be_written_to_a_pipe_behind_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    (folder / "out.json").symlink_to(tmp_path / "pipe")
+    monkeypatch.chdir(folder)
+    check_writable(folder / "out.json", "out.json", "--json")
 
 
 def test_a_rule_is_explained_by_its_name_too(capsys: pytest.CaptureFixture[str]) -> None:
