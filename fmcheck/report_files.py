@@ -34,8 +34,20 @@ def _checked(given: str, option: str, folder: Path) -> Path:
             f"expected a file that ends in {', '.join(ENDINGS)}, got `{given}`"
             f"{nearest(path.suffix or path.name, ENDINGS)}",
         )
+    check_writable(path, given, option)
+    return path
+
+
+def check_writable(path: Path, given: str | Path, option: str) -> None:
+    """Says before the work is done that its result could not be written.
+
+    Raises:
+        UsageError: if so, about the option.
+    """
     if path.is_dir():
         raise UsageError(option, f"expected a file, and `{given}` is a folder")
+    if path.exists() and not path.is_file():
+        return  # as /dev/stdout, a link to a pipe: it is written to, and not replaced
     if why := leads_out(path):
         raise UsageError(option, f"`{given}` cannot be written: {why}")
     above = next(one for one in path.parents if one.exists())
@@ -43,7 +55,6 @@ def _checked(given: str, option: str, folder: Path) -> Path:
         raise UsageError(option, f"`{given}` cannot be written: `{above}` is no folder")
     if not os.access(above, os.W_OK | os.X_OK) or (path.exists() and not os.access(path, os.W_OK)):
         raise UsageError(option, f"`{given}` cannot be written: permission denied")
-    return path
 
 
 def write_run(run: Run, path: Path) -> None:

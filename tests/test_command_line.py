@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import importlib.util
+import os
 from typing import TYPE_CHECKING
 
 import pytest
 
 from fmcheck.cli import main
 from fmcheck.cli.lint_watch import watch
+from fmcheck.report_files import check_writable
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -29,6 +31,12 @@ if TYPE_CHECKING:
         ("lint --watch -", "--watch: cannot be combined with `-`"),
         ("ci --bogus", "--bogus: no such option or argument; `fmcheck ci --help` lists them"),
         ("prove . --timeout abc -- true", "--timeout: expected a number, got `abc`"),
+        ("prove . --timeout -1 -- true", "--timeout: expected a number above 0, got `-1`"),
+        ("prove . --timeout nan -- true", "--timeout: expected a number above 0, got `nan`"),
+        ("prove . --min-score 200 -- true", "--min-score: expected a number from 0 to 100"),
+        ("prove . --json tests -- true", "--json: expected a file, and `tests` is a folder"),
+        ("prove . --json /dev/null/x -- true", "--json: `/dev/null/x` cannot be written: "),
+        ("init . --output=", "--output: expected a path, got an empty one"),
         ("report shwo x", "fmcheck: report WHAT: expected one of `show`, `merge`, `schema`"),
         ("completion fish", "expected one of `bash`, `zsh`, `tcsh`, got `fish`\n"),
         ("explain", "explain: expected CODE; `fmcheck explain --help` shows the usage"),
@@ -41,6 +49,17 @@ def test_an_argument_error_names_the_option_and_the_way_out(
     err = capsys.readouterr().err
     assert message in err
     assert err.count("\n") == 1
+
+
+def test_a_result_may_be_written_to_a_pipe_behind_a_link(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    os.mkfifo(tmp_path / "pipe")
+    folder = tmp_path / "tree"
+    folder.mkdir()
+    (folder / "out.json").symlink_to(tmp_path / "pipe")
+    monkeypatch.chdir(folder)
+    check_writable(folder / "out.json", "out.json", "--json")
 
 
 def test_a_rule_is_explained_by_its_name_too(capsys: pytest.CaptureFixture[str]) -> None:

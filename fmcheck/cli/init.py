@@ -57,7 +57,8 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     )
     init.add_argument(
         *("-o", "--output"),
-        default=OUTPUT,
+        type=given_path,
+        default=Path(OUTPUT),
         metavar="FILE",
         help=f"the contract to write, `-` for standard output (default: {OUTPUT})",
     )
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fmcheck.lint.run.files import python_files
     from fmcheck.lint.run.missing_in_source import SourceFiles
 
-    output = None if arguments.output == "-" else Path(arguments.output)
+    output = None if arguments.output == Path("-") else arguments.output
     if output is not None:
         _check_output(output)
     if arguments.name and not re.fullmatch(r"[A-Za-z0-9][\w.-]*", arguments.name):

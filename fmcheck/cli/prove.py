@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import math
 import os
 import signal
 import sys
@@ -13,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.cli import at_least_one, given_path
 from fmcheck.errors import UsageError
 from fmcheck.report.printable import printable
+from fmcheck.report_files import check_writable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -91,7 +93,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     )
     how.add_argument(
         "--timeout",
-        type=float,
+        type=_factor,
         default=10.0,
         metavar="FACTOR",
         help=(
@@ -134,7 +136,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
     out.add_argument("--verbose", action="store_true", help="list caught mutants as well")
     out.add_argument(
         "--min-score",
-        type=float,
+        type=_percent,
         default=100.0,
         metavar="PERCENT",
         help=(
@@ -161,6 +163,9 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("prove", "expected `-- COMMAND`, how to run the tests, after the paths")
     from fmcheck.prove.run import prove
 
+    if arguments.json is not None:
+        # Trials may take hours: what they found is not to be lost at the end.
+        check_writable(arguments.json, arguments.json, "--json")
     # As an interrupt does: what runs is ended, and the copies are removed.
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     progress = _Progress()
@@ -232,9 +237,31 @@ def _write(path: Path, text: str) -> None:
     from fmcheck.atomic import replace_file
 
     try:
+        path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, f"{text}\n".encode())
     except OSError as err:
         raise UsageError(str(path), f"cannot be written: {err.strerror or err}") from err
+
+
+def _factor(text: str) -> float:
+    number = _number(text)
+    if not 0 < number < math.inf:
+        raise argparse.ArgumentTypeError(f"expected a number above 0, got `{text}`")
+    return number
+
+
+def _percent(text: str) -> float:
+    number = _number(text)
+    if not 0 <= number <= 100:
+        raise argparse.ArgumentTypeError(f"expected a number from 0 to 100, got `{text}`")
+    return number
+
+
+def _number(text: str) -> float:
+    try:
+        return float(text)
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"expected a number, got `{text}`") from None
 
 
 def _options(parser: argparse.ArgumentParser) -> tuple[str, ...]:
