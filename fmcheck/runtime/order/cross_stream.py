@@ -81,8 +81,10 @@ class CrossStreamTensors:
         touch = touch_of(tensor, lane, 0, 0, is_copy=False)
         return any(self._misses(block, early, touch) for early in block.writes)
 
-    def arrived(self, block: Block, touch: BlockTouch, home: Lane, is_known: bool) -> None:
-        """What may be the host's was sent to the device: what was done to it before ends there.
+    def arrived(
+        self, block: Block, lane: Lane, touch: BlockTouch, home: Lane, is_known: bool
+    ) -> None:
+        """A lane sent to the device what may be the host's: what was done before ends there.
 
         The host's own work no stream waits for. On a device each stream that sends it has a copy.
         Of memory that is not `is_known`, nobody says that it was not on the device all along. Who
@@ -90,7 +92,7 @@ class CrossStreamTensors:
         """
         before = {one.lane.number for one in (*block.writes, *block.reads)} or {home.number}
         block.homes |= before - block.sent.keys()
-        block.sent[touch.lane.number] = touch
+        block.sent[lane.number] = touch
         block.writes = list(block.sent.values()) if is_known else []
         block.reads.clear()
         block.image, block.out = None, False
@@ -187,7 +189,7 @@ class CrossStreamTensors:
         """Tells whether a lane has what was sent to the device, by itself or by a wait."""
         known = self.fences.clocks.known
         return lane.number in block.sent or any(
-            one.count <= known(lane.number, number) for number, one in block.sent.items()
+            one.count <= known(lane.number, one.lane.number) for one in block.sent.values()
         )
 
     def _is_apart(self, block: Block, early: BlockTouch, late: BlockTouch) -> bool:

@@ -172,6 +172,7 @@ class Lifetimes:
         block, lane, sites = self.blocks.of(tensor), current_lane(), self.tally.sites
         if block.left_out or not self.placements.may_be_host(tensor, sites):
             return
+        is_guess = False
         if self.placements.is_surely_host(tensor, sites):
             self._is_on_host(tensor)
         elif not block.on_host:
@@ -182,13 +183,18 @@ class Lifetimes:
             is_known = bool(block.made or block.uses or block.writes) or is_foreign
             if is_known:
                 block.made, block.former, block.uses = use, None, {lane.number: use}
-            touch = touch_of(tensor, lane, use.count, moment, is_copy=not is_waited_for)
-            touch.is_arrival = True
             is_guess = self._placement(tensor) is not Placement.HOST
             if is_guess and self.cross_stream.is_late(block, tensor, lane):
                 self.tally.untrack("accesses", _SENT)
-            self.cross_stream.arrived(block, touch, default_lane(), is_known)
-        if is_waited_for:
+            if is_guess and is_waited_for:
+                # Had it been on the device, the host would not have waited for the stream's work.
+                host = self.fences.host
+                touch = touch_of(tensor, host, self.fences.time(host), moment, is_copy=False)
+            else:
+                touch = touch_of(tensor, lane, use.count, moment, is_copy=not is_waited_for)
+            touch.is_arrival = True
+            self.cross_stream.arrived(block, lane, touch, default_lane(), is_known)
+        if is_waited_for and not is_guess:
             self.fences.read_by_host(lane)
 
     def _looks(self, call: OperatorCall) -> None:
