@@ -1151,8 +1151,8 @@ def test_what_a_stream_made_of_what_it_was_sent_is_the_device_s(watch: Watch, wa
 
 @pytest.mark.parametrize("waits", [True, False])
 def test_what_was_made_on_the_device_is_not_sent_there(watch: Watch, waits: bool) -> None:
-    side = torch.cpu.Stream()
-    table = torch.arange(8.0, device=DEVICE)  # heard, though no stream is in use
+    side, _ = followed_streams()
+    table = torch.arange(8.0, device=DEVICE)
     for at in range(2):
         batch = table + at
         if waits:

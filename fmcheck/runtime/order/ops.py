@@ -199,7 +199,6 @@ class Ops:
         step_syncs.carry(here.mode)
         if virtual:
             here.factories = listen(self.tally)
-            self._end_early()
 
     def _entering(self, enter: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(enter)
@@ -212,19 +211,12 @@ class Ops:
 
         return __enter__
 
-    def _uses_streams(self, is_made: bool) -> None:
-        """This thread uses virtual streams: what it does on the default one counts from now on.
-
-        One that has just made its first will use it, on memory that is made from now on.
-        """
+    def _uses_streams(self) -> None:
+        """This thread uses virtual streams: what it does on the default one counts from now on."""
         here = self._here
         if (here.mode is not None and not here.of_device) or not self.tally.active:
             return
         with contained(self.tally, CHECK):
-            if is_made:
-                if here.early is None and not virtual.follows_other(self.tally):
-                    here.early = listen(self.tally, is_early=True)
-                return
             if here.mode is None and not virtual.follows_other(self.tally):
                 self._begin(virtual=True)
             here.of_device = False
@@ -240,12 +232,6 @@ class Ops:
                 mode.step.alone()
         if factories is not None:
             factories.end()
-        self._end_early()
-
-    def _end_early(self) -> None:
-        early, self._here.early = self._here.early, None
-        if early is not None:
-            early.end(is_early=True)
 
     def begin_test(self) -> None:
         """Leaves this thread until it uses streams again, as it was before any test did so."""
@@ -459,7 +445,6 @@ class _Here(threading.local):
     def __init__(self) -> None:
         self.mode: Mode | None = None
         self.factories: FactoryMode | None = None
-        self.early: FactoryMode | None = None
         self.of_device = False
         self.quiet = False
         self.reading = False

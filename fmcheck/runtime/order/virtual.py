@@ -35,8 +35,8 @@ if TYPE_CHECKING:
 #: What the closing section calls the checks that hear of streams and events.
 CHECK = "following streams and events (FR401 to FR405)"
 _fences: Fences | None = None
-# Who is notified that a thread uses streams, at each use, or makes one.
-_using: list[Callable[[bool], None]] = []
+# Who is notified that a thread uses streams, at each use.
+_using: list[Callable[[], None]] = []
 _numbers = itertools.count(1)
 #: Seconds that a wait for a stream takes in a thread, at the least.
 _BLOCKED = 0.001
@@ -192,10 +192,8 @@ def is_in_stream() -> bool:
     return bool(_current.entered)
 
 
-def on_use(used: Callable[[bool], None]) -> Undo:
+def on_use(used: Callable[[], None]) -> Undo:
     """Calls a function at each use of streams, in the thread that uses them; returns what ends it.
-
-    It is given whether a stream was made, and not used yet.
 
     A use is to enter a stream, to record or wait for an event or a stream, and to lend memory to
     one. To make one is none, nor to ask for the current one, nor to wait for the whole device: so
@@ -257,7 +255,6 @@ def _making(class_: type, ours: type, init: Callable[..., None]) -> Callable[...
 
 
 def _begin(stream: Any) -> None:
-    _used(is_made=True)
     _notify(lambda _: _open(stream), is_use=False)
 
 
@@ -297,11 +294,11 @@ def _has_passed(fences: Fences, record: FenceRecord | None) -> bool:
     return record is None or fences.ordered(record.happening.epoch, fences.host)
 
 
-def _used(is_made: bool = False) -> None:
+def _used() -> None:
     """The engine uses streams, in this thread; compiled code does so unseen."""
     if _using and not torch.compiler.is_compiling() and not is_here():
         for used in _using:
-            used(is_made)
+            used()
 
 
 def _number(stream: Any) -> int:

@@ -482,7 +482,7 @@ class FactoryMode(TorchFunctionMode):
     def __init__(self, tally: Tally) -> None:
         super().__init__()
         self.tally = tally
-        self._listeners = self._early = 0
+        self._listeners = 0
 
     @property
     def is_on(self) -> bool:
@@ -495,10 +495,9 @@ class FactoryMode(TorchFunctionMode):
             # `with torch.device(...)` takes off the uppermost: ours must be beneath that one.
             modes.insert(len(modes) - (bool(modes) and _is_for_good(modes[-1])), self)
 
-    def end(self, is_early: bool = False) -> None:
+    def end(self) -> None:
         """One listener less; without any it is taken off, if this is its thread."""
         self._listeners -= 1
-        self._early -= is_early
         if self._listeners:
             return
         with _lifted() as modes:
@@ -530,9 +529,7 @@ class FactoryMode(TorchFunctionMode):
             with contained(self.tally, _CHECK):
                 if name in _MOVES:
                     _note_moved(call, args, result)
-                elif type(result) is torch.Tensor and (
-                    self._listeners > self._early or call.placement is _DEVICE
-                ):
+                elif type(result) is torch.Tensor:
                     _note_made(call, args, kwargs, result)
                     if args and result is args[0]:
                         for heard in handed_on:
@@ -540,17 +537,13 @@ class FactoryMode(TorchFunctionMode):
         return result
 
 
-def listen(tally: Tally, is_early: bool = False) -> FactoryMode:
-    """Hears the factories of this thread from now on, by one mode for all who listen.
-
-    Who `is_early` hears nothing but of what is the device's for certain.
-    """
+def listen(tally: Tally) -> FactoryMode:
+    """Hears the factories of this thread from now on, by one mode for all who listen."""
     mode = _here.factories
     if mode is None or not mode.is_on:
         mode = _here.factories = FactoryMode(tally)
         mode.begin()
     mode._listeners += 1
-    mode._early += is_early
     return mode
 
 
