@@ -195,6 +195,7 @@ def gather_guard(
             row_count,
         )
         tl.store(book + LAST_WRITE * row_count + rows, tl.zeros_like(rows) + NEVER, mask=unseen)
+        tl.store(reported + rows, tl.zeros_like(held), mask=unseen)
 
     if JUDGES and SINKS:
         expected = tl.load(sink_holds)

@@ -454,6 +454,20 @@ def test_a_value_that_nobody_saw_written_is_a_note_and_is_gathered_once():
     assert (violation.code, violation.last_write) == ("FR102", None)
 
 
+def test_a_value_that_nobody_saw_written_is_judged_though_the_last_one_was_reported():
+    buf, tally = watched()
+    row = torch.tensor([3])
+    buf[row] = torch.tensor([-7])
+    assert [code for code, *_ in reported(tally)] == ["FR105"]
+    buf[row]
+    buf._relay._plain[3] = 5
+    assert scoped(lambda: buf[row], Scope.PEEK, Tally())().tolist() == [5]
+    assert (reported(tally), tally.unseen_writes) == ([], 1)
+    buf._relay._plain[3] = -7
+    buf[row]
+    assert [code for code, *_ in reported(tally)] == ["FR105"]
+
+
 def test_mode_halt_raises_at_the_line():
     buf, tally = watched()
     tally.lock = HaltingLock()
