@@ -128,6 +128,16 @@ def test_notes_are_counted():
     assert f"without them {right} of {len(others)} are right" in text
 
 
+@pytest.mark.parametrize("page", ["README.md", "docs/proof.md", "docs/false-alarms.md"])
+def test_the_pages_give_the_figure_of_the_default_rules(page):
+    findings, right, _ = summary(DEFAULT)["all", "both"]
+    text = " ".join((Path(__file__).parent.parent / page).read_text(encoding="utf-8").split())
+
+    assert set(
+        re.findall(r"\d+ of \d+(?= (?:findings of the default|(?:are )?true positives))", text)
+    ) == {f"{right} of {findings}"}
+
+
 def test_rules_that_are_on_without_a_finding_are_named():
     found = {code for code, _ in summary(DEFAULT)}
     text = section(f"Rules that are {DEFAULT}")
