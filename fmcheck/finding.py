@@ -220,15 +220,15 @@ class Violation(Struct, frozen=True):
     code: str
     name: str
     buffer: str
-    rows: tuple[int, ...]
-    row_count: int
-    values: tuple[str, ...]
     access: Access
-    last_write: Access | None
-    last_read: Access | None
     test: str
     device: str
     pid: int
+    rows: tuple[int, ...] = ()
+    row_count: int = 0
+    values: tuple[str, ...] = ()
+    last_write: Access | None = None
+    last_read: Access | None = None
     count: int = 1
     owner: str = ""
     previous_owner: str = ""

@@ -766,8 +766,7 @@ def test_what_a_child_keeps_on_a_device_is_fetched_at_the_end_of_the_test(projec
                 site = Site("kernels.py", held.pop(), "gather")
                 access = Access("gather", site)
                 tally.report(
-                    Violation("FR102", "double-read", "Map.buf", (1,), 1, ("-1",), access, None,
-                              None, "", "cuda:0", 1)
+                    Violation("FR102", "double-read", "Map.buf", access, "", "cuda:0", 1, (1,), 1)
                 )
 
         tally.pending.append(drain)

@@ -326,8 +326,6 @@ class FillPatch:
                     row_count=found.count,
                     values=found.values,
                     access=Access("fill", site),
-                    last_write=None,
-                    last_read=None,
                     test=self.tally.test,
                     device=str(what.tensor.device),
                     pid=os.getpid(),
