@@ -459,8 +459,10 @@ class Lifetimes:
         if not block.read_by:
             return
         self._forget_done(block)
+        low, high = span(tensor)
+        block.read_by = tuple(_in_sight(one, low, high) for one in block.read_by)
         for copy in block.read_by:
-            if not (copy.known and copy.use.meets(*span(tensor))):
+            if not (copy.known and copy.use.meets(low, high)):
                 continue
             # Memory that may be the device's is written when the stream gets there, and the host's
             # as well by a copy from the device.
