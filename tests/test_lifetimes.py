@@ -409,6 +409,7 @@ def test_a_blocking_copy_from_the_device_writes_in_its_stream_s_order(
         inputs += 1
     with torch.cpu.stream(one if is_same_stream else two):
         mirror_cpu.copy_(inputs)
+    torch.cpu.synchronize()
     assert ("FR403" in codes(watch)) == (not is_same_stream)
 
 
@@ -427,6 +428,7 @@ def test_a_buffer_without_a_device_is_the_host_s_where_others_have_one(
     pack.wait_stream(copy)
     with torch.cpu.stream(pack):
         staged.fill_(2)  # by the device, in its turn; by the host, at once
+    torch.cpu.synchronize()
     assert codes(watch) == ["FR403"] * is_named
 
 

@@ -18,7 +18,8 @@ from fmcheck.runtime.core.naming import names_of
 from fmcheck.runtime.core.site import Sites
 from fmcheck.runtime.session.probes import EAGER, PROBES, Probe, ProbeTarget, tried
 from fmcheck.runtime.session.watch import Watch
-from fmcheck.runtime.steps import placements
+from fmcheck.runtime.steps import factories, placements
+from fmcheck.runtime.steps.factories import FactoryMode
 from fmcheck.runtime.steps.placements import Placement, Placements
 
 if TYPE_CHECKING:
@@ -247,7 +248,7 @@ def test_the_mode_that_hears_factories_lies_beneath_those_of_the_program(watch: 
         streams()
         with inner:
             stack = _get_current_function_mode_stack()
-            assert (type(stack[0]), stack[1:]) == (placements.FactoryMode, [outer, inner])
+            assert (type(stack[0]), stack[1:]) == (FactoryMode, [outer, inner])
     assert len(_get_current_function_mode_stack()) == 1
     watch.stop()
     assert _get_current_function_mode_stack() == []
@@ -257,7 +258,7 @@ def test_the_mode_that_hears_factories_lies_beneath_those_of_the_program(watch: 
 def test_a_default_device_that_is_left_is_left(watch: Watch, around: str) -> None:
     with AROUND[around]():
         streams()
-    assert [type(one) for one in _get_current_function_mode_stack()] == [placements.FactoryMode]
+    assert [type(one) for one in _get_current_function_mode_stack()] == [FactoryMode]
 
 
 def test_a_compiled_function_sees_no_mode_of_ours(watch: Watch) -> None:
@@ -355,8 +356,8 @@ def test_an_error_of_ours_never_reaches_a_factory_s_caller(
         raise ValueError("ours")
 
     streams()
-    monkeypatch.setattr(placements, "_asked", fails)
-    monkeypatch.setattr(placements, "_note_made", fails)
+    monkeypatch.setattr(factories, "_asked", fails)
+    monkeypatch.setattr(factories, "note_made", fails)
     assert torch.zeros(2).tolist() == [0, 0]
     assert any("ours" in one.error for one in watch.tally.broken.values())
     watch.tally.broken.clear()

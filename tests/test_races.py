@@ -11,6 +11,7 @@ from _pytest._io.saferepr import saferepr
 from fmcheck.contract import parse_contract
 from fmcheck.runtime.relay.relay_tensor import relay_tensor
 from fmcheck.runtime.session.watch import Watch
+from fmcheck.runtime.steps.placements import declare_host
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -405,3 +406,39 @@ def test_a_read_that_a_fence_lets_be_done_is_not_overtaken(read: str) -> None:
 
 def test_a_read_that_was_used_stays_as_it_is() -> None:
     assert overtaken("delayed", "relay gather", fenced=False, used=True) == ([5, 5], ["FR401"])
+
+
+def read_and_kept(read: str, is_host: bool = False) -> tuple[list[int], list[str]]:
+    """What a stream read of memory that the same stream writes next, by itself or by a copy."""
+    watch = Watch([], streams="delayed")
+    watch.start()
+    try:
+        relay = Relay(watch)
+        torch.cpu.current_stream().wait_stream(relay.schedule)  # what is made from here on is known
+        kept, target = torch.full((4,), 5), torch.zeros(4, dtype=torch.int64)
+        relay.forward.wait_stream(torch.cpu.current_stream())
+        if is_host:
+            declare_host(kept)
+        with torch.cpu.stream(relay.forward):
+            if read == "clone":
+                target = kept.clone()
+                kept.copy_(torch.full((4,), 6), non_blocking=True)
+            elif read == "clone, shown":
+                target = kept.clone()
+                _ = kept.numpy().sum()
+            else:
+                target.copy_(kept, non_blocking=True)
+            kept.mul_(2)
+        torch.cpu.synchronize()
+        return target.tolist(), [one.code for one in relay.found()]
+    finally:
+        watch.stop()
+
+
+@pytest.mark.parametrize("read", ["clone", "clone, shown", "copy"])
+def test_a_stream_s_read_comes_before_its_own_write_whosever_the_memory_is(read: str) -> None:
+    assert read_and_kept(read) == ([5] * 4, [])
+
+
+def test_a_copy_of_what_is_the_host_s_is_overtaken_by_the_host() -> None:
+    assert read_and_kept("copy", is_host=True) == ([10] * 4, ["FR403"])

@@ -34,6 +34,7 @@ _LISTENING = frozenset(
         "steps/step_syncs.py",
         "order/ops.py",
         "steps/placements.py",
+        "steps/factories.py",
         "steps/moves.py",
         "steps/uninitialized.py",
         "steps/torch_modes.py",

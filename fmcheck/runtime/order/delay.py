@@ -22,6 +22,7 @@ import numpy as np
 import torch
 
 from fmcheck.runtime.order.lazy_reads import LazyReads
+from fmcheck.runtime.steps.placements import is_sure
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -128,14 +129,16 @@ class Delay:
     def after(self, call: OperatorCall) -> None:
         """A read may be late as well: one that a write here overtakes is made again."""
         if call.writes and not call.host:
-            self._reads.written(call.writes, self._writer(call))
+            for tensor in call.writes:
+                on_host = self.cross_stream.blocks.of(tensor).on_host
+                self._reads.written(tensor, self._writer(call), on_host)
         if call.reads and not call.host:
             self._reads.note(call)
 
     def _writer(self, call: OperatorCall) -> Lane:
-        """Returns the lane that writes: the host's own memory it writes at once."""
-        on_host = all(self.cross_stream.blocks.of(one).on_host for one in call.writes)
-        return self.fences.host if on_host and not call.is_async_copy else call.lane
+        """Returns the lane that writes: what is the host's beyond doubt it writes at once."""
+        is_host = not call.is_async_copy and all(map(is_sure, (*call.writes, *call.reads)))
+        return self.fences.host if is_host else call.lane
 
     def _keep(self, tensor: torch.Tensor) -> None:
         """Keeps what a write in place is about to go over."""

@@ -56,6 +56,7 @@ class LazyRead:
     source: StoredTensor
     result: StoredTensor
     pick: Pick | None
+    is_copy: bool
 
 
 class LazyReads:
@@ -83,17 +84,19 @@ class LazyReads:
         for source, result, pick in _read_by(call):
             if source.is_cpu and result.is_cpu and result.nbytes <= _LARGE:
                 time = self.fences.time(call.lane)
-                made = LazyRead(
-                    call.lane.number, time, StoredTensor(source), StoredTensor(result), pick
-                )
+                ends = StoredTensor(source), StoredTensor(result)
+                made = LazyRead(call.lane.number, time, *ends, pick, call.is_async_copy)
                 self._reads.append(made)
 
-    def written(self, tensors: list[torch.Tensor], lane: Lane) -> None:
-        """Makes the reads of some memory again that nothing orders before a write by a lane."""
-        keys = {one.untyped_storage()._cdata for one in tensors}
-        for one in [one for one in self._reads if one.source.key in keys]:
+    def written(self, tensor: torch.Tensor, lane: Lane, is_host: bool) -> None:
+        """Makes the reads of some memory again that nothing orders before a write by a lane.
+
+        Of memory that `is_host` only asynchronous copies read later than they are called.
+        """
+        key = tensor.untyped_storage()._cdata
+        for one in [one for one in self._reads if one.source.key == key]:
             is_ordered = one.time <= self.fences.clocks.known(lane.number, one.lane)
-            if one.lane == lane.number or is_ordered:
+            if one.lane == lane.number or is_ordered or (is_host and not one.is_copy):
                 continue
             source, result = one.source.tensor(), one.result.tensor()
             self._reads.remove(one)

@@ -29,7 +29,7 @@ from fmcheck.runtime.order.blocks import Block, BlockUse, Freed, PendingCopy, co
 from fmcheck.runtime.order.cross_stream import touch_of
 from fmcheck.runtime.order.too_soon import TooSoon
 from fmcheck.runtime.order.virtual import current_lane, default_lane
-from fmcheck.runtime.steps import placements
+from fmcheck.runtime.steps import factories, placements
 from fmcheck.runtime.steps.operators import COPIES
 from fmcheck.runtime.steps.placements import Placement, Placements
 
@@ -155,7 +155,7 @@ class Lifetimes:
 
     def _leaves(self, call: OperatorCall) -> None:
         """What a copy sends to the device is the host's, unless something says that it is not."""
-        asked, source = placements.asked(), call.args[0]
+        asked, source = factories.asked(), call.args[0]
         if asked is None or call.kwargs.get("device") is None:
             return
         sites = self.tally.sites
@@ -317,7 +317,7 @@ class Lifetimes:
 
     def _send(self, call: OperatorCall, tensor: torch.Tensor) -> None:
         """A copy by `to`: from the host to the device, or the other way."""
-        source, asked = self._placement(call.args[0]), placements.asked()
+        source, asked = self._placement(call.args[0]), factories.asked()
         if source is Placement.HOST or self.blocks.of(call.args[0]).on_host:
             source = Placement.HOST
             target = Placement.DEVICE
@@ -459,8 +459,10 @@ class Lifetimes:
         if not block.read_by:
             return
         self._forget_done(block)
+        low, high = span(tensor)
+        block.read_by = tuple(_in_sight(one, low, high) for one in block.read_by)
         for copy in block.read_by:
-            if not (copy.known and copy.use.meets(*span(tensor))):
+            if not (copy.known and copy.use.meets(low, high)):
                 continue
             # Memory that may be the device's is written when the stream gets there, and the host's
             # as well by a copy from the device.

@@ -27,8 +27,9 @@ from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.core.site import is_here
 from fmcheck.runtime.order import virtual
 from fmcheck.runtime.steps import step_syncs
+from fmcheck.runtime.steps.factories import FactoryMode, listen, passes_on
 from fmcheck.runtime.steps.operators import COPIES, Operator, tensors_at
-from fmcheck.runtime.steps.placements import FactoryMode, listen, passes_on, tensors_in
+from fmcheck.runtime.steps.placements import tensors_in
 from fmcheck.runtime.steps.torch_modes import (
     OperatorMode,
     called,
@@ -46,6 +47,7 @@ if TYPE_CHECKING:
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.order.blocks import Block, Blocks
     from fmcheck.runtime.order.fences import Fences, Lane
+    from fmcheck.runtime.steps.moves import Moves
     from fmcheck.runtime.steps.step_syncs import StepMode
 
     #: What makes a call of an operator.
@@ -164,6 +166,7 @@ class Ops:
         self.tally = tally
         self.listeners: list[OperatorListener] = []
         self.on_device: OnDevice | None = None
+        self.moves: Moves | None = None
         self._is_watching = False
         self._here = _Here()
 
@@ -198,7 +201,7 @@ class Ops:
         put_beneath(here.mode)
         step_syncs.carry(here.mode)
         if virtual:
-            here.factories = listen(self.tally)
+            here.factories = listen(self.tally, self.moves)
 
     def _entering(self, enter: Callable[..., Any]) -> Callable[..., Any]:
         @functools.wraps(enter)

@@ -27,11 +27,11 @@ _OWN = str(Path(__file__).parent.parent)
 def teach_dynamo(dynamo: ModuleType) -> Undo:
     """Makes Dynamo break the graph at relay tensors and leave this package's code alone."""
     from fmcheck.runtime.relay import relay_tensor
-    from fmcheck.runtime.steps import placements, torch_modes
+    from fmcheck.runtime.steps import factories, placements, torch_modes
 
     for entry in (
         torch_modes.OperatorMode.__torch_dispatch__,
-        placements.FactoryMode.__torch_function__,
+        factories.FactoryMode.__torch_function__,
         placements._forget,  # called wherever memory is freed
         vars(relay_tensor.RelayTensor)["__torch_function__"].__func__,
     ):
@@ -52,7 +52,7 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
     @functools.wraps(begin)
     def __init__(made: Any, *args: Any, **kwargs: Any) -> None:  # noqa: N807
         begin(made, *args, **kwargs)
-        made.enter_exit_hooks.append(placements.lift_factories)  # called around each compiled call
+        made.enter_exit_hooks.append(factories.lift_factories)  # called around each compiled call
 
     context.__init__ = __init__
 

@@ -341,12 +341,13 @@ class Watch:
         self.services.streams = followed
         yield from followed.follow()
         yield from followed.lifetimes.follow(followed.ops.is_watched)
-        yield from Moves(
+        followed.ops.moves = Moves(
             self.tally,
             followed.lifetimes.placements,
             followed.ops.is_watched,
             followed.lifetimes.arrived,
-        ).follow()
+        )
+        yield from followed.ops.moves.follow()
 
     def _follow_uninitialized(self, _: ModuleType) -> Iterator[Undo]:
         from fmcheck.runtime.session import probes

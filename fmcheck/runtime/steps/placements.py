@@ -13,25 +13,13 @@ import fnmatch
 import itertools
 import re
 import sys
-import threading
 import weakref
 from dataclasses import dataclass
-from pathlib import Path
-from types import FunctionType
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch._C import (
-    _len_torch_function_stack,
-    _pop_torch_function_stack,
-    _push_on_torch_function_stack,
-)
-from torch.overrides import TorchFunctionMode
-from torch.utils import _device
 
-from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.naming import forget_classes, names_of
-from fmcheck.runtime.core.patches import beneath
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -39,27 +27,6 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.runtime.core.site import Sites
-    from fmcheck.runtime.core.tally import Tally
-
-#: Functions that make a tensor of nothing, or of numbers alone.
-FACTORIES = frozenset(
-    {
-        *("empty", "zeros", "ones", "full", "rand", "randn", "arange", "range", "empty_strided"),
-        *("randint", "randperm", "linspace", "logspace", "scalar_tensor", "eye", "empty_permuted"),
-        *("tril_indices", "triu_indices"),
-    }
-)
-#: Functions that make a tensor of values that the host has.
-FROM_VALUES = frozenset({"tensor", "as_tensor", "asarray", "frombuffer", "from_numpy"})
-_MOVES = frozenset({"to", "cpu"})
-_CHECK = "distinguishing host memory from device memory"
-# Where torch hands on a factory's call with the default device, and how many modes may be between.
-_PUTS_DEVICES = _device.DeviceContext.__torch_function__.__code__
-_DEEPEST = 16
-_OWN = str(Path(__file__).parent.parent)
-# The code of our methods in place of torch's, which pass on what the engine calls.
-_passing: set[CodeType] = set()
-_LISTENED = FACTORIES | FROM_VALUES | _MOVES
 
 
 class Placement(enum.Enum):
@@ -76,13 +43,16 @@ class FactoryCall:
     """A call of a factory or of a method that moves, and the device that it was given.
 
     `device` is what the caller gave, a default device aside: None where nothing was given.
-    `by_default` tells that there is such a one, and that it was taken.
+    `by_default` tells that there is such a one, and that it was taken. A move `is_async` where the
+    host does not wait for it; `copies` is what it was told of that, None where nothing.
     """
 
     name: str
     device: Any = None
     pinned: bool = False
     by_default: bool = False
+    is_async: bool = False
+    copies: bool | None = None
 
     @property
     def placement(self) -> Placement:
@@ -144,14 +114,7 @@ _known: dict[int, _Known] = {}
 _UNKNOWN, _DEVICE, _HOST = Placement.UNKNOWN, Placement.DEVICE, Placement.HOST
 #: Tensors that went to the other side by a copy that a CPU does not make, by their id.
 elsewhere: dict[int, tuple[weakref.ref[Any], Placement]] = {}
-#: Called with a tensor that a factory handed on as it is, and the device that it was given.
-handed_on: list[Callable[[torch.Tensor, Any], object]] = []
 _numbers = itertools.count(1)
-
-
-class _Here(threading.local):
-    asked: FactoryCall | None = None
-    factories: FactoryMode | None = None
 
 
 class _Test:
@@ -160,13 +123,7 @@ class _Test:
     names_device = False
 
 
-_here = _Here()
 _test = _Test()
-
-
-def asked() -> FactoryCall | None:
-    """Returns the innermost call of a factory or a move that this thread is in."""
-    return _here.asked
 
 
 def placement_of(tensor: torch.Tensor) -> Placement:
@@ -472,161 +429,7 @@ class Placements:
         self._test = self._step = next(_numbers)
 
 
-class FactoryMode(TorchFunctionMode):
-    """Hears which device factories and moves are given, through any wrapper.
-
-    It lies beneath the modes of the program, which come and go above it; a default device, which
-    torch keeps at the very bottom, is beneath it.
-    """
-
-    def __init__(self, tally: Tally) -> None:
-        super().__init__()
-        self.tally = tally
-        self._listeners = 0
-
-    @property
-    def is_on(self) -> bool:
-        """Tells whether anybody listens."""
-        return self._listeners > 0
-
-    def begin(self) -> None:
-        """Puts it on, in this thread."""
-        with _lifted() as modes:
-            # `with torch.device(...)` takes off the uppermost: ours must be beneath that one.
-            modes.insert(len(modes) - (bool(modes) and _is_for_good(modes[-1])), self)
-
-    def end(self) -> None:
-        """One listener less; without any it is taken off, if this is its thread."""
-        self._listeners -= 1
-        if self._listeners:
-            return
-        with _lifted() as modes:
-            if self in modes:
-                modes.remove(self)
-
-    def __torch_function__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        if type(func) is FunctionType:
-            func = beneath(func, torch.Tensor)
-        name = getattr(func, "__name__", "")
-        if name not in _LISTENED:
-            return func(*args, **kwargs) if kwargs else func(*args)
-        kwargs = kwargs or {}
-        if torch.compiler.is_compiling() or not self._listeners:
-            return func(*args, **kwargs)
-        # What fmcheck makes beside the engine's memory says nothing of the engine's.
-        if _is_own(sys._getframe(1).f_code):
-            return func(*args, **kwargs)
-        outer, call = _here.asked, None
-        with contained(self.tally, _CHECK):
-            call = _here.asked = _asked(name, args, kwargs)
-        try:
-            result = func(*args, **kwargs)
-        finally:
-            _here.asked = outer
-        if call is not None and isinstance(result, torch.Tensor):
-            with contained(self.tally, _CHECK):
-                if name in _MOVES:
-                    _note_moved(call, args, result)
-                elif type(result) is torch.Tensor:
-                    _note_made(call, args, kwargs, result)
-                    if args and result is args[0]:
-                        for heard in handed_on:
-                            heard(result, call.device)
-        return result
-
-
-def listen(tally: Tally) -> FactoryMode:
-    """Hears the factories of this thread from now on, by one mode for all who listen."""
-    mode = _here.factories
-    if mode is None or not mode.is_on:
-        mode = _here.factories = FactoryMode(tally)
-        mode.begin()
-    mode._listeners += 1
-    return mode
-
-
-def passes_on(method: Any) -> None:
-    """Says of a method of ours that who calls it is heard, and not the method."""
-    _passing.add(method.__code__)
-
-
-def passed_on_to(method: Any) -> Any:
-    """Returns what methods of ours go on to: torch's own, or what a program has put there."""
-    while getattr(method, "__code__", None) in _passing:
-        method = method.__wrapped__
-    return method
-
-
-def _is_own(code: CodeType) -> bool:
-    return code.co_filename.startswith(_OWN) and code not in _passing
-
-
-def lift_factories() -> Callable[[], None]:
-    """Takes our function modes off this thread's stack; returns what puts them back.
-
-    Under a function mode Dynamo calls the methods of tensors that it finds, ours, in place of its
-    own knowledge of them; what compiled code makes is out of sight in any case.
-    """
-    with _lifted() as modes:
-        ours = [mode for mode in modes if isinstance(mode, FactoryMode)]
-        for mode in ours:
-            modes.remove(mode)
-
-    def put_back() -> None:
-        for mode in ours:
-            if mode.is_on:
-                mode.begin()
-
-    return put_back
-
-
-class _lifted:  # noqa: N801  # reads as a function
-    """Lifts all function modes off the stack for a block, and puts back those that are left."""
-
-    def __enter__(self) -> list[Any]:
-        self._modes = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())]
-        return self._modes
-
-    def __exit__(self, *_: object) -> None:
-        for mode in reversed(self._modes):
-            _push_on_torch_function_stack(mode)
-
-
-def _asked(name: str, args: Any, kwargs: dict[str, Any]) -> FactoryCall:
-    device = kwargs.get("device")
-    if name == "to" and device is None and len(args) > 1:
-        first = args[1]
-        device = first if isinstance(first, (str, torch.device, int, torch.Tensor)) else None
-    by_default = isinstance(device, torch.device) and _is_default(device)
-    if by_default:
-        device = None
-    # Who asks whether to pin has the host in mind, also where it is not pinned, as on a CPU.
-    return FactoryCall(name, device, "pin_memory" in kwargs, by_default)
-
-
-def _is_default(device: torch.device) -> bool:
-    """Tells whether it was torch that put a device into a call, for the default one."""
-    if device is _device.CURRENT_DEVICE:
-        return True
-    frame: FrameType | None = sys._getframe(3)
-    for _ in range(_DEEPEST):
-        if frame is None:
-            break
-        if frame.f_code is _PUTS_DEVICES and frame.f_locals["self"].device is device:
-            return True
-        frame = frame.f_back
-    return False
-
-
-def _is_for_good(mode: Any) -> bool:
-    """Tells whether a mode is that of `torch.set_default_device`, which torch keeps lowest."""
-    is_default = isinstance(mode, _device.DeviceContext)
-    return is_default and mode.device is _device.CURRENT_DEVICE
-
-
-def _note_made(asked: FactoryCall, args: Any, kwargs: Any, result: torch.Tensor) -> None:
+def note_made(asked: FactoryCall, args: Any, kwargs: Any, result: torch.Tensor) -> None:
     """Notes the placement of what a factory made, not of what it passed on."""
     if kwargs.get("out") is None and not any(isinstance(one, torch.Tensor) for one in args):
         _test.names_device = _test.names_device or isinstance(asked.device, torch.device)
@@ -636,7 +439,7 @@ def _note_made(asked: FactoryCall, args: Any, kwargs: Any, result: torch.Tensor)
             known.bare = asked.device is None and not asked.by_default
 
 
-def _note_moved(asked: FactoryCall, args: Any, result: torch.Tensor) -> None:
+def note_moved(asked: FactoryCall, args: Any, result: torch.Tensor) -> None:
     """Notes that memory without a device was sent to one, where on a CPU it stays what it is."""
     known = _known.get(_key(result)) if asked.placement is Placement.DEVICE else None
     if known is not None and _key(args[0]) == known.key:

@@ -17,8 +17,9 @@ from torch._C import _len_torch_dispatch_stack as modes_on
 
 from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.patches import patch
-from fmcheck.runtime.steps import operators, placements
-from fmcheck.runtime.steps.placements import FROM_VALUES, Placement, tensors_in
+from fmcheck.runtime.steps import factories, operators, placements
+from fmcheck.runtime.steps.factories import FROM_VALUES
+from fmcheck.runtime.steps.placements import Placement, tensors_in
 from fmcheck.runtime.steps.torch_modes import (
     OperatorMode,
     called,
@@ -34,8 +35,9 @@ if TYPE_CHECKING:
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.site import Sites
     from fmcheck.runtime.core.tally import Tally
+    from fmcheck.runtime.steps.factories import FactoryMode
     from fmcheck.runtime.steps.operators import Operator
-    from fmcheck.runtime.steps.placements import FactoryMode, Placements
+    from fmcheck.runtime.steps.placements import Placements
 
 _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 _NUMBERS = (bool, int, float, complex)
@@ -120,7 +122,7 @@ class StepMode(OperatorMode):
 
     def begin(self) -> None:
         """Begins to see the operations of this thread."""
-        self._factories = placements.listen(self._listener.tally)
+        self._factories = factories.listen(self._listener.tally)
         self._carrier = carrier()
         if self._carrier is None:
             put_beneath(self)
@@ -237,7 +239,7 @@ class StepMode(OperatorMode):
         """Returns where a copy goes, by what its caller asked for."""
         if self._placements.tensors_tell:
             return self._placements.of(result)
-        return self._placements.goes(placements.asked())
+        return self._placements.goes(factories.asked())
 
     def makes(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         """A new tensor that was made of nothing, or of numbers of the host's."""
@@ -246,7 +248,7 @@ class StepMode(OperatorMode):
 
     def lifts(self, operator: Operator, args: Any, kwargs: Any, result: Any) -> None:
         """Numbers of the host's that became a tensor: `torch.tensor` and its like."""
-        asked = placements.asked()
+        asked = factories.asked()
         if asked is None:
             placements.made(result, Placement.HOST)  # `torch.from_numpy` and its like are not heard
         if asked is None or asked.name not in FROM_VALUES:
@@ -412,7 +414,7 @@ def watch_methods(mode_of_thread: Callable[[], StepMode | None]) -> Undo:
                 broke(mode.tally, mode.check, err)
             return result
 
-        placements.passes_on(method)
+        factories.passes_on(method)
         return method
 
     on_calls: dict[str, Callable[..., Any]] = {"tolist": StepMode.reads, "to": StepMode.sends}

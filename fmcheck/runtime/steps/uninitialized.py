@@ -22,8 +22,9 @@ from fmcheck.finding import CHECKS, Access, Violation
 from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.steps import twins
+from fmcheck.runtime.steps.factories import passes_on
 from fmcheck.runtime.steps.operators import tensors_at
-from fmcheck.runtime.steps.placements import passes_on, tensors_in
+from fmcheck.runtime.steps.placements import tensors_in
 from fmcheck.runtime.steps.torch_modes import (
     OperatorMode,
     called,

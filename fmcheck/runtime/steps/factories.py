@@ -1,0 +1,238 @@
+"""Factories: which device the program gave to what it makes or moves, through any wrapper.
+
+One mode of torch's functions for all who listen in a thread notes it in `placements`, and lets
+`moves` copy what a device would.
+"""
+
+from __future__ import annotations
+
+import sys
+import threading
+from pathlib import Path
+from types import FunctionType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch._C import (
+    _len_torch_function_stack,
+    _pop_torch_function_stack,
+    _push_on_torch_function_stack,
+)
+from torch.overrides import TorchFunctionMode
+from torch.utils import _device
+
+from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.core.patches import beneath
+from fmcheck.runtime.steps import moves
+from fmcheck.runtime.steps.placements import FactoryCall, note_made, note_moved
+
+if TYPE_CHECKING:
+    from collections.abc import Callable
+    from types import CodeType, FrameType
+
+    from fmcheck.runtime.core.tally import Tally
+
+#: Functions that make a tensor of nothing, or of numbers alone.
+FACTORIES = frozenset(
+    {
+        *("empty", "zeros", "ones", "full", "rand", "randn", "arange", "range", "empty_strided"),
+        *("randint", "randperm", "linspace", "logspace", "scalar_tensor", "eye", "empty_permuted"),
+        *("tril_indices", "triu_indices"),
+    }
+)
+#: Functions that make a tensor of values that the host has.
+FROM_VALUES = frozenset({"tensor", "as_tensor", "asarray", "frombuffer", "from_numpy"})
+_MOVES = frozenset({"to", "cpu"})
+_CHECK = "distinguishing host memory from device memory"
+# Where torch hands on a factory's call with the default device, and how many modes may be between.
+_PUTS_DEVICES = _device.DeviceContext.__torch_function__.__code__
+_DEEPEST = 16
+_OWN = str(Path(__file__).parent.parent)
+# The code of our methods in place of torch's, which pass on what the engine calls.
+_passing: set[CodeType] = set()
+_LISTENED = FACTORIES | FROM_VALUES | _MOVES
+
+
+class _Here(threading.local):
+    asked: FactoryCall | None = None
+    factories: FactoryMode | None = None
+
+
+_here = _Here()
+
+
+def asked() -> FactoryCall | None:
+    """Returns the innermost call of a factory or a move that this thread is in."""
+    return _here.asked
+
+
+class FactoryMode(TorchFunctionMode):
+    """Hears which device factories and moves are given, through any wrapper.
+
+    It lies beneath the modes of the program, which come and go above it; a default device, which
+    torch keeps at the very bottom, is beneath it.
+    """
+
+    def __init__(self, tally: Tally) -> None:
+        super().__init__()
+        self.tally = tally
+        self.moves: moves.Moves | None = None
+        self._listeners = 0
+
+    @property
+    def is_on(self) -> bool:
+        """Tells whether anybody listens."""
+        return self._listeners > 0
+
+    def begin(self) -> None:
+        """Puts it on, in this thread."""
+        with _lifted() as modes:
+            # `with torch.device(...)` takes off the uppermost: ours must be beneath that one.
+            modes.insert(len(modes) - (bool(modes) and _is_for_good(modes[-1])), self)
+
+    def end(self) -> None:
+        """One listener less; without any it is taken off, if this is its thread."""
+        self._listeners -= 1
+        if self._listeners:
+            return
+        with _lifted() as modes:
+            if self in modes:
+                modes.remove(self)
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if type(func) is FunctionType:
+            func = beneath(func, torch.Tensor)
+        name = getattr(func, "__name__", "")
+        if name not in _LISTENED:
+            return func(*args, **kwargs) if kwargs else func(*args)
+        kwargs = kwargs or {}
+        if torch.compiler.is_compiling() or not self._listeners:
+            return func(*args, **kwargs)
+        # What fmcheck makes beside the engine's memory says nothing of the engine's.
+        if _is_own(sys._getframe(1).f_code):
+            return func(*args, **kwargs)
+        outer, call = _here.asked, None
+        with contained(self.tally, _CHECK):
+            call = _here.asked = _asked(name, args, kwargs)
+        if call is not None and call.is_async and self.moves is not None:
+            with contained(self.tally, moves.CHECK):
+                if self.moves.copies(args[0], call, _caller(sys._getframe(1))):
+                    kwargs["copy"] = True
+        try:
+            result = func(*args, **kwargs)
+        finally:
+            _here.asked = outer
+        if call is not None and isinstance(result, torch.Tensor):
+            with contained(self.tally, _CHECK):
+                if name in _MOVES:
+                    note_moved(call, args, result)
+                elif type(result) is torch.Tensor:
+                    note_made(call, args, kwargs, result)
+            if args and result is args[0] and self.moves is not None:
+                with contained(self.tally, moves.CHECK):
+                    self.moves.hand_on(result, call)
+        return result
+
+
+def listen(tally: Tally, made: moves.Moves | None = None) -> FactoryMode:
+    """Hears the factories of this thread from now on, by one mode for all who listen.
+
+    `made` hears of moves from then on.
+    """
+    mode = _here.factories
+    if mode is None or not mode.is_on:
+        mode = _here.factories = FactoryMode(tally)
+        mode.begin()
+    mode._listeners += 1
+    mode.moves = made or mode.moves
+    return mode
+
+
+def passes_on(method: Any) -> None:
+    """Says of a method of ours that who calls it is heard, and not the method."""
+    _passing.add(method.__code__)
+
+
+def _is_own(code: CodeType) -> bool:
+    return code.co_filename.startswith(_OWN) and code not in _passing
+
+
+def _caller(frame: FrameType | None) -> FrameType | None:
+    """Returns the frame that called a function of torch's, which modes and methods passed on."""
+    while frame and (frame.f_code in _passing or frame.f_code.co_name == "__torch_function__"):
+        frame = frame.f_back
+    return frame
+
+
+def lift_factories() -> Callable[[], None]:
+    """Takes our function modes off this thread's stack; returns what puts them back.
+
+    Under a function mode Dynamo calls the methods of tensors that it finds, ours, in place of its
+    own knowledge of them; what compiled code makes is out of sight in any case.
+    """
+    with _lifted() as modes:
+        ours = [mode for mode in modes if isinstance(mode, FactoryMode)]
+        for mode in ours:
+            modes.remove(mode)
+
+    def put_back() -> None:
+        for mode in ours:
+            if mode.is_on:
+                mode.begin()
+
+    return put_back
+
+
+class _lifted:  # noqa: N801  # reads as a function
+    """Lifts all function modes off the stack for a block, and puts back those that are left."""
+
+    def __enter__(self) -> list[Any]:
+        self._modes = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())]
+        return self._modes
+
+    def __exit__(self, *_: object) -> None:
+        for mode in reversed(self._modes):
+            _push_on_torch_function_stack(mode)
+
+
+def _asked(name: str, args: Any, kwargs: dict[str, Any]) -> FactoryCall:
+    if name == "to":
+        return _asked_to(args[1:], kwargs)
+    device = kwargs.get("device")
+    by_default = isinstance(device, torch.device) and _is_default(device)
+    if by_default:
+        device = None
+    # Who asks whether to pin has the host in mind, also where it is not pinned, as on a CPU.
+    return FactoryCall(name, device, "pin_memory" in kwargs, by_default)
+
+
+def _asked_to(args: Any, kwargs: dict[str, Any]) -> FactoryCall:
+    """Reads what `to` was given: a device, or another tensor, or a type alone, and what follows."""
+    first = args[0] if args else kwargs.get("device", kwargs.get("other"))
+    device = kwargs.get("device") if isinstance(first, torch.dtype) else first
+    at = 1 if isinstance(first, (torch.dtype, torch.Tensor)) else 2
+    is_async = args[at] if len(args) > at else kwargs.get("non_blocking", False)
+    copies = args[at + 1] if len(args) > at + 1 else kwargs.get("copy")
+    return FactoryCall("to", device, is_async=bool(is_async), copies=copies)
+
+
+def _is_default(device: torch.device) -> bool:
+    """Tells whether it was torch that put a device into a call, for the default one."""
+    if device is _device.CURRENT_DEVICE:
+        return True
+    frame: FrameType | None = sys._getframe(3)
+    for _ in range(_DEEPEST):
+        if frame is None:
+            break
+        if frame.f_code is _PUTS_DEVICES and frame.f_locals["self"].device is device:
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _is_for_good(mode: Any) -> bool:
+    """Tells whether a mode is that of `torch.set_default_device`, which torch keeps lowest."""
+    is_default = isinstance(mode, _device.DeviceContext)
+    return is_default and mode.device is _device.CURRENT_DEVICE
