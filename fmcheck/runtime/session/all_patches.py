@@ -84,9 +84,9 @@ class AllPatches:
     def _patch_opaque(self, opaque: OpaquePatch, module: ModuleType) -> Iterator[Undo]:
         if not opaque.applies:
             self._tally.unwrapped.remove(opaque.reference)
-        for undo in opaque.install(module):
+        yield from opaque.install(module)
+        if opaque.is_patched and opaque.reference in self._tally.unwrapped:
             self._tally.unwrapped.remove(opaque.reference)
-            yield undo
 
     @property
     def fills(self) -> list[FillPatch]:

@@ -51,6 +51,7 @@ class StepPatch(CallPatch):
 class ScopePatch(CallPatch):
     """Functions of others than the relay whose gathers are others than elsewhere."""
 
+    surrounds = True
     kind: Scope = field(kw_only=True)
 
     def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,7 +88,7 @@ class OwnerPatch(CallPatch):
         missing = sorted(roots - {paths.RETURN, *signature.parameters})
         for name in missing:
             known = nearest(name, signature.parameters)
-            self._problem(f"`{reference}` has no parameter `{name}`{known}")
+            self._misfit(reference, f"`{reference}` has no parameter `{name}`{known}")
         if missing:
             return None
 
@@ -100,7 +101,8 @@ class OwnerPatch(CallPatch):
         whose = self._whose(reference)
         yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
         if yields and paths.RETURN in roots:
-            self._problem(f"`{reference}` is a generator: expected one that returns its rows")
+            text = f"`{reference}` is a generator: expected one that returns its rows"
+            self._misfit(reference, text)
             return None
         return kinds.around(
             function,

@@ -21,11 +21,14 @@ from fmcheck.runtime.core.containment import contained, is_on_purpose
 from fmcheck.runtime.core.patches import (
     attribute,
     classes_of,
-    in_place_of,
+    follow_subclasses,
+    function_of,
+    functions_of,
     installed_version,
+    method_of,
     patch,
     patch_method,
-    rebind,
+    patch_named,
 )
 from fmcheck.runtime.relay.scope import CHECK, Scope, scoped
 from fmcheck.runtime.session import instances
@@ -94,22 +97,20 @@ class RelayPatch:
     def _patch_class(self, class_: type) -> None:
         """Instruments a class, its subclasses and the instances that there are of them."""
         self._taken.append(class_)
-        setattribute, init, restore = (instances.method_of(class_, name) for name in _PATCHED)
+        setattribute, init, restore = (method_of(class_, name) for name in _PATCHED)
         self._undo.append(patch(class_, "__setattr__", self._watch_setattr(setattribute)))
         self._undo.append(patch(class_, "__init__", self._watch_init(init, True)))
         self._undo.append(patch(class_, "__setstate__", self._watch_setstate(restore)))
-        self._undo.append(patch(class_, "__init_subclass__", self._watch_subclasses(class_)))
+        self._undo.append(follow_subclasses(class_, self.tally, self._patch_subclass))
         for names, kind in (
             (self.relay.peeks, Scope.PEEK),
             (self.relay.consumes_at_return, Scope.AT_RETURN),
             (self.relay.takes, Scope.TAKE),
         ):
+            watched = functools.partial(_scoped, kind, self.tally)
             for name in (one for one in names if ":" not in one):
-                if name in class_.__dict__ and callable(getattr(class_, name)):
-                    wrap = functools.partial(scoped, scope=kind, tally=self.tally)
-                    self._undo += patch_method(class_, name, wrap)
-        for one in instances.with_subclasses(class_)[1:]:
-            self._patch_subclass(one)
+                if callable(getattr(class_, name, None)):
+                    self._undo += patch_method(class_, name, self.tally, watched, watched)
         for instance in instances.instances_of(class_):
             self._patch_instance(instance)
 
@@ -354,21 +355,6 @@ class RelayPatch:
 
         return __setstate__
 
-    def _watch_subclasses(self, class_: type) -> classmethod[Any, Any, None]:
-        """Returns an `__init_subclass__` that instruments what a new subclass overrides."""
-        own: Any = class_.__dict__.get("__init_subclass__")
-
-        def __init_subclass__(made: type, /, **kwargs: Any) -> None:  # noqa: N807
-            if own is not None:
-                own.__get__(None, made)(**kwargs)
-            else:
-                super(class_, made).__init_subclass__(**kwargs)  # type: ignore[arg-type]
-            if self.tally.active:
-                with contained(self.tally, CHECK):
-                    self._patch_subclass(made)
-
-        return classmethod(__init_subclass__)
-
     def _adopt_the_rest(self, instance: Any, has_values: bool = False) -> None:
         """Instruments buffers that were set past `__setattr__`, as frozen data classes do."""
         for name, value, put in instances.held_by(instance):
@@ -528,26 +514,36 @@ class OpaquePatch:
 
     def install(self, module: ModuleType) -> Iterator[Undo]:
         """Instruments the function wherever it is bound, yielding how to let go."""
-        from fmcheck.runtime.relay.opaque import missing_parameters, opaque_call
-
         if not self.applies:
             return
-        where = f"contract `{self.contract.engine.name}`, opaque `{self.reference}`"
         name = self.reference.partition(":")[2]
-        function = attribute(module, name)
-        if not callable(function):
-            self.problems.append(
-                f"{where}: the module has no such function{nearest(name, vars(module))}"
-            )
+        if function_of(module, name) is None:
+            known = nearest(name, functions_of(module))
+            self.problems.append(f"{self._where}: the module has no such function{known}")
             return
+        yield from patch_named(module, name, self.tally, self._watched)
+
+    def _watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        from fmcheck.runtime.relay.opaque import missing_parameters, opaque_call
+
         missing = missing_parameters(function, self.opaque)
-        self.problems += [f"{where}: {sentence}" for sentence in missing]
-        if missing:
-            return
-        watched = in_place_of(function, opaque_call(function, self.opaque, self.tally))
-        rebind(function, watched)
-        self.is_patched = True
-        yield lambda: rebind(watched, function)
+        if not missing:
+            self.is_patched = True
+            return opaque_call(function, self.opaque, self.tally)
+        for sentence in missing:
+            if reference == self.reference:
+                self.problems.append(f"{self._where}: {sentence}")
+            else:
+                self.tally.untrack("overrides", f"`{reference}` {sentence}")
+        return None
+
+    @property
+    def _where(self) -> str:
+        return f"contract `{self.contract.engine.name}`, opaque `{self.reference}`"
+
+
+def _scoped(kind: Scope, tally: Tally, _: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    return scoped(function, kind, tally)
 
 
 def _has_rows(value: Any) -> bool:
