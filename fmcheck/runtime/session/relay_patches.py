@@ -403,7 +403,9 @@ class RelayPatch:
         from fmcheck.runtime.relay import device_checks
 
         before, after = device_checks.buffer_of(old), device_checks.buffer_of(adopted)
-        if before is not None and after is not None and before is not after:
+        if before is None or after is None or before is after:
+            return
+        if after.ledger.is_live(slice(None)).any():  # else it is memory that nobody has filled
             after.bound_over(before)
 
     def _sinks(self, instance: Any) -> list[int]:
