@@ -242,10 +242,12 @@ class Watch:
 
     def _notes(self) -> Iterator[str]:
         from fmcheck.runtime.core.patches import untried_release
+        from fmcheck.runtime.session.uses import without_steps
 
         for contract in self.contracts:
             if not sys.modules.keys().isdisjoint(modules(contract)):
                 yield from untried_release(contract)
+                yield from without_steps(contract)
         for sentence, count in self.tally.notes.items():
             yield sentence if count == 1 else f"{sentence} ({count} times)"
 
