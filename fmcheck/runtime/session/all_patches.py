@@ -78,7 +78,8 @@ class AllPatches:
 
     def _patch_relay(self, relay: RelayPatch, module: ModuleType) -> Iterator[Undo]:
         yield from relay.install(module)
-        if relay.class_ is not None and not relay.relay.optional:
+        is_new = relay.name not in self.imported
+        if is_new and relay.class_ is not None and not relay.relay.optional:
             self.imported.append(relay.name)
 
     def _patch_opaque(self, opaque: OpaquePatch, module: ModuleType) -> Iterator[Undo]:

@@ -68,6 +68,7 @@ class RelayPatch:
     _known: dict[str, Buffer | None] = field(default_factory=dict)
     _owners_of: dict[int, Owners] = field(default_factory=dict)
     _taken: list[type] = field(default_factory=list)
+    _cached: set[str] = field(default_factory=set)
     _replacements: list[Any] = field(default_factory=list)
     _undo: list[Undo] = field(default_factory=list)
     _initialising: set[tuple[int, int]] = field(default_factory=set)
@@ -97,6 +98,7 @@ class RelayPatch:
     def _patch_class(self, class_: type) -> None:
         """Instruments a class, its subclasses and the instances that there are of them."""
         self._taken.append(class_)
+        self._patch_cached(class_)
         setattribute, init, restore = (method_of(class_, name) for name in _PATCHED)
         self._undo.append(patch(class_, "__setattr__", self._watch_setattr(setattribute)))
         self._undo.append(patch(class_, "__init__", self._watch_init(init, True)))
@@ -117,6 +119,7 @@ class RelayPatch:
     def _patch_subclass(self, class_: type) -> None:
         """Instruments what a subclass defines itself: it need not call what it overrides."""
         own = class_.__dict__
+        self._patch_cached(class_)
         if "__setattr__" in own:
             self._undo.append(patch(class_, "__setattr__", self._watch_setattr(class_.__setattr__)))
         if "__init__" in own:
@@ -124,6 +127,29 @@ class RelayPatch:
         if "__setstate__" in own:
             watched = self._watch_setstate(own["__setstate__"])
             self._undo.append(patch(class_, "__setstate__", watched))
+
+    def _patch_cached(self, class_: type) -> None:
+        """Instruments buffers that are made when somebody asks: no `__setattr__` sees them."""
+        for name, member in list(vars(class_).items()):
+            buffer = self.relay.buffer_for(name, self.version)
+            if buffer is not None and isinstance(member, functools.cached_property):
+                self._cached.add(buffer.name)
+                made = functools.cached_property(self._watch_cached(name, buffer, member.func))
+                made.__set_name__(class_, name)
+                self._undo.append(patch(class_, name, made))
+
+    def _watch_cached(
+        self, name: str, buffer: Buffer, original: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def make(instance: Any) -> Any:
+            value = original(instance)
+            if self.tally.active and _has_rows(value):
+                with contained(self.tally, CHECK):
+                    return self._adopt(instance, name, buffer, value, has_values=False)
+            return value
+
+        return make
 
     def _patch_instance(self, instance: Any) -> None:
         """Instruments an instance that was created before the watch: its rows keep their values."""
@@ -162,7 +188,7 @@ class RelayPatch:
         self._replacements.append(now)
         if isinstance(now, type) and _file_of(now) == _file_of(self.class_):
             self._problem(
-                "the class was replaced after it was instrumented (by importlib.reload?): "
+                "the class was replaced after it was instrumented, by code of the same file: "
                 "instances of the new one were not watched until then"
             )
             self._patch_class(now)
@@ -255,7 +281,7 @@ class RelayPatch:
         if not self.instances:
             return
         for buffer in self.relay.expected_after_init(self.version):
-            if buffer.name in self.made:
+            if buffer.name in self.made or buffer.name in self._cached:
                 continue
             if buffer.name in self._known:
                 self._problem(
