@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 import sys
 from importlib.machinery import ModuleSpec
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Sequence
@@ -41,14 +41,7 @@ class FirstImport:
             return None
         self.arrive()
         # The import walks `sys.meta_path` by number: a finder put in before us would be skipped.
-        for finder in list(sys.meta_path):
-            find = getattr(finder, "find_spec", None)
-            spec: ModuleSpec | None = None
-            if finder is not self and find is not None:
-                spec = find(name, path, target)
-            if spec is not None:
-                return spec
-        return None
+        return _found_by_others(self, name, path, target)
 
     def arrive(self) -> None:
         """Calls back, unless that was done."""
@@ -59,6 +52,66 @@ class FirstImport:
     def end(self) -> None:
         """Waits no longer. The finder stays: another thread may be walking the list."""
         self._names = frozenset()
+
+
+class NextImports:
+    """A finder that calls back with a module each time that it was imported again, or reloaded."""
+
+    def __init__(self, call: Callable[[ModuleType], None]) -> None:
+        self._names: set[str] = set()
+        self._call = call
+
+    def wait(self, name: str) -> None:
+        """Waits for a module that has been imported."""
+        if self not in sys.meta_path:
+            sys.meta_path.insert(0, self)
+        self._names.add(name)
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None = None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Finds what the other finders find, with a loader that calls back."""
+        if name not in self._names:
+            return None
+        spec = _found_by_others(self, name, path, target)
+        if hasattr(getattr(spec, "loader", None), "exec_module"):
+            spec.loader = _CallsBack(spec.loader, self._call)  # type: ignore[union-attr]
+        return spec
+
+    def end(self) -> None:
+        """Waits no longer. The finder stays: another thread may be walking the list."""
+        self._names = set()
+
+
+class _CallsBack:
+    """A loader that calls back when a module has run, and which the module does not see."""
+
+    def __init__(self, loader: Any, call: Callable[[ModuleType], None]) -> None:
+        self._loader, self._call = loader, call
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._loader, name)
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Runs the module."""
+        module.__loader__ = self._loader
+        if module.__spec__ is not None:
+            module.__spec__.loader = self._loader
+        self._loader.exec_module(module)
+        self._call(module)
+
+
+def _found_by_others(
+    finder: object, name: str, path: Sequence[str] | None, target: ModuleType | None
+) -> ModuleSpec | None:
+    for other in list(sys.meta_path):
+        find = getattr(other, "find_spec", None)
+        spec: ModuleSpec | None = None
+        if other is not finder and find is not None:
+            spec = find(name, path, target)
+        if spec is not None:
+            return spec
+    return None
 
 
 class _KeptModules:

@@ -54,7 +54,7 @@ FILES = {
         *("beneath", "captures", "clocks", "containment", "cuda", "device_ops", "device_streams"),
         *("devices_runtime", "differential", "engine/device_graph", "engine/equality", "healthy"),
         *("engine/future_map", "engine/memory", "engine/parts", "engine/ranks", "engine/reach"),
-        *("engine/tails", "extents", "fill_writes", "headlines", "relay_patches", "placements"),
+        *("engine/tails", "extents", "fill_writes", "headlines", "overrides", "relay_patches"),
         *(
             "interpreted",
             "journal",

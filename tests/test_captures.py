@@ -341,7 +341,7 @@ def test_a_method_that_another_class_captures_by_may_not_be_there(
 ) -> None:
     watch = watching(monkeypatch, 'captured_by = ["toy_graphs:Graphs.capture_all"]')
     watch.stop()
-    assert "has no `Graphs.capture_all`" in watch.coverage().problems[0]
+    assert "has no function `Graphs.capture_all`" in watch.coverage().problems[0]
 
 
 def test_the_probe_fires() -> None:

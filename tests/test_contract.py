@@ -370,7 +370,11 @@ def test_fills_and_replays_are_read() -> None:
         ('methods = ["run"]', "methods = []", "expected at least one method, got none"),
         ("axis.rows = ", "axis.x = {raw='a',padded='b',capacity='c'}\naxis.rows = ", "got 2"),
         ('"run"]', '"run"]\nreleases = "new"', "expected a version range like"),
-        ('"run"]', '"run"]\nsettled_by = ["a:b c"]', "expected `module:Class.method`, got"),
+        (
+            '"run"]',
+            '"run"]\nsettled_by = ["a:b c"]',
+            "expected `module:Class.method` or `module:function`, got",
+        ),
         ('"run"]', '"run"]\nholds = { lens = "1 + 1" }', "expected a path like"),
         ('"run"]', '"run"]\nsetled_by = []', "unknown key `graph_inputs.fill.0..setled_by`; did"),
     ],

@@ -278,16 +278,141 @@ def test_a_subclass_in_the_place_of_the_class_is_no_problem(
     assert (watch.coverage().problems, untracked(watch)) == ((), [])
 
 
+ALL_MORE = """
+    class Pool:
+        def alloc(self, rid):
+            return 1
+        def free(self, row):
+            step()
+
+    def step():
+        pass
+
+    def kernel(rows, tokens_buf):
+        return tokens_buf.detach().clone()[rows]
+
+    class Runner:
+        size, most = 6, 8
+        def __init__(self):
+            self.rows = torch.full((8,), 5)
+        def fill(self, raw, tail):
+            self.rows[:raw] = 3
+            self.rows[raw:] = tail
+"""
+ALL = (
+    RELAY_ONLY
+    + """
+    [[owners]]
+    functions = ["MODULE:Pool.alloc"]
+    does = "hands out"
+    rows = "return"
+    owner = "rid"
+
+    [[owners]]
+    functions = ["MODULE:Pool.free"]
+    does = "takes back"
+    rows = "row"
+
+    [[steps]]
+    functions = ["MODULE:step"]
+
+    [[opaque]]
+    functions = ["MODULE:kernel"]
+    rows = "rows"
+    reads = ["tokens_buf"]
+
+    [graph_inputs]
+    row_indices = ["rows"]
+
+    [[graph_inputs.fill]]
+    class = "MODULE:Runner"
+    methods = ["fill"]
+    inputs = "self"
+    axis.rows = { raw = "raw", padded = "self.size", capacity = "self.most" }
+"""
+)
+
+
 def test_a_reloaded_class_is_watched_from_then_on(bench: Bench) -> None:
     engine, watch = bench.engine(RELAY_ONLY, PLAIN)
+    before = engine.FutureMap
     importlib.reload(engine)
-    watch.enter("a test")
 
     engine.FutureMap().tokens_buf[ROWS]
 
     assert codes(watch) == ["FR101"]
+    assert watch.coverage().problems == ()
     watch.stop()
-    assert "__setattr__" not in vars(engine.FutureMap)
+    assert not [one for one in (before, engine.FutureMap) if "__setattr__" in vars(one)]
+
+
+def test_a_module_that_is_imported_again_is_watched_whatever_it_defines(bench: Bench) -> None:
+    first, watch = bench.engine(ALL, PLAIN + ALL_MORE)
+    del sys.modules[bench.name]
+    engine = importlib.import_module(bench.name)
+    assert engine is not first
+    for one in (engine, first):
+        relay, pool = one.FutureMap(), one.Pool()
+        row = torch.tensor([pool.alloc("a")])
+        relay.tokens_buf[row] = 5
+        one.kernel(row, relay.tokens_buf)
+        assert codes(watch) == []
+        one.kernel(row, relay.tokens_buf)
+        assert codes(watch) == ["FR102"]
+        pool.free(1)
+        pool.free(1)
+        assert codes(watch) == ["FR108"]
+        one.Runner().fill(1, 0)
+        assert codes(watch) == []
+        one.Runner().fill(1, 7)
+        assert codes(watch) == ["FR201"]
+    assert watch.tally.moments.step == 4
+    assert watch.coverage().problems == ()
+    assert type(engine.__spec__.loader) is type(engine.__loader__) is type(first.__loader__)
+
+
+def test_a_module_that_fails_to_be_imported_again_fails_with_its_own_error(bench: Bench) -> None:
+    engine, watch = bench.engine(RELAY_ONLY, PLAIN)
+    bench.write(PLAIN + "\n    raise KeyError('mine')\n")
+    with pytest.raises(KeyError, match="mine"):
+        importlib.reload(engine)
+    assert watch.coverage().incomplete == ()
+    watch.stop()
+    bench.write(PLAIN)
+    importlib.reload(engine)
+    assert type(engine.FutureMap().tokens_buf) is torch.Tensor
+
+
+CACHED = """
+    import functools, torch
+
+    class FutureMap:
+        @functools.cached_property
+        def tokens_buf(self):
+            return torch.zeros(8, dtype=torch.int64)
+
+    class Sub(FutureMap):
+        @functools.cached_property
+        def tokens_buf(self):
+            return torch.zeros(16, dtype=torch.int64)
+"""
+
+
+@pytest.mark.parametrize("name", ["FutureMap", "Sub"])
+def test_a_buffer_that_is_a_cached_property_is_watched(bench: Bench, name: str) -> None:
+    engine, watch = bench.engine(RELAY_ONLY, CACHED)
+    relay = getattr(engine, name)()
+    assert watch.coverage().problems == ()
+    assert type(relay.tokens_buf) is RelayTensor
+    assert relay.tokens_buf is relay.tokens_buf
+    for step in range(3):
+        relay.tokens_buf[ROWS] = step
+        assert relay.tokens_buf[ROWS].tolist() == [step, step]
+    assert codes(watch) == []
+    relay.tokens_buf[ROWS]
+    assert codes(watch) == ["FR102"]
+    watch.stop()
+    assert type(getattr(engine, name)().tokens_buf) is torch.Tensor
 
 
 def test_an_error_of_our_own_code_is_not_the_engines(

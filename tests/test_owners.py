@@ -712,3 +712,108 @@ def test_values_that_are_added_up_may_name_a_row_twice(bench: Bench) -> None:  #
     fm.tokens_buf.index_add_(0, rows, values)
     fm.tokens_buf.index_put_((rows,), values, accumulate=True)
     assert codes(watch) == []
+
+
+# --- two pools that the contract does not tell apart ---
+
+OF_UNNAMED = (
+    CONTRACT
+    + """
+    [[owners]]
+    functions = ["MODULE:Pool.alloc"]
+    does = "hands out"
+    rows = "return"
+    owner = "rid"
+
+    [[owners]]
+    functions = ["MODULE:Pool.free"]
+    does = "takes back"
+    rows = "row"
+"""
+)
+UNNAMED = (
+    ENGINE
+    + """
+    class Pool:
+        def __init__(self):
+            self.spare = [1, 2, 3]
+
+        def alloc(self, rid):
+            return self.spare.pop(0)
+
+        def free(self, row):
+            self.spare.append(row)
+"""
+)
+
+
+def test_two_pools_that_nothing_tells_apart_are_one_message(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OF_UNNAMED, UNNAMED)
+    pools, relays = [engine.Pool(), engine.Pool()], [engine.FutureMap(), engine.FutureMap()]
+    for _ in range(2):
+        for pool, relay, rid in zip(pools, relays, "ab", strict=True):
+            row = torch.tensor([pool.alloc(rid)])
+            relay.stash(row, 5)
+        for pool, relay in zip(pools, relays, strict=True):
+            assert relay.tokens_buf[row].tolist() == [5]
+            pool.free(int(row))
+    assert codes(watch) == []
+    (problem,) = watch.coverage().problems
+    assert (
+        "two `Pool` objects have the same row out: say by `pool`, here and in `[[relay]]`"
+        in problem
+    )
+
+
+def test_a_pool_beside_another_is_judged_by_its_own_rows(bench: Bench) -> None:  # noqa: F811
+    engine, watch = bench.engine(OF_UNNAMED, UNNAMED)
+    beside, pool = engine.Pool(), engine.Pool()
+    beside.spare = [7]
+    beside.alloc("z")
+    pool.spare = [1, 1]
+    pool.alloc("a")
+    pool.alloc("b")
+    assert codes(watch) == ["FR107"]
+    pool.free(1)
+    pool.free(1)
+    assert codes(watch) == ["FR108"]
+    assert watch.coverage().problems == ()
+
+
+def test_a_row_that_another_kind_of_object_frees_is_free(bench: Bench) -> None:  # noqa: F811
+    source = (
+        UNNAMED
+        + """
+    class Scheduler:
+        def finish(self, row):
+            pass
+"""
+    )
+    text = OF_UNNAMED.replace('"MODULE:Pool.free"', '"MODULE:Pool.free", "MODULE:Scheduler.finish"')
+    engine, watch = bench.engine(text, source)
+    pools = [engine.Pool(), engine.Pool()]
+    for pool in pools:
+        engine.Scheduler().finish(pool.alloc("a"))
+    assert codes(watch) == []
+    assert watch.coverage().problems == ()
+
+
+def test_a_request_that_takes_a_row_itself_is_no_pool(bench: Bench) -> None:  # noqa: F811
+    source = (
+        UNNAMED
+        + """
+    class Request:
+        def __init__(self, rid):
+            self.rid = rid
+        def take(self, row):
+            self.row = row
+"""
+    )
+    text = OF_UNNAMED.replace("Pool.alloc", "Request.take")
+    text = text.replace('rows = "return"', 'rows = "self.row"').replace('"rid"', '"self.rid"')
+    engine, watch = bench.engine(text, source)
+    first, second = engine.Request("a"), engine.Request("b")
+    first.take(1)
+    second.take(1)
+    assert codes(watch) == ["FR107"]
+    assert watch.coverage().problems == ()

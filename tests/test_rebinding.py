@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import ctypes
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -124,6 +126,10 @@ class Maker:
     def room() -> torch.Tensor:
         return torch.zeros(4) if len(ROWS) > 1 else torch.empty(4)
 
+    @staticmethod
+    def bare() -> torch.Tensor:
+        return torch.empty(4, dtype=torch.int64)
+
 
 @pytest.mark.parametrize(
     "bind",
@@ -220,6 +226,154 @@ def test_a_buffer_made_late_by_empty_was_not_written_where_it_was_not(watch: Wat
     assert relay.late[ROWS].tolist() == [5, 9]
     (violation,) = watch.drain()
     assert (violation.code, violation.rows) == ("FR101", (2,))
+
+
+# --- bound to memory that nobody has filled ---
+
+
+def empty(relay: FutureMap) -> None:
+    relay.late = torch.empty(4, dtype=torch.int64)
+
+
+def empty_like(relay: FutureMap) -> None:
+    relay.late = torch.empty_like(NO_TOKENS)
+
+
+def new_empty(relay: FutureMap) -> None:
+    relay.late = NO_TOKENS.new_empty(4)
+
+
+def empty_by_another_name(relay: FutureMap) -> None:
+    made = torch.empty(4, dtype=torch.int64, device="cpu")
+    relay.late = made
+
+
+def empty_by_a_function(relay: FutureMap) -> None:
+    relay.late = Maker.bare().to("cpu")
+
+
+def empty_in_inference_mode(relay: FutureMap) -> None:
+    with torch.inference_mode():
+        relay.late = torch.empty(4, dtype=torch.int64)
+
+
+EMPTY = [
+    *(empty, empty_like, new_empty, empty_by_another_name, empty_by_a_function),
+    empty_in_inference_mode,
+]
+BEFORE = {"none": None, "values": torch.tensor([0, 3, 5, 7])}
+
+
+@pytest.fixture(params=BEFORE)
+def bound(request: pytest.FixtureRequest, watch: Watch) -> FutureMap:
+    """A relay whose late buffer was or was not bound before."""
+    relay = FutureMap()
+    relay.late = BEFORE[request.param]
+    return relay
+
+
+@pytest.mark.parametrize("bind", EMPTY)
+def test_memory_that_nobody_filled_has_no_values_whenever_it_is_bound(
+    bind: Callable[[FutureMap], None], bound: FutureMap, watch: Watch
+) -> None:
+    bind(bound)
+    bound.late[ROWS]
+    assert codes(watch) == ["FR101"]
+
+
+@pytest.mark.parametrize("bind", EMPTY)
+def test_a_row_that_is_left_out_after_such_a_bind_was_not_written(
+    bind: Callable[[FutureMap], None], bound: FutureMap, watch: Watch
+) -> None:
+    bind(bound)
+    with torch.inference_mode():
+        bound.late[ROWS[:1]] = torch.tensor([5])
+    bound.late[ROWS]
+    (violation,) = watch.drain()
+    assert (violation.code, violation.rows) == ("FR101", (2,))
+
+
+@pytest.mark.parametrize("bind", EMPTY)
+def test_memory_that_is_filled_after_it_was_bound_has_values(
+    bind: Callable[[FutureMap], None], bound: FutureMap, watch: Watch
+) -> None:
+    for step in range(3):
+        bind(bound)
+        with torch.inference_mode():
+            bound.late[:] = step
+        assert bound.late[ROWS].tolist() == [step, step]
+    assert codes(watch) == []
+
+
+def out_of_sight(made: torch.Tensor) -> None:
+    """Fills a tensor as a kernel does that torch is not told of."""
+    ctypes.memmove(made.data_ptr(), torch.tensor([0, 3, 5, 7]).data_ptr(), 32)
+
+
+def filled_by_a_kernel(relay: FutureMap) -> None:
+    made = torch.empty(4, dtype=torch.int64)
+    out_of_sight(made)
+    relay.late = made
+
+
+def filled_by_out(relay: FutureMap) -> None:
+    relay.late = torch.empty(4, dtype=torch.int64).copy_(torch.tensor([0, 3, 5, 7]))
+
+
+#: What binds other memory each time.
+NEW = [one for one in WRITTEN if one is not given]
+
+
+@pytest.mark.parametrize("bind", [filled_by_a_kernel, filled_by_out, *NEW])
+def test_memory_that_was_filled_before_it_is_bound_again_has_values(
+    bind: Callable[[FutureMap], None], watch: Watch
+) -> None:
+    relay = FutureMap()
+    for _ in range(3):
+        bind(relay)
+        relay.late[ROWS]
+    assert codes(watch) == []
+
+
+def test_memory_that_a_kernel_fills_after_it_was_bound_has_values(watch: Watch) -> None:
+    relay = FutureMap()
+    relay.late = torch.tensor([0, 3, 5, 7])
+    relay.late = torch.empty(4, dtype=torch.int64)
+    out_of_sight(relay.late)
+    assert relay.late[ROWS].tolist() == [3, 5]
+    assert codes(watch) == []
+
+
+def test_an_array_that_nobody_filled_has_no_values(watch: Watch) -> None:
+    relay = FutureMap()
+    relay.late = np.array([0, 3, 5, 7])
+    relay.late = np.empty(4, np.int64)
+    relay.late[[1, 2]]
+    assert codes(watch) == ["FR101"]
+    relay.late = np.empty(4, np.int64)
+    relay.late[:] = 5
+    assert relay.late[[1, 2]].tolist() == [5, 5]
+    made = np.empty(4, np.int64)
+    made[:] = 5
+    relay.late = made
+    assert relay.late[[1, 2]].tolist() == [5, 5]
+    assert codes(watch) == []
+
+
+def test_an_array_that_init_filled_before_it_bound_it_has_values(watch: Watch) -> None:
+    made = np.zeros(4, np.int64)
+    made[1:] = 5
+    relay = FutureMap(made)
+    assert relay.buf[[1, 2]].tolist() == [5, 5]
+
+    class Filled(FutureMap):
+        def __init__(self) -> None:
+            filled = np.zeros(4, np.int64)
+            filled[1:] = [5, 6, 7]
+            self.buf = filled
+
+    assert Filled().buf[[1, 2]].tolist() == [5, 6]
+    assert codes(watch) == []
 
 
 def test_an_update_of_what_was_bound_goes_into_values(watch: Watch) -> None:

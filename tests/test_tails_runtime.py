@@ -509,12 +509,12 @@ def problems_of(text: str, **module: Any) -> tuple[str, ...]:
         (
             "Graph.replay",
             "Graph.replays",
-            "settled_by: module `toy_engine` has no `Graph.replays`; did you mean `Graph.replay`?",
+            "settled_by: module `toy_engine` has no function `Graph.replays`; did you mean `Graph",
         ),
         (
             "toy_engine:Graph.replay",
             "toy_engine:Graph",
-            "settled_by: `toy_engine:Graph` is not a method of a class",
+            "settled_by: module `toy_engine` has no function `Graph`; did you mean `Graph.replay`?",
         ),
         (
             '["_replay", "toy_engine:Graph.replay"]',

@@ -133,6 +133,37 @@ def coverage_of(text: str, asked: WatchRequest | None = None) -> Coverage:
         watch.stop()
 
 
+FREED = """
+    [[owners]]
+    functions = ["toy_spelt.relay:Pool.free"]
+    does = "takes back"
+    rows = "rows"
+"""
+STEPS = """
+    [[steps]]
+    functions = ["toy_spelt.loop:Loop.step"]
+"""
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [
+        (CONTRACT + FREED, False),
+        (CONTRACT.replace(STEPS, ""), False),  # nothing is freed
+        (CONTRACT.replace(STEPS, "") + FREED, True),
+        (CONTRACT.replace(STEPS, STEPS + '    releases = "<0.1"') + FREED, True),
+    ],
+)
+def test_a_run_without_steps_says_that_writes_to_freed_rows_are_not_checked(
+    text: str, told: bool
+) -> None:
+    text = text.replace('name = "toy"', 'name = "toy"\n    distribution = "torch"')
+    sentence = (
+        "contract `toy` has no `[[steps]]`: a write to a row that was freed is not checked (FR109)"
+    )
+    assert (sentence in gaps(coverage_of(text))) is told
+
+
 def test_a_contract_that_fits_is_checked() -> None:
     coverage = coverage_of(CONTRACT)
 

@@ -261,11 +261,12 @@ class Fill(_Part, frozen=True, kw_only=True):
     `inputs` is the path of the object, or of the mapping, that holds the inputs. They are tensors,
     or slots with the tensor in the attribute `slot_buffer` and the name of the axis in `slot_axis`;
     without slots there is one axis. `only` restricts the fill to some inputs. The tail is judged
-    when a method of `settled_by` is called in the fill or after it, of the same class or
-    `module:Class.method`; without one, when the fill returns. A call is passed over where the path
-    `unless` leads to something true. `captured_by` are the methods, named likewise, after which a
-    graph reads the inputs where they are then: an object that captured nothing is not judged when
-    its fill returns. Without one, the inputs must not move between a fill and its replay.
+    when what `settled_by` names is called in the fill or after it, a method of the same class or
+    a function of any module; without one, when the fill returns. A call is passed over where the
+    path `unless` leads to something true. `captured_by` are the methods, named likewise, after
+    which a graph reads the inputs where they are then: an object that captured nothing is not
+    judged when its fill returns. Without one, the inputs must not move between a fill and its
+    replay.
     `captured` are paths of what else the graph reads where it was, such as weights: tensors, and
     sequences, mappings and modules of them.
     `holds` is what the tail of an input holds after this fill, a number or

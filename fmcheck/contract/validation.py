@@ -276,7 +276,8 @@ def _check_fill(fill: Fill, where: str, key: str) -> None:
     for name, methods in (("settled_by", fill.settled_by), ("captured_by", fill.captured_by)):
         for method in methods:
             if ":" in method:
-                _check_reference(method, where, f"{key}.{name}", "module:Class.method")
+                shape = "module:Class.method` or `module:function"
+                _check_reference(method, where, f"{key}.{name}", shape)
     if fill.captured and not fill.captured_by:
         raise UsageError(
             where,

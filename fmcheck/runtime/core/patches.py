@@ -12,10 +12,12 @@ import sys
 import types
 from dataclasses import dataclass, field
 from importlib import metadata
-from typing import TYPE_CHECKING, Any, Protocol
+from types import CodeType
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from fmcheck.contract import applies
 from fmcheck.errors import nearest
+from fmcheck.runtime.core.containment import contained
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -25,6 +27,8 @@ if TYPE_CHECKING:
     from fmcheck.runtime.core.tally import Tally
 
     Undo = Callable[[], None]
+    #: What makes of a function, by its reference `module:name`, one that is watched, or None.
+    Watched: TypeAlias = Callable[[str, Callable[..., Any]], Callable[..., Any] | None]
 
 
 class Patch(Protocol):
@@ -54,10 +58,149 @@ def patch(class_: type, name: str, value: Any) -> Undo:
     return undo
 
 
+def patch_named(
+    module: ModuleType, name: str, tally: Tally, watched: Watched, around: Watched | None = None
+) -> Iterator[Undo]:
+    """Puts what `watched` makes of a function, or of a method and its overrides, in its place."""
+    owner, _, last = name.rpartition(".")
+    reference = f"{module.__name__}:{name}"
+    if owner:
+        class_ = attribute(module, owner)
+        yield from patch_method(class_, last, tally, watched, around, reference)
+        return
+    function = attribute(module, name)
+    made = watched(reference, function)
+    if made is not None:
+        made = in_place_of(function, made)
+        rebind(function, made)
+        yield functools.partial(rebind, made, function)
+
+
 def patch_method(
+    class_: type,
+    name: str,
+    tally: Tally,
+    watched: Watched,
+    around: Watched | None = None,
+    reference: str = "",
+) -> Iterator[Undo]:
+    """Puts what `watched` makes of a method in its place, and in that of each override of it.
+
+    An override that goes on to what it overrides is a call of that one, which is watched: in its
+    place comes what `around` makes of it, if there is such. Subclasses may be defined later.
+    """
+    made: list[Any] = []
+    undo: list[Undo] = []
+
+    def take(one: type, watched: Watched, reference: str = "") -> None:
+        before = inspect.getattr_static(one, name, None)
+        reference = reference or f"{one.__module__}:{one.__qualname__}.{name}"
+        undo.extend(_patch_own(one, name, functools.partial(watched, reference)))
+        now = inspect.getattr_static(one, name, None)
+        made.extend(() if now is before else [getattr(now, "__func__", now)])
+
+    def take_override(one: type) -> None:
+        home = next((kind for kind in one.__mro__ if name in vars(kind)), class_)
+        kept = vars(home).get(name)
+        if home in class_.__mro__ or (home is not one and issubclass(home, class_)):
+            return  # inherited: watched there
+        is_ours = any(chained is known for chained in _chain(kept) for known in made)
+        if is_ours or not callable(getattr(one, name)):
+            return
+        instead = around if _goes_on(home, name) else watched
+        if instead is not None:
+            take(one, instead)
+
+    yield functools.partial(_let_go, undo)
+    take(class_, watched, reference)
+    if isinstance(class_, type):
+        undo.append(follow_subclasses(class_, tally, take_override))
+
+
+def follow_subclasses(class_: type, tally: Tally, take: Callable[[type], None]) -> Undo:
+    """Calls `take` with each subclass, bases first, those that are defined from now on too."""
+    known: dict[int, type] = {}
+    undo: list[Undo] = []
+
+    def meet(one: type) -> None:
+        if id(one) not in known:
+            known[id(one)] = one
+            if "__init_subclass__" in vars(one):  # it may not go on to that of its base
+                listen(one)
+            take(one)
+
+    def listen(base: type) -> None:
+        own: Any = vars(base).get("__init_subclass__")
+
+        def __init_subclass__(made: type, /, **kwargs: Any) -> None:  # noqa: N807
+            if own is not None:
+                own.__get__(None, made)(**kwargs)
+            else:
+                super(base, made).__init_subclass__(**kwargs)  # type: ignore[arg-type]
+            if tally.active:
+                with contained(tally, "overrides in subclasses"):
+                    meet(made)
+
+        undo.append(patch(base, "__init_subclass__", classmethod(__init_subclass__)))
+
+    listen(class_)
+    for one in with_subclasses(class_)[1:]:
+        meet(one)
+    return functools.partial(_let_go, undo)
+
+
+def _let_go(undo: list[Undo]) -> None:
+    while undo:
+        undo.pop()()
+
+
+def with_subclasses(class_: type) -> list[type]:
+    """Returns a class and all of its subclasses, bases first, each once."""
+    subclasses: list[type] = type.__subclasses__(class_)
+    every = [class_, *(found for one in subclasses for found in with_subclasses(one))]
+    return sorted(dict.fromkeys(every), key=lambda one: len(one.__mro__))
+
+
+def _goes_on(class_: type, name: str) -> bool:
+    """Tells whether a class has a method that calls what its own `name` overrides.
+
+    It need not be that one: what is given back late is given back by another.
+    """
+    for member in vars(class_).values():
+        for one in _chain(member):
+            code = getattr(one, "__code__", None)
+            names = getattr(one, "__globals__", {})
+            if code is not None and _calls_overridden(code, name, class_, names):
+                return True
+    return False
+
+
+def _calls_overridden(code: CodeType, name: str, class_: type, names: dict[str, Any]) -> bool:
+    if name in (*code.co_names, *code.co_consts):
+        bases = class_.__mro__[1:-1]
+        known = {base.__name__ for base in bases}
+        if "super" in code.co_names or any(
+            one in known or any(names.get(one) is base for base in bases) for one in code.co_names
+        ):
+            return True
+    inner = (one for one in code.co_consts if isinstance(one, CodeType))
+    return any(_calls_overridden(one, name, class_, names) for one in inner)
+
+
+def _chain(function: Any) -> Iterator[Any]:
+    """Yields a function, and what it was made of by decorators."""
+    seen: set[int] = set()
+    while function is not None and id(function) not in seen:
+        seen.add(id(function))
+        function = getattr(function, "__func__", function)
+        yield function
+        function = getattr(function, "__wrapped__", None)
+
+
+def _patch_own(
     class_: type, name: str, wrapped: Callable[[Callable[..., Any]], Callable[..., Any] | None]
 ) -> Iterator[Undo]:
-    """Puts what `wrapped` makes of a method, unless it is None, in its place.
+    """Puts what `wrapped` makes of a class's method, unless it is None, in its place.
 
     Static methods and class methods stay what they are.
     """
@@ -73,9 +216,47 @@ def patch_method(
             return kept.__get__(instance, type(instance))(*args, **kwargs)
 
         function = bound
+    elif isinstance(class_, type):
+        function = method_of(class_, name)
     made = wrapped(function)
     if made is not None:
         yield patch(class_, name, type(kept)(made) if is_bound else in_place_of(kept, made))
+
+
+def method_of(class_: type, name: str) -> Callable[..., Any]:
+    """Returns a class's own method, or one that goes on to the next class that has it.
+
+    Which that is the class of the object says: a mixin that has no `__init__` stands in front of
+    another base that has one.
+    """
+    found: Any = getattr(class_, name, _LAST.get(name))
+    if name in class_.__dict__:
+        return found  # type: ignore[no-any-return]
+
+    def goes_on(instance: Any, *args: Any, **kwargs: Any) -> Any:
+        kind: Any = type(instance)
+        following: Any = getattr(super(class_, kind), name, _LAST.get(name))
+        if following is object.__init__ and kind.__new__ is not object.__new__:
+            # Python passes over it where there is no other: `__new__` has taken the arguments.
+            return following(instance)
+        return following(instance, *args, **kwargs)
+
+    return functools.wraps(found)(goes_on)
+
+
+def _set_state(instance: Any, state: Any) -> None:
+    """Gives an object the state that it was copied or pickled with, as Python itself does."""
+    of_slots = None
+    if isinstance(state, tuple) and len(state) == 2:
+        state, of_slots = state
+    if state:
+        instance.__dict__.update(state)
+    for name, value in (of_slots or {}).items():
+        setattr(instance, name, value)
+
+
+#: What Python does itself where no class has such a method.
+_LAST: dict[str, Callable[..., Any]] = {"__setstate__": _set_state}
 
 
 def in_place_of(kept: Any, made: Callable[..., Any]) -> Any:
@@ -164,6 +345,12 @@ def attribute(module: ModuleType | None, dotted: str) -> Any:
     return found
 
 
+def function_of(module: ModuleType, name: str) -> Callable[..., Any] | None:
+    """Returns a function or method, None where there is no such; a class is none."""
+    found = attribute(module, name)
+    return found if callable(found) and not isinstance(found, type) else None
+
+
 def classes_of(module: ModuleType) -> list[str]:
     """Returns the names of the classes in a module."""
     return [name for name, value in vars(module).items() if isinstance(value, type)]
@@ -205,6 +392,8 @@ class CallPatch:
     part: Functions
     tally: Tally
     problems: list[str] = field(default_factory=list)
+    #: Whether all of an override counts that goes on to what it overrides, not that one alone.
+    surrounds: ClassVar[bool] = False
     _found: bool = False
     _missing: list[str] = field(default_factory=list)
 
@@ -221,12 +410,12 @@ class CallPatch:
             name = reference.partition(":")[2]
             if reference.partition(":")[0] != module.__name__:
                 continue
-            function = attribute(module, name)
-            if not callable(function):
+            if function_of(module, name) is None:
                 self._missing.append(f"`{reference}`{nearest(name, functions_of(module))}")
                 continue
             self._found = True
-            yield from self._wrap(module, reference, name, function)
+            around = self.watched if self.surrounds else None
+            yield from patch_named(module, name, self.tally, self.watched, around)
 
     def close(self) -> None:
         """Looks at the end of a session for functions that no release of the engine has."""
@@ -240,20 +429,12 @@ class CallPatch:
         """Returns `function` with its calls followed, None if the contract does not fit it."""
         raise NotImplementedError
 
-    def _wrap(
-        self, module: ModuleType, reference: str, name: str, function: Callable[..., Any]
-    ) -> Iterator[Undo]:
-        class_name, dot, method = name.rpartition(".")
-        if dot:
-            class_ = attribute(module, class_name)
-            yield from patch_method(class_, method, functools.partial(self.watched, reference))
-            return
-        made = self.watched(reference, function)
-        if made is None:
-            return
-        made = in_place_of(function, made)
-        rebind(function, made)
-        yield lambda: rebind(made, function)
+    def _misfit(self, reference: str, text: str) -> None:
+        """Says that the contract does not fit a function; an override it need not have in mind."""
+        if reference in self.part.functions:
+            self._problem(text)
+        else:
+            self.tally.untrack("overrides", text)
 
     def _problem(self, text: str) -> None:
         where = f"contract `{self.contract.engine.name}`, {self._table}"

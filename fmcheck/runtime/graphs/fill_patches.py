@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from fmcheck.runtime.core.patches import Undo
+    from fmcheck.runtime.core.patches import Undo, Watched
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.graphs.open_fill import Input, OpenFill
     from fmcheck.runtime.graphs.tails import Found, Unseen
@@ -105,16 +105,11 @@ class FillPatch:
     def installers(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
         """Yields each module to wait for, and what instruments it."""
         yield self.fill.module, self.install
-        for name in self.fill.settled_by:
-            module, colon, method = name.partition(":")
-            if colon:
-                take = functools.partial(self._take_other, "settled_by", method, self._settling)
-                yield module, take
-        for name in self.fill.captured_by:
-            module, colon, method = name.partition(":")
-            if colon:
-                take = functools.partial(self._take_other, "captured_by", method, self._capturing)
-                yield module, take
+        for key, wrapped in (("settled_by", self._settling), ("captured_by", self._capturing)):
+            for name in getattr(self.fill, key):
+                module, colon, function = name.partition(":")
+                if colon:
+                    yield module, functools.partial(self._take_other, key, function, wrapped)
 
     def install(self, module: ModuleType) -> Iterator[Undo]:
         """Wraps the fill's methods and those that settle it, yielding how to let go."""
@@ -133,14 +128,13 @@ class FillPatch:
             wanted = " or ".join(f"`{name}`" for name in self.fill.methods)
             members = [name for name in dir(found) if not name.startswith("__")]
             self.problem(f"there is no method {wanted}{nearest(self.fill.methods[0], members)}")
+        filling = functools.partial(self._watched, False), functools.partial(self._watched, True)
         for name in methods:
-            yield from patches.patch_method(found, name, self._watched)
+            yield from patches.patch_method(found, name, self.tally, *filling)
         yield from self._take_own("settled_by", found, self._settling)
         yield from self._take_own("captured_by", found, self._capturing)
 
-    def _take_own(
-        self, key: str, class_: type, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]]
-    ) -> Iterator[Undo]:
+    def _take_own(self, key: str, class_: type, wrapped: Watched) -> Iterator[Undo]:
         """Wraps the methods of the fill's own class that a key names, one of which has to exist."""
         named = getattr(self.fill, key)
         own = [name for name in named if ":" not in name]
@@ -150,26 +144,17 @@ class FillPatch:
             members = [name for name in dir(class_) if not name.startswith("__")]
             self.problem(f"{key}: there is no method {wanted}{nearest(own[0], members)}")
         for name in there:
-            yield from patches.patch_method(class_, name, wrapped)
+            yield from patches.patch_method(class_, name, self.tally, wrapped)
 
     def _take_other(
-        self,
-        key: str,
-        method: str,
-        wrapped: Callable[[Callable[..., Any]], Callable[..., Any]],
-        module: ModuleType,
+        self, key: str, name: str, wrapped: Watched, module: ModuleType
     ) -> Iterator[Undo]:
-        """Wraps a method of another class, which a key names for this fill."""
-        owner, _, name = method.rpartition(".")
-        class_ = patches.attribute(module, owner)
-        if isinstance(class_, type) and callable(getattr(class_, name, None)):
-            yield from patches.patch_method(class_, name, wrapped)
+        """Wraps a function, or another class's method, which a key names for this fill."""
+        if patches.function_of(module, name) is not None:
+            yield from patches.patch_named(module, name, self.tally, wrapped)
             return
-        if callable(patches.attribute(module, method)):
-            self.problem(f"{key}: `{module.__name__}:{method}` is not a method of a class")
-            return
-        known = nearest(method, functions_of(module))
-        self.problem(f"{key}: module `{module.__name__}` has no `{method}`{known}")
+        known = nearest(name, functions_of(module))
+        self.problem(f"{key}: module `{module.__name__}` has no function `{name}`{known}")
 
     def never_settled(self) -> str:
         """Returns a sentence on a fill none of whose tails was judged, "" if all is well."""
@@ -211,21 +196,22 @@ class FillPatch:
         if isinstance(err, paths.NotThereError) and not err.is_set_elsewhere:
             self.lacking.setdefault(err.path, f"{self._where}: {err}")
 
-    def _watched(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _watched(self, goes_on: bool, _: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        """Returns a fill that is followed; one that `goes_on` is one where it reaches another."""
         signature = inspect.signature(method)
         site = _definition(method)
 
         def begin(args: Any, kwargs: Any) -> _Filling | None:
             if self.tally.active:
                 with contained(self.tally, _CODE), _unheard():
-                    opened = self._opened(signature, args, kwargs, site)
+                    opened = self._opened(signature, args, kwargs, site, goes_on)
                     return None if opened is None else _Filling(self, opened)
             return None
 
         return kinds.around(method, begin)
 
     def _opened(
-        self, signature: inspect.Signature, args: Any, kwargs: Any, site: Site
+        self, signature: inspect.Signature, args: Any, kwargs: Any, site: Site, goes_on: bool
     ) -> OpenFill | None:
         """Follows a call from here on; None where it is not one that can be looked at.
 
@@ -239,15 +225,19 @@ class FillPatch:
         except TypeError:
             return None  # the call itself says what is wrong
         bound.apply_defaults()
-        opened = OpenFill(self, dict(bound.arguments), site)
-        if any(outer.fill_patch is self and outer.filler is opened.filler for outer in _open.stack):
-            return None
+        opened = OpenFill(self, dict(bound.arguments), site, goes_on=goes_on)
+        for outer in _open.stack:
+            if outer.fill_patch is self and outer.filler is opened.filler:
+                outer.goes_on = outer.goes_on and goes_on
+                return None
         self.pending = None
         return opened if opened.begin() else None
 
     def _end(self, opened: OpenFill, result: Any) -> None:
         """A fill has returned: it is judged now, or once something settles it."""
         opened.returns(result)
+        if opened.goes_on:
+            return  # it has filled nothing, as an eager step does
         if not self.fill.settled_by:
             if self.fill.captured_by and not self.captures.knows(opened.filler):
                 self.tally.untrack("fills", "no graph was captured that would read them")
@@ -259,7 +249,7 @@ class FillPatch:
             opened.test = self.tally.test
         opened.judge_mapping()
 
-    def _settling(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _settling(self, _: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a method that settles the innermost open fill of this patch before it runs."""
 
         def begin() -> None:
@@ -281,7 +271,7 @@ class FillPatch:
         if opened not in _open.stack:
             opened.judge_mapping()
 
-    def _capturing(self, method: Callable[..., Any]) -> Callable[..., Any]:
+    def _capturing(self, _: str, method: Callable[..., Any]) -> Callable[..., Any]:
         """Returns a method after which the inputs are where a graph reads them."""
         site = _definition(method)
         signature = inspect.signature(method)

@@ -160,6 +160,8 @@ class OpenFill:
     _padded: bool = False
     _is_left: bool = False
     is_settled: bool = False
+    #: Whether it is an override that has to go on to a fill, and has not yet.
+    goes_on: bool = False
     test: str = ""
 
     @property

@@ -37,20 +37,14 @@ class ReplayPatch:
         """Wraps the function, a method or one that modules may have bound, where it stands."""
         if not applies(self.replay.releases, patches.installed_version(self.contract)):
             return
-        owner, _, name = self.replay.function.partition(":")[2].rpartition(".")
-        class_ = patches.attribute(module, owner) if owner else module
-        function = getattr(class_, name, None)
-        if not callable(function):
-            self._problem(f"the module has no such function{nearest(name, dir(class_))}")
+        name = self.replay.function.partition(":")[2]
+        if patches.function_of(module, name) is None:
+            known = nearest(name, patches.functions_of(module))
+            self._problem(f"the module has no such function{known}")
             return
-        if isinstance(class_, type):
-            yield from patches.patch_method(class_, name, self._watched)
-            return
-        watched = patches.in_place_of(function, self._watched(function))
-        patches.rebind(function, watched)
-        yield lambda: patches.rebind(watched, function)
+        yield from patches.patch_named(module, name, self.tally, self._watched)
 
-    def _watched(self, function: Callable[..., Any]) -> Callable[..., Any]:
+    def _watched(self, _: str, function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)
 
         def end(args: Any, kwargs: Any, result: Any) -> None:

@@ -137,32 +137,29 @@ def _begin(relay: RelayBuffer, tensor: torch.Tensor, name: str, bind: Bind, is_a
 
     Made by `__init__` it is a placeholder, unless it was written in place and is not one number
     throughout. Bound later it is one if it comes straight from a factory and holds one number that
-    marks an empty row; what else a factory gave (`torch.empty`), the engine's first access tells:
-    it writes to a placeholder before it gathers.
+    marks an empty row, and whenever it is bound if it is memory that nobody has filled
+    (`torch.empty`). What else a factory gave, the engine's first access tells: it writes to a
+    placeholder before it gathers.
     """
     is_one_number, is_mark = relay.fill()
-    looks = bind is Bind.LATER or (is_array and bind is Bind.IN_INIT)
-    is_bare = looks and _is_bare(tensor, name)
+    # An array counts no writes, nor does what inference mode made: those have had no other use.
+    once = is_array or tensor.is_inference()
+    looks = not _was_written(tensor)
+    is_unfilled = looks and is_bare(name, once=True, kinds=_UNFILLED)
+    looks &= bind is Bind.LATER or (is_array and bind is Bind.IN_INIT)
+    comes_bare = looks and is_bare(name, once)
     is_placeholder = {
-        Bind.IN_INIT: is_one_number or (is_bare if is_array else not _was_written(tensor)),
-        Bind.LATER: is_mark and is_bare,
+        Bind.IN_INIT: is_one_number or (comes_bare if is_array else not _was_written(tensor)),
+        Bind.LATER: is_mark and comes_bare,
         Bind.AGAIN: False,
     }
-    if is_placeholder[bind]:
+    if is_unfilled or is_placeholder[bind]:
         relay.lay_poison()
     else:
         relay.adopt_values(bound=True)
-        relay.is_on_trust = is_bare and not is_array
-        if bind is not Bind.IN_INIT and not is_bare and relay.streams is not None:
+        relay.is_on_trust = comes_bare and not is_array
+        if bind is not Bind.IN_INIT and not comes_bare and relay.streams is not None:
             relay.streams.bound(relay)
-
-
-def _is_bare(tensor: torch.Tensor, name: str) -> bool:
-    """Tells whether a tensor that is being bound comes from a factory, and was not written since.
-
-    In inference mode writes are not counted: there it has had no other use.
-    """
-    return not _was_written(tensor) and is_bare(name, once=tensor.is_inference())
 
 
 def _was_written(tensor: torch.Tensor) -> bool:
@@ -197,12 +194,12 @@ def _window_if_whole(tensor: torch.Tensor, known: RelayBuffer) -> Any:
     return known.whole if same and tensor.storage_offset() == base.storage_offset() else None
 
 
-_BARE = ("empty", "zeros", "full", "empty_like", "zeros_like", "full_like", "empty_strided")
+#: Factories by how their names begin, as methods of a tensor after `new_`.
+_BARE = ("empty", "zeros", "full")
+_UNFILLED = ("empty",)
 _FACTORIES = frozenset(
-    getattr(module, name) for module in (torch, np) for name in _BARE if hasattr(module, name)
+    vars(module)[name] for module in (torch, np) for name in vars(module) if name.startswith(_BARE)
 )
-#: The same as methods of a tensor.
-_NEW = frozenset({"new_empty", "new_zeros", "new_full", "new_empty_strided"})
 #: Methods that pass on what they are called on, elsewhere or in another form.
 _PASSING = frozenset(
     {"to", "cuda", "cpu", "pin_memory", "contiguous", "view", "reshape", "requires_grad_", "detach"}
@@ -214,10 +211,11 @@ _OWN = str(Path(__file__).parents[2])
 _MISSING = object()
 
 
-def is_bare(name: str, once: bool) -> bool:
+def is_bare(name: str, once: bool, kinds: tuple[str, ...] = _BARE) -> bool:
     """Tells whether the value that is now bound to an attribute `name` comes from a factory.
 
     It may have a name of its own before that; with `once`, one that is used for nothing else.
+    Factories of other `kinds` are none.
     """
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and frame.f_code.co_filename.startswith(_OWN):
@@ -227,7 +225,7 @@ def is_bare(name: str, once: bool) -> bool:
     body = _body(frame.f_code.co_filename, frame.f_code.co_firstlineno, frame.f_code.co_name)
     bound = () if body is None else _bound(body, name, frame.f_lineno)
     names = ChainMap(frame.f_locals, frame.f_globals)
-    return bool(bound) and all(_is_made_bare(one, body, names, once) for one in bound)
+    return bool(bound) and all(_is_made_bare(one, body, names, once, kinds) for one in bound)
 
 
 @lru_cache(maxsize=256)
@@ -282,32 +280,38 @@ def _paired(target: ast.expr, value: ast.expr, name: str) -> Iterator[ast.expr]:
 
 
 def _is_made_bare(
-    value: ast.expr, body: Any, names: Mapping[str, Any], once: bool, depth: int = 0
+    value: ast.expr,
+    body: Any,
+    names: Mapping[str, Any],
+    once: bool,
+    kinds: tuple[str, ...],
+    depth: int = 0,
 ) -> bool:
     """Tells whether an expression in `body` gives what a factory made, and nothing else."""
     if isinstance(value, ast.IfExp):
         either = value.body, value.orelse
-        return all(_is_made_bare(one, body, names, once, depth) for one in either)
+        return all(_is_made_bare(one, body, names, once, kinds, depth) for one in either)
     if isinstance(value, ast.Name):
         given = _only_value(value.id, body, once)
-        return given is not None and _is_made_bare(given, body, names, once, depth)
+        return given is not None and _is_made_bare(given, body, names, once, kinds, depth)
     if not isinstance(value, ast.Call):
         return False
     if isinstance(value.func, ast.Attribute):
-        if value.func.attr in _NEW:
+        if value.func.attr.startswith(tuple(f"new_{kind}" for kind in kinds)):
             return True
         if value.func.attr in _PASSING:
-            return _is_made_bare(value.func.value, body, names, once, depth)
+            return _is_made_bare(value.func.value, body, names, once, kinds, depth)
     called = _looked_up(value.func, names)
     try:
         if called in _FACTORIES:
-            return not any(one.arg == "out" for one in value.keywords)
+            filled = any(one.arg == "out" for one in value.keywords)
+            return not filled and called.__name__.startswith(kinds)
     except TypeError:  # not hashable
         return False
-    return depth < _DEEPEST and _returns_bare(called, once, depth)
+    return depth < _DEEPEST and _returns_bare(called, once, kinds, depth)
 
 
-def _returns_bare(called: Any, once: bool, depth: int) -> bool:
+def _returns_bare(called: Any, once: bool, kinds: tuple[str, ...], depth: int) -> bool:
     """Tells whether a function of the engine returns what a factory made, wherever it returns."""
     if isinstance(called, (staticmethod, classmethod, MethodType)):
         called = called.__func__
@@ -323,10 +327,12 @@ def _returns_bare(called: Any, once: bool, depth: int) -> bool:
         returned = [node.value for node in ast.walk(body) if isinstance(node, ast.Return)]
     names = called.__globals__
     return bool(returned) and all(
-        one is not None and _is_made_bare(one, body, names, once, depth + 1) for one in returned
+        one is not None and _is_made_bare(one, body, names, once, kinds, depth + 1)
+        for one in returned
     )
 
 
+@lru_cache(maxsize=1024)
 def _only_value(name: str, body: ast.AST, once: bool) -> ast.expr | None:
     """Returns what a local name is bound to, if that is one thing."""
     stored = loaded = 0

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import weakref
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Iterable
+
     from fmcheck.runtime.relay.owners import Owners
 
 
@@ -13,13 +16,35 @@ class Pools:
     """The owners of each pool of an engine, by the pool itself; those without one share theirs."""
 
     def __init__(self) -> None:
+        self._givers: dict[int, list[weakref.ref[object]]] = {}
         self._shared: Owners | None = None
         self._by_id: dict[int, Owners] = {}
 
     def begin_test(self) -> None:
         """A pool that is nobody's in particular may be that of an engine which is gone."""
+        self._givers.clear()
         if self._shared is not None:
             self._shared.begin_test()
+
+    def give(self, rows: Iterable[int], pool: object) -> set[int]:
+        """Notes who hands rows out; returns those that another pool of its kind has out."""
+        shared = set[int]()
+        for row in rows:
+            others = self._others(row, pool)
+            with contextlib.suppress(TypeError):  # what cannot be told to be gone is left alone
+                self._givers[row] = [*others, weakref.ref(pool)]
+            shared.update([row] if others else ())
+        return shared
+
+    def take(self, rows: Iterable[int], pool: object) -> set[int]:
+        """Notes who takes rows back; returns those that another pool of its kind has out."""
+        self._givers.update({row: others for row in rows if (others := self._others(row, pool))})
+        return {row for row in rows if row in self._givers}
+
+    def _others(self, row: int, pool: object) -> list[weakref.ref[object]]:
+        """Returns who else has a row out, nobody where another kind does; all are forgotten."""
+        alive = [one for one in self._givers.pop(row, ()) if type(one()) is type(pool)]
+        return [one for one in alive if one() is not pool]
 
     def of(self, pool: object) -> Owners:
         """Returns the owners of a pool's rows, for as long as the pool lives."""

@@ -49,13 +49,13 @@ class Written(NamedTuple):
 
 
 class _Open(threading.local):
-    """The scopes that this thread is in, innermost last, each with what it has put off.
+    """The scopes that this thread is in, innermost last.
 
     `handing` has the writes of each hand-out that is under way.
     """
 
     def __init__(self) -> None:
-        self.stack: list[tuple[Scope, list[Callable[[], None]]]] = []
+        self.stack: list[_Scoped] = []
         self.handing: list[list[Written]] = []
 
 
@@ -65,12 +65,12 @@ _open = _Open()
 def current() -> Scope | None:
     """Returns the innermost scope that this thread is in."""
     stack = _open.stack
-    return stack[-1][0] if stack else None
+    return stack[-1].scope if stack else None
 
 
 def put_off(consume: Callable[[], None]) -> None:
     """Leaves `consume` to the end of the innermost scope."""
-    _open.stack[-1][1].append(consume)
+    _open.stack[-1].put_off.append(consume)
 
 
 class Handing(kinds.AroundCall):
@@ -114,23 +114,33 @@ def written_to(buffer: DeferredJudge) -> list[Written]:
 
 def scoped(function: Callable[..., Any], scope: Scope, tally: Tally) -> Callable[..., Any]:
     """Returns `function`, run in a scope."""
-    return kinds.around(function, lambda *_: _Scoped(scope, tally))
+
+    def call_of(args: Any, _: Any) -> _Scoped | None:
+        call = _Scoped(scope, tally, getattr(function, "__name__", ""), args[0] if args else None)
+        return None if _open.stack and _open.stack[-1].goes_on_to(call) else call
+
+    return kinds.around(function, call_of)
 
 
 class _Scoped(kinds.AroundCall):
-    """The scope of one call, while its body runs."""
+    """The scope of one call, while its body runs, and what it has put off."""
 
-    def __init__(self, scope: Scope, tally: Tally) -> None:
-        self._entry: tuple[Scope, list[Callable[[], None]]] = (scope, [])
-        self._tally = tally
+    def __init__(self, scope: Scope, tally: Tally, name: str, of: Any) -> None:
+        self.scope = scope
+        self.put_off: list[Callable[[], None]] = []
+        self._tally, self._name, self._of = tally, name, of
+
+    def goes_on_to(self, inner: _Scoped) -> bool:
+        """Tells whether another call is of the method that this one, an override, stands for."""
+        return self._of is not None and self._of is inner._of and self._name == inner._name
 
     def enter(self) -> None:
-        _open.stack.append(self._entry)
+        _open.stack.append(self)
 
     def leave(self) -> None:
         _open.stack.pop()
 
     def over(self) -> None:
-        for consume in self._entry[1]:
+        for consume in self.put_off:
             with contained(self._tally, CHECK):
                 consume()

@@ -78,15 +78,16 @@ class AllPatches:
 
     def _patch_relay(self, relay: RelayPatch, module: ModuleType) -> Iterator[Undo]:
         yield from relay.install(module)
-        if relay.class_ is not None and not relay.relay.optional:
+        is_new = relay.name not in self.imported
+        if is_new and relay.class_ is not None and not relay.relay.optional:
             self.imported.append(relay.name)
 
     def _patch_opaque(self, opaque: OpaquePatch, module: ModuleType) -> Iterator[Undo]:
         if not opaque.applies:
             self._tally.unwrapped.remove(opaque.reference)
-        for undo in opaque.install(module):
+        yield from opaque.install(module)
+        if opaque.is_patched and opaque.reference in self._tally.unwrapped:
             self._tally.unwrapped.remove(opaque.reference)
-            yield undo
 
     @property
     def fills(self) -> list[FillPatch]:

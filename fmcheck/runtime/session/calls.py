@@ -51,6 +51,7 @@ class StepPatch(CallPatch):
 class ScopePatch(CallPatch):
     """Functions of others than the relay whose gathers are others than elsewhere."""
 
+    surrounds = True
     kind: Scope = field(kw_only=True)
 
     def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any]:
@@ -87,7 +88,7 @@ class OwnerPatch(CallPatch):
         missing = sorted(roots - {paths.RETURN, *signature.parameters})
         for name in missing:
             known = nearest(name, signature.parameters)
-            self._problem(f"`{reference}` has no parameter `{name}`{known}")
+            self._misfit(reference, f"`{reference}` has no parameter `{name}`{known}")
         if missing:
             return None
 
@@ -100,7 +101,8 @@ class OwnerPatch(CallPatch):
         whose = self._whose(reference)
         yields = inspect.isgeneratorfunction(function) or inspect.isasyncgenfunction(function)
         if yields and paths.RETURN in roots:
-            self._problem(f"`{reference}` is a generator: expected one that returns its rows")
+            text = f"`{reference}` is a generator: expected one that returns its rows"
+            self._misfit(reference, text)
             return None
         return kinds.around(
             function,
@@ -131,7 +133,22 @@ class OwnerPatch(CallPatch):
         who = [str(one) for one in paths.follow(self.part.owner, given)] if self.part.owner else []
         if len(who) != len(rows):
             who = who * len(rows) if len(who) == 1 else [""] * len(rows)
-        return self._owners(given), rows, who
+        shared = self.pools.give(rows, given["self"]) if self._is_pool(given) else ()
+        if shared:
+            self._problem(
+                f"two `{type(given['self']).__name__}` objects have the same row out: say by "
+                "`pool`, here and in `[[relay]]`, which of them a relay's rows come from"
+            )
+        named = [one for one in zip(rows, who, strict=True) if one[0] not in shared]
+        return self._owners(given), [row for row, _ in named], [name for _, name in named]
+
+    def _is_pool(self, names: dict[str, Any]) -> bool:
+        """Tells whether the object of a call may be one of several pools that nothing tells apart.
+
+        One that the rows or the owner are looked up from is the owner.
+        """
+        of_itself = [path for path in (self.part.rows, self.part.owner) if path.startswith("self")]
+        return "self" in names and not self.part.pool and not of_itself
 
     def _hand_out(self, whose: str, owners: Owners, rows: list[int], who: list[str]) -> None:
         from fmcheck.runtime.core import verdicts, violations
@@ -148,6 +165,8 @@ class OwnerPatch(CallPatch):
     ) -> tuple[Owners, list[int], dict[int, tuple[Allocation, int]]]:
         owners = self._owners(names)
         rows = owners.out() if self.part.rows == EVERY_ROW else self._rows(names)
+        shared = self.pools.take(rows, names["self"] if self._is_pool(names) else None)
+        rows = [row for row in rows if row not in shared]
         return owners, rows, owners.allocations(rows)
 
     def _take_back(

@@ -21,11 +21,14 @@ from fmcheck.runtime.core.containment import contained, is_on_purpose
 from fmcheck.runtime.core.patches import (
     attribute,
     classes_of,
-    in_place_of,
+    follow_subclasses,
+    function_of,
+    functions_of,
     installed_version,
+    method_of,
     patch,
     patch_method,
-    rebind,
+    patch_named,
 )
 from fmcheck.runtime.relay.scope import CHECK, Scope, scoped
 from fmcheck.runtime.session import instances
@@ -65,6 +68,7 @@ class RelayPatch:
     _known: dict[str, Buffer | None] = field(default_factory=dict)
     _owners_of: dict[int, Owners] = field(default_factory=dict)
     _taken: list[type] = field(default_factory=list)
+    _cached: set[str] = field(default_factory=set)
     _replacements: list[Any] = field(default_factory=list)
     _undo: list[Undo] = field(default_factory=list)
     _initialising: set[tuple[int, int]] = field(default_factory=set)
@@ -94,28 +98,28 @@ class RelayPatch:
     def _patch_class(self, class_: type) -> None:
         """Instruments a class, its subclasses and the instances that there are of them."""
         self._taken.append(class_)
-        setattribute, init, restore = (instances.method_of(class_, name) for name in _PATCHED)
+        self._patch_cached(class_)
+        setattribute, init, restore = (method_of(class_, name) for name in _PATCHED)
         self._undo.append(patch(class_, "__setattr__", self._watch_setattr(setattribute)))
         self._undo.append(patch(class_, "__init__", self._watch_init(init, True)))
         self._undo.append(patch(class_, "__setstate__", self._watch_setstate(restore)))
-        self._undo.append(patch(class_, "__init_subclass__", self._watch_subclasses(class_)))
+        self._undo.append(follow_subclasses(class_, self.tally, self._patch_subclass))
         for names, kind in (
             (self.relay.peeks, Scope.PEEK),
             (self.relay.consumes_at_return, Scope.AT_RETURN),
             (self.relay.takes, Scope.TAKE),
         ):
+            watched = functools.partial(_scoped, kind, self.tally)
             for name in (one for one in names if ":" not in one):
-                if name in class_.__dict__ and callable(getattr(class_, name)):
-                    wrap = functools.partial(scoped, scope=kind, tally=self.tally)
-                    self._undo += patch_method(class_, name, wrap)
-        for one in instances.with_subclasses(class_)[1:]:
-            self._patch_subclass(one)
+                if callable(getattr(class_, name, None)):
+                    self._undo += patch_method(class_, name, self.tally, watched, watched)
         for instance in instances.instances_of(class_):
             self._patch_instance(instance)
 
     def _patch_subclass(self, class_: type) -> None:
         """Instruments what a subclass defines itself: it need not call what it overrides."""
         own = class_.__dict__
+        self._patch_cached(class_)
         if "__setattr__" in own:
             self._undo.append(patch(class_, "__setattr__", self._watch_setattr(class_.__setattr__)))
         if "__init__" in own:
@@ -123,6 +127,29 @@ class RelayPatch:
         if "__setstate__" in own:
             watched = self._watch_setstate(own["__setstate__"])
             self._undo.append(patch(class_, "__setstate__", watched))
+
+    def _patch_cached(self, class_: type) -> None:
+        """Instruments buffers that are made when somebody asks: no `__setattr__` sees them."""
+        for name, member in list(vars(class_).items()):
+            buffer = self.relay.buffer_for(name, self.version)
+            if buffer is not None and isinstance(member, functools.cached_property):
+                self._cached.add(buffer.name)
+                made = functools.cached_property(self._watch_cached(name, buffer, member.func))
+                made.__set_name__(class_, name)
+                self._undo.append(patch(class_, name, made))
+
+    def _watch_cached(
+        self, name: str, buffer: Buffer, original: Callable[..., Any]
+    ) -> Callable[..., Any]:
+        @functools.wraps(original)
+        def make(instance: Any) -> Any:
+            value = original(instance)
+            if self.tally.active and _has_rows(value):
+                with contained(self.tally, CHECK):
+                    return self._adopt(instance, name, buffer, value, has_values=False)
+            return value
+
+        return make
 
     def _patch_instance(self, instance: Any) -> None:
         """Instruments an instance that was created before the watch: its rows keep their values."""
@@ -161,7 +188,7 @@ class RelayPatch:
         self._replacements.append(now)
         if isinstance(now, type) and _file_of(now) == _file_of(self.class_):
             self._problem(
-                "the class was replaced after it was instrumented (by importlib.reload?): "
+                "the class was replaced after it was instrumented, by code of the same file: "
                 "instances of the new one were not watched until then"
             )
             self._patch_class(now)
@@ -254,7 +281,7 @@ class RelayPatch:
         if not self.instances:
             return
         for buffer in self.relay.expected_after_init(self.version):
-            if buffer.name in self.made:
+            if buffer.name in self.made or buffer.name in self._cached:
                 continue
             if buffer.name in self._known:
                 self._problem(
@@ -354,21 +381,6 @@ class RelayPatch:
 
         return __setstate__
 
-    def _watch_subclasses(self, class_: type) -> classmethod[Any, Any, None]:
-        """Returns an `__init_subclass__` that instruments what a new subclass overrides."""
-        own: Any = class_.__dict__.get("__init_subclass__")
-
-        def __init_subclass__(made: type, /, **kwargs: Any) -> None:  # noqa: N807
-            if own is not None:
-                own.__get__(None, made)(**kwargs)
-            else:
-                super(class_, made).__init_subclass__(**kwargs)  # type: ignore[arg-type]
-            if self.tally.active:
-                with contained(self.tally, CHECK):
-                    self._patch_subclass(made)
-
-        return classmethod(__init_subclass__)
-
     def _adopt_the_rest(self, instance: Any, has_values: bool = False) -> None:
         """Instruments buffers that were set past `__setattr__`, as frozen data classes do."""
         for name, value, put in instances.held_by(instance):
@@ -417,7 +429,9 @@ class RelayPatch:
         from fmcheck.runtime.relay import device_checks
 
         before, after = device_checks.buffer_of(old), device_checks.buffer_of(adopted)
-        if before is not None and after is not None and before is not after:
+        if before is None or after is None or before is after:
+            return
+        if after.ledger.is_live(slice(None)).any():  # else it is memory that nobody has filled
             after.bound_over(before)
 
     def _sinks(self, instance: Any) -> list[int]:
@@ -528,26 +542,36 @@ class OpaquePatch:
 
     def install(self, module: ModuleType) -> Iterator[Undo]:
         """Instruments the function wherever it is bound, yielding how to let go."""
-        from fmcheck.runtime.relay.opaque import missing_parameters, opaque_call
-
         if not self.applies:
             return
-        where = f"contract `{self.contract.engine.name}`, opaque `{self.reference}`"
         name = self.reference.partition(":")[2]
-        function = attribute(module, name)
-        if not callable(function):
-            self.problems.append(
-                f"{where}: the module has no such function{nearest(name, vars(module))}"
-            )
+        if function_of(module, name) is None:
+            known = nearest(name, functions_of(module))
+            self.problems.append(f"{self._where}: the module has no such function{known}")
             return
+        yield from patch_named(module, name, self.tally, self._watched)
+
+    def _watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        from fmcheck.runtime.relay.opaque import missing_parameters, opaque_call
+
         missing = missing_parameters(function, self.opaque)
-        self.problems += [f"{where}: {sentence}" for sentence in missing]
-        if missing:
-            return
-        watched = in_place_of(function, opaque_call(function, self.opaque, self.tally))
-        rebind(function, watched)
-        self.is_patched = True
-        yield lambda: rebind(watched, function)
+        if not missing:
+            self.is_patched = True
+            return opaque_call(function, self.opaque, self.tally)
+        for sentence in missing:
+            if reference == self.reference:
+                self.problems.append(f"{self._where}: {sentence}")
+            else:
+                self.tally.untrack("overrides", f"`{reference}` {sentence}")
+        return None
+
+    @property
+    def _where(self) -> str:
+        return f"contract `{self.contract.engine.name}`, opaque `{self.reference}`"
+
+
+def _scoped(kind: Scope, tally: Tally, _: str, function: Callable[..., Any]) -> Callable[..., Any]:
+    return scoped(function, kind, tally)
 
 
 def _has_rows(value: Any) -> bool:

@@ -8,8 +8,10 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 from fmcheck.contract import applies
+from fmcheck.contract.validation import TAKES_BACK
 from fmcheck.errors import SLIP, closest
 from fmcheck.finding import ContractUse
+from fmcheck.runtime.core.patches import installed_version
 
 if TYPE_CHECKING:
     from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
@@ -61,6 +63,19 @@ def declares(contract: Contract) -> bool:
     inputs = contract.graph_inputs
     relays = [relay for relay in contract.relay if not relay.optional]
     return bool(relays or inputs.fill or inputs.replay or contract.launches.budget)
+
+
+def without_steps(contract: Contract) -> Iterator[str]:
+    """Yields a sentence if nothing tells how long a row that was given back may be written."""
+    version = installed_version(contract)
+    freed = any(
+        one.does == TAKES_BACK and applies(one.releases, version) for one in contract.owners
+    )
+    if freed and not any(applies(one.releases, version) for one in contract.steps):
+        yield (
+            f"contract `{contract.engine.name}` has no `[[steps]]`: a write to a row that was "
+            "freed is not checked (FR109)"
+        )
 
 
 def reasons(

@@ -12,7 +12,7 @@ from msgspec.structs import replace
 from fmcheck.contract.references import modules
 from fmcheck.errors import UsageError
 from fmcheck.finding import ADVISORY, ContractUse, Counts, Coverage
-from fmcheck.first_import import FirstImport, in_turn
+from fmcheck.first_import import FirstImport, NextImports, in_turn
 from fmcheck.runtime.core.tally import HaltingLock, Tally
 from fmcheck.runtime.session.uses import ALL_OWN, reasons, use_of
 
@@ -90,6 +90,8 @@ class Watch:
         self._advisory = ADVISORY.difference(fail_on)
         self._patches: AllPatches | None = None
         self._first: FirstImport | None = None
+        self._next = NextImports(self._imported_again)
+        self._hooks: dict[str, list[Callable[[ModuleType], None]]] = {}
         self._undo: list[Undo] = []
         self._problems: list[str] = []
         self._streams, self._seed, self.traces = streams, seed, traces
@@ -114,7 +116,7 @@ class Watch:
             self._problems.append(f"nothing could be instrumented: {err!r}")
             return
         for module, install in self._patches.installers():
-            self._after_import(module, install)
+            self._after_import(module, install, again=module.partition(".")[0] != "torch")
         # The imports stand inside: torch is loaded by then, and only then is it wanted.
         self._after_import("torch", _watch_compile)
         self._after_import("torch.jit", _watch_traces)
@@ -134,6 +136,7 @@ class Watch:
         self.tally.active = False
         if self._first is not None:
             self._first.end()
+        self._next.end()
         for undo in reversed(self._undo):
             undo()
         self._undo.clear()
@@ -242,10 +245,12 @@ class Watch:
 
     def _notes(self) -> Iterator[str]:
         from fmcheck.runtime.core.patches import untried_release
+        from fmcheck.runtime.session.uses import without_steps
 
         for contract in self.contracts:
             if not sys.modules.keys().isdisjoint(modules(contract)):
                 yield from untried_release(contract)
+                yield from without_steps(contract)
         for sentence, count in self.tally.notes.items():
             yield sentence if count == 1 else f"{sentence} ({count} times)"
 
@@ -362,7 +367,14 @@ class Watch:
         if self.services.streams is not None:
             yield from interpreted.follow(self.services.streams.ops, interpreter)
 
-    def _after_import(self, name: str, take: Callable[[ModuleType], Iterator[Undo]]) -> None:
+    def _imported_again(self, module: ModuleType) -> None:
+        """A module that was instrumented has run again: what it defines is new."""
+        for hook in self._hooks.get(module.__name__, ()):
+            hook(module)
+
+    def _after_import(
+        self, name: str, take: Callable[[ModuleType], Iterator[Undo]], again: bool = False
+    ) -> None:
         def hook(module: ModuleType) -> None:
             # A hook that raised would make the engine's own import fail.
             try:
@@ -373,7 +385,12 @@ class Watch:
             if self.tally.keeper is not None:
                 self.tally.keeper.milestone()
 
-        in_turn(name, hook)
+        def first(module: ModuleType) -> None:
+            hook(module)
+            self._hooks.setdefault(name, []).append(hook)
+            self._next.wait(name)
+
+        in_turn(name, first if again else hook)
 
 
 def _host_synchronizes(happened: Happening) -> None:

@@ -20,11 +20,11 @@ from fmcheck.runtime.core import kinds, paths
 from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.moment import current_stream
 from fmcheck.runtime.core.naming import qualified_name
-from fmcheck.runtime.core.patches import CallPatch
+from fmcheck.runtime.core.patches import CallPatch, attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
-    from types import CodeType, FrameType, ModuleType
+    from types import FrameType, ModuleType
 
     from fmcheck.finding import Site
     from fmcheck.runtime.core.patches import Undo
@@ -42,15 +42,21 @@ _UNDECLARED = "the contract gives this function no budget, and `fail-on` asks fo
 class BudgetedCall:
     """One call of a function with a budget, while it runs.
 
-    `name` is the function's as reports tell it. `sites` are those of the launches so far, by number
-    and with the operation, kept where launches are counted.
+    `name` is the function's as reports tell it, `of` its first argument. `sites` are
+    those of the launches so far, by number and with the operation, kept where they are counted.
     """
 
     name: str
     budget: Budget
     declared: bool
+    of: Any = None
     syncs: int = 0
     sites: list[tuple[int, str]] = field(default_factory=list)
+
+    def is_part_of(self, outer: BudgetedCall) -> bool:
+        """Tells whether it is what an override has gone on to."""
+        same = self.of is not None and self.of is outer.of and self.budget is outer.budget
+        return same and self.name != outer.name and _last(self.name) == _last(outer.name)
 
 
 class _Thread(threading.local):
@@ -197,6 +203,7 @@ class BudgetCounter:
 class BudgetPatch(CallPatch):
     """Functions each call of which is held against a budget."""
 
+    surrounds = True
     part: Budget
     ledger: BudgetCounter = field(kw_only=True)
     declared: bool = True
@@ -217,7 +224,8 @@ class BudgetPatch(CallPatch):
         signature = inspect.signature(function) if self.part.when else None
         root = paths.root(self.part.when) if self.part.when else ""
         if signature is not None and root not in signature.parameters:
-            self._problem(f"`{reference}` has no parameter `{root}`, which `when` starts at")
+            text = f"`{reference}` has no parameter `{root}`, which `when` starts at"
+            self._misfit(reference, text)
             return None
         name = reference.partition(":")[2]
 
@@ -226,8 +234,11 @@ class BudgetPatch(CallPatch):
                 return None
             if signature is not None and not self._applies(reference, signature, args, kwargs):
                 return None
+            window = BudgetedCall(name, self.part, self.declared, args[0] if args else None)
+            if any(map(window.is_part_of, _thread.windows)):
+                return None
             self.tally.checked.add(self.contract.engine.name)
-            return _Open(self.ledger, BudgetedCall(name, self.part, self.declared))
+            return _Open(self.ledger, window)
 
         return kinds.around(function, opened)
 
@@ -360,11 +371,16 @@ def _is_inside(functions: tuple[str, ...]) -> bool:
         module = frame.f_globals.get("__name__")
         for function in functions:
             home, _, name = function.partition(":")
-            if module == home and _is_called(frame.f_code, name):
+            if frame.f_code.co_name != _last(name):
+                continue
+            if module == home and qualified_name(frame.f_code) == name:
+                return True
+            class_ = attribute(sys.modules.get(home), name.rpartition(".")[0])
+            if isinstance(class_, type) and isinstance(frame.f_locals.get("self"), class_):
                 return True
         frame = frame.f_back
     return False
 
 
-def _is_called(code: CodeType, name: str) -> bool:
-    return code.co_name == name.rpartition(".")[2] and qualified_name(code) == name
+def _last(name: str) -> str:
+    return name.rpartition(".")[2]
