@@ -27,7 +27,7 @@ from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.core.site import is_here
 from fmcheck.runtime.order import virtual
 from fmcheck.runtime.steps import step_syncs
-from fmcheck.runtime.steps.factories import FactoryMode, listen, passes_on
+from fmcheck.runtime.steps.factories import FactoryMode, hear_backward, listen, passes_on
 from fmcheck.runtime.steps.operators import COPIES, Operator, tensors_at
 from fmcheck.runtime.steps.placements import tensors_in
 from fmcheck.runtime.steps.torch_modes import (
@@ -173,6 +173,7 @@ class Ops:
     def follow(self) -> Iterator[Undo]:
         """Begins to watch, yielding how to let go of each part."""
         yield virtual.on_use(self._uses_streams)
+        yield hear_backward()
         for name in HOST_READS:
             method = getattr(torch.Tensor, name, None)
             if method is not None:
