@@ -121,12 +121,13 @@ class FactoryMode(TorchFunctionMode):
         # What fmcheck makes beside the engine's memory says nothing of the engine's.
         if _is_own(sys._getframe(1).f_code):
             return func(*args, **kwargs)
-        outer, call = _here.asked, None
+        outer, call, caller = _here.asked, None, None
         with contained(self.tally, _CHECK):
             call = _here.asked = _asked(name, args, kwargs)
         if call is not None and call.is_async and self.moves is not None:
             with contained(self.tally, moves.CHECK):
-                if self.moves.copies(args[0], call, _caller(sys._getframe(1))):
+                caller = _caller(sys._getframe(1))
+                if self.moves.copies(args[0], call, caller):
                     kwargs["copy"] = True
         try:
             result = func(*args, **kwargs)
@@ -140,7 +141,7 @@ class FactoryMode(TorchFunctionMode):
                     note_made(call, args, kwargs, result)
             if args and result is args[0] and self.moves is not None:
                 with contained(self.tally, moves.CHECK):
-                    self.moves.hand_on(result, call)
+                    return self.moves.hand_on(result, call, caller)
         return result
 
 

@@ -214,6 +214,13 @@ def move_view(tensor: torch.Tensor, placement: Placement) -> None:
     elsewhere[key] = (weakref.ref(tensor, lambda _: elsewhere.pop(key, None)), placement)
 
 
+def move_views(args: Any, result: Any) -> None:
+    """Gives what shows a tensor that has another placement than its memory the same one."""
+    if is_moved(args[0] if args else None):
+        for one in tensors_in([result]):
+            move_view(one, placement_of(args[0]))
+
+
 def is_moved(tensor: Any) -> bool:
     """Tells whether a tensor object has another placement than its memory."""
     moved = elsewhere.get(id(tensor)) if elsewhere else None
