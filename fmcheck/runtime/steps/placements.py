@@ -260,8 +260,10 @@ def derive(
     for one in operands:
         if placement_of(one) is _DEVICE:
             of_device = True
-            if not was_pulled(one):
-                made, is_guessed = _DEVICE, is_guess(one)
+            about = _known.get(_key(one))
+            if about is None or not about.pulled:
+                made = _DEVICE
+                is_guessed = about is not None and about.guessed and not is_moved(one)
                 if not is_guessed:
                     break
     if made is None:
