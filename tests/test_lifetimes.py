@@ -970,8 +970,8 @@ def test_a_move_is_a_copy_only_between_host_and_device_and_without_a_wait(watch:
     assert host.to(DEVICE) is host
     assert tokens.to(DEVICE, non_blocking=True) is tokens
     assert host.to("cpu", non_blocking=True) is host
-    assert unknown.to(DEVICE, non_blocking=True) is unknown
-    assert either.to(DEVICE, non_blocking=True) is either
+    assert unknown.to(DEVICE, non_blocking=True).data_ptr() == unknown.data_ptr()
+    assert either.to(DEVICE, non_blocking=True).data_ptr() == either.data_ptr()
     assert host.to(DEVICE, non_blocking=True, copy=False) is host
 
 
@@ -1203,3 +1203,117 @@ def test_the_host_s_own_values_are_what_a_copy_to_the_device_brings(
         assert codes(watch) == []
     finally:
         watch.stop()
+
+
+# --- what nobody made in sight, and a stream sends ---
+
+
+def prefetched(mode: str, use: Callable[[Any, Any, torch.Tensor], object]) -> list[Violation]:
+    """What is found of three batches from before the watch, sent on a side stream and then used."""
+    batches = [torch.full((4,), float(at)) for at in range(3)]
+    watch = Watch([], streams=mode)
+    watch.start()
+    try:
+        side, main = torch.cpu.Stream(), torch.cpu.current_stream()
+        for batch in batches:
+            use(side, main, batch)
+            torch.cpu.synchronize()
+        return found(watch)
+    finally:
+        watch.stop()
+
+
+def prefetch(side: Any, batch: torch.Tensor) -> torch.Tensor:
+    with torch.cpu.stream(side):
+        return batch.to(DEVICE, non_blocking=True)
+
+
+def uses(side: Any, main: Any, batch: torch.Tensor) -> None:
+    _ = prefetch(side, batch) + 1
+
+
+def uses_a_view(side: Any, main: Any, batch: torch.Tensor) -> None:
+    _ = prefetch(side, batch).view(2, 2)[1:].detach() + 1
+
+
+def writes(side: Any, main: Any, batch: torch.Tensor) -> None:
+    prefetch(side, batch).mul_(2)
+
+
+def uses_it_elsewhere(side: Any, main: Any, batch: torch.Tensor) -> None:
+    with torch.cpu.stream(torch.cpu.Stream()):
+        _ = prefetch(side, batch) + 1
+
+
+FAULTY = (uses, uses_a_view, writes, uses_it_elsewhere)
+
+
+def waits(side: Any, main: Any, batch: torch.Tensor) -> None:
+    sent = prefetch(side, batch)
+    main.wait_stream(side)
+    assert (sent.view(2, 2) + 1).sum() == 4 * float(batch[0]) + 4
+    sent.mul_(2)
+
+
+def stays(side: Any, main: Any, batch: torch.Tensor) -> None:
+    sent = prefetch(side, batch)
+    with torch.cpu.stream(side):
+        assert (sent * 2 + sent[1]).sum() == 12 * float(batch[0])
+
+
+def keeps(side: Any, main: Any, batch: torch.Tensor) -> None:
+    sent = prefetch(side, batch)
+    assert batch.sum() + batch[1:].max() == 5 * float(batch[0])
+    with torch.cpu.stream(side):
+        _ = sent * 2
+
+
+def keeps_in_a_stream(side: Any, main: Any, batch: torch.Tensor) -> None:
+    prefetch(side, batch)
+    with torch.cpu.stream(torch.cpu.Stream()):
+        _ = batch.max() + 1
+
+
+def fills_again(side: Any, main: Any, batch: torch.Tensor) -> None:
+    sent = prefetch(side, batch)
+    side.record_event().synchronize()
+    with torch.cpu.stream(side):
+        _ = sent * 2
+    batch.fill_(1)
+
+
+def had_it_all_along(side: Any, main: Any, batch: torch.Tensor) -> None:
+    prefetch(side, batch)
+    batch.add_(1)
+
+
+HEALTHY = (waits, stays, keeps, keeps_in_a_stream, fills_again, had_it_all_along)
+
+
+@pytest.mark.parametrize("use", FAULTY)
+def test_what_a_side_stream_sent_must_be_waited_for_wherever_it_is_from(use: Any) -> None:
+    violations = prefetched("tracked", use)
+    assert {one.code for one in violations} == {"FR401"}
+    assert {one.access.site.function for one in violations} == {use.__name__}
+    assert {one.last_write.site.function for one in violations} == {"prefetch"}
+    assert not any(one.confidence for one in violations)
+
+
+@pytest.mark.parametrize("mode", ["tracked", "delayed", "random"])
+@pytest.mark.parametrize("use", HEALTHY)
+def test_what_is_of_unknown_origin_is_used_as_before(use: Any, mode: str) -> None:
+    assert prefetched(mode, use) == []
+
+
+def test_what_is_sent_without_a_wait_is_another_tensor_over_the_same_memory(watch: Watch) -> None:
+    batch = torch.zeros(4)
+    side, _ = followed_streams()
+    sent = prefetch(side, batch)
+    assert sent is not batch
+    assert sent.data_ptr() == batch.data_ptr()
+    assert sent.detach_() is sent
+    assert prefetch(side, sent) is sent
+    assert batch.to(DEVICE) is batch
+    assert batch.to(DEVICE, non_blocking=True, copy=False) is batch
+    weight = torch.nn.Parameter(torch.zeros(4))
+    assert prefetch(side, weight) is weight

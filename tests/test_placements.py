@@ -254,6 +254,25 @@ def test_the_mode_that_hears_factories_lies_beneath_those_of_the_program(watch: 
     assert _get_current_function_mode_stack() == []
 
 
+BACKWARD: dict[str, Any] = {
+    "of a tensor": lambda total, leaf: total.backward(),
+    "of tensors": lambda total, leaf: torch.autograd.backward([total]),
+    "a gradient alone": lambda total, leaf: torch.autograd.grad(total, leaf),
+}
+
+
+@pytest.mark.parametrize("how", BACKWARD)
+def test_what_a_hook_of_a_backward_pass_makes_is_heard(watch: Watch, how: str) -> None:
+    side, _ = streams()
+    with torch.cpu.stream(side):
+        leaf = torch.ones(2, device=DEVICE, requires_grad=True)
+        kept: list[torch.Tensor] = []
+        leaf.register_hook(lambda grad: kept.append(torch.zeros(2, device=DEVICE)))
+        BACKWARD[how]((leaf * 2).sum(), leaf)
+    assert [placements.placement_of(one) for one in kept] == [Placement.DEVICE]
+    assert [type(one) for one in _get_current_function_mode_stack()] == [FactoryMode]
+
+
 @pytest.mark.parametrize("around", ["a device as context", "a default device"])
 def test_a_default_device_that_is_left_is_left(watch: Watch, around: str) -> None:
     with AROUND[around]():

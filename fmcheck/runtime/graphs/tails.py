@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import functools
+from abc import ABC, abstractmethod
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -83,7 +84,7 @@ def _lies_as_it_is(tensor: torch.Tensor) -> bool:
     return not (tensor.is_conj() or tensor.is_neg())
 
 
-class Tail:
+class Tail(ABC):
     """A tail from the start of a fill on.
 
     It `is_in_doubt` where nothing was said of an entry because nobody knows whether it was written.
@@ -107,25 +108,25 @@ class Tail:
         self.length = tensor.shape[dim] - start
         self.is_in_doubt = False
 
+    @abstractmethod
     def seal(self, trace: Trace) -> None:
         """Takes over which elements were written, now that the fill is over."""
-        raise NotImplementedError
 
+    @abstractmethod
     def judge(self, count: int) -> Found | None:
         """Looks at the first `count` entries; None if they are right, or if it is not known yet."""
-        raise NotImplementedError
 
+    @abstractmethod
     def judge_head(self, source: torch.Tensor) -> Found | None:
         """Compares what lies before the tail with where it was copied from."""
-        raise NotImplementedError
 
+    @abstractmethod
     def judge_values(self, end: int) -> Found | None:
         """Holds the first entries, those of real rows, against what each must be."""
-        raise NotImplementedError
 
+    @abstractmethod
     def judge_rewritten(self, end: int) -> Found | None:
         """Looks whether the fill wrote the first entries, those of real rows."""
-        raise NotImplementedError
 
     def _first(self, bits: Any, count: int) -> tuple[Any, Any, Any]:
         """Returns the first entries as they are now, which are untouched and which doubtful."""

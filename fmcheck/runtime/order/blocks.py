@@ -32,7 +32,7 @@ class BlockTouch:
 
     `is_copy` tells of a copy that the host does not wait for: what the host does beside it is
     judged elsewhere. `is_loose` tells that it may leave out any of them, `is_arrival` that what may
-    be the host's was sent to the device.
+    be the host's was sent to the device, `is_sent` that it is by the tensor that came of that.
     """
 
     lane: Lane
@@ -44,6 +44,7 @@ class BlockTouch:
     is_copy: bool
     is_loose: bool = False
     is_arrival: bool = False
+    is_sent: bool = False
 
     def meets(self, other: BlockTouch) -> bool | None:
         """Tells whether both reach some byte; None where there is no telling."""
@@ -127,10 +128,11 @@ class Block:
     It `is_host` where the last asynchronous copy found it to be the host's. What is `on_host` only
     copies touch in a stream's order: all else the host does itself, at once. What may be the host's
     and was sent to the device is one block on a CPU: `sent` has the last time that each lane did
-    so, by its number, `homes` the lanes that used it before. `left_out` is what
-    others follow, but for what reaches memory that is `shared` by the tensor that the engine itself
-    has, and not by the relay's. Where writes are delayed, `image` is what its last write in place
-    went over, `out` tells that everybody sees that write; memory written `by_index` is shown as is.
+    so, by its number, `homes` the lanes that used it before; it `is_apart` where what was sent is
+    another tensor than what the host kept. `left_out` is what others follow, but for what reaches
+    memory that is `shared` by the tensor that the engine itself has, and not by the relay's. Where
+    writes are delayed, `image` is what its last write in place went over, `out` tells that
+    everybody sees that write; memory written `by_index` is shown as is.
     """
 
     storage: weakref.ref[Any]
@@ -143,6 +145,7 @@ class Block:
     lent: frozenset[int] = frozenset()
     sent: dict[int, BlockTouch] = field(default_factory=dict)
     homes: frozenset[int] = frozenset()
+    is_apart: bool = False
     filled_by: tuple[PendingCopy, ...] = ()
     read_by: tuple[PendingCopy, ...] = ()
     is_host: bool = False

@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+import torch
 from msgspec.structs import replace
 
 from fmcheck.runtime.core.site import is_made_here
-from fmcheck.runtime.order.blocks import Block, Blocks, BlockTouch, span
+from fmcheck.runtime.order.blocks import Block, Blocks, BlockTouch, BlockUse, span
 from fmcheck.runtime.order.extents import (
     PARTLY,
     READS,
@@ -24,10 +25,10 @@ from fmcheck.runtime.order.extents import (
     picked,
 )
 from fmcheck.runtime.order.races import Party, race
+from fmcheck.runtime.order.virtual import lane_of
+from fmcheck.runtime.steps.placements import is_moved
 
 if TYPE_CHECKING:
-    import torch
-
     from fmcheck.finding import Site
     from fmcheck.runtime.order.fences import Fences, Lane
     from fmcheck.runtime.order.ops import OperatorCall
@@ -36,7 +37,8 @@ if TYPE_CHECKING:
 _REMEMBERED = 8
 _UNCOMPARED = "they touch too many pieces, or an index on a device picks them"
 _MASKED = "an index writes what was gathered before, of which the reader may use a part alone"
-_SENT = "who used memory before it was sent to the device may go on with what the host has"
+_UNSURE = "nothing tells whether what `to` was called on is the host's, which no stream waits for"
+_APART = "who uses memory that was sent to the device may go on with what the host has"
 _EVICTED = f"more than {_REMEMBERED} accesses of one tensor are not remembered"
 
 
@@ -73,27 +75,45 @@ class CrossStreamTensors:
             block.writes.clear()
             block.reads.clear()
             block.sent.clear()
-            block.by_index = block.on_host = False
+            block.by_index = block.on_host = block.is_apart = False
             block.homes = frozenset()
 
     def is_late(self, block: Block, tensor: torch.Tensor, lane: Lane) -> bool:
         """Tells whether a lane may miss a write to what a tensor shows."""
         touch = touch_of(tensor, lane, 0, 0, is_copy=False)
+        touch.is_sent = block.is_apart and is_moved(tensor)
         return any(self._misses(block, early, touch) for early in block.writes)
 
     def arrived(
-        self, block: Block, lane: Lane, touch: BlockTouch, home: Lane, is_known: bool
+        self, tensor: torch.Tensor, lane: Lane, is_guess: bool, is_waited_for: bool, is_apart: bool
     ) -> None:
         """A lane sent to the device what may be the host's: what was done before ends there.
 
-        The host's own work no stream waits for. On a device each stream that sends it has a copy.
-        Of memory that is not `is_known`, nobody says that it was not on the device all along. Who
-        used it before has the host's; without any it is `home`.
+        The host's own work no stream waits for. On a device each stream that sends it has a copy,
+        the first that its stream does to memory of its own. Of memory that nobody made in sight,
+        and that is not known by another tensor from then on, nobody says that it was not on the
+        device all along. Who used it before has the host's; without any it is the default stream.
         """
+        block, tally = self.blocks.of(tensor), self.fences.tally
+        moment = tally.moments.on(lane.name, tally.sites.here(3))
+        use = BlockUse(lane, self.fences.time(lane), moment)
+        if is_guess and self.is_late(block, tensor, lane):
+            tally.untrack("accesses", _UNSURE)
+        # On a CPU, memory of another owner is NumPy's, or another process's.
+        is_foreign = not tensor.untyped_storage().resizable()
+        is_known = bool(block.made or block.uses or block.writes) or is_foreign
+        if is_known:
+            block.made, block.former, block.uses = use, None, {lane.number: use}
+        # Had it been on the device, the host would not have waited for the stream's work.
+        by = self.fences.host if is_guess and is_waited_for else lane
+        touch = touch_of(tensor, by, self.fences.time(by), moment, not is_waited_for)
+        touch.is_arrival, touch.is_sent = True, is_apart
+        home = lane_of(torch.cpu._default_cpu_stream)
         before = {one.lane.number for one in (*block.writes, *block.reads)} or {home.number}
         block.homes |= before - block.sent.keys()
         block.sent[lane.number] = touch
-        block.writes = list(block.sent.values()) if is_known else []
+        block.is_apart = is_apart
+        block.writes = list(block.sent.values()) if is_known or is_apart else []
         block.reads.clear()
         block.image, block.out = None, False
 
@@ -145,7 +165,9 @@ class CrossStreamTensors:
         host = self.fences.host
         if block.on_host and not call.is_async_copy and now[0] is not host:
             now = host, self.fences.time(host), call.moment_on(host)
-        return touch_of(tensor, *now, call.is_async_copy)
+        touch = touch_of(tensor, *now, call.is_async_copy)
+        touch.is_sent = block.is_apart and is_moved(tensor)
+        return touch
 
     # --- judging ---
 
@@ -160,7 +182,11 @@ class CrossStreamTensors:
         for early in block.writes:
             if early.lane is late.lane or (early.is_arrival and self._has_copy(block, late.lane)):
                 continue
-            if self._clash(early, late):
+            if not self._clash(early, late):
+                continue
+            # What nobody made in sight may have been on the device, where nothing is copied.
+            is_copied = early.is_arrival and block.made is not None
+            if is_copied or not self._is_other(block, early, late):
                 self._report("write-write", block, early, late)
                 break
         for early in block.reads:
@@ -180,9 +206,16 @@ class CrossStreamTensors:
             return False
         if not self._clash(early, late):
             return False
-        if early.is_arrival and late.lane.number in block.homes:
-            self.fences.tally.untrack("accesses", _SENT)
+        if early.is_arrival and not block.is_apart and late.lane.number in block.homes:
+            self.fences.tally.untrack("accesses", _APART)
             return False
+        return not self._is_other(block, early, late)
+
+    def _is_other(self, block: Block, early: BlockTouch, late: BlockTouch) -> bool:
+        """Tells whether one access may be of what was sent, and one of what the host kept."""
+        if not block.is_apart or early.is_sent is late.is_sent:
+            return False
+        self.fences.tally.untrack("accesses", _APART)
         return True
 
     def _has_copy(self, block: Block, lane: Lane) -> bool:
@@ -197,10 +230,12 @@ class CrossStreamTensors:
 
         Without a wait for the copy, the write comes too soon for both.
         """
+        if block.is_apart:
+            return self._is_other(block, early, late)
         sent = block.sent.get(early.lane.number)
         if sent is None or sent.is_copy or late.lane.number not in block.homes:
             return False
-        self.fences.tally.untrack("accesses", _SENT)
+        self.fences.tally.untrack("accesses", _APART)
         return True
 
     def _may_be_masked(self, early: BlockTouch, late: BlockTouch) -> bool:

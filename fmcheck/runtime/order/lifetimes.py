@@ -26,9 +26,8 @@ import torch
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.order.blocks import Block, BlockUse, Freed, PendingCopy, content, holds, span
-from fmcheck.runtime.order.cross_stream import touch_of
 from fmcheck.runtime.order.too_soon import TooSoon
-from fmcheck.runtime.order.virtual import current_lane, default_lane
+from fmcheck.runtime.order.virtual import current_lane
 from fmcheck.runtime.steps import factories, placements
 from fmcheck.runtime.steps.operators import COPIES
 from fmcheck.runtime.steps.placements import Placement, Placements
@@ -54,7 +53,6 @@ _WHOSE = (
     "nothing tells for sure that this memory is the host's: if it is the device's, its stream "
     "keeps the order; `host_values` in the contract names what is the host's"
 )
-_SENT = "nothing tells whether what `to` was called on is the host's, which no stream waits for"
 # Copies of one block that are kept in mind, each way.
 _KEPT_COPIES = 16
 
@@ -164,38 +162,23 @@ class Lifetimes:
         ):
             self._is_on_host(source)
 
-    def arrived(self, tensor: torch.Tensor, is_waited_for: bool) -> None:
+    def arrived(self, tensor: torch.Tensor, is_waited_for: bool, is_apart: bool) -> bool:
         """What may be the host's was sent to the device, where a CPU makes no copy.
 
-        The copy would be the first that its stream does to memory of its own.
+        Returns whether it is known by another tensor from then on, which it is if it `is_apart`.
         """
         block, lane, sites = self.blocks.of(tensor), current_lane(), self.tally.sites
         if block.left_out or not self.placements.may_be_host(tensor, sites):
-            return
-        is_guess = False
+            return False
         if self.placements.is_surely_host(tensor, sites):
             self._is_on_host(tensor)
-        elif not block.on_host:
-            moment = self.tally.moments.on(lane.name, sites.here(2))
-            use = BlockUse(lane, self.fences.time(lane), moment)
-            # On a CPU, memory of another owner is NumPy's, or another process's.
-            is_foreign = not tensor.untyped_storage().resizable()
-            is_known = bool(block.made or block.uses or block.writes) or is_foreign
-            if is_known:
-                block.made, block.former, block.uses = use, None, {lane.number: use}
-            is_guess = self._placement(tensor) is not Placement.HOST
-            if is_guess and self.cross_stream.is_late(block, tensor, lane):
-                self.tally.untrack("accesses", _SENT)
-            if is_guess and is_waited_for:
-                # Had it been on the device, the host would not have waited for the stream's work.
-                host = self.fences.host
-                touch = touch_of(tensor, host, self.fences.time(host), moment, is_copy=False)
-            else:
-                touch = touch_of(tensor, lane, use.count, moment, is_copy=not is_waited_for)
-            touch.is_arrival = True
-            self.cross_stream.arrived(block, lane, touch, default_lane(), is_known)
+        is_judged = not block.on_host
+        is_guess = is_judged and self._placement(tensor) is not Placement.HOST
+        if is_judged:
+            self.cross_stream.arrived(tensor, lane, is_guess, is_waited_for, is_apart)
         if is_waited_for and not is_guess:
             self.fences.read_by_host(lane)
+        return is_judged and is_apart
 
     def _looks(self, call: OperatorCall) -> None:
         """The host asks for a copy of a tensor, or an array, which no memory of a device can be."""

@@ -26,8 +26,8 @@ from fmcheck.runtime.core.containment import broke, contained, made_once
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.core.site import is_here
 from fmcheck.runtime.order import virtual
-from fmcheck.runtime.steps import step_syncs
-from fmcheck.runtime.steps.factories import FactoryMode, listen, passes_on
+from fmcheck.runtime.steps import placements, step_syncs
+from fmcheck.runtime.steps.factories import FactoryMode, hear_backward, listen, passes_on
 from fmcheck.runtime.steps.operators import COPIES, Operator, tensors_at
 from fmcheck.runtime.steps.placements import tensors_in
 from fmcheck.runtime.steps.torch_modes import (
@@ -173,6 +173,7 @@ class Ops:
     def follow(self) -> Iterator[Undo]:
         """Begins to watch, yielding how to let go of each part."""
         yield virtual.on_use(self._uses_streams)
+        yield hear_backward()
         for name in HOST_READS:
             method = getattr(torch.Tensor, name, None)
             if method is not None:
@@ -470,7 +471,10 @@ class Mode(OperatorMode):
         """Runs an operator, of which the step and the listeners are notified."""
         make = called if self.step is None else self.step.run
         if operator.only_shows:
-            return make(operator, args, kwargs)
+            result = make(operator, args, kwargs)
+            if placements.elsewhere and self.step is None:
+                placements.move_views(args, result)
+            return result
         return self.ops.run(operator, args, kwargs, make)
 
 

@@ -182,11 +182,6 @@ def current_lane() -> Lane:
     return lane_of(None)
 
 
-def default_lane() -> Lane:
-    """Returns the lane of what is launched in no stream."""
-    return lane_of(torch.cpu._default_cpu_stream)
-
-
 def is_in_stream() -> bool:
     """Tells whether this thread has entered a stream."""
     return bool(_current.entered)

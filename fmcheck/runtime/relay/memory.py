@@ -7,6 +7,7 @@ it is torch itself, with a copy to the host for each read, and poison lies in th
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -21,22 +22,22 @@ if TYPE_CHECKING:
 _SAME_WIDTH = {1: torch.int8, 2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
-class Memory:
+class Memory(ABC):
     """Elements as signed integers of their width. Without a veil, poison lies among them."""
 
+    @abstractmethod
     def read(self, expression: Any) -> npt.NDArray[Any]:
         """Returns a copy of the elements."""
-        raise NotImplementedError
 
+    @abstractmethod
     def write(self, expression: Any, bits: Any) -> None:
         """Overwrites the elements."""
-        raise NotImplementedError
 
     def cover(self, expression: Any, poison: int) -> None:
         """Poisons the elements: they read as poison until somebody writes them."""
         self.write(expression, poison)
 
-    def uncover(self, expression: Any) -> None:
+    def uncover(self, expression: Any) -> None:  # noqa: B027 - no veil to lift
         """The elements were written: whatever stands there is the engine's."""
 
     def unchanged(self, expression: Any) -> Any:

@@ -6,6 +6,7 @@ One mode of torch's functions for all who listen in a thread notes it in `placem
 
 from __future__ import annotations
 
+import functools
 import sys
 import threading
 from pathlib import Path
@@ -14,15 +15,17 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch._C import (
+    _get_function_stack_at,
     _len_torch_function_stack,
     _pop_torch_function_stack,
     _push_on_torch_function_stack,
 )
+from torch.autograd import graph
 from torch.overrides import TorchFunctionMode
 from torch.utils import _device
 
 from fmcheck.runtime.core.containment import contained
-from fmcheck.runtime.core.patches import beneath
+from fmcheck.runtime.core.patches import beneath, rebind
 from fmcheck.runtime.steps import moves
 from fmcheck.runtime.steps.placements import FactoryCall, note_made, note_moved
 
@@ -30,6 +33,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from types import CodeType, FrameType
 
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
 
 #: Functions that make a tensor of nothing, or of numbers alone.
@@ -84,6 +88,10 @@ class FactoryMode(TorchFunctionMode):
         """Tells whether anybody listens."""
         return self._listeners > 0
 
+    def is_next(self) -> bool:
+        """Tells whether it hears what this thread calls now: within its own calls it does not."""
+        return any(_get_function_stack_at(at) is self for at in range(_len_torch_function_stack()))
+
     def begin(self) -> None:
         """Puts it on, in this thread."""
         with _lifted() as modes:
@@ -113,12 +121,13 @@ class FactoryMode(TorchFunctionMode):
         # What fmcheck makes beside the engine's memory says nothing of the engine's.
         if _is_own(sys._getframe(1).f_code):
             return func(*args, **kwargs)
-        outer, call = _here.asked, None
+        outer, call, caller = _here.asked, None, None
         with contained(self.tally, _CHECK):
             call = _here.asked = _asked(name, args, kwargs)
         if call is not None and call.is_async and self.moves is not None:
             with contained(self.tally, moves.CHECK):
-                if self.moves.copies(args[0], call, _caller(sys._getframe(1))):
+                caller = _caller(sys._getframe(1))
+                if self.moves.copies(args[0], call, caller):
                     kwargs["copy"] = True
         try:
             result = func(*args, **kwargs)
@@ -132,7 +141,7 @@ class FactoryMode(TorchFunctionMode):
                     note_made(call, args, kwargs, result)
             if args and result is args[0] and self.moves is not None:
                 with contained(self.tally, moves.CHECK):
-                    self.moves.hand_on(result, call)
+                    return self.moves.hand_on(result, call, caller)
         return result
 
 
@@ -148,6 +157,22 @@ def listen(tally: Tally, made: moves.Moves | None = None) -> FactoryMode:
     mode._listeners += 1
     mode.moves = made or mode.moves
     return mode
+
+
+def hear_backward() -> Undo:
+    """Hears what hooks of a backward pass call: `backward` runs them below all function modes."""
+    run = graph._engine_run_backward
+
+    @functools.wraps(run)
+    def running(*args: Any, **kwargs: Any) -> Any:
+        mode = _here.factories
+        if mode is None or not mode.is_on or mode.is_next():
+            return run(*args, **kwargs)
+        with mode:
+            return run(*args, **kwargs)
+
+    rebind(run, running)
+    return lambda: rebind(running, run)
 
 
 def passes_on(method: Any) -> None:

@@ -3,7 +3,8 @@
 On a device it copies, on the current stream, and the host does not wait for it. On a CPU torch
 returns the tensor itself: there would be nothing that is not done yet. Only what goes from the host
 to the device or back for certain is copied; who waits for it gets the tensor itself, as ever. Of
-what is not copied, and may be the host's, `arrived` is notified.
+what is not copied, and may be the host's, `arrived` is notified, and who does not wait gets another
+tensor over the same memory: what the host goes on with is not what was sent.
 """
 
 from __future__ import annotations
@@ -36,7 +37,8 @@ _TORCH = os.path.join(os.path.dirname(torch.__file__), "")
 class Moves:
     """Says what to copy of what a thread sends where it `is_watched`; `known` says from where.
 
-    `arrived` is called with a tensor that came to the device as it is, and whether the host waits.
+    `arrived` is called with a tensor that came to the device as it is, whether the host waits, and
+    whether the caller may be given another one; it returns whether that is to be.
     """
 
     def __init__(
@@ -44,7 +46,7 @@ class Moves:
         tally: Tally,
         known: Placements,
         is_watched: Callable[[], bool],
-        arrived: Callable[[torch.Tensor, bool], None],
+        arrived: Callable[[torch.Tensor, bool, bool], bool],
     ) -> None:
         self.tally = tally
         self.placements = known
@@ -78,13 +80,7 @@ class Moves:
 
     def copies(self, tensor: Any, call: FactoryCall, caller: FrameType | None) -> bool:
         """Tells whether a device would copy what torch would return as it is."""
-        if call.copies is not None or not self.is_watched():
-            return False
-        # What is trained is known by the object that it is: a copy would be no leaf.
-        if type(tensor) is not torch.Tensor or tensor.requires_grad:
-            return False
-        # torch knows some tensors by the objects that they are.
-        if caller is not None and caller.f_code.co_filename.startswith(_TORCH):
+        if not (self.is_watched() and _may_be_another(tensor, call, caller)):
             return False
         with unheard():
             if not tensor.is_cpu or self.placements.tensors_tell:
@@ -92,16 +88,25 @@ class Moves:
             placement = self.placements.of(tensor, self.tally.sites)
             return self._crosses(placement, call.device)
 
-    def hand_on(self, tensor: torch.Tensor, call: FactoryCall) -> None:
-        """Tells of what a move, or a factory, returned as it was given, if that is on a device."""
+    def hand_on(
+        self, tensor: torch.Tensor, call: FactoryCall, caller: FrameType | None
+    ) -> torch.Tensor:
+        """Returns what the caller of a move, or a factory, gets where torch returns the tensor."""
         if call.device is None or type(tensor) not in (torch.Tensor, torch.nn.Parameter):
-            return
-        if self.is_watched():
-            with unheard():
-                if not has_memory(tensor) or not tensor.is_cpu or self.placements.tensors_tell:
-                    return
-                if self.placements.goes_to_device(call.device, self.tally.sites):
-                    self._arrived(tensor, not call.is_async)
+            return tensor
+        if not self.is_watched():
+            return tensor
+        with unheard():
+            if not has_memory(tensor) or not tensor.is_cpu or self.placements.tensors_tell:
+                return tensor
+            if not self.placements.goes_to_device(call.device, self.tally.sites):
+                return tensor
+            is_apart = call.is_async and _may_be_another(tensor, call, caller)
+            if not self._arrived(tensor, not call.is_async, is_apart):
+                return tensor
+            sent = tensor.detach()  # no view: one could not be detached in place
+            placements.move_view(sent, Placement.DEVICE)
+            return sent
 
     def _crosses(self, placement: Placement, device: Any) -> bool:
         """Tells whether the way to a device is between host and device, for certain."""
@@ -112,3 +117,14 @@ class Moves:
             return {placement, goes} == {Placement.HOST, Placement.DEVICE}
         is_host = device == "cpu" and not self.placements.device_is_string
         return is_host and placement is Placement.DEVICE
+
+
+def _may_be_another(tensor: Any, call: FactoryCall, caller: FrameType | None) -> bool:
+    """Tells whether who moves a tensor may get another object where torch returns that itself."""
+    if call.copies is not None:
+        return False
+    # What is trained is known by the object that it is: a copy would be no leaf.
+    if type(tensor) is not torch.Tensor or tensor.requires_grad:
+        return False
+    # torch knows some tensors by the objects that they are.
+    return caller is None or not caller.f_code.co_filename.startswith(_TORCH)

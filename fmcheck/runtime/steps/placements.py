@@ -214,6 +214,13 @@ def move_view(tensor: torch.Tensor, placement: Placement) -> None:
     elsewhere[key] = (weakref.ref(tensor, lambda _: elsewhere.pop(key, None)), placement)
 
 
+def move_views(args: Any, result: Any) -> None:
+    """Gives what shows a tensor that has another placement than its memory the same one."""
+    if is_moved(args[0] if args else None):
+        for one in tensors_in([result]):
+            move_view(one, placement_of(args[0]))
+
+
 def is_moved(tensor: Any) -> bool:
     """Tells whether a tensor object has another placement than its memory."""
     moved = elsewhere.get(id(tensor)) if elsewhere else None
@@ -253,8 +260,10 @@ def derive(
     for one in operands:
         if placement_of(one) is _DEVICE:
             of_device = True
-            if not was_pulled(one):
-                made, is_guessed = _DEVICE, is_guess(one)
+            about = _known.get(_key(one))
+            if about is None or not about.pulled:
+                made = _DEVICE
+                is_guessed = about is not None and about.guessed and not is_moved(one)
                 if not is_guessed:
                     break
     if made is None:

@@ -168,9 +168,7 @@ class StepMode(OperatorMode):
             if self.counting:
                 self._listener.launch(operator.func)
         elif kind is _view:
-            if placements.is_moved(args[0] if args else None):
-                for one in tensors_in([result]):
-                    placements.move_view(one, placements.placement_of(args[0]))
+            placements.move_views(args, result)
         elif kind not in _OF_TENSORS or not any(type(one) in _NUMBERS for one in args[:2]):
             kind(self, operator, args, kwargs, result)
 
