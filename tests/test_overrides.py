@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -550,3 +551,64 @@ def test_a_subclass_that_is_kept_from_its_base_s_hook_is_watched_all_the_same(ca
     assert made.tag == "mine"
     assert made(case.engine.Relay()).step() == 5
     assert case.watch.tally.moments.step == 1
+
+
+# --- what others put in place of a declared function ---
+
+PLUGIN = """
+def fill(self, rows):
+    self.size = 6
+    self.rows[: len(rows)] = rows
+"""
+
+
+def replaced(watch: Watch) -> list[str]:
+    return [why for what, why, _ in watch.coverage().untracked if what == "functions"]
+
+
+def test_a_plugin_that_replaces_a_declared_method_is_said_once_and_stays(case: Case) -> None:
+    sub = case.sub("own", "Runner", "pass")
+    exec(PLUGIN, names := {"__name__": "plugin"})
+    case.engine.Runner.fill = names["fill"]
+    sub().fill(ROWS)
+    for test in ("one", "two"):
+        case.watch.enter(test)
+    (sentence,) = replaced(case.watch)
+    assert sentence.startswith(f"`{case.bench.name}:Runner.fill` was replaced by `plugin:fill`")
+    assert [count for *_, count in case.watch.coverage().untracked] == [1]
+    case.watch.stop()
+    assert case.engine.Runner.fill is names["fill"]
+
+
+def test_a_plugin_that_replaces_a_declared_function_is_said(bench: Bench) -> None:  # noqa: F811
+    contract = """
+        [engine]
+        name = "toy"
+
+        [[steps]]
+        functions = ["MODULE:step"]
+    """
+    engine, watch = bench.engine(contract, "def step():\n    pass\ndef other():\n    pass\n")
+    assert replaced(watch) == []
+    engine.step = engine.other
+    (sentence,) = replaced(watch)
+    assert "MODULE:other".replace("MODULE", bench.name) in sentence
+
+
+def test_a_wrapper_around_what_is_watched_is_no_replacement(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sub = case.sub("own", "Runner", "pass")
+    watched = case.engine.Runner.fill
+
+    @functools.wraps(watched)
+    def timed(self: Any, rows: Any) -> None:
+        watched(self, rows)
+
+    with monkeypatch.context() as during:
+        during.setattr(case.engine.Runner, "fill", lambda self, rows: None)
+    case.watch.enter("after a stub")
+    case.engine.Runner.fill = timed
+    sub().fill(ROWS)
+    assert case.watch.reached().counts.tails == 1
+    assert replaced(case.watch) == []

@@ -45,11 +45,13 @@ class Patch(Protocol):
 
 
 def patch(class_: type, name: str, value: Any) -> Undo:
-    """Sets an attribute of a class; returns what puts the old one back."""
+    """Sets an attribute of a class; returns what puts the old one back, unless another one came."""
     own = class_.__dict__.get(name)
     _set(class_, name, value)
 
     def undo() -> None:
+        if class_.__dict__.get(name) is not value:
+            return
         if own is None:
             type.__delattr__(class_, name)
         else:
@@ -73,6 +75,7 @@ def patch_named(
     if made is not None:
         made = in_place_of(function, made)
         rebind(function, made)
+        tally.placed.append(functools.partial(_look, module, name, reference, [made], tally))
         yield functools.partial(rebind, made, function)
 
 
@@ -97,7 +100,9 @@ def patch_method(
         reference = reference or f"{one.__module__}:{one.__qualname__}.{name}"
         undo.extend(_patch_own(one, name, functools.partial(watched, reference)))
         now = inspect.getattr_static(one, name, None)
-        made.extend(() if now is before else [getattr(now, "__func__", now)])
+        if now is not before:
+            made.append(getattr(now, "__func__", now))
+            tally.placed.append(functools.partial(_look, one, name, reference, made, tally))
 
     def take_override(one: type) -> None:
         home = next((kind for kind in one.__mro__ if name in vars(kind)), class_)
@@ -147,6 +152,17 @@ def follow_subclasses(class_: type, tally: Tally, take: Callable[[type], None]) 
     for one in with_subclasses(class_)[1:]:
         meet(one)
     return functools.partial(_let_go, undo)
+
+
+def _look(holder: Any, name: str, reference: str, made: list[Any], tally: Tally) -> None:
+    """Says so if others have put something in the place of what was `made` of a function."""
+    now = inspect.getattr_static(holder, name, None)
+    if not any(one is known for one in _chain(now) for known in made):
+        made.append(getattr(now, "__func__", now))
+        by = f"{getattr(now, '__module__', '')}:{getattr(now, '__qualname__', repr(now))}"
+        tally.untrack(
+            "functions", f"`{reference}` was replaced by `{by}` after it was instrumented"
+        )
 
 
 def _let_go(undo: list[Undo]) -> None:

@@ -109,8 +109,10 @@ class AllPatches:
             calls.begin_test()
 
     def look(self, for_twins: bool) -> None:
-        """Looks what became of the classes, and, if asked to, whether they are loaded twice."""
+        """Looks what became of what was instrumented and, if asked to, for classes loaded twice."""
         with contained(self._tally, CHECK):
+            for look in self._tally.placed if self._tally.active else ():
+                look()
             for relay in self.relays:
                 relay.look()
                 if for_twins:
