@@ -612,3 +612,103 @@ def test_a_wrapper_around_what_is_watched_is_no_replacement(
     sub().fill(ROWS)
     assert case.watch.reached().counts.tails == 1
     assert replaced(case.watch) == []
+
+
+# --- an override that the contract names by itself ---
+
+TWICE = """
+    [engine]
+    name = "toy"
+
+    [[steps]]
+    functions = ["MODULE:Loop.step", "MODULE:Sub.step"]
+
+    [[steps]]
+    functions = ["MODULE:Other.step"]
+
+    [graph_inputs]
+    row_indices = ["rows"]
+
+    [[graph_inputs.fill]]
+    class = "MODULE:Runner"
+    methods = ["fill"]
+    inputs = "self"
+    axis.rows = { raw = "rows.shape[0]", padded = "self.size", capacity = "self.most" }
+
+    [[graph_inputs.fill]]
+    class = "MODULE:Mine"
+    methods = ["fill"]
+    inputs = "self"
+    axis.rows = { raw = "count", padded = "self.size", capacity = "self.most" }
+"""
+NAMED = """
+    class Sub(Loop):
+        def step(self):
+            return "sub"
+
+    class Other(Loop):
+        def step(self):
+            return "other"
+
+    class Deeper(Sub):
+        def step(self):
+            return "deeper"
+
+    class Mine(Runner):
+        def fill(self, count, reset=True):
+            self.size = 6
+            self.rows[:count] = 3
+            if reset:
+                self.rows[count : self.size] = 0
+
+    class Deep(Mine):
+        def fill(self, count, reset=True):
+            self.size = 4
+            self.rows[:count] = 3
+            if reset:
+                self.rows[count : self.size] = 0
+"""
+
+
+def test_an_override_that_the_contract_names_by_itself_is_watched_as_that(
+    bench: Bench,  # noqa: F811
+) -> None:
+    engine, watch = bench.engine(TWICE, textwrap.dedent(ENGINE) + textwrap.dedent(NAMED))
+    for number, name in enumerate(("Loop", "Sub", "Other", "Deeper"), 1):
+        getattr(engine, name)(None).step()
+        assert watch.tally.moments.step == number
+    for name in ("Mine", "Deep"):
+        getattr(engine, name)().fill(2)
+        assert codes(watch) == []
+        getattr(engine, name)().fill(2, reset=False)
+        (violation,) = watch.drain()
+        assert (violation.code, violation.count) == ("FR201", 1)
+    assert watch.reached().counts.tails == 4
+    assert (watch.coverage().problems, watch.coverage().untracked) == ((), ())
+
+
+# --- scopes in scopes ---
+
+AT_RETURN = CONTRACT.replace('peeks = ["look", ', 'consumes_at_return = ["look"]\n    peeks = [')
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_an_override_goes_on_to_consumes_when_the_override_returns(
+    bench: Bench,  # noqa: F811
+    twice: bool,
+) -> None:
+    source = """
+        class Sub(Relay):
+            def look(self, rows):
+                taken = super().look(rows)
+                return taken + self.buf[rows]
+    """
+    text = AT_RETURN.replace("SETTLED", "")
+    engine, watch = bench.engine(text, textwrap.dedent(ENGINE) + textwrap.dedent(source))
+    relay = engine.Sub()
+    relay.stash(ROWS, 5)
+    relay.look(ROWS)
+    assert codes(watch) == []
+    if twice:
+        relay.look(ROWS)
+        assert codes(watch) == ["FR102", "FR102"]  # here and in what it goes on to

@@ -20,7 +20,7 @@ from fmcheck.errors import nearest
 from fmcheck.runtime.core.containment import contained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
     from types import ModuleType
 
     from fmcheck.contract import Contract, Functions
@@ -61,14 +61,19 @@ def patch(class_: type, name: str, value: Any) -> Undo:
 
 
 def patch_named(
-    module: ModuleType, name: str, tally: Tally, watched: Watched, around: Watched | None = None
+    module: ModuleType,
+    name: str,
+    tally: Tally,
+    watched: Watched,
+    around: Watched | None = None,
+    declared: Container[str] = (),
 ) -> Iterator[Undo]:
     """Puts what `watched` makes of a function, or of a method and its overrides, in its place."""
     owner, _, last = name.rpartition(".")
     reference = f"{module.__name__}:{name}"
     if owner:
         class_ = attribute(module, owner)
-        yield from patch_method(class_, last, tally, watched, around, reference)
+        yield from patch_method(class_, last, tally, watched, around, declared, reference)
         return
     function = attribute(module, name)
     made = watched(reference, function)
@@ -85,19 +90,21 @@ def patch_method(
     tally: Tally,
     watched: Watched,
     around: Watched | None = None,
+    declared: Container[str] = (),
     reference: str = "",
 ) -> Iterator[Undo]:
     """Puts what `watched` makes of a method in its place, and in that of each override of it.
 
     An override that goes on to what it overrides is a call of that one, which is watched: in its
-    place comes what `around` makes of it, if there is such. Subclasses may be defined later.
+    place comes what `around` makes of it, if there is such. One that is `declared` by its own
+    reference is left to that. Subclasses may be defined later.
     """
     made: list[Any] = []
     undo: list[Undo] = []
 
     def take(one: type, watched: Watched, reference: str = "") -> None:
         before = inspect.getattr_static(one, name, None)
-        reference = reference or f"{one.__module__}:{one.__qualname__}.{name}"
+        reference = reference or _reference(one, name)
         undo.extend(_patch_own(one, name, functools.partial(watched, reference)))
         now = inspect.getattr_static(one, name, None)
         if now is not before:
@@ -109,6 +116,9 @@ def patch_method(
         kept = vars(home).get(name)
         if home in class_.__mro__ or (home is not one and issubclass(home, class_)):
             return  # inherited: watched there
+        bases = [kind for kind in one.__mro__ if kind is not class_ and issubclass(kind, class_)]
+        if any(_reference(kind, name) in declared for kind in bases):
+            return
         is_ours = any(chained is known for chained in _chain(kept) for known in made)
         if is_ours or not callable(getattr(one, name)):
             return
@@ -120,6 +130,10 @@ def patch_method(
     take(class_, watched, reference)
     if isinstance(class_, type):
         undo.append(follow_subclasses(class_, tally, take_override))
+
+
+def _reference(class_: type, name: str) -> str:
+    return f"{class_.__module__}:{class_.__qualname__}.{name}"
 
 
 def follow_subclasses(class_: type, tally: Tally, take: Callable[[type], None]) -> Undo:
@@ -410,6 +424,8 @@ class CallPatch:
     problems: list[str] = field(default_factory=list)
     #: Whether all of an override counts that goes on to what it overrides, not that one alone.
     surrounds: ClassVar[bool] = False
+    #: The functions that tables of this kind name.
+    named: frozenset[str] = frozenset()
     _found: bool = False
     _missing: list[str] = field(default_factory=list)
 
@@ -418,11 +434,15 @@ class CallPatch:
         """The modules that the functions are looked for in."""
         return tuple(dict.fromkeys(one.partition(":")[0] for one in self.part.functions))
 
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """What is declared for the installed release."""
+        version = installed_version(self.contract)
+        return self.part.functions if applies(self.part.releases, version) else ()
+
     def install(self, module: ModuleType) -> Iterator[Undo]:
         """Instruments the functions in a module that was just imported."""
-        if not applies(self.part.releases, installed_version(self.contract)):
-            return
-        for reference in self.part.functions:
+        for reference in self.functions:
             name = reference.partition(":")[2]
             if reference.partition(":")[0] != module.__name__:
                 continue
@@ -431,7 +451,7 @@ class CallPatch:
                 continue
             self._found = True
             around = self.watched if self.surrounds else None
-            yield from patch_named(module, name, self.tally, self.watched, around)
+            yield from patch_named(module, name, self.tally, self.watched, around, self.named)
 
     def close(self) -> None:
         """Looks at the end of a session for functions that no release of the engine has."""

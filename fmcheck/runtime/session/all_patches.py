@@ -53,6 +53,9 @@ class AllPatches:
             self._calls += scope_patches(contract, tally)
             self._calls += budget_patches(contract, tally, strict)
             self._calls += [LendPatch(contract, part, tally) for part in contract.streams.lend]
+            for calls in self._calls:
+                alike = (one for one in self._calls if type(one) is type(calls))
+                calls.named = frozenset(name for one in alike for name in one.functions)
             self._opaques += [
                 OpaquePatch(contract, opaque, function, tally)
                 for opaque in contract.opaque
