@@ -459,6 +459,8 @@ GOES_ON = {
     "its base as an attribute": "engine.Loop.step(self)",
     "in a lambda": "(lambda: Loop.step(self))()",
     "by a string": 'getattr(super(), "step")()',
+    "super of its own type": "super(type(self), self).step()",
+    "after another": "super().harvest(), super().step()",
 }
 
 
@@ -473,6 +475,20 @@ def test_an_override_counts_once_however_it_goes_on(case: Case, call: str) -> No
         WAYS["own"] = OWN
     sub(case.engine.Relay()).step()
     assert case.watch.tally.moments.step == 1
+
+
+def test_a_method_that_calls_another_one_by_super_and_this_one_does_not_go_on(case: Case) -> None:
+    method = """
+        def __init__(self, relay):
+            super().__init__(relay)
+            self.step()
+        def step(self):
+            return super().harvest()
+    """
+    loop = case.sub("own", "Loop", method)(case.engine.Relay())
+    assert case.watch.tally.moments.step == 1
+    loop.step()
+    assert case.watch.tally.moments.step == 2
 
 
 KINDS = {

@@ -6,13 +6,13 @@ Nothing here raises into the engine: what goes wrong is kept as a problem.
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import inspect
 import sys
 import types
 from dataclasses import dataclass, field
 from importlib import metadata
-from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from fmcheck.contract import applies
@@ -196,25 +196,42 @@ def _goes_on(class_: type, name: str) -> bool:
 
     It need not be that one: what is given back late is given back by another.
     """
-    for member in vars(class_).values():
-        for one in _chain(member):
-            code = getattr(one, "__code__", None)
-            names = getattr(one, "__globals__", {})
-            if code is not None and _calls_overridden(code, name, class_, names):
-                return True
+    functions = (one for member in vars(class_).values() for one in _chain(member))
+    return any(
+        _calls_overridden(one.__code__, name, class_, one.__globals__)
+        for one in functions
+        if isinstance(one, types.FunctionType)
+    )
+
+
+def _calls_overridden(code: types.CodeType, name: str, class_: type, names: dict[str, Any]) -> bool:
+    bases = class_.__mro__[1:-1]
+    known = {base.__name__ for base in bases}
+    known.update(one for one in code.co_names if any(names.get(one) is base for base in bases))
+    before, of_super = None, _NOT
+    for step in dis.get_instructions(code):
+        loaded = step.argval
+        if isinstance(loaded, types.CodeType) and _calls_overridden(loaded, name, class_, names):
+            return True
+        if step.opname in _SILENT:
+            continue
+        is_of_super = of_super is _CALLED or step.opname.startswith("LOAD_SUPER")
+        if loaded == name and (is_of_super or before in known):
+            return True
+        if loaded == "super":
+            of_super = _NAMED
+        elif is_of_super:  # an argument of its own, or another attribute
+            of_super = _NAMED if step.opname.startswith("LOAD_FAST") else _NOT
+        elif of_super is _NAMED and step.opname.startswith("CALL"):
+            of_super = _CALLED
+        before = loaded
     return False
 
 
-def _calls_overridden(code: CodeType, name: str, class_: type, names: dict[str, Any]) -> bool:
-    if name in (*code.co_names, *code.co_consts):
-        bases = class_.__mro__[1:-1]
-        known = {base.__name__ for base in bases}
-        if "super" in code.co_names or any(
-            one in known or any(names.get(one) is base for base in bases) for one in code.co_names
-        ):
-            return True
-    inner = (one for one in code.co_consts if isinstance(one, CodeType))
-    return any(_calls_overridden(one, name, class_, names) for one in inner)
+#: How far a `super()` has come.
+_NOT, _NAMED, _CALLED = range(3)
+#: Instructions that load nothing and call nothing.
+_SILENT = frozenset({"CACHE", "PRECALL", "NOP", "PUSH_NULL", "EXTENDED_ARG"})
 
 
 def _chain(function: Any) -> Iterator[Any]:
