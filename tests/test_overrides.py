@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import importlib
 import textwrap
 from typing import TYPE_CHECKING, Any
@@ -458,6 +459,8 @@ GOES_ON = {
     "its base as an attribute": "engine.Loop.step(self)",
     "in a lambda": "(lambda: Loop.step(self))()",
     "by a string": 'getattr(super(), "step")()',
+    "super of its own type": "super(type(self), self).step()",
+    "after another": "super().harvest(), super().step()",
 }
 
 
@@ -472,6 +475,20 @@ def test_an_override_counts_once_however_it_goes_on(case: Case, call: str) -> No
         WAYS["own"] = OWN
     sub(case.engine.Relay()).step()
     assert case.watch.tally.moments.step == 1
+
+
+def test_a_method_that_calls_another_one_by_super_and_this_one_does_not_go_on(case: Case) -> None:
+    method = """
+        def __init__(self, relay):
+            super().__init__(relay)
+            self.step()
+        def step(self):
+            return super().harvest()
+    """
+    loop = case.sub("own", "Loop", method)(case.engine.Relay())
+    assert case.watch.tally.moments.step == 1
+    loop.step()
+    assert case.watch.tally.moments.step == 2
 
 
 KINDS = {
@@ -550,3 +567,164 @@ def test_a_subclass_that_is_kept_from_its_base_s_hook_is_watched_all_the_same(ca
     assert made.tag == "mine"
     assert made(case.engine.Relay()).step() == 5
     assert case.watch.tally.moments.step == 1
+
+
+# --- what others put in place of a declared function ---
+
+PLUGIN = """
+def fill(self, rows):
+    self.size = 6
+    self.rows[: len(rows)] = rows
+"""
+
+
+def replaced(watch: Watch) -> list[str]:
+    return [why for what, why, _ in watch.coverage().untracked if what == "functions"]
+
+
+def test_a_plugin_that_replaces_a_declared_method_is_said_once_and_stays(case: Case) -> None:
+    sub = case.sub("own", "Runner", "pass")
+    exec(PLUGIN, names := {"__name__": "plugin"})
+    case.engine.Runner.fill = names["fill"]
+    sub().fill(ROWS)
+    for test in ("one", "two"):
+        case.watch.enter(test)
+    (sentence,) = replaced(case.watch)
+    assert sentence.startswith(f"`{case.bench.name}:Runner.fill` was replaced by `plugin:fill`")
+    assert [count for *_, count in case.watch.coverage().untracked] == [1]
+    case.watch.stop()
+    assert case.engine.Runner.fill is names["fill"]
+
+
+def test_a_plugin_that_replaces_a_declared_function_is_said(bench: Bench) -> None:  # noqa: F811
+    contract = """
+        [engine]
+        name = "toy"
+
+        [[steps]]
+        functions = ["MODULE:step"]
+    """
+    engine, watch = bench.engine(contract, "def step():\n    pass\ndef other():\n    pass\n")
+    assert replaced(watch) == []
+    engine.step = engine.other
+    (sentence,) = replaced(watch)
+    assert "MODULE:other".replace("MODULE", bench.name) in sentence
+
+
+def test_a_wrapper_around_what_is_watched_is_no_replacement(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    sub = case.sub("own", "Runner", "pass")
+    watched = case.engine.Runner.fill
+
+    @functools.wraps(watched)
+    def timed(self: Any, rows: Any) -> None:
+        watched(self, rows)
+
+    with monkeypatch.context() as during:
+        during.setattr(case.engine.Runner, "fill", lambda self, rows: None)
+    case.watch.enter("after a stub")
+    case.engine.Runner.fill = timed
+    sub().fill(ROWS)
+    assert case.watch.reached().counts.tails == 1
+    assert replaced(case.watch) == []
+
+
+# --- an override that the contract names by itself ---
+
+TWICE = """
+    [engine]
+    name = "toy"
+
+    [[steps]]
+    functions = ["MODULE:Loop.step", "MODULE:Sub.step"]
+
+    [[steps]]
+    functions = ["MODULE:Other.step"]
+
+    [graph_inputs]
+    row_indices = ["rows"]
+
+    [[graph_inputs.fill]]
+    class = "MODULE:Runner"
+    methods = ["fill"]
+    inputs = "self"
+    axis.rows = { raw = "rows.shape[0]", padded = "self.size", capacity = "self.most" }
+
+    [[graph_inputs.fill]]
+    class = "MODULE:Mine"
+    methods = ["fill"]
+    inputs = "self"
+    axis.rows = { raw = "count", padded = "self.size", capacity = "self.most" }
+"""
+NAMED = """
+    class Sub(Loop):
+        def step(self):
+            return "sub"
+
+    class Other(Loop):
+        def step(self):
+            return "other"
+
+    class Deeper(Sub):
+        def step(self):
+            return "deeper"
+
+    class Mine(Runner):
+        def fill(self, count, reset=True):
+            self.size = 6
+            self.rows[:count] = 3
+            if reset:
+                self.rows[count : self.size] = 0
+
+    class Deep(Mine):
+        def fill(self, count, reset=True):
+            self.size = 4
+            self.rows[:count] = 3
+            if reset:
+                self.rows[count : self.size] = 0
+"""
+
+
+def test_an_override_that_the_contract_names_by_itself_is_watched_as_that(
+    bench: Bench,  # noqa: F811
+) -> None:
+    engine, watch = bench.engine(TWICE, textwrap.dedent(ENGINE) + textwrap.dedent(NAMED))
+    for number, name in enumerate(("Loop", "Sub", "Other", "Deeper"), 1):
+        getattr(engine, name)(None).step()
+        assert watch.tally.moments.step == number
+    for name in ("Mine", "Deep"):
+        getattr(engine, name)().fill(2)
+        assert codes(watch) == []
+        getattr(engine, name)().fill(2, reset=False)
+        (violation,) = watch.drain()
+        assert (violation.code, violation.count) == ("FR201", 1)
+    assert watch.reached().counts.tails == 4
+    assert (watch.coverage().problems, watch.coverage().untracked) == ((), ())
+
+
+# --- scopes in scopes ---
+
+AT_RETURN = CONTRACT.replace('peeks = ["look", ', 'consumes_at_return = ["look"]\n    peeks = [')
+
+
+@pytest.mark.parametrize("twice", [False, True])
+def test_what_an_override_goes_on_to_consumes_when_the_override_returns(
+    bench: Bench,  # noqa: F811
+    twice: bool,
+) -> None:
+    source = """
+        class Sub(Relay):
+            def look(self, rows):
+                taken = super().look(rows)
+                return taken + self.buf[rows]
+    """
+    text = AT_RETURN.replace("SETTLED", "")
+    engine, watch = bench.engine(text, textwrap.dedent(ENGINE) + textwrap.dedent(source))
+    relay = engine.Sub()
+    relay.stash(ROWS, 5)
+    relay.look(ROWS)
+    assert codes(watch) == []
+    if twice:
+        relay.look(ROWS)
+        assert codes(watch) == ["FR102", "FR102"]  # here and in what it goes on to

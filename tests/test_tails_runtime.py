@@ -840,3 +840,63 @@ def test_a_wrong_condition_of_a_head_is_named() -> None:
     with pytest.raises(UsageError) as caught:
         parse_contract(text, "toy.toml")
     assert "key `graph_inputs.head.ids`: expected `>= N` or `> N`, got `!= -1`" in str(caught.value)
+
+
+NESTED = """
+    [engine]
+    name = "toy"
+
+    [graph_inputs]
+    row_indices = ["rows"]
+    index_like = ["positions"]
+
+    [[graph_inputs.fill]]
+    class = "toy_engine:Nested"
+    methods = ["fill"]
+    only = ["rows"]
+    inputs = "self"
+    axis.rows = { raw = "raw", padded = "self.size", capacity = "self.most" }
+
+    [[graph_inputs.fill]]
+    class = "toy_engine:Nested"
+    methods = ["prepare"]
+    only = ["positions"]
+    inputs = "self"
+    axis.rows = { raw = "raw", padded = "self.size", capacity = "self.most" }
+"""
+
+
+class Nested:
+    size, most = PADDED, MOST
+
+    def __init__(self) -> None:
+        self.rows, self.positions = torch.full((MOST,), OLD), torch.full((MOST,), OLD)
+
+    def fill(self, raw: int, left_out: str = "") -> None:
+        self.rows[:raw] = 4
+        self.prepare(raw, left_out)
+        if left_out != "rows":
+            self.rows[raw:PADDED] = 0
+
+    def prepare(self, raw: int, left_out: str) -> None:
+        self.positions[:raw] = 4
+        if left_out != "positions":
+            self.positions[raw:PADDED] = 0
+
+
+@pytest.mark.parametrize("left_out", ["", "rows", "positions"])
+def test_a_fill_inside_of_another_declared_one_is_judged_by_itself(
+    left_out: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    module: Any = ModuleType("toy_engine")
+    module.Nested = Nested
+    monkeypatch.setitem(sys.modules, "toy_engine", module)
+    watch = Watch([parse_contract(NESTED, "toy.toml")])
+    watch.start()
+    try:
+        Nested().fill(RAW, left_out)
+        found = [(one.code, one.buffer) for one in watch.drain()]
+        assert found == [("FR201", f"Nested.{left_out}")] * bool(left_out)
+        assert watch.reached().counts.tails == 2
+    finally:
+        watch.stop()

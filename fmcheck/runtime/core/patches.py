@@ -6,13 +6,13 @@ Nothing here raises into the engine: what goes wrong is kept as a problem.
 from __future__ import annotations
 
 import contextlib
+import dis
 import functools
 import inspect
 import sys
 import types
 from dataclasses import dataclass, field
 from importlib import metadata
-from types import CodeType
 from typing import TYPE_CHECKING, Any, ClassVar, Protocol, TypeAlias
 
 from fmcheck.contract import applies
@@ -20,7 +20,7 @@ from fmcheck.errors import nearest
 from fmcheck.runtime.core.containment import contained
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Container, Iterator
     from types import ModuleType
 
     from fmcheck.contract import Contract, Functions
@@ -45,11 +45,13 @@ class Patch(Protocol):
 
 
 def patch(class_: type, name: str, value: Any) -> Undo:
-    """Sets an attribute of a class; returns what puts the old one back."""
+    """Sets an attribute of a class; returns what puts the old one back, unless another one came."""
     own = class_.__dict__.get(name)
     _set(class_, name, value)
 
     def undo() -> None:
+        if class_.__dict__.get(name) is not value:
+            return
         if own is None:
             type.__delattr__(class_, name)
         else:
@@ -59,20 +61,26 @@ def patch(class_: type, name: str, value: Any) -> Undo:
 
 
 def patch_named(
-    module: ModuleType, name: str, tally: Tally, watched: Watched, around: Watched | None = None
+    module: ModuleType,
+    name: str,
+    tally: Tally,
+    watched: Watched,
+    around: Watched | None = None,
+    declared: Container[str] = (),
 ) -> Iterator[Undo]:
     """Puts what `watched` makes of a function, or of a method and its overrides, in its place."""
     owner, _, last = name.rpartition(".")
     reference = f"{module.__name__}:{name}"
     if owner:
         class_ = attribute(module, owner)
-        yield from patch_method(class_, last, tally, watched, around, reference)
+        yield from patch_method(class_, last, tally, watched, around, declared, reference)
         return
     function = attribute(module, name)
     made = watched(reference, function)
     if made is not None:
         made = in_place_of(function, made)
         rebind(function, made)
+        tally.placed.append(functools.partial(_look, module, name, reference, [made], tally))
         yield functools.partial(rebind, made, function)
 
 
@@ -82,28 +90,35 @@ def patch_method(
     tally: Tally,
     watched: Watched,
     around: Watched | None = None,
+    declared: Container[str] = (),
     reference: str = "",
 ) -> Iterator[Undo]:
     """Puts what `watched` makes of a method in its place, and in that of each override of it.
 
     An override that goes on to what it overrides is a call of that one, which is watched: in its
-    place comes what `around` makes of it, if there is such. Subclasses may be defined later.
+    place comes what `around` makes of it, if there is such. One that is `declared` by its own
+    reference is left to that. Subclasses may be defined later.
     """
     made: list[Any] = []
     undo: list[Undo] = []
 
     def take(one: type, watched: Watched, reference: str = "") -> None:
         before = inspect.getattr_static(one, name, None)
-        reference = reference or f"{one.__module__}:{one.__qualname__}.{name}"
+        reference = reference or _reference(one, name)
         undo.extend(_patch_own(one, name, functools.partial(watched, reference)))
         now = inspect.getattr_static(one, name, None)
-        made.extend(() if now is before else [getattr(now, "__func__", now)])
+        if now is not before:
+            made.append(getattr(now, "__func__", now))
+            tally.placed.append(functools.partial(_look, one, name, reference, made, tally))
 
     def take_override(one: type) -> None:
         home = next((kind for kind in one.__mro__ if name in vars(kind)), class_)
         kept = vars(home).get(name)
         if home in class_.__mro__ or (home is not one and issubclass(home, class_)):
             return  # inherited: watched there
+        bases = [kind for kind in one.__mro__ if kind is not class_ and issubclass(kind, class_)]
+        if any(_reference(kind, name) in declared for kind in bases):
+            return
         is_ours = any(chained is known for chained in _chain(kept) for known in made)
         if is_ours or not callable(getattr(one, name)):
             return
@@ -115,6 +130,10 @@ def patch_method(
     take(class_, watched, reference)
     if isinstance(class_, type):
         undo.append(follow_subclasses(class_, tally, take_override))
+
+
+def _reference(class_: type, name: str) -> str:
+    return f"{class_.__module__}:{class_.__qualname__}.{name}"
 
 
 def follow_subclasses(class_: type, tally: Tally, take: Callable[[type], None]) -> Undo:
@@ -149,6 +168,17 @@ def follow_subclasses(class_: type, tally: Tally, take: Callable[[type], None]) 
     return functools.partial(_let_go, undo)
 
 
+def _look(holder: Any, name: str, reference: str, made: list[Any], tally: Tally) -> None:
+    """Says so if others have put something in the place of what was `made` of a function."""
+    now = inspect.getattr_static(holder, name, None)
+    if not any(one is known for one in _chain(now) for known in made):
+        made.append(getattr(now, "__func__", now))
+        by = f"{getattr(now, '__module__', '')}:{getattr(now, '__qualname__', repr(now))}"
+        tally.untrack(
+            "functions", f"`{reference}` was replaced by `{by}` after it was instrumented"
+        )
+
+
 def _let_go(undo: list[Undo]) -> None:
     while undo:
         undo.pop()()
@@ -166,25 +196,42 @@ def _goes_on(class_: type, name: str) -> bool:
 
     It need not be that one: what is given back late is given back by another.
     """
-    for member in vars(class_).values():
-        for one in _chain(member):
-            code = getattr(one, "__code__", None)
-            names = getattr(one, "__globals__", {})
-            if code is not None and _calls_overridden(code, name, class_, names):
-                return True
+    functions = (one for member in vars(class_).values() for one in _chain(member))
+    return any(
+        _calls_overridden(one.__code__, name, class_, one.__globals__)
+        for one in functions
+        if isinstance(one, types.FunctionType)
+    )
+
+
+def _calls_overridden(code: types.CodeType, name: str, class_: type, names: dict[str, Any]) -> bool:
+    bases = class_.__mro__[1:-1]
+    known = {base.__name__ for base in bases}
+    known.update(one for one in code.co_names if any(names.get(one) is base for base in bases))
+    before, of_super = None, _NOT
+    for step in dis.get_instructions(code):
+        loaded = step.argval
+        if isinstance(loaded, types.CodeType) and _calls_overridden(loaded, name, class_, names):
+            return True
+        if step.opname in _SILENT:
+            continue
+        is_of_super = of_super is _CALLED or step.opname.startswith("LOAD_SUPER")
+        if loaded == name and (is_of_super or before in known):
+            return True
+        if loaded == "super":
+            of_super = _NAMED
+        elif is_of_super:  # an argument of its own, or another attribute
+            of_super = _NAMED if step.opname.startswith("LOAD_FAST") else _NOT
+        elif of_super is _NAMED and step.opname.startswith("CALL"):
+            of_super = _CALLED
+        before = loaded
     return False
 
 
-def _calls_overridden(code: CodeType, name: str, class_: type, names: dict[str, Any]) -> bool:
-    if name in (*code.co_names, *code.co_consts):
-        bases = class_.__mro__[1:-1]
-        known = {base.__name__ for base in bases}
-        if "super" in code.co_names or any(
-            one in known or any(names.get(one) is base for base in bases) for one in code.co_names
-        ):
-            return True
-    inner = (one for one in code.co_consts if isinstance(one, CodeType))
-    return any(_calls_overridden(one, name, class_, names) for one in inner)
+#: How far a `super()` has come.
+_NOT, _NAMED, _CALLED = range(3)
+#: Instructions that load nothing and call nothing.
+_SILENT = frozenset({"CACHE", "PRECALL", "NOP", "PUSH_NULL", "EXTENDED_ARG"})
 
 
 def _chain(function: Any) -> Iterator[Any]:
@@ -394,6 +441,8 @@ class CallPatch:
     problems: list[str] = field(default_factory=list)
     #: Whether all of an override counts that goes on to what it overrides, not that one alone.
     surrounds: ClassVar[bool] = False
+    #: The functions that tables of this kind name.
+    named: frozenset[str] = frozenset()
     _found: bool = False
     _missing: list[str] = field(default_factory=list)
 
@@ -402,11 +451,15 @@ class CallPatch:
         """The modules that the functions are looked for in."""
         return tuple(dict.fromkeys(one.partition(":")[0] for one in self.part.functions))
 
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """What is declared for the installed release."""
+        version = installed_version(self.contract)
+        return self.part.functions if applies(self.part.releases, version) else ()
+
     def install(self, module: ModuleType) -> Iterator[Undo]:
         """Instruments the functions in a module that was just imported."""
-        if not applies(self.part.releases, installed_version(self.contract)):
-            return
-        for reference in self.part.functions:
+        for reference in self.functions:
             name = reference.partition(":")[2]
             if reference.partition(":")[0] != module.__name__:
                 continue
@@ -415,7 +468,7 @@ class CallPatch:
                 continue
             self._found = True
             around = self.watched if self.surrounds else None
-            yield from patch_named(module, name, self.tally, self.watched, around)
+            yield from patch_named(module, name, self.tally, self.watched, around, self.named)
 
     def close(self) -> None:
         """Looks at the end of a session for functions that no release of the engine has."""

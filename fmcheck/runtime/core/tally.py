@@ -132,9 +132,10 @@ class Tally:
     on out of sight, each with a count. `untracked` counts what stopped being followed,
     by what it was and why; `broken` holds the errors of our own code, by check. `pending` are
     called before violations or counts are handed out: each takes in what is kept on a device.
-    `dead` are sentences on detectors that did not see the fault they were shown. `kinds` are the
-    kinds of devices that relay buffers are on. `numbers` are the counts, in the order of `Counts`;
-    each is an attribute as well.
+    `placed` are called before each test and at the end: each looks whether what was instrumented is
+    still in its place. `dead` are sentences on detectors that did not see the fault they were
+    shown. `kinds` are the kinds of devices that relay buffers are on. `numbers` are the counts, in
+    the order of `Counts`; each is an attribute as well.
     """
 
     active: bool = True
@@ -152,6 +153,7 @@ class Tally:
     broken: dict[str, BrokenCheck] = field(default_factory=dict)
     unwrapped: list[str] = field(default_factory=list)
     pending: list[Callable[[], None]] = field(default_factory=list)
+    placed: list[Callable[[], None]] = field(default_factory=list)
     dead: list[str] = field(default_factory=list)
     suppressions: Suppressing | None = None
     fresh: dict[object, Violation] = field(default_factory=dict)

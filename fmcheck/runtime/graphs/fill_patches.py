@@ -129,8 +129,11 @@ class FillPatch:
             members = [name for name in dir(found) if not name.startswith("__")]
             self.problem(f"there is no method {wanted}{nearest(self.fill.methods[0], members)}")
         filling = functools.partial(self._watched, False), functools.partial(self._watched, True)
+        version = patches.installed_version(self.contract)
+        fills = [one for one in self.contract.graph_inputs.fill if applies(one.releases, version)]
+        declared = [f"{one.class_}.{name}" for one in fills for name in one.methods]
         for name in methods:
-            yield from patches.patch_method(found, name, self.tally, *filling)
+            yield from patches.patch_method(found, name, self.tally, *filling, declared)
         yield from self._take_own("settled_by", found, self._settling)
         yield from self._take_own("captured_by", found, self._capturing)
 

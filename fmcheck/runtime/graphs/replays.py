@@ -42,7 +42,8 @@ class ReplayPatch:
             known = nearest(name, patches.functions_of(module))
             self._problem(f"the module has no such function{known}")
             return
-        yield from patches.patch_named(module, name, self.tally, self._watched)
+        declared = [one.function for one in self.contract.graph_inputs.replay]
+        yield from patches.patch_named(module, name, self.tally, self._watched, None, declared)
 
     def _watched(self, _: str, function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)

@@ -53,6 +53,9 @@ class AllPatches:
             self._calls += scope_patches(contract, tally)
             self._calls += budget_patches(contract, tally, strict)
             self._calls += [LendPatch(contract, part, tally) for part in contract.streams.lend]
+            for calls in self._calls:
+                alike = (one for one in self._calls if type(one) is type(calls))
+                calls.named = frozenset(name for one in alike for name in one.functions)
             self._opaques += [
                 OpaquePatch(contract, opaque, function, tally)
                 for opaque in contract.opaque
@@ -109,8 +112,10 @@ class AllPatches:
             calls.begin_test()
 
     def look(self, for_twins: bool) -> None:
-        """Looks what became of the classes, and, if asked to, whether they are loaded twice."""
+        """Looks what became of what was instrumented and, if asked to, for classes loaded twice."""
         with contained(self._tally, CHECK):
+            for look in self._tally.placed if self._tally.active else ():
+                look()
             for relay in self.relays:
                 relay.look()
                 if for_twins:

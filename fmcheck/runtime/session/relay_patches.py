@@ -549,7 +549,8 @@ class OpaquePatch:
             known = nearest(name, functions_of(module))
             self.problems.append(f"{self._where}: the module has no such function{known}")
             return
-        yield from patch_named(module, name, self.tally, self._watched)
+        declared = [one for opaque in self.contract.opaque for one in opaque.functions]
+        yield from patch_named(module, name, self.tally, self._watched, None, declared)
 
     def _watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
         from fmcheck.runtime.relay.opaque import missing_parameters, opaque_call
