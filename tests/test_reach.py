@@ -389,15 +389,37 @@ def test_a_signal_that_is_handled_or_of_no_effect_shows_nothing(project: Project
             os.kill(os.getpid(), 0)
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGCHLD)
-            try:
-                os.kill("no number", "no signal")
-            except TypeError:
-                pass
+            for end in (lambda: os.kill("no number", "no signal"), lambda: os._exit("no number")):
+                try:
+                    end()
+                except TypeError:
+                    pass
         """,
     )
     done = project.pytest("-p", "fmcheck")
     assert done.returncode == 0
     assert "are ending this process" not in done.stdout
+
+
+def test_what_stands_in_for_a_function_of_the_system_is_pickled_as_it(project: Project) -> None:
+    project.write(
+        "test_it.py",
+        """
+        import multiprocessing, os, pickle, signal, toy_engine
+
+        FUNCTIONS = (os.kill, os.killpg, os.abort, os._exit, os.waitpid, signal.raise_signal)
+
+        def test_it():
+            toy_engine.healthy()
+            assert [pickle.loads(pickle.dumps(one)) for one in FUNCTIONS] == list(FUNCTIONS)
+            process = multiprocessing.get_context("spawn").Process(target=os._exit, args=(5,))
+            process.start()
+            process.join()
+            assert process.exitcode == 5
+        """,
+    )
+    done = project.pytest("-p", "fmcheck")
+    assert done.returncode == 0, done.stdout
 
 
 def test_a_journal_that_is_removed_fails_the_run(project: Project) -> None:
