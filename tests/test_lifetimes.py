@@ -5,6 +5,7 @@ Each program is written as an engine's code is: streams of the CPU, host buffers
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from tests.lines import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from fmcheck.finding import Violation
 
@@ -1201,3 +1203,21 @@ def test_the_host_s_own_values_are_what_a_copy_to_the_device_brings(
         assert codes(watch) == []
     finally:
         watch.stop()
+
+
+@pytest.mark.usefixtures("watch")
+def test_the_end_of_memory_runs_no_function_that_would_lose_the_error_of_a_signal() -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        made = torch.empty(4, device=DEVICE)
+        result = engine.tokens + made
+    ran: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            ran.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    del made, result
+    sys.setprofile(None)
+    assert ran == []

@@ -32,7 +32,6 @@ def teach_dynamo(dynamo: ModuleType) -> Undo:
     for entry in (
         torch_modes.OperatorMode.__torch_dispatch__,
         placements.FactoryMode.__torch_function__,
-        placements._forget,  # called wherever memory is freed
         vars(relay_tensor.RelayTensor)["__torch_function__"].__func__,
     ):
         _leave_alone(entry.__code__)
