@@ -422,6 +422,20 @@ def test_what_stands_in_for_a_function_of_the_system_is_pickled_as_it(project: P
     assert done.returncode == 0, done.stdout
 
 
+def test_an_error_before_the_run_leaves_no_journal_behind(project: Project, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    project.write("test_it.py", "def test_it():\n    pass\n")
+    ends = [
+        project.pytest("-p", "fmcheck", *more, TMPDIR=str(scratch)).returncode
+        for more in (("--no-such-option",), ("-VV",))
+    ]
+    project.write("conftest.py", "raise ValueError")
+    ends.append(project.pytest("-p", "fmcheck", TMPDIR=str(scratch)).returncode)
+    assert ends == [4, 0, 4]
+    assert list(scratch.glob("fmcheck-run-*")) == []
+
+
 def test_a_journal_that_is_removed_fails_the_run(project: Project) -> None:
     project.write(
         "test_it.py",
