@@ -517,10 +517,11 @@ class _Session:
         return True
 
     def _write_reports(self, session: pytest.Session, run: Run) -> None:
+        from fmcheck.report.well_formed import as_text
         from fmcheck.report_files import write_run
 
         processes = tuple(self._ended(one, session) for one in run.processes)
-        run = replace(run, processes=processes)
+        run = as_text(replace(run, processes=processes))
         for path in self.reports:
             self._write_or_note(session, functools.partial(write_run, run, path))
 
@@ -622,13 +623,12 @@ class _Session:
 
     def _for_controller(self) -> str:
         """Returns what a controller is told: the counts too, unless it can read the journal."""
-        import msgspec
-
         from fmcheck.finding import Coverage
+        from fmcheck.report.well_formed import encoded
 
         coverage = Coverage() if self.coordinator.is_worker else self._run().coverage
         sent = (coverage, self.gathered, self.outside, list(self.advice.values()))
-        return msgspec.json.encode(sent).decode()
+        return encoded(sent).decode()
 
     def _run(self) -> Run:
         """Returns what was checked and found up to now, in all processes."""

@@ -436,6 +436,39 @@ def test_an_error_before_the_run_leaves_no_journal_behind(project: Project, tmp_
     assert list(scratch.glob("fmcheck-run-*")) == []
 
 
+def test_a_folder_whose_name_is_no_text_is_watched_as_any_other(
+    installed: Project, tmp_path: Path
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    project = Project(folder, installed.python)
+    for name in ("pyproject.toml", "toy.toml", "toy_engine.py"):
+        project.write(name, (installed.folder / name).read_text())
+    project.write(
+        "test_it.py",
+        """
+        import subprocess, sys, toy_engine
+
+        def test_it():
+            toy_engine.stale()
+
+        def test_of_a_child():
+            path = toy_engine.__file__.rpartition("/")[0]
+            code = "import sys; sys.path.append(sys.argv[1]); import toy_engine as e; e.stale()"
+            subprocess.run([sys.executable, "-c", code, path], check=True)
+        """,
+    )
+    reports = ("--fmcheck-report=a.json", "--fmcheck-report=a.sarif", "--fmcheck-report=a.html")
+    options = ("-p", "fmcheck", *reports, "--fmcheck-trace=t.json")
+    done = project.pytest(*options)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "fmcheck error" not in done.stdout
+    assert "checked in 2 processes; 1 violation" in done.stdout
+    assert "= 2 failed in" in done.stdout
+    for name in ("a.json", "a.sarif", "a.html", "t.json"):
+        assert (folder / name).read_bytes().decode()
+
+
 def test_a_journal_that_is_removed_fails_the_run(project: Project) -> None:
     project.write(
         "test_it.py",
