@@ -152,16 +152,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("prove", "trials need pytest: pip install 'fmcheck[pytest]'")
     from fmcheck.prove import render
     from fmcheck.prove.mutation_plan import make_plan
+    from fmcheck.prove.run import checked, prove
 
     asked = _asked(arguments)
     if arguments.list:
         plan = make_plan(asked.paths, asked.config, asked.exclude, asked.selection)
+        checked(asked, plan)
         print(render.listing(plan.mutants))
         return PROVED
     if not asked.command:
         raise UsageError("prove", "expected `-- COMMAND`, how to run the tests, after the paths")
-    from fmcheck.prove.run import prove
-
     if arguments.json is not None:
         # Trials may take hours: what they found is not to be lost at the end.
         check_writable(arguments.json, arguments.json, "--json")

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.source import decode, read
+from fmcheck.lint.source import source_in
 from fmcheck.lint.source.file import File
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.module import CutError, Module
@@ -28,7 +28,7 @@ _DEFINED = re.compile(r"^(?:async )?def[ \t]+(\w+)", re.MULTILINE)
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+(\w+)", re.MULTILINE)
 _CLASS = re.compile(r"^class[ \t]+(\w+)", re.MULTILINE)
 #: One of them is in each file that says anything about tensors, streams or rows.
-_WORDS = (b"torch", b"triton", b"range(")
+_WORDS = ("torch", "triton", "range(")
 
 
 class FunctionPlace:
@@ -191,16 +191,10 @@ def read_tree(
             unread[path] = "is no file of Python's (.py)"
         if _BESIDE.search(_below(path, named)) or path.suffix != ".py":
             continue
-        try:
-            raw = read(path)
-            text = decode(raw).source
-        except OSError as err:
-            unread[path] = f"cannot be read: {err.strerror or err}"
-            continue
-        except (SyntaxError, UnicodeDecodeError, LookupError) as err:
-            unread[path] = f"cannot be decoded: {err}"
-            continue
-        if path in named or any(word in raw for word in _WORDS):
+        text, why = source_in(path)
+        if why:
+            unread[path] = why
+        elif path in named or any(word in text for word in _WORDS):
             contents.append((path, text))
     imported = {name for _, text in contents for name in _IMPORTED.findall(text)}
     roots = Roots(named, imported)
