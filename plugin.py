@@ -9,6 +9,7 @@ from __future__ import annotations
 if __name__ != "fmcheck.plugin":
     raise ImportError("this file is the module fmcheck.plugin; load it with `pytest -p fmcheck`")
 
+import functools
 import os
 import time
 import warnings
@@ -21,7 +22,7 @@ from msgspec.structs import replace
 from fmcheck.errors import FmcheckWarning, UsageError, nearest
 
 if TYPE_CHECKING:
-    from collections.abc import Generator, Iterable
+    from collections.abc import Callable, Generator, Iterable
 
     from fmcheck.finding import Coverage, Violation
     from fmcheck.processes.coordinator import Coordinator
@@ -136,16 +137,6 @@ def pytest_configure(config: pytest.Config) -> None:
     _start(config)
 
 
-def pytest_unconfigure(config: pytest.Config) -> None:
-    """Lets go of the engine."""
-    session = _session(config)
-    if session is not None:
-        session.let_end()
-        session.coordinator.stop()
-        session.watch.stop()
-        session.coordinator.clear()
-
-
 @pytest.fixture(name="fmcheck")
 def _fixture(request: pytest.FixtureRequest) -> Watched:
     """What fmcheck saw in this test: `violations`, `counts`, `sync()`, `expect(...)`."""
@@ -163,20 +154,30 @@ def _session(config: pytest.Config) -> _Session | None:
 def _start(config: pytest.Config) -> None:
     if _session(config) is not None or config.pluginmanager.has_plugin("fmcheck-off"):
         return
-    mode, where = _mode(config)
     try:
+        _refuse_empty(config)
+        mode, where = _mode(config)
         reports = _reports(config, mode)
         if mode in ("", "off"):
             config.pluginmanager.register(_Off(config, where), "fmcheck-off")
             return
-        watch, coordinator = _watch(config, mode)
-        watch.start()
-        coordinator.start()
+        session = _Session(config, *_watch(config, mode), reports)
+        config.add_cleanup(session.close)  # called where an error ends pytest before its run, too
+        session.watch.start()
+        session.coordinator.start()
     except UsageError as err:
         raise pytest.UsageError(f"fmcheck: {err}") from None
     assert _SESSION is not None  # an older pytest was refused
-    config.stash[_SESSION] = session = _Session(config, watch, coordinator, reports)
+    config.stash[_SESSION] = session
     config.pluginmanager.register(session, "fmcheck-session")
+
+
+def _refuse_empty(config: pytest.Config) -> None:
+    """Refuses an option without a value: that is what a variable holds that is not set."""
+    for name in ("", "-config", "-journal", "-trace", "-streams", "-seed"):
+        dest = f"fmcheck{name or '-mode'}".replace("-", "_")
+        if getattr(config.known_args_namespace, dest, None) == "":
+            raise UsageError(f"--fmcheck{name}", "expected a value, got an empty one")
 
 
 def _mode(config: pytest.Config) -> tuple[str, str]:
@@ -190,9 +191,9 @@ def _mode(config: pytest.Config) -> tuple[str, str]:
     for where, mode in asked:
         if mode:
             if mode not in MODES:
-                raise pytest.UsageError(
-                    f"fmcheck: {where}: expected one of {', '.join(MODES)}, got `{mode}`"
-                    f"{nearest(mode, MODES)}"
+                raise UsageError(
+                    where,
+                    f"expected one of {', '.join(MODES)}, got `{mode}`{nearest(mode, MODES)}",
                 )
             return str(mode), where
     return ("fail", "-p fmcheck") if _by_name(config) else ("", "")
@@ -246,7 +247,10 @@ def _trace(config: pytest.Config) -> Path | None:
     named = getattr(config.known_args_namespace, "fmcheck_trace", None)
     if not named:
         return None
-    path = Path(named)
+    from fmcheck.report_files import check_writable
+
+    path = Path(config.invocation_params.dir, named)
+    check_writable(path, named, "--fmcheck-trace")
     worker = os.environ.get("PYTEST_XDIST_WORKER")
     return path.with_name(f"{path.stem}.{worker}{path.suffix}") if worker else path
 
@@ -337,9 +341,12 @@ class _Session:
         self._is_closed = False
         self._undo = before_own_exit(self._show_before_end)
 
-    def let_end(self) -> None:
-        """Watches no more for the end of this process."""
+    def close(self) -> None:
+        """Lets go of the engine, and watches no more for the end of this process."""
         self._undo()
+        self.coordinator.stop()
+        self.watch.stop()
+        self.coordinator.clear()
 
     # --- one test ---
 
@@ -471,6 +478,7 @@ class _Session:
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         """Fails a run in which something was found outside of the tests, or not reached."""
         self._found_outside()
+        self._write_or_note(session, self.watch.write_trace)
         workeroutput = getattr(self.config, "workeroutput", None)
         if workeroutput is not None:  # an xdist worker
             workeroutput[_WORKER_KEY] = self._for_controller()
@@ -509,16 +517,22 @@ class _Session:
         return True
 
     def _write_reports(self, session: pytest.Session, run: Run) -> None:
+        from fmcheck.report.well_formed import as_text
         from fmcheck.report_files import write_run
 
-        run = replace(run, processes=tuple(self._ended(one, session) for one in run.processes))
+        processes = tuple(self._ended(one, session) for one in run.processes)
+        run = as_text(replace(run, processes=processes))
         for path in self.reports:
-            try:
-                write_run(run, path)
-            except UsageError as err:
-                self.unwritten.append(str(err))
-                if session.exitstatus in (pytest.ExitCode.OK, UNCHECKED):
-                    session.exitstatus = pytest.ExitCode.TESTS_FAILED
+            self._write_or_note(session, functools.partial(write_run, run, path))
+
+    def _write_or_note(self, session: pytest.Session, write: Callable[[], None]) -> None:
+        """Writes a file, and fails the run if that cannot be done."""
+        try:
+            write()
+        except UsageError as err:
+            self.unwritten.append(str(err))
+            if session.exitstatus in (pytest.ExitCode.OK, UNCHECKED):
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def _ended(self, process: Process, session: pytest.Session) -> Process:
         """Returns a process as it is once the run is over: this one is about to exit."""
@@ -609,13 +623,12 @@ class _Session:
 
     def _for_controller(self) -> str:
         """Returns what a controller is told: the counts too, unless it can read the journal."""
-        import msgspec
-
         from fmcheck.finding import Coverage
+        from fmcheck.report.well_formed import encoded
 
         coverage = Coverage() if self.coordinator.is_worker else self._run().coverage
         sent = (coverage, self.gathered, self.outside, list(self.advice.values()))
-        return msgspec.json.encode(sent).decode()
+        return encoded(sent).decode()
 
     def _run(self) -> Run:
         """Returns what was checked and found up to now, in all processes."""

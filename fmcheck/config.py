@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import datetime  # noqa: TC003  (msgspec reads the annotation)
+import json
 import os
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -130,12 +131,12 @@ def pack(located: Located) -> str:
     )
     settings = msgspec.structs.replace(located.settings, contracts=contracts)
     origin = str(located.origin.absolute()) if located.origin else None
-    return msgspec.json.encode((settings, origin)).decode()
+    return json.dumps(msgspec.to_builtins((settings, origin)))  # takes a path that is not UTF-8
 
 
 def unpack(text: str) -> Located:
     """Returns the settings that `pack` wrote."""
-    settings, origin = msgspec.json.decode(text, type=tuple[Settings, str | None])
+    settings, origin = msgspec.convert(json.loads(text), tuple[Settings, str | None])
     return Located(settings, Path(origin) if origin else None)
 
 

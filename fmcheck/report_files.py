@@ -58,16 +58,18 @@ def check_writable(path: Path, given: str | Path, option: str) -> None:
 
 
 def write_run(run: Run, path: Path) -> None:
-    """Writes a run in the form that the path's ending asks for, whole or not at all.
+    """Writes a run in the form that the path's ending asks for; see `write_file`."""
+    write_file(path, rendered(run, path.suffix))
 
-    Folders on the way are made.
+
+def write_file(path: Path, content: bytes) -> None:
+    """Writes a file whole or not at all; folders on the way are made.
 
     Raises:
         UsageError: if that cannot be done.
     """
     from fmcheck.atomic import replace_file
 
-    content = rendered(run, path.suffix)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         replace_file(path, content)

@@ -62,6 +62,17 @@ def test_a_result_may_be_written_to_a_pipe_behind_a_link(
     check_writable(folder / "out.json", "out.json", "--json")
 
 
+def test_a_check_is_explained_by_its_name_and_the_nearest_name_is_offered(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert main(["explain", "double-read"]) == 0
+    assert capsys.readouterr().out.startswith("# FR102 ")
+    for given, near in (("double-raed", "double-read"), ("Tail-not-rest", "tail-not-reset")):
+        assert main(["explain", given]) == 2
+        expected = f"fmcheck: explain: there is no `{given}`; did you mean `{near}`?\n"
+        assert capsys.readouterr().err == expected
+
+
 def test_a_rule_is_explained_by_its_name_too(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "tail-not-reset"]) == 0
     assert capsys.readouterr().out.startswith("# FM201 tail-not-reset\n")

@@ -165,6 +165,16 @@ def test_a_contract_is_no_source(said: Callable[..., tuple[int, str, str]]) -> N
     assert said("toy.toml", "toy.toml", "src") == (2, "", expected)
 
 
+def test_a_named_file_that_cannot_be_read_is_an_error_and_lacks_no_name(
+    said: Callable[..., tuple[int, str, str]],
+) -> None:
+    Path("a.py").write_bytes(b"x = '\xe9'")
+    Path("b.py").symlink_to("b.py")
+    for name, why in {"a.py": "cannot be decoded: ", "b.py": "cannot be read: Too many"}.items():
+        status, out, err = said("toy.toml", "src", name)
+        assert (status, out, err.startswith(f"fmcheck: {name}: {why}")) == (2, "", True)
+
+
 def test_a_contract_that_fits_is_reported_so(said: Callable[..., tuple[int, str, str]]) -> None:
     expected = "contract `toy` against 3 files: all names found\n"
     assert said("toy.toml", "src", "--release", "2.1") == (0, expected, "")

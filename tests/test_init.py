@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from fnmatch import fnmatch
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -387,8 +388,9 @@ def test_a_file_that_exists_is_not_overwritten(said: Said, tmp_path: Path) -> No
         (["src", "-o", "none/x.toml"], "none/x.toml: there is no folder `none`"),
         (["src", "-o", "src"], "src: is a folder: expected `--output FILE`"),
         (["src", "--name", "a b"], "--name: expected a name like `my-engine`, got `a b`"),
+        (["src", "--name", ""], "--name: expected a value, got an empty one"),
     ],
-    ids=["path", "folder", "output", "name"],
+    ids=["path", "folder", "output", "name", "empty name"],
 )
 def test_bad_input_is_one_clear_error(said: Said, argv: list[str], message: str) -> None:
     assert said(*argv) == (2, "", f"fmcheck: {message}\n")
@@ -416,6 +418,33 @@ def test_a_file_that_does_not_parse_is_left_out(said: Said, engine: Path) -> Non
     status, out, _ = said("src", "-o", "-")
     assert status == 0
     assert _proposed(out)["relay"]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "reason"),
+    [
+        ("a.py", b"def (", "does not parse"),
+        ("a.py", b"x = '\xe9'", "cannot be decoded: *"),
+        ("a.py", None, "cannot be read: Too many levels of symbolic links"),
+        ("a.toml", b"", "is no file of Python's (.py)"),
+    ],
+    ids=["unparsable", "undecodable", "unreadable", "other"],
+)
+def test_a_file_that_says_nothing_because_it_cannot_be_read_is_an_error(
+    said: Said, engine: Path, tmp_path: Path, name: str, content: bytes | None, reason: str
+) -> None:
+    path = tmp_path / name
+    if content is None:
+        path.symlink_to(path)
+    else:
+        path.write_bytes(content)
+    status, out, err = said(name)
+    assert (status, out) == (2, "")
+    assert fnmatch(err, f"fmcheck: {name}: {reason}; no file is left\n")
+    assert not (tmp_path / "fmcheck.toml").exists()
+    status, _, err = said(name, "src")
+    assert (status, err.count("\n")) == (0, 1)
+    assert fnmatch(err, f"fmcheck: {name}: {reason}: left out\n")
 
 
 def test_the_reference_engines_contract_is_mostly_found(

@@ -5,6 +5,7 @@ Each program is written as an engine's code is: streams of the CPU, host buffers
 
 from __future__ import annotations
 
+import sys
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from tests.lines import line_of
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
+    from types import FrameType
 
     from fmcheck.finding import Violation
 
@@ -1317,3 +1319,21 @@ def test_what_is_sent_without_a_wait_is_another_tensor_over_the_same_memory(watc
     assert batch.to(DEVICE, non_blocking=True, copy=False) is batch
     weight = torch.nn.Parameter(torch.zeros(4))
     assert prefetch(side, weight) is weight
+
+
+@pytest.mark.usefixtures("watch")
+def test_the_end_of_memory_runs_no_function_that_would_lose_the_error_of_a_signal() -> None:
+    engine = Engine()
+    with torch.cpu.stream(engine.forward):
+        made = torch.empty(4, device=DEVICE)
+        result = engine.tokens + made
+    ran: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            ran.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    del made, result
+    sys.setprofile(None)
+    assert ran == []

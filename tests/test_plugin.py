@@ -513,6 +513,12 @@ def test_a_reloaded_engine_is_watched(project: Project) -> None:
         ),
         (("-o", "fmcheck_mode=loud"), "*fmcheck_mode: expected one of*got `loud`*"),
         (("--fmcheck-config=none.toml",), "*none.toml*"),
+        *(
+            ((f"--fmcheck{name}=",), f"*--fmcheck{name}: expected a value, got an empty one")
+            for name in ("", "-config", "-journal", "-streams", "-seed", "-trace")
+        ),
+        (("--fmcheck-trace=/dev/null/t.json",), "*--fmcheck-trace: `/dev/null/t.json` cannot be*"),
+        (("--fmcheck-trace=.",), "*--fmcheck-trace: expected a file, and `.` is a folder"),
         (("--fmcheck-config=bad.toml",), "*bad.toml*contract*did you mean `contracts`*"),
     ],
 )
@@ -523,6 +529,21 @@ def test_bad_options_are_usage_errors(
     result = project.run(HEALTHY, *arguments)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([message])
+
+
+def test_a_trace_that_cannot_be_written_any_more_fails_the_run(project: Project) -> None:
+    lost = """
+        import pathlib, toy_engine
+
+        def test_it(tmp_path, monkeypatch):
+            monkeypatch.chdir(tmp_path)
+            toy_engine.healthy()
+            pathlib.Path(__file__).with_name("t.json").mkdir()
+    """
+    result = project.run(lost, "--fmcheck-trace=t.json")
+    assert result.ret == 1
+    result.stdout.fnmatch_lines(["fmcheck error: report *t.json: cannot be written: Is a dir*"])
+    assert "Traceback" not in result.stderr.str()
 
 
 def test_settings_may_be_named(project: Project) -> None:

@@ -10,6 +10,7 @@ import signal
 import subprocess
 import sys
 import time
+from fnmatch import fnmatch
 from pathlib import Path
 
 import msgspec
@@ -220,6 +221,22 @@ def test_the_list_tells_the_plan_and_tries_nothing(mine):
         "drop-stash@mine/relay.py:11:9",
         "drop-stash@mine/relay.py:14:9",
     ]
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--root", "nowhere", "--root: `*nowhere` is no folder"),
+        ("--known", "nowhere.toml", "nowhere.toml: no such file"),
+        ("--resume", "mine", "--resume: expected a file, and `mine` is a folder"),
+        ("--resume", "pyproject.toml", "pyproject.toml: is no state of an earlier run: *"),
+        ("--resume", "mine/relay.py/x", "--resume: `mine/relay.py/x` cannot be written: *"),
+    ],
+)
+def test_the_list_refuses_what_a_run_would_refuse(mine, option, value, message):
+    done = prove("mine", "--list", option, value)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert fnmatch(done.stderr, f"fmcheck: {message}\n")
 
 
 ERRORS = {

@@ -389,15 +389,84 @@ def test_a_signal_that_is_handled_or_of_no_effect_shows_nothing(project: Project
             os.kill(os.getpid(), 0)
             os.kill(os.getpid(), signal.SIGTERM)
             os.kill(os.getpid(), signal.SIGCHLD)
-            try:
-                os.kill("no number", "no signal")
-            except TypeError:
-                pass
+            for end in (lambda: os.kill("no number", "no signal"), lambda: os._exit("no number")):
+                try:
+                    end()
+                except TypeError:
+                    pass
         """,
     )
     done = project.pytest("-p", "fmcheck")
     assert done.returncode == 0
     assert "are ending this process" not in done.stdout
+
+
+def test_what_stands_in_for_a_function_of_the_system_is_pickled_as_it(project: Project) -> None:
+    project.write(
+        "test_it.py",
+        """
+        import multiprocessing, os, pickle, signal, toy_engine
+
+        FUNCTIONS = (os.kill, os.killpg, os.abort, os._exit, os.waitpid, signal.raise_signal)
+
+        def test_it():
+            toy_engine.healthy()
+            assert [pickle.loads(pickle.dumps(one)) for one in FUNCTIONS] == list(FUNCTIONS)
+            process = multiprocessing.get_context("spawn").Process(target=os._exit, args=(5,))
+            process.start()
+            process.join()
+            assert process.exitcode == 5
+        """,
+    )
+    done = project.pytest("-p", "fmcheck")
+    assert done.returncode == 0, done.stdout
+
+
+def test_an_error_before_the_run_leaves_no_journal_behind(project: Project, tmp_path: Path) -> None:
+    scratch = tmp_path / "scratch"
+    scratch.mkdir()
+    project.write("test_it.py", "def test_it():\n    pass\n")
+    ends = [
+        project.pytest("-p", "fmcheck", *more, TMPDIR=str(scratch)).returncode
+        for more in (("--no-such-option",), ("-VV",))
+    ]
+    project.write("conftest.py", "raise ValueError")
+    ends.append(project.pytest("-p", "fmcheck", TMPDIR=str(scratch)).returncode)
+    assert ends == [4, 0, 4]
+    assert list(scratch.glob("fmcheck-run-*")) == []
+
+
+def test_a_folder_whose_name_is_no_text_is_watched_as_any_other(
+    installed: Project, tmp_path: Path
+) -> None:
+    folder = tmp_path / os.fsdecode(b"caf\xe9")
+    folder.mkdir()
+    project = Project(folder, installed.python)
+    for name in ("pyproject.toml", "toy.toml", "toy_engine.py"):
+        project.write(name, (installed.folder / name).read_text())
+    project.write(
+        "test_it.py",
+        """
+        import subprocess, sys, toy_engine
+
+        def test_it():
+            toy_engine.stale()
+
+        def test_of_a_child():
+            path = toy_engine.__file__.rpartition("/")[0]
+            code = "import sys; sys.path.append(sys.argv[1]); import toy_engine as e; e.stale()"
+            subprocess.run([sys.executable, "-c", code, path], check=True)
+        """,
+    )
+    reports = ("--fmcheck-report=a.json", "--fmcheck-report=a.sarif", "--fmcheck-report=a.html")
+    options = ("-p", "fmcheck", *reports, "--fmcheck-trace=t.json")
+    done = project.pytest(*options)
+    assert done.returncode == 1, done.stdout + done.stderr
+    assert "fmcheck error" not in done.stdout
+    assert "checked in 2 processes; 1 violation" in done.stdout
+    assert "= 2 failed in" in done.stdout
+    for name in ("a.json", "a.sarif", "a.html", "t.json"):
+        assert (folder / name).read_bytes().decode()
 
 
 def test_a_journal_that_is_removed_fails_the_run(project: Project) -> None:

@@ -36,7 +36,7 @@ LINT_ROOMS = {"source": (), "model": ("source",), "run": ("source", "model", "")
 FOR_RULES = ("", "model", "source")
 #: What any room may know of the rest of fmcheck, and what the topmost one renders with.
 WORDS = ("config", "contract", "errors", "finding")
-ON_TOP = ("atomic", "first_import", "registry", "report", "scratch", "stream_options")
+ON_TOP = ("first_import", "registry", "report", "report_files", "scratch", "stream_options")
 #: Elsewhere: packages, each with all that it may import.
 PACKAGES = {
     "contract": ("errors", "regex", "strict"),

@@ -340,6 +340,13 @@ def test_merge_takes_files_and_folders_and_writes_each_form(command, run, tmp_pa
     assert json.loads((tmp_path / "all.sarif").read_text())["version"] == "2.1.0"
 
 
+def test_merge_of_a_link_in_a_circle_is_one_clear_error(command, tmp_path):
+    (tmp_path / "loop.json").symlink_to("loop.json")
+    status, _, err = command("report", "merge", "loop.json", "-o", "b.json")
+    assert status == 2
+    assert err.endswith("loop.json: cannot be read: Too many levels of symbolic links\n")
+
+
 def test_merge_of_healthy_runs_is_clean(command, tmp_path):
     write_run(healthy_run(tmp_path), tmp_path / "a.json")
 

@@ -1,4 +1,4 @@
-"""Exit statuses: 0 nothing found, 1 found, 2 not everything checked, 130 interrupted; no other."""
+"""Exit statuses: 0 nothing found, 1 found, 2 not everything checked, 130 and 141 cut short."""
 
 from __future__ import annotations
 
@@ -125,6 +125,23 @@ def test_an_output_that_takes_nothing_is_status_2(tmp_path, command, output):
     assert done.returncode == 2
     assert done.stderr.startswith("fmcheck: standard output: cannot be written: ")
     assert len(done.stderr.splitlines()) == 1
+
+
+@posix
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_reader_that_is_gone_ends_a_run_quietly_and_as_sigpipe_would(tmp_path, command):
+    (tmp_path / "a.py").write_text(FOUND)
+    read, write = os.pipe()
+    os.close(read)
+    done = subprocess.run(
+        [*FMCHECK.split(), *command.split()],
+        cwd=tmp_path,
+        env=ENVIRON,
+        stdout=write,
+        stderr=subprocess.PIPE,
+    )
+    os.close(write)
+    assert (done.returncode, done.stderr) == (141, b"")
 
 
 @posix

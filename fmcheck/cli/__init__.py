@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
 
 CLEAN, FOUND, FAILED, INTERRUPTED = 0, 1, 2, 130
+#: What a shell shows of a program that wrote to a pipe nobody reads: it is ended by SIGPIPE (13).
+READER_GONE = 128 + 13
 #: Shows the traceback of an error; any command takes it, at any place.
 TRACEBACK = "--traceback"
 #: Options that no command is needed for, and that every command knows of.
@@ -137,8 +139,8 @@ def ended(err: BaseException, argv: Sequence[str]) -> int:
         _complain("fmcheck: interrupted")
         return INTERRUPTED
     if isinstance(err, BrokenPipeError):
-        _give_up_output()  # the reader has gone (`| head`), and wants to hear no more
-        return FAILED
+        _give_up_output()  # `| head` wants to hear no more
+        return READER_GONE
     if isinstance(err, OSError) and err.errno in _UNWRITABLE and err.filename is None:
         _forget_run()
         _give_up_output()
@@ -304,7 +306,8 @@ def _explain(arguments: argparse.Namespace) -> int:
 
     known = rules()
     given = arguments.code.strip()
-    code = next((one for one, rule in known.items() if rule.name == given.lower()), given.upper())
+    names = {rule.name: one for one, rule in known.items()} | {CHECKS[one]: one for one in PAGES}
+    code = names.get(given.lower(), given.upper())
     if code in known:
         print(rule_page(known[code]))
     elif code in OWN_CODES:
@@ -314,10 +317,9 @@ def _explain(arguments: argparse.Namespace) -> int:
     elif code in REMOVED:
         raise UsageError(arguments.command_name, f"rule `{code}` was removed: {WHY_REMOVED}")
     else:
-        every = (*known, *CHECKS, *OWN_CODES)
-        raise UsageError(
-            arguments.command_name, f"there is no `{arguments.code}`{nearest_code(code, every)}"
-        )
+        near = nearest(given.lower(), names, _NEAR)
+        near = near or nearest_code(code, (*known, *CHECKS, *OWN_CODES))
+        raise UsageError(arguments.command_name, f"there is no `{arguments.code}`{near}")
     return CLEAN
 
 

@@ -66,6 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     from fmcheck.contract import applies
     from fmcheck.lint.run.files import python_files
     from fmcheck.lint.run.missing_in_source import SourceFiles, missing_in_source
+    from fmcheck.lint.source import source_in
 
     contract = _contract(arguments.contract)
     release = _release(arguments.release)
@@ -76,6 +77,10 @@ def run(arguments: argparse.Namespace) -> int:
     if not paths:
         named = ", ".join(map(str, arguments.paths))
         raise UsageError(named, "no Python file there")
+    for path in arguments.paths:
+        why = "" if path.is_dir() else source_in(path)[1]
+        if why:
+            raise UsageError(str(path), why)
     found = list(dict.fromkeys(missing_in_source(contract, release, SourceFiles(paths))))
     for key, sentence in found:
         print(f"{key}: {sentence}")

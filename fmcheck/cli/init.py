@@ -10,7 +10,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fmcheck.cli import given_path
+from fmcheck.cli import given_path, given_text
 from fmcheck.errors import UsageError
 from fmcheck.report.printable import printable
 
@@ -35,7 +35,7 @@ examples:
 
 exit status:
   0    the contract was written
-  2    it was not: bad input, or there is such a file already
+  2    it was not: bad input, no file that can be read, or there is such a file already
   130  interrupted
 """
 
@@ -63,7 +63,7 @@ def add_to(commands: argparse._SubParsersAction[Any]) -> None:
         help=f"the contract to write, `-` for standard output (default: {OUTPUT})",
     )
     init.add_argument(
-        "--name", default="", help="the engine's name (default: that of its top package)"
+        "--name", type=given_text, help="the engine's name (default: that of its top package)"
     )
     init.set_defaults(run=run, options=("--help", "--output", "--name", "-o"))
 
@@ -87,6 +87,10 @@ def run(arguments: argparse.Namespace) -> int:
         tree = read_tree(paths, arguments.paths, show_progress)
         source = SourceFiles([Path(one.path) for one in tree.sources])
         proposal = propose(tree, arguments.name or tree.package, lambda one: _missing(one, source))
+    for number, (path, reason) in enumerate(tree.left_out.items(), 1):
+        if number == len(paths):
+            raise UsageError(str(path), f"{reason}; no file is left")
+        print(f"fmcheck: {printable(f'{path}: {reason}')}: left out", file=sys.stderr)
     if output is None:
         print(proposal.text, end="")
     else:

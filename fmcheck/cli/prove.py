@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any
 from fmcheck.cli import at_least_one, given_path
 from fmcheck.errors import UsageError
 from fmcheck.report.printable import printable
-from fmcheck.report_files import check_writable
+from fmcheck.report_files import check_writable, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Callable
-    from pathlib import Path
 
     from fmcheck.prove.mutant import Mutant
     from fmcheck.prove.run import ProveRequest
@@ -153,16 +152,16 @@ def run(arguments: argparse.Namespace) -> int:
         raise UsageError("prove", "trials need pytest: pip install 'fmcheck[pytest]'")
     from fmcheck.prove import render
     from fmcheck.prove.mutation_plan import make_plan
+    from fmcheck.prove.run import checked, prove
 
     asked = _asked(arguments)
     if arguments.list:
         plan = make_plan(asked.paths, asked.config, asked.exclude, asked.selection)
+        checked(asked, plan)
         print(render.listing(plan.mutants))
         return PROVED
     if not asked.command:
         raise UsageError("prove", "expected `-- COMMAND`, how to run the tests, after the paths")
-    from fmcheck.prove.run import prove
-
     if arguments.json is not None:
         # Trials may take hours: what they found is not to be lost at the end.
         check_writable(arguments.json, arguments.json, "--json")
@@ -173,7 +172,7 @@ def run(arguments: argparse.Namespace) -> int:
     progress.clear()
     print(render.text(proof, verbose=arguments.verbose))
     if arguments.json is not None:
-        _write(arguments.json, render.as_json(proof, asked.command))
+        write_file(arguments.json, f"{render.as_json(proof, asked.command)}\n".encode())
     return PROVED if proof.score >= arguments.min_score else BELOW
 
 
@@ -231,16 +230,6 @@ def _asked(arguments: argparse.Namespace) -> ProveRequest:
         all_tests=arguments.all_tests,
         quick=arguments.quick,
     )
-
-
-def _write(path: Path, text: str) -> None:
-    from fmcheck.atomic import replace_file
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        replace_file(path, f"{text}\n".encode())
-    except OSError as err:
-        raise UsageError(str(path), f"cannot be written: {err.strerror or err}") from err
 
 
 def _factor(text: str) -> float:

@@ -121,7 +121,7 @@ def _merge(arguments: argparse.Namespace) -> int:
     from fmcheck.report_files import checked, write_run
 
     outputs = checked(arguments.output, "--output", Path())
-    found = (one.resolve() for given in arguments.sources for one in _sources(given))
+    found = (Path(os.path.realpath(one)) for given in arguments.sources for one in _sources(given))
     sources = list(dict.fromkeys(found))
     run = merge(list(_with_progress(sources)))
     for path in outputs:

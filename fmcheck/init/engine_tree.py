@@ -8,13 +8,13 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.source import decode, read
+from fmcheck.lint.source import source_in
 from fmcheck.lint.source.file import File
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.module import CutError, Module
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
     from pathlib import Path
 
     from fmcheck.lint.model.function import Function
@@ -28,7 +28,7 @@ _DEFINED = re.compile(r"^(?:async )?def[ \t]+(\w+)", re.MULTILINE)
 _IMPORTED = re.compile(r"^[ \t]*(?:from|import)[ \t]+(\w+)", re.MULTILINE)
 _CLASS = re.compile(r"^class[ \t]+(\w+)", re.MULTILINE)
 #: One of them is in each file that says anything about tensors, streams or rows.
-_WORDS = (b"torch", b"triton", b"range(")
+_WORDS = ("torch", "triton", "range(")
 
 
 class FunctionPlace:
@@ -77,6 +77,7 @@ class EngineModule:
         self.text = text
         self._module = Module(File(str(path), text))
         self._places: dict[Function, FunctionPlace] = {}
+        self.is_broken = False  # so far: what nobody asked for was not parsed
 
     @property
     def module(self) -> Module:
@@ -99,7 +100,8 @@ class EngineModule:
             try:
                 parts = list(self._parts(words))
             except CutError:
-                return  # it does not parse, as `fmcheck lint` reports
+                self.is_broken = True
+                return
         for function in parts:
             if function not in self._places:
                 self._places[function] = FunctionPlace(self, function)
@@ -120,9 +122,18 @@ def _shown(path: Path) -> str:
 class EngineTree:
     """All modules of an engine that may say something about its contract."""
 
-    def __init__(self, sources: Sequence[EngineModule], files: int) -> None:
+    def __init__(
+        self, sources: Sequence[EngineModule], files: int, unread: Mapping[Path, str]
+    ) -> None:
         self.sources = sources
         self.files = files
+        self._unread = unread
+
+    @property
+    def left_out(self) -> dict[Path, str]:
+        """The files that could not be read or did not parse up to now, each with the reason."""
+        broken = {one.path: "does not parse" for one in self.sources if one.is_broken}
+        return {**self._unread, **broken}
 
     def places(self, words: Words = ()) -> Iterator[FunctionPlace]:
         """Yields the functions in whose text the words occur, of all modules."""
@@ -170,25 +181,28 @@ class EngineTree:
 def read_tree(
     files: Iterable[Path], named: Sequence[Path], progress: Callable[[int], None]
 ) -> EngineTree:
-    """Reads the files; those that cannot be read or decoded are left out."""
+    """Reads the files that may say something; the tree knows which of them could not be read."""
     contents: list[tuple[Path, str]] = []
+    unread: dict[Path, str] = {}
     count = 0
     for count, path in enumerate(files, 1):
         progress(count)
+        if path.suffix != ".py" and path in named:
+            unread[path] = "is no file of Python's (.py)"
         if _BESIDE.search(_below(path, named)) or path.suffix != ".py":
             continue
-        try:
-            raw = read(path)
-            text = decode(raw).source if any(word in raw for word in _WORDS) else ""
-        except (OSError, SyntaxError, UnicodeDecodeError, LookupError):
-            continue
-        if text:
+        text, why = source_in(path)
+        if why:
+            unread[path] = why
+        elif path in named or any(word in text for word in _WORDS):
             contents.append((path, text))
     imported = {name for _, text in contents for name in _IMPORTED.findall(text)}
     roots = Roots(named, imported)
-    return EngineTree(
-        [EngineModule(path, roots.module(path), text) for path, text in contents], count
-    )
+    modules = [EngineModule(path, roots.module(path), text) for path, text in contents]
+    for one in modules:
+        if one.path in named:
+            list(one.places())  # whatever it says, it is to parse
+    return EngineTree(modules, count, unread)
 
 
 class Roots:

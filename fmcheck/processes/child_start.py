@@ -94,7 +94,8 @@ def note_start(context: RunContext, way: str, failed: str = "") -> None:
     try:
         file = os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600)
         try:
-            os.write(file, json.dumps(start).encode() + b"\n")
+            # A path that is not UTF-8 is no JSON.
+            os.write(file, json.dumps(start, ensure_ascii=False).encode(errors="replace") + b"\n")
         finally:
             os.close(file)
     except OSError as err:

@@ -7,11 +7,12 @@ run reports what was found then, see `fmcheck.processes.killed_runs`.
 
 from __future__ import annotations
 
-import functools
 import os
 import signal
 import threading
 from typing import TYPE_CHECKING, Any
+
+from fmcheck.processes.module_functions import stand_in
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -34,7 +35,7 @@ def before_own_exit(show: Callable[[], None]) -> Callable[[], None]:
         (os, "kill", lambda pid, number: _is_own(pid) and _ends(number)),
         (os, "killpg", lambda group, number: group in (0, os.getpgrp()) and _ends(number)),
         (os, "abort", lambda: True),
-        (os, "_exit", lambda status: True),
+        (os, "_exit", lambda status: hasattr(status, "__index__")),
         (signal, "raise_signal", _ends),
     )
     here = os.getpid()
@@ -61,7 +62,6 @@ def _patch(
 ) -> Callable[[], None]:
     original = getattr(module, name)
 
-    @functools.wraps(original)
     def ending(*args: Any, **kwargs: Any) -> Any:
         try:
             if is_end(*args, **kwargs):
@@ -73,12 +73,7 @@ def _patch(
             pass  # the arguments are wrong, and the original says so; or no thread can be started
         return original(*args, **kwargs)
 
-    def undo() -> None:
-        if getattr(module, name) is ending:
-            setattr(module, name, original)
-
-    setattr(module, name, ending)
-    return undo
+    return stand_in(module, name, ending)
 
 
 def _is_own(pid: int) -> bool:

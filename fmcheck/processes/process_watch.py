@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import atexit
 import contextlib
+import operator
 import os
 import sys
 from typing import TYPE_CHECKING, Any
@@ -16,6 +17,7 @@ from fmcheck.first_import import after_import
 from fmcheck.processes.device_fetch import Answering
 from fmcheck.processes.journal import layout
 from fmcheck.processes.journal.writer import Journal
+from fmcheck.processes.module_functions import stand_in
 from fmcheck.processes.wait_hooks import watch_forkserver, watch_reaping
 
 if TYPE_CHECKING:
@@ -155,7 +157,7 @@ def _hook_once() -> None:
         os.register_at_fork(after_in_child=_forked)
     atexit.register(_leave)
     after_import("multiprocessing.popen_forkserver", _watch_forkserver)
-    os._exit = _exit_after_leaving(os._exit)  # type: ignore[assignment]
+    stand_in(os, "_exit", _exit_after_leaving(os._exit))
 
 
 def _forked() -> None:
@@ -182,7 +184,7 @@ def _exit_after_leaving(original: Callable[[int], Any]) -> Callable[[int], None]
     def _exit(status: int) -> None:
         try:
             if _here is not None:
-                _here.leave(status)
+                _here.leave(operator.index(status))  # what is no number, the original refuses
         finally:
             original(status)
 

@@ -9,6 +9,8 @@ import os
 import subprocess
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.processes.module_functions import stand_in
+
 if TYPE_CHECKING:
     from collections.abc import Callable
     from types import ModuleType
@@ -37,12 +39,11 @@ def watch_reaping(on_exit: OnExit) -> Callable[[], None]:
         handle(child, status, *args, **kwargs)
 
     def undo() -> None:
-        if os.waitpid is waiting:
-            os.waitpid = waitpid
+        undo_waiting()
         if vars(popen).get("_handle_exitstatus") is handling:
             popen._handle_exitstatus = handle  # type: ignore[attr-defined]
 
-    os.waitpid = waiting
+    undo_waiting = stand_in(os, "waitpid", waiting)
     popen._handle_exitstatus = handling  # type: ignore[attr-defined]
     return undo
 

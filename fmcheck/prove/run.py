@@ -16,7 +16,7 @@ from fmcheck.lint.source import decode
 from fmcheck.prove.known import load_known, reason_for, stale
 from fmcheck.prove.mutation_plan import EVERYTHING, Selection, make_plan
 from fmcheck.prove.reach import Reach
-from fmcheck.prove.state import ProveState, key_of
+from fmcheck.prove.state import ProveState, check_state, key_of
 from fmcheck.prove.trial import Result, Suite, TrialError, lint, result_of
 from fmcheck.prove.working_copy import WorkingCopy, roots_for
 
@@ -193,6 +193,18 @@ class _Run:
             raise UsageError(mutant.id, str(err)) from None
 
 
+def checked(asked: ProveRequest, plan: MutationPlan) -> tuple[KnownSurvivor, ...]:
+    """Returns the known survivors, once all that a run needs beside its plan was looked at.
+
+    Raises:
+        UsageError: if the folders to copy, the known survivors or the state do not fit.
+    """
+    roots_for(asked.roots, plan.files, plan.import_roots)
+    if asked.state is not None:
+        check_state(asked.state)
+    return load_known(asked.known)
+
+
 def prove(
     asked: ProveRequest,
     say: Callable[[str], None],
@@ -206,7 +218,7 @@ def prove(
         UsageError: if the plan, the copies or the healthy run do not fit.
     """
     plan = make_plan(asked.paths, asked.config, asked.exclude, asked.selection)
-    known = load_known(asked.known)
+    known = checked(asked, plan)
     options = "-x" if asked.quick else ""
     tests = Suite(asked.command, plan.import_roots, plan.files, options)
     with tempfile.TemporaryDirectory(prefix="fmcheck-prove-") as folder:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from fmcheck import __version__
-from fmcheck.atomic import replace_file
 from fmcheck.errors import UsageError
 from fmcheck.prove.trial import Result  # noqa: TC001  (msgspec reads the annotation)
 from fmcheck.reading import MOST_RECORD, read_regular
+from fmcheck.report_files import check_writable, write_file
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -23,6 +23,24 @@ if TYPE_CHECKING:
 class _Stored(msgspec.Struct):
     key: str
     results: dict[str, Result]
+
+
+def check_state(path: Path) -> None:
+    """Says before a run that its state could not be kept in a file.
+
+    Raises:
+        UsageError: if the file cannot be written, or holds something else.
+    """
+    check_writable(path, path, "--resume")
+    if path.exists():
+        _stored(path)
+
+
+def _stored(path: Path) -> _Stored:
+    try:
+        return msgspec.json.decode(read_regular(path, MOST_RECORD), type=_Stored)
+    except (OSError, msgspec.DecodeError) as err:
+        raise UsageError(str(path), f"is no state of an earlier run: {err}") from err
 
 
 class ProveState:
@@ -41,19 +59,10 @@ class ProveState:
         with self._lock:
             self.results[mutant] = result
             if self._path is not None:
-                text = msgspec.json.encode(_Stored(self._key, self.results))
-                try:
-                    replace_file(self._path, text)
-                except OSError as err:
-                    raise UsageError(
-                        str(self._path), f"cannot be written: {err.strerror or err}"
-                    ) from err
+                write_file(self._path, msgspec.json.encode(_Stored(self._key, self.results)))
 
     def _read(self, path: Path) -> dict[str, Result]:
-        try:
-            stored = msgspec.json.decode(read_regular(path, MOST_RECORD), type=_Stored)
-        except (OSError, msgspec.DecodeError) as err:
-            raise UsageError(str(path), f"is no state of an earlier run: {err}") from err
+        stored = _stored(path)
         if stored.key != self._key:
             raise UsageError(
                 str(path),

@@ -77,6 +77,7 @@ class Project:
             env=keep,
             capture_output=True,
             text=True,
+            errors="backslashreplace",
         )
 
 

@@ -13,7 +13,7 @@ from fmcheck.contract.references import files, references, words
 from fmcheck.contract.row_conditions import condition
 from fmcheck.errors import nearest
 from fmcheck.lint.model.expressions import targets
-from fmcheck.lint.source import decode, read
+from fmcheck.lint.source import source_in
 from fmcheck.lint.source.globs import lies_in, literal
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import children
@@ -43,10 +43,7 @@ class SourceFiles:
     def text(self, path: str) -> str:
         """Returns the text of one of the paths."""
         if path not in self._texts:
-            try:
-                self._texts[path] = decode(read(path)).source
-            except (OSError, SyntaxError, UnicodeDecodeError, LookupError):
-                self._texts[path] = ""
+            self._texts[path], _ = source_in(path)
         return self._texts[path]
 
     def lacks(self, names: Collection[str]) -> set[str]:

@@ -53,6 +53,16 @@ def read_with_state(path: str | Path) -> tuple[bytes, tuple[int, ...]]:
     return text, (at.st_mtime_ns, at.st_ctime_ns, at.st_size, at.st_ino)
 
 
+def source_in(path: str | Path) -> tuple[str, str]:
+    """Returns the source in a file and "", or "" and why it cannot be had."""
+    try:
+        return decode(read(path)).source, ""
+    except OSError as err:
+        return "", f"cannot be read: {err.strerror or err}"
+    except (SyntaxError, UnicodeDecodeError, LookupError) as err:
+        return "", f"cannot be decoded: {err}"
+
+
 def decode(raw: bytes) -> Text:
     """Decodes source by its byte-order mark or coding comment (PEP 263).
 

@@ -11,8 +11,6 @@ import threading
 import time
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from fmcheck.finding import Counts
 from fmcheck.processes.journal import layout
 from fmcheck.processes.journal.layout import (
@@ -32,14 +30,12 @@ from fmcheck.processes.journal.layout import (
     now,
 )
 from fmcheck.processes.role import host_name, role_here
+from fmcheck.report.well_formed import encoded
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from fmcheck.finding import ContractUse, Violation
-
-_encode = msgspec.json.Encoder().encode
-
 
 #: The functions themselves: a test may put others in their places.
 _write, _stat = functools.partial(os.write), functools.partial(os.fstat)
@@ -101,7 +97,7 @@ class Journal:
 
     def write(self, line: Line) -> None:
         """Appends a line."""
-        text = _encode(line) + b"\n"
+        text = encoded(line) + b"\n"
         with self._lock:
             try:
                 if not self._is_ours():

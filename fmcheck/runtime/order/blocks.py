@@ -6,6 +6,7 @@ reached, and the asynchronous copies that read or fill it. Whose memory it is, `
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import weakref
 from dataclasses import dataclass, field
@@ -135,7 +136,7 @@ class Block:
     everybody sees that write; memory written `by_index` is shown as is.
     """
 
-    storage: weakref.ref[Any]
+    storage: _Storage
     device: torch.device
     uses: dict[int, BlockUse] = field(default_factory=dict)
     writes: list[BlockTouch] = field(default_factory=list)
@@ -165,39 +166,65 @@ class _Storage(weakref.ref[Any]):
     key: int
 
 
+def _referred(storage: torch.UntypedStorage, gone: Callable[[Any], object]) -> _Storage:
+    ref = _Storage(storage, gone)
+    ref.key = storage._cdata
+    return ref
+
+
 class Blocks:
     """All blocks that were seen and still live; `freed` is called at the end of each."""
 
     def __init__(self) -> None:
         self.freed: Callable[[Block], None] | None = None
         self._known: dict[int, Block] = {}
+        self._ended: list[_Storage] = []
 
     def of(self, tensor: torch.Tensor) -> Block:
         """Returns the block that a tensor lies in."""
+        self._settle()
         storage = tensor.untyped_storage()
         return self._known.get(storage._cdata) or self._begin(storage, tensor.device)
 
     def of_all(self, tensors: list[torch.Tensor]) -> list[Block]:
         """Returns the blocks that tensors lie in."""
+        self._settle()
         known = self._known
         return [known.get(one.untyped_storage()._cdata) or self.of(one) for one in tensors]
 
     def renew(self, storage: torch.UntypedStorage) -> Block | None:
         """Begins another block in a storage that has other memory now, None if it has none."""
+        self._settle()
         self._end(storage._cdata)
         return self._begin(storage, storage.device) if storage.nbytes() else None
 
+    def notice_end(self, block: Block) -> None:
+        """Has `freed` called when the block ends, and not at the next look: where it does counts.
+
+        That is a function of Python's, in which an error of a signal's handler would be lost. Most
+        blocks do without.
+        """
+        storage = block.storage()
+        if storage is not None:
+            block.storage = _referred(storage, self._gone)
+
     def _begin(self, storage: torch.UntypedStorage, device: torch.device) -> Block:
-        key: int = storage._cdata
-        ref = _Storage(storage, self._gone)
-        ref.key = key
-        made = self._known[key] = Block(ref, device)
+        ref = _referred(storage, self._ended.append)
+        made = self._known[ref.key] = Block(ref, device)
         return made
 
+    def _settle(self) -> None:
+        while self._ended:
+            with contextlib.suppress(IndexError):  # another thread was there first
+                self._gone(self._ended.pop())
+
     def _gone(self, ref: Any) -> None:
-        self._end(ref.key)
+        block = self._known.get(ref.key)
+        if block is not None and block.storage is ref:
+            self._end(ref.key)
 
     def __iter__(self) -> Iterator[Block]:
+        self._settle()
         return iter(list(self._known.values()))
 
     def _end(self, key: int) -> None:

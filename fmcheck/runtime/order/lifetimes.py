@@ -259,7 +259,10 @@ class Lifetimes:
         What the other lane did to the memory before it was freed last may not be done.
         """
         made = block.made
-        if block.on_host or (made is not None and made.lane is call.lane):
+        if made is not None and made.lane is call.lane:
+            return
+        self.blocks.notice_end(block)
+        if block.on_host:
             return
         if self.placements.is_surely_host(tensor, self.tally.sites):
             self._is_on_host(tensor)

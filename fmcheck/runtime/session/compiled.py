@@ -27,12 +27,11 @@ _OWN = str(Path(__file__).parent.parent)
 def teach_dynamo(dynamo: ModuleType) -> Undo:
     """Makes Dynamo break the graph at relay tensors and leave this package's code alone."""
     from fmcheck.runtime.relay import relay_tensor
-    from fmcheck.runtime.steps import factories, placements, torch_modes
+    from fmcheck.runtime.steps import factories, torch_modes
 
     for entry in (
         torch_modes.OperatorMode.__torch_dispatch__,
         factories.FactoryMode.__torch_function__,
-        placements._forget,  # called wherever memory is freed
         vars(relay_tensor.RelayTensor)["__torch_function__"].__func__,
     ):
         _leave_alone(entry.__code__)

@@ -122,8 +122,6 @@ class Session:
         global _active
         if _active is self:
             _active = None
-            if self.trace is not None:
-                self._write_trace(self.trace)
             self._watch.stop()
 
     def __enter__(self) -> Session:
@@ -134,7 +132,10 @@ class Session:
         self, kind: type[BaseException] | None, err: BaseException | None, _: TracebackType | None
     ) -> None:
         try:
-            self.sync()
+            try:
+                self.sync()
+            finally:
+                self.write_trace()
         finally:
             self.stop()
         if err is not None:
@@ -142,14 +143,20 @@ class Session:
         else:
             self._conclude()
 
-    def _write_trace(self, path: Path) -> None:
-        """Writes what happened on the streams; one that nobody followed is empty."""
-        from fmcheck.atomic import replace_file
+    def write_trace(self) -> None:
+        """Writes what happened on the streams, if that was asked for; nothing, if nobody followed.
+
+        Raises:
+            UsageError: if the file cannot be written.
+        """
+        if self.trace is None:
+            return
         from fmcheck.report.trace import trace
+        from fmcheck.report_files import write_file
 
         timeline = self._watch.timeline
         events, dropped = (timeline.events(), timeline.dropped) if timeline else ((), 0)
-        replace_file(path, trace(events, self.violations, Path.cwd(), dropped).encode())
+        write_file(self.trace, trace(events, self.violations, Path.cwd(), dropped).encode())
 
     # --- what was found ---
 
@@ -298,7 +305,7 @@ def watch(
         located = allowing_unchecked(located)
     who = "fmcheck.watch"
     options = stream_options([(f"{who}: streams", streams)], [(f"{who}: seed", seed)])
-    path = None if trace is None else Path(trace)
+    path = None if trace is None else Path(trace).absolute()
     return Session(located, mode, who, options, path, uninitialized)
 
 

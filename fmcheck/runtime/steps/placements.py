@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import enum
 import fnmatch
+import functools
 import itertools
 import re
 import sys
@@ -84,27 +85,22 @@ class _Known(weakref.ref[Any]):
     It refers to the storage itself, as one is made for each result of an operator.
     """
 
-    __slots__ = ("asked", "bare", "guessed", "key", "made", "named", "pulled", "sure")
+    __slots__ = ("asked", "bare", "guessed", "made", "named", "pulled", "sure")
 
     asked: dict[int, int] | None
     bare: bool
     guessed: bool
-    key: int
     made: Placement
     named: bool
     pulled: bool
     sure: bool
 
 
-def _forget(known: Any) -> None:
-    """The storage is gone; another one may take its place."""
-    _known.pop(known.key, None)
-
-
 def _remember(storage: Any, key: int, placement: Placement) -> _Known:
     """Returns what is known of a storage that nothing was known of."""
-    known = _known[key] = _Known(storage, _forget)
-    known.key, known.made, known.asked = key, placement, None
+    # Not by a function of Python's: an error of a signal's handler would be lost in it.
+    known = _known[key] = _Known(storage, functools.partial(_known.pop, key))
+    known.made, known.asked = placement, None
     known.bare = known.guessed = known.named = known.pulled = known.sure = False
     return known
 
@@ -211,7 +207,7 @@ def on_other_side(tensor: torch.Tensor, placement: Placement) -> torch.Tensor:
 def move_view(tensor: torch.Tensor, placement: Placement) -> None:
     """Gives one tensor object another placement than its memory has."""
     key = id(tensor)
-    elsewhere[key] = (weakref.ref(tensor, lambda _: elsewhere.pop(key, None)), placement)
+    elsewhere[key] = (weakref.ref(tensor, functools.partial(elsewhere.pop, key)), placement)
 
 
 def move_views(args: Any, result: Any) -> None:
@@ -451,7 +447,7 @@ def note_made(asked: FactoryCall, args: Any, kwargs: Any, result: torch.Tensor) 
 def note_moved(asked: FactoryCall, args: Any, result: torch.Tensor) -> None:
     """Notes that memory without a device was sent to one, where on a CPU it stays what it is."""
     known = _known.get(_key(result)) if asked.placement is Placement.DEVICE else None
-    if known is not None and _key(args[0]) == known.key:
+    if known is not None and _known.get(_key(args[0])) is known:
         known.bare = False
 
 

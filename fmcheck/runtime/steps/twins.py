@@ -7,6 +7,7 @@ kernel of the engine's own, is not followed any longer.
 
 from __future__ import annotations
 
+import functools
 import weakref
 from dataclasses import dataclass
 from typing import Any
@@ -91,15 +92,9 @@ class Twins:
     def keep(self, tensor: torch.Tensor, memory: torch.UntypedStorage, origin: Origin) -> None:
         """Makes `memory` the twin of a tensor's, which holds what it holds now."""
         storage = tensor.untyped_storage()
-        known, key = self._known, int(storage._cdata)
-
-        def gone(twin: Twin) -> None:
-            if known.get(key) is twin:
-                del known[key]
-
-        twin = Twin(storage, gone)
+        key = int(storage._cdata)
+        twin = self._known[key] = Twin(storage, functools.partial(self._known.pop, key))
         twin.memory, twin.origin, twin.seen = memory, origin, as_bytes(storage).clone()
-        known[key] = twin
 
     def forget(self, tensor: torch.Tensor) -> None:
         """Drops the twin of a tensor's memory."""
