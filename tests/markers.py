@@ -63,6 +63,7 @@ FILES = {
             "model",
             "museum_runs",
             "owners",
+            "placements",
             "poison",
             "races",
             "rebinding",
