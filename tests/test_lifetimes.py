@@ -1247,7 +1247,13 @@ def uses_it_elsewhere(side: Any, main: Any, batch: torch.Tensor) -> None:
         _ = prefetch(side, batch) + 1
 
 
-FAULTY = (uses, uses_a_view, writes, uses_it_elsewhere)
+def uses_the_later(side: Any, main: Any, batch: torch.Tensor) -> None:
+    prefetch(side, batch)
+    main.wait_stream(side)
+    _ = prefetch(side, batch) + 1
+
+
+FAULTY = (uses, uses_a_view, writes, uses_it_elsewhere, uses_the_later)
 
 
 def waits(side: Any, main: Any, batch: torch.Tensor) -> None:
@@ -1284,12 +1290,21 @@ def fills_again(side: Any, main: Any, batch: torch.Tensor) -> None:
     batch.fill_(1)
 
 
+def sends_again(side: Any, main: Any, batch: torch.Tensor) -> None:
+    sent = prefetch(side, batch)
+    main.wait_stream(side)
+    later = prefetch(side, batch)
+    _ = sent + 1
+    main.wait_stream(side)
+    _ = sent + later
+
+
 def had_it_all_along(side: Any, main: Any, batch: torch.Tensor) -> None:
     prefetch(side, batch)
     batch.add_(1)
 
 
-HEALTHY = (waits, stays, keeps, keeps_in_a_stream, fills_again, had_it_all_along)
+HEALTHY = (waits, stays, keeps, keeps_in_a_stream, fills_again, sends_again, had_it_all_along)
 
 
 @pytest.mark.parametrize("use", FAULTY)

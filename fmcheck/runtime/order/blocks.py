@@ -33,7 +33,7 @@ class BlockTouch:
 
     `is_copy` tells of a copy that the host does not wait for: what the host does beside it is
     judged elsewhere. `is_loose` tells that it may leave out any of them, `is_arrival` that what may
-    be the host's was sent to the device, `is_sent` that it is by the tensor that came of that.
+    be the host's was sent to the device, `sent` by which of these its tensor came.
     """
 
     lane: Lane
@@ -45,7 +45,7 @@ class BlockTouch:
     is_copy: bool
     is_loose: bool = False
     is_arrival: bool = False
-    is_sent: bool = False
+    sent: BlockTouch | None = None
 
     def meets(self, other: BlockTouch) -> bool | None:
         """Tells whether both reach some byte; None where there is no telling."""

@@ -26,7 +26,7 @@ from fmcheck.runtime.order.extents import (
 )
 from fmcheck.runtime.order.races import Party, race
 from fmcheck.runtime.order.virtual import lane_of
-from fmcheck.runtime.steps.placements import is_moved
+from fmcheck.runtime.steps.placements import origin_of
 
 if TYPE_CHECKING:
     from fmcheck.finding import Site
@@ -81,12 +81,12 @@ class CrossStreamTensors:
     def is_late(self, block: Block, tensor: torch.Tensor, lane: Lane) -> bool:
         """Tells whether a lane may miss a write to what a tensor shows."""
         touch = touch_of(tensor, lane, 0, 0, is_copy=False)
-        touch.is_sent = block.is_apart and is_moved(tensor)
+        touch.sent = origin_of(tensor) if block.is_apart else None
         return any(self._misses(block, early, touch) for early in block.writes)
 
     def arrived(
         self, tensor: torch.Tensor, lane: Lane, is_guess: bool, is_waited_for: bool, is_apart: bool
-    ) -> None:
+    ) -> BlockTouch:
         """A lane sent to the device what may be the host's: what was done before ends there.
 
         The host's own work no stream waits for. On a device each stream that sends it has a copy,
@@ -107,7 +107,7 @@ class CrossStreamTensors:
         # Had it been on the device, the host would not have waited for the stream's work.
         by = self.fences.host if is_guess and is_waited_for else lane
         touch = touch_of(tensor, by, self.fences.time(by), moment, not is_waited_for)
-        touch.is_arrival, touch.is_sent = True, is_apart
+        touch.is_arrival, touch.sent = True, touch if is_apart else None
         home = lane_of(torch.cpu._default_cpu_stream)
         before = {one.lane.number for one in (*block.writes, *block.reads)} or {home.number}
         block.homes |= before - block.sent.keys()
@@ -116,6 +116,7 @@ class CrossStreamTensors:
         block.writes = list(block.sent.values()) if is_known or is_apart else []
         block.reads.clear()
         block.image, block.out = None, False
+        return touch
 
     def after(self, call: OperatorCall) -> None:
         """Judges the accesses of a call."""
@@ -166,7 +167,7 @@ class CrossStreamTensors:
         if block.on_host and not call.is_async_copy and now[0] is not host:
             now = host, self.fences.time(host), call.moment_on(host)
         touch = touch_of(tensor, *now, call.is_async_copy)
-        touch.is_sent = block.is_apart and is_moved(tensor)
+        touch.sent = origin_of(tensor) if block.is_apart else None
         return touch
 
     # --- judging ---
@@ -212,14 +213,16 @@ class CrossStreamTensors:
         return not self._is_other(block, early, late)
 
     def _is_other(self, block: Block, early: BlockTouch, late: BlockTouch) -> bool:
-        """Tells whether one access may be of what was sent, and one of what the host kept."""
-        if not block.is_apart or early.is_sent is late.is_sent:
+        """Tells whether two accesses may be of two copies, or one of what the host kept."""
+        if not block.is_apart or early.sent is late.sent:
             return False
         self.fences.tally.untrack("accesses", _APART)
         return True
 
     def _has_copy(self, block: Block, lane: Lane) -> bool:
         """Tells whether a lane has what was sent to the device, by itself or by a wait."""
+        if block.is_apart:
+            return False  # each copy is known by its tensor
         known = self.fences.clocks.known
         return lane.number in block.sent or any(
             one.count <= known(lane.number, one.lane.number) for one in block.sent.values()

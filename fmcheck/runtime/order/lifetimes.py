@@ -162,23 +162,24 @@ class Lifetimes:
         ):
             self._is_on_host(source)
 
-    def arrived(self, tensor: torch.Tensor, is_waited_for: bool, is_apart: bool) -> bool:
+    def arrived(self, tensor: torch.Tensor, is_waited_for: bool, is_apart: bool) -> Any:
         """What may be the host's was sent to the device, where a CPU makes no copy.
 
-        Returns whether it is known by another tensor from then on, which it is if it `is_apart`.
+        Where that `is_apart`, known by another tensor from then on, its first touch is returned.
         """
         block, lane, sites = self.blocks.of(tensor), current_lane(), self.tally.sites
         if block.left_out or not self.placements.may_be_host(tensor, sites):
-            return False
+            return None
         if self.placements.is_surely_host(tensor, sites):
             self._is_on_host(tensor)
+        touch = None
         is_judged = not block.on_host
         is_guess = is_judged and self._placement(tensor) is not Placement.HOST
         if is_judged:
-            self.cross_stream.arrived(tensor, lane, is_guess, is_waited_for, is_apart)
+            touch = self.cross_stream.arrived(tensor, lane, is_guess, is_waited_for, is_apart)
         if is_waited_for and not is_guess:
             self.fences.read_by_host(lane)
-        return is_judged and is_apart
+        return touch if is_apart else None
 
     def _looks(self, call: OperatorCall) -> None:
         """The host asks for a copy of a tensor, or an array, which no memory of a device can be."""

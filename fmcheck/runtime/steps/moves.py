@@ -38,7 +38,7 @@ class Moves:
     """Says what to copy of what a thread sends where it `is_watched`; `known` says from where.
 
     `arrived` is called with a tensor that came to the device as it is, whether the host waits, and
-    whether the caller may be given another one; it returns whether that is to be.
+    whether the caller may be given another one; it returns that one's origin, None for no other.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Moves:
         tally: Tally,
         known: Placements,
         is_watched: Callable[[], bool],
-        arrived: Callable[[torch.Tensor, bool, bool], bool],
+        arrived: Callable[[torch.Tensor, bool, bool], Any],
     ) -> None:
         self.tally = tally
         self.placements = known
@@ -102,10 +102,11 @@ class Moves:
             if not self.placements.goes_to_device(call.device, self.tally.sites):
                 return tensor
             is_apart = call.is_async and _may_be_another(tensor, call, caller)
-            if not self._arrived(tensor, not call.is_async, is_apart):
+            origin = self._arrived(tensor, not call.is_async, is_apart)
+            if origin is None:
                 return tensor
             sent = tensor.detach()  # no view: one could not be detached in place
-            placements.move_view(sent, Placement.DEVICE)
+            placements.move_view(sent, Placement.DEVICE, origin)
             return sent
 
     def _crosses(self, placement: Placement, device: Any) -> bool:

@@ -108,8 +108,9 @@ def _remember(storage: Any, key: int, placement: Placement) -> _Known:
 _known: dict[int, _Known] = {}
 # Members of an enum are looked up by a call in Python.
 _UNKNOWN, _DEVICE, _HOST = Placement.UNKNOWN, Placement.DEVICE, Placement.HOST
-#: Tensors that went to the other side by a copy that a CPU does not make, by their id.
-elsewhere: dict[int, tuple[weakref.ref[Any], Placement]] = {}
+#: Tensors that went to the other side by a copy that a CPU does not make, by their id; the last
+#: is by what whoever moved one knows that.
+elsewhere: dict[int, tuple[weakref.ref[Any], Placement, Any]] = {}
 _numbers = itertools.count(1)
 
 
@@ -204,17 +205,23 @@ def on_other_side(tensor: torch.Tensor, placement: Placement) -> torch.Tensor:
     return seen
 
 
-def move_view(tensor: torch.Tensor, placement: Placement) -> None:
+def move_view(tensor: torch.Tensor, placement: Placement, origin: Any = None) -> None:
     """Gives one tensor object another placement than its memory has."""
     key = id(tensor)
-    elsewhere[key] = (weakref.ref(tensor, functools.partial(elsewhere.pop, key)), placement)
+    known = weakref.ref(tensor, functools.partial(elsewhere.pop, key))
+    elsewhere[key] = (known, placement, origin)
 
 
 def move_views(args: Any, result: Any) -> None:
     """Gives what shows a tensor that has another placement than its memory the same one."""
     if is_moved(args[0] if args else None):
         for one in tensors_in([result]):
-            move_view(one, placement_of(args[0]))
+            move_view(one, placement_of(args[0]), origin_of(args[0]))
+
+
+def origin_of(tensor: Any) -> Any:
+    """Returns by what a tensor is known that a move gave to its caller, None for any other."""
+    return elsewhere[id(tensor)][2] if is_moved(tensor) else None
 
 
 def is_moved(tensor: Any) -> bool:
