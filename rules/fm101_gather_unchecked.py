@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity, cst
@@ -12,7 +13,7 @@ from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.relay_rule import RelayRule
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from libcst import CSTNode
 
@@ -207,12 +208,13 @@ class FutureMap:
             if function.name in self.relays.peeks(part.identity):
                 continue
             accesses = Accesses(function, self.relays)
+            checks = _Checks(accesses)
             seen: set[CSTNode] = set()
             for gather in accesses.gathers:
                 if gather.node in seen or self.relays.is_kept(gather.buffer):
                     continue  # a kernel that gathers several buffers; rows that nobody may empty
                 seen.add(gather.node)
-                missing = _missing(gather, accesses, part)
+                missing = checks.missing(gather)
                 if missing:
                     yield self._finding(gather, missing, part)
 
@@ -230,39 +232,91 @@ class FutureMap:
         )
 
 
-def _missing(gather: RelayAccess, accesses: Accesses, part: Part) -> str:
-    """Returns what a gather lacks, in words, or "" if it lacks nothing."""
-    flow = accesses.function.flow
-    if not flow.contains(gather.node):
-        return ""  # in a nested function: its caller's business
-    certain = {one.text for one in flow.known(gather.node) if one.holds}
+class _Checks:
+    """What checks the gathers of one function, looked for once for those that it may check."""
 
-    def follows(nodes: Sequence[CSTNode]) -> bool:
-        found = [node for node in nodes if flow.contains(node)]
-        found += [
-            one for node in list(found) for one in _switches(node, certain, accesses.function)
-        ]
-        found = [one for one in found if flow.position(one) != flow.position(gather.node)]
-        return bool(found) and flow.any_always_follows(gather.node, found)
+    def __init__(self, accesses: Accesses) -> None:
+        self._accesses = accesses
+        self._function = accesses.function
+        self._barriers: dict[object, _Barrier] = {}
 
-    guards = list(accesses.guards(gather.index))
-    if follows(guards):
-        return ""
-    asserts = [
-        call
-        for call in accesses.calls
-        if "assert" in last_name(call.func) and _mentions(call, gather, part)
-    ]
-    back = [
-        one.node
-        for one in accesses.writes
-        if one.is_constant and (one.buffer, one.index) == (gather.buffer, gather.index)
-    ]
-    if follows(asserts):
-        return "" if follows(back) else "is checked, but its rows are not invalidated"
-    if guards and any(flow.may_follow(gather.node, one) for one in guards if flow.contains(one)):
-        return "is checked on some paths only"
-    return "is neither checked nor invalidated"
+    @cached_property
+    def _asserts(self) -> Sequence[tuple[CSTNode, str]]:
+        calls = [one for one in self._accesses.calls if "assert" in last_name(one.func)]
+        return [(one, squeezed(self._function.part.code(one))) for one in calls]
+
+    @cached_property
+    def _put_back(self) -> Mapping[tuple[str, str], Sequence[CSTNode]]:
+        """Where one constant is written, by the buffer and its rows."""
+        found: dict[tuple[str, str], list[CSTNode]] = {}
+        for one in self._accesses.writes:
+            if one.is_constant:
+                found.setdefault((one.buffer, one.index), []).append(one.node)
+        return found
+
+    def missing(self, gather: RelayAccess) -> str:
+        """Returns what a gather lacks, in words, or "" if it lacks nothing."""
+        if not self._function.flow.contains(gather.node):
+            return ""  # in a nested function: its caller's business
+        guards = self._accesses.guards(gather.index)
+        barrier = self._barrier(("guards", gather.index), lambda: guards)
+        if barrier.follows(gather):
+            return ""
+
+        def asserts() -> Sequence[CSTNode]:
+            return [one for one, code in self._asserts if any(map(code.__contains__, gather.bound))]
+
+        if self._barrier(("asserts", gather.bound), asserts).follows(gather):
+            key = gather.buffer, gather.index
+            back = self._barrier(key, lambda: self._put_back.get(key, ()))
+            return "" if back.follows(gather) else "is checked, but its rows are not invalidated"
+        if barrier.may_follow(gather):
+            return "is checked on some paths only"
+        return "is neither checked nor invalidated"
+
+    def _barrier(self, key: object, nodes: Callable[[], Sequence[CSTNode]]) -> _Barrier:
+        if key not in self._barriers:
+            self._barriers[key] = _Barrier(nodes(), self._function)
+        return self._barriers[key]
+
+
+class _Barrier:
+    """Some nodes that paths are to pass, and the `if`s that stand for them."""
+
+    def __init__(self, nodes: Sequence[CSTNode], function: Function) -> None:
+        self._function = function
+        flow = self._flow = function.flow
+        nodes = [node for node in nodes if flow.contains(node)]
+        self._own = sorted(map(flow.position, nodes))
+        switches = (one for node in nodes for one in _switches(node, (), function))
+        self._steps = {*self._own, *map(flow.position, switches)}
+        self._leaving = flow.leaving(self._steps)
+        #: The nodes by the tests that they stand under.
+        self._under: dict[str, list[CSTNode]] = {}
+        for node in nodes:
+            for test in flow.known(node):
+                self._under.setdefault(test.text, []).append(node)
+
+    def follows(self, gather: RelayAccess) -> bool:
+        """Tells whether each path from a gather to a return passes one."""
+        at = self._flow.position(gather.node)
+        certain = {one.text for one in self._flow.known(gather.node) if one.holds}
+        more = {
+            self._flow.position(one)
+            for text in certain & self._under.keys()
+            for node in self._under[text]
+            for one in _switches(node, certain, self._function)
+        }
+        if len(self._steps) == (at in self._steps) and not more - {at}:
+            return False
+        if at not in self._leaving:
+            return True
+        more -= self._steps
+        return bool(more) and at not in self._flow.leaving(self._steps | more)
+
+    def may_follow(self, gather: RelayAccess) -> bool:
+        """Tells whether a path leads from a gather to one."""
+        return self._flow.may_lead_to(gather.node, self._own)
 
 
 def _switches(node: CSTNode, certain: Collection[str], function: Function) -> Iterator[CSTNode]:
@@ -285,8 +339,3 @@ def _test_above(node: CSTNode, function: Function) -> cst.If | None:
         if isinstance(node, cst.If):
             return node
     return None
-
-
-def _mentions(call: CSTNode, gather: RelayAccess, part: Part) -> bool:
-    code = "".join(part.code(call).split())
-    return any(bound in code for bound in gather.bound)

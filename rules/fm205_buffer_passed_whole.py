@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
+    from fmcheck.lint.model.fills import RegionWrite
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.source.module import Part
 
@@ -107,12 +108,14 @@ class Backend:
 
     def _function(self, filling: Filling, part: Part) -> Iterator[Finding]:
         names = filling.function.names
-        for name in dict.fromkeys(_written(one.site) for one in filling.writes):
+        by_name: dict[str, list[RegionWrite]] = {}
+        for one in filling.writes:
+            by_name.setdefault(_written(one.site), []).append(one)
+        for name, writes in by_name.items():
             values = names.values(name)
             if len(values) != 1:
                 continue
             (value,) = values
-            writes = [one for one in filling.writes if _written(one.site) == name]
             heads = [one for one in writes if one.kind is WriteKind.COPY and one.region.is_head]
             if isinstance(value, cst.Attribute) and heads and len(heads) == len(writes):
                 for place in _handed_on(filling.function, name, heads[0].site):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from operator import itemgetter
+from bisect import bisect_left
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
@@ -19,7 +20,6 @@ from fmcheck.lint.model.handovers import (
 from fmcheck.lint.model.misplaced_waits import another_waits, waits_for_itself
 from fmcheck.lint.model.steps import WARMS_UP
 from fmcheck.lint.model.streams import CURRENT, FunctionStreams, streams_of
-from fmcheck.lint.model.tensor_use import READS
 from fmcheck.lint.model.vocabulary import ENTERED, IN_PLACE, LAUNCHES
 from fmcheck.regex import regex
 
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
     from fmcheck.finding import Finding
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.model.handovers import StreamHandover
+    from fmcheck.lint.model.sieve import Sieve
     from fmcheck.lint.model.streams import Context, Wait
     from fmcheck.lint.source.module import Part
 
@@ -470,8 +471,7 @@ def finish(self, loads, stores):
     def _unordered(
         self, streams: FunctionStreams, context: Context, part: Part
     ) -> Iterator[Finding]:
-        ordering = streams.waits_of(context.stream, CURRENT)
-        waits = [wait for wait in ordering if wait.order < context.end]
+        waits = streams.waits_of(context.stream, CURRENT)
         stream = part.code(context.item)
         help = f"`{stream}.wait_stream(...)` for the stream that produces it, before the body"
         launched = _launched(streams, context, waits)
@@ -484,14 +484,16 @@ def finish(self, loads, stores):
                 help=help,
                 related=[(launched[1], f"`{launched[0]}` is launched here")],
             )
-        elif waits and all(_is_of_own_job(wait, streams, context) for wait in waits):
+            return
+        wait = waits.first(-1, context.end)
+        if wait is not None and _are_of_own_job(streams, context):
             yield part.finding(
                 self,
                 context.node.items[0],
                 f"`{stream}` waits only for its own previous job",
                 note="it does not wait for the work whose result it reads",
                 help=help,
-                related=[(waits[0].node, "its only wait")],
+                related=[(wait.node, "its only wait")],
             )
 
     def _without_keyword(self, function: Function) -> Iterator[Finding]:
@@ -516,7 +518,7 @@ def finish(self, loads, stores):
 
 
 def _launched(
-    streams: FunctionStreams, context: Context, waits: Sequence[Wait]
+    streams: FunctionStreams, context: Context, waits: Sieve[Wait]
 ) -> tuple[str, CSTNode] | None:
     """Returns a tensor that the body reads and that is launched after the last wait before it."""
     read = [
@@ -524,24 +526,37 @@ def _launched(
         for node in streams.nodes(context.order, context.end)
         if isinstance(node, cst.Name) and node.value in streams.launched
     ]
-    synced = [
-        streams.order[call]
-        for call in streams.function.calls
-        if last_name(call.func) in READS and streams.stream_at(streams.order[call]) == CURRENT
-    ]
-    ordered = [wait.order for wait in waits] + [one for one in synced if one < context.order]
-    last_wait = max(ordered, default=-1)
+    if not read:
+        return None
+    wait = waits.last(-1, context.end)
+    synced = streams.reads.get(CURRENT, ())
+    before = bisect_left(synced, context.order)
+    last_wait = max(-1 if wait is None else wait.order, synced[before - 1] if before else -1)
     for node, order in sorted(read, key=itemgetter(1)):
         if last_wait <= order < context.order and streams.flow.may_follow(node, context.node):
             return last_name(targets(node)[0]), node
     return None
 
 
-def _is_of_own_job(wait: Wait, streams: FunctionStreams, context: Context) -> bool:
-    """Tells whether an event of that name is recorded in the body: it is of an earlier job."""
-    recorded = {one.event.rpartition(".")[2] for one in streams.records if context.holds(one.order)}
-    leaf = wait.on.rpartition(".")[2]
-    return "." in wait.on and leaf in recorded and last_name(wait.node.func) == "wait_event"
+def _are_of_own_job(streams: FunctionStreams, context: Context) -> bool:
+    """Tells whether all waits before a body's end are for an event that is recorded in the body.
+
+    It is of an earlier job.
+    """
+    stream, by_order = context.stream, attrgetter("order")
+    first = bisect_left(streams.records, context.order, key=by_order)
+    end = bisect_left(streams.records, context.end, key=by_order)
+    recorded = {one.event.rpartition(".")[2] for one in streams.records[first:end]}
+
+    def is_of_another(wait: Wait) -> bool:
+        return streams.orders(wait, stream, CURRENT) and not (
+            "." in wait.on
+            and wait.on.rpartition(".")[2] in recorded
+            and last_name(wait.node.func) == "wait_event"
+        )
+
+    others = streams.wait_sieve("of another", stream, *sorted(recorded), passes=is_of_another)
+    return others.first(-1, context.end) is None
 
 
 def _names_wait(arg: cst.Arg) -> bool:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from itertools import islice
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
 from fmcheck.lint.model.device_writes import device_writes
-from fmcheck.lint.model.expressions import dotted, last_name, targets
+from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.positions import may_cover
 from fmcheck.lint.model.streams import ANYTHING, HOST, FunctionStreams, goes_to_host, streams_of
@@ -14,7 +17,7 @@ from fmcheck.lint.model.vocabulary import ON_HOST
 from fmcheck.lint.source.globs import fits
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Sequence
+    from collections.abc import Callable, Iterator, Sequence
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
@@ -171,12 +174,12 @@ def stage(self, batch, is_first):
             streams = streams_of(function)
             if not streams.records:
                 continue
-            writes = list(device_writes(streams))
+            writes = _Writes(streams, self._is_relay)
             timed = _timed(streams)
             for record in streams.records:
                 if record.event in timed:
                     continue
-                late = self._late_write(record, writes, streams)
+                late = writes.late(record)
                 if late is not None:
                     yield part.finding(
                         self,
@@ -187,60 +190,91 @@ def stage(self, batch, is_first):
                         related=[(record.node, "recorded here")],
                     )
 
-    def _late_write(
-        self, record: EventRecord, writes: Sequence[DeviceWrite], streams: FunctionStreams
-    ) -> DeviceWrite | None:
-        mine = [one for one in writes if one.stream == record.stream]
-        last = max(one.order for one in streams.records)
-        done = [
-            one
-            for one in streams.waits
-            if one.waiter == HOST and one.on in (ANYTHING, record.event, record.stream)
-        ]
+    def _is_relay(self, write: DeviceWrite) -> bool:
+        return any(fits(path.rpartition(".")[2], self._relays) for path in write.buffers)
+
+
+class _Writes:
+    """What a function writes in place, by what an event may be to protect."""
+
+    def __init__(self, streams: FunctionStreams, is_relay: Callable[[DeviceWrite], bool]) -> None:
+        self._streams = streams
+        last = streams.records[-1].order
+        #: What is written after the last record, by its stream.
+        self._late: dict[str, list[DeviceWrite]] = {}
+        #: What is written earlier on a stream, by its buffers and, of a relay's, by its rows.
+        self._early: dict[tuple[str, str, str], list[DeviceWrite]] = {}
+        for one in device_writes(streams):
+            if one.order > last:
+                self._late.setdefault(one.stream, []).append(one)
+            else:
+                for key in self._keys(one, is_relay):
+                    self._early.setdefault(key, []).append(one)
         # What is copied to the host right before a record is what it is for.
-        copied = max(
-            (one.order for one in streams.copies if one.order < record.order and _is_to_host(one)),
-            default=-1,
-        )
-        before = [
-            one
-            for one in mine
-            if copied < one.order < record.order and streams.flow.may_follow(one.node, record.node)
-        ]
-        for late in mine:
-            is_last = late.order > last and streams.flow.may_follow(record.node, late.node)
-            if any(record.order < one.order < late.order for one in done):
-                break  # The host has waited for the record: it has served.
+        self._copied = [one.order for one in streams.copies if _is_to_host(one)]
+        self._is_relay = is_relay
+
+    def _keys(
+        self, one: DeviceWrite, is_relay: Callable[[DeviceWrite], bool]
+    ) -> Iterator[tuple[str, str, str]]:
+        for path in one.buffers:
+            yield one.stream, path, ""
+        if one.index and is_relay(one):
+            yield one.stream, "", one.index
+
+    def late(self, record: EventRecord) -> DeviceWrite | None:
+        """Returns the first write that comes after a record which is to protect it too."""
+        streams, served = self._streams, (ANYTHING, record.event, record.stream)
+        wait = streams.wait_sieve(
+            "host on", *served, passes=lambda one: one.waiter == HOST and one.on in served
+        ).first(record.order)
+        for late in self._late.get(record.stream, ()):
+            if wait is not None and wait.order < late.order:
+                return None  # The host has waited for the record: it has served.
             if (
-                is_last
-                and any(self._are_one(early, late) for early in before)
-                and not _is_rebound(late, record, streams)
+                streams.flow.may_follow(record.node, late.node)
+                and self._is_joined(late, record)
+                # Another buffer than when the event was recorded is none of its.
+                and not any(
+                    self._is_rebound(path, record.order, late.order) for path in late.buffers
+                )
             ):
                 return late
         return None
 
-    def _are_one(self, early: DeviceWrite, late: DeviceWrite) -> bool:
-        """Tells whether one event is to protect both writes."""
-        if early.buffers & late.buffers:
-            return (early.is_tensor or late.is_tensor) and _may_meet(early, late)
-        is_relay = all(any(self._is_relay(path) for path in one.buffers) for one in (early, late))
-        return is_relay and early.index == late.index != ""
+    def _is_rebound(self, path: str, first: int, end: int) -> bool:
+        """Tells whether a name is given another value from one order on, before another one."""
+        order = self._streams.order.__getitem__
+        bound = self._streams.function.bindings.get(path, ())
+        place = bisect_left(bound, first, key=order)
+        return place < len(bound) and order(bound[place]) < end
 
-    def _is_relay(self, path: str) -> bool:
-        leaf = path.rpartition(".")[2]
-        return fits(leaf, self._relays)
+    def _is_joined(self, late: DeviceWrite, record: EventRecord) -> bool:
+        """Tells whether what is written before a record is to be protected with a late write."""
+        copied = bisect_left(self._copied, record.order)
+        start = self._copied[copied - 1] if copied else -1
+        by_order = attrgetter("order")
+        for key in self._keys(late, self._is_relay):
+            these = self._early.get(key, [])
+            first = bisect_right(these, start, key=by_order)
+            before = islice(these, first, bisect_left(these, record.order, key=by_order))
+            may_follow = self._streams.flow.may_follow
+            if any(_are_one(one, late) and may_follow(one.node, record.node) for one in before):
+                return True
+        return False
+
+
+def _are_one(early: DeviceWrite, late: DeviceWrite) -> bool:
+    """Tells whether one event is to protect both writes, which share a buffer or rows."""
+    if early.buffers & late.buffers:
+        return (early.is_tensor or late.is_tensor) and _may_meet(early, late)
+    return True  # of two buffers of one relay
 
 
 def _may_meet(one: DeviceWrite, other: DeviceWrite) -> bool:
     """Tells whether two writes to a buffer may write the same rows: the halves of one are two."""
     pairs = [(mine, its) for mine in one.regions for its in other.regions]
     return not pairs or any(may_cover(*pair) or may_cover(*reversed(pair)) for pair in pairs)
-
-
-def _is_rebound(late: DeviceWrite, record: EventRecord, streams: FunctionStreams) -> bool:
-    """Tells whether a written buffer is another one than when the event was recorded."""
-    between = streams.nodes(record.order, late.order)
-    return any(dotted(target) in late.buffers for node in between for target in targets(node))
 
 
 def _is_to_host(copy: AsyncCopy) -> bool:

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
-from fmcheck.lint.model.expressions import is_name, last_name, targets
+from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions, functions_near
 from fmcheck.lint.model.pinned import Pinned
 from fmcheck.lint.model.steps import is_step as is_step_named
@@ -21,6 +22,7 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract, Guard
     from fmcheck.finding import Finding
+    from fmcheck.lint.model.flow import Past
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.model.pinned import PinnedTouch
     from fmcheck.lint.source.module import Family
@@ -270,37 +272,43 @@ class Runner:
         pinned: Pinned,
         copies: Sequence[PinnedTouch],
     ) -> Iterator[Finding]:
+        flow = streams.flow
         waits = [wait.node for wait in streams.waits if wait.waiter in (HOST, ANYTHING)]
+        waited, awaited = flow.past(waits), flow.led_to(waits)
         is_step = fits(function.name, self._fillers) or (
             is_step_named(function) and _never_waits(function)
         )
+        every: dict[str, list[PinnedTouch]] = {}
+        at: dict[tuple[str, int], list[PinnedTouch]] = {}
+        for copy in sorted(copies, key=attrgetter("order")):
+            every.setdefault(copy.buffer, []).append(copy)
+            at.setdefault((copy.buffer, flow.position(copy.node)), []).append(copy)
+        left = dict(every)
         reported: set[str] = set()
         for write in pinned.writes(streams):
-            if write.buffer in reported or self._is_guarded(write.node, streams):
+            buffer, node = write.buffer, write.node
+            if buffer not in left or buffer in reported or self._is_guarded(node, streams):
                 continue
-            flow, node = streams.flow, write.node
-            mine = [one for one in copies if one.buffer == write.buffer and one.may_meet(write)]
-            pending = [
-                one
-                for one in mine
-                if _follows(one, write, streams)
-                and not any(
-                    flow.may_follow(one.node, wait) and flow.may_follow(wait, node)
-                    for wait in waits
-                )
+            if "." in buffer:
+                before = (one for one in left[buffer] if flow.may_follow(one.node, node))
+            else:  # by then a plain name may stand for another buffer
+                starts = sorted(flow.starts(node, _bindings(buffer, streams)))
+                before = (one for step in starts for one in at.get((buffer, step), ()))
+            pending = next(
+                (one for one in before if _is_running(one, write, waited, streams)), None
+            )
+            if pending is not None:
+                reported.add(buffer)
+                yield self._finding(streams, write, pending, "an asynchronous copy from it")
+            elif is_step and "." in buffer and flow.position(node) not in awaited:
+                mine = next((one for one in every[buffer] if one.may_meet(write)), None)
+                if mine is not None:
+                    reported.add(buffer)
+                    yield self._finding(streams, write, mine, "the previous step's copy")
+            # What the host has waited for by now, it has waited for before what comes later.
+            left[buffer] = [
+                one for one in left[buffer] if not waited.reaches_all_from(one.node, node)
             ]
-            is_kept = "." in write.buffer
-            if pending:
-                reported.add(write.buffer)
-                yield self._finding(streams, write, pending[0], "an asynchronous copy from it")
-            elif (
-                is_step
-                and is_kept
-                and mine
-                and not any(flow.may_follow(one, node) for one in waits)
-            ):
-                reported.add(write.buffer)
-                yield self._finding(streams, write, mine[0], "the previous step's copy")
 
     def _finding(
         self, streams: FunctionStreams, write: PinnedTouch, copy: PinnedTouch, what: str
@@ -354,34 +362,29 @@ def _never_waits(function: Function) -> bool:
     return not any(word in text for word in _WAITING)
 
 
-def _follows(copy: PinnedTouch, write: PinnedTouch, streams: FunctionStreams) -> bool:
-    """Tells whether a write may come after a copy of the same buffer, and not of a newer one."""
-    flow = streams.flow
-    bound = [] if "." in write.buffer else _bindings(write.buffer, streams)
-    if not flow.may_follow(copy.node, write.node, without=bound):
-        return False  # never, or by then the name stands for another buffer
-    if copy.order < write.order:
-        return True
-    # By another round of a loop: not if the buffer is made again in it.
-    loops = set(flow.loops(write.node))
-    return not any(
-        loops & set(flow.loops(node))
-        for node in streams.order
-        if isinstance(node, cst.Assign)
-        and flow.contains(node)
-        and last_name(node.targets[0].target) == write.buffer
+def _is_running(
+    copy: PinnedTouch, write: PinnedTouch, waited: Past, streams: FunctionStreams
+) -> bool:
+    """Tells whether an earlier copy of the same buffer may be running when a write comes."""
+    return (
+        copy.may_meet(write)
+        and (copy.order < write.order or not _is_made_again(write, streams))
+        and not waited.reaches(copy.node, write.node)
     )
 
 
-def _bindings(name: str, streams: FunctionStreams) -> Sequence[cst.CSTNode]:
+def _is_made_again(write: PinnedTouch, streams: FunctionStreams) -> bool:
+    """Tells whether a buffer is made in each round of a loop that a write of it stands in."""
+    loops = set(streams.flow.loops(write.node))
+    return bool(loops) and any(
+        not loops.isdisjoint(streams.flow.loops(one)) for one in _bindings(write.buffer, streams)
+    )
+
+
+def _bindings(name: str, streams: FunctionStreams) -> Sequence[CSTNode]:
     """Returns the assignments of a plain name."""
-    return [
-        node
-        for node in streams.order
-        if isinstance(node, cst.Assign)
-        and any(is_name(one, name) for one in targets(node))
-        and streams.flow.contains(node)
-    ]
+    bound = streams.function.bindings.get(name, ())
+    return [one for one in bound if isinstance(one, cst.Assign) and streams.flow.contains(one)]
 
 
 def _enters(item: cst.WithItem, guard: str) -> bool:

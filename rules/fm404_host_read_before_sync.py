@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
+from functools import cache, partial
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -21,6 +23,7 @@ from fmcheck.lint.model.expressions import (
 from fmcheck.lint.model.function import bound_in_class, functions
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.model.pinned import makes_pinned
+from fmcheck.lint.model.sieve import Sieve, any_between
 from fmcheck.lint.model.streams import (
     ANYTHING,
     HOST,
@@ -31,7 +34,6 @@ from fmcheck.lint.model.streams import (
 )
 from fmcheck.lint.model.vocabulary import CLASS, NON_BLOCKING, ON_HOST, VIEWS
 from fmcheck.lint.source.changes import replaced, without
-from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
@@ -246,11 +248,15 @@ def lengths(self):
 
     def _read(self, copy: AsyncCopy, streams: FunctionStreams, part: Part) -> Iterator[Finding]:
         """Yields a finding for the first read that nothing waits before."""
+        has_waited = False
         for use in _uses(copy, streams):
+            has_waited = has_waited or _has_waited(copy, streams.order[use.node], streams)
+            if has_waited and not streams.makes_objects:
+                return  # whatever reads it later
             if use.is_made and not _is_left_alone(use, streams):
                 message = f"`{use.word}` is created from an asynchronous copy that may not be done"
                 note = "there is no wait or event here"
-            elif not use.is_made and not _is_awaited(copy, use, streams):
+            elif not (use.is_made or has_waited or _waits_itself(use, streams)):
                 message = f"{use.word} reads an asynchronous copy to the host that may not be done"
                 note = ""
             else:
@@ -304,7 +310,7 @@ def _is_to_host(copy: AsyncCopy, streams: FunctionStreams) -> bool:
     return any(
         "pin_memory" in streams.part.code(value)
         for name in names
-        for value in streams.names.values(name)
+        for value in streams.names.unlike(name)
     ) or any(_is_kept_pinned(name, streams.part) for name in names)
 
 
@@ -319,7 +325,7 @@ def _comes_from_host(node: CSTNode, streams: FunctionStreams) -> bool:
         ):
             return False
         node = node.func.value
-    values = streams.names.values(node.value) if isinstance(node, cst.Name) else ()
+    values = streams.names.unlike(node.value) if isinstance(node, cst.Name) else ()
     return any(isinstance(one, cst.Call) and last_name(one.func) == "cpu" for one in values)
 
 
@@ -342,17 +348,10 @@ def _uses(copy: AsyncCopy, streams: FunctionStreams) -> Iterator[Use]:
     lists: list[tuple[str, CSTNode]] = []
     if copy.target is None:
         lists.append((_grown(copy.node, streams), copy.node))
+    flow = streams.flow
     rebound = _rebound(names, copy, streams) if copy.target is None else None
-    for node, order in streams.order.items():
-        if (
-            order > copy.order
-            and isinstance(node, (cst.Name, cst.Attribute))
-            and names & streams.holders(node)
-            and streams.flow.may_follow(copy.node, node)
-            and not streams.flow.excludes(copy.node, node)
-        ):
-            if rebound is not None and order > rebound:
-                break
+    for node in streams.naming(names, copy.order, rebound):
+        if flow.may_follow(copy.node, node) and not flow.excludes(copy.node, node):
             use, _, _ = _outwards(node, streams)
             is_element = isinstance(streams.parents.get(node), cst.Subscript)
             if use is not None and is_held and not (is_element or use.is_made):
@@ -366,27 +365,13 @@ def _uses(copy: AsyncCopy, streams: FunctionStreams) -> Iterator[Use]:
 
 def _rebound(names: set[str], copy: AsyncCopy, streams: FunctionStreams) -> int | None:
     """Returns from where on the names of a copy stand for something else."""
-    inside: set[CSTNode] = {copy.node}
-    for node, order in streams.order.items():
-        if isinstance(node, cst.Assign) and order < copy.order < streams.end(node):
-            inside.add(node)
     found = [
-        streams.end(node)
-        for node, order in streams.order.items()
-        if isinstance(node, cst.Assign)
-        and order > copy.order
-        and node not in inside
-        and any(squeezed(streams.part.code(one)) in names for one in _bound(node))
+        streams.end(these[place])
+        for these in (streams.bound_by_text.get(name, ()) for name in names)
+        for place in [bisect_right(these, copy.order, key=streams.order.__getitem__)]
+        if place < len(these)
     ]
     return min(found, default=None)
-
-
-def _bound(node: cst.Assign) -> Iterator[CSTNode]:
-    for one in node.targets:
-        if isinstance(one.target, cst.Tuple):
-            yield from (element.value for element in one.target.elements)
-        else:
-            yield one.target
 
 
 def _outwards(node: CSTNode, streams: FunctionStreams) -> tuple[Use | None, set[str], bool]:
@@ -485,16 +470,19 @@ def _grown(node: CSTNode, streams: FunctionStreams) -> str:
 def _joined(lists: Sequence[tuple[str, CSTNode]], streams: FunctionStreams) -> Iterator[Use]:
     """Yields what makes one tensor of a list that holds copies."""
     for name, grown in lists:
-        for call in streams.function.calls:
-            if (
-                call.args
-                and is_name(call.args[0].value, name)
-                and _computes(call, streams)
-                and streams.order[call] > streams.order[grown]
-                and streams.flow.may_follow(grown, call)
-                and not streams.flow.excludes(grown, call)
-            ):
+        computed = streams.named_sieve(name, "joined", passes=partial(_joins, streams))
+        for node in computed.between(streams.order[grown]):
+            call = streams.parents[streams.parents[node]]
+            assert isinstance(call, cst.Call)
+            if streams.flow.may_follow(grown, call) and not streams.flow.excludes(grown, call):
                 yield Use(call, f"`{last_name(call.func)}()`")
+
+
+def _joins(streams: FunctionStreams, node: CSTNode) -> bool:
+    """Tells whether a name stands as the first argument of a call that computes on the host."""
+    arg = streams.parents[node]
+    call = streams.parents[arg] if isinstance(arg, cst.Arg) and arg.value is node else None
+    return isinstance(call, cst.Call) and call.args[0] is arg and _computes(call, streams)
 
 
 def _tests(node: CSTNode, inner: CSTNode) -> bool:
@@ -521,41 +509,64 @@ def _is_poll(copy: AsyncCopy, use: Use) -> bool:
     return isinstance(base, cst.Attribute) and use.word in ("`int()`", "`bool()`")
 
 
-def _is_awaited(copy: AsyncCopy, use: Use, streams: FunctionStreams) -> bool:
-    """Tells whether the host waits between a copy and a read, or reads the device itself."""
-    end = streams.order[use.node]
-    if any(
-        copy.order < wait.order < end and wait.waiter in (HOST, ANYTHING) for wait in streams.waits
-    ):
-        return True
-    between = streams.nodes(copy.order, end)
-    if any(isinstance(node, cst.Await) for node in between):
-        return True  # for what, nobody knows
-    left = (
-        item.item
-        for node, order in streams.order.items()
-        if isinstance(node, cst.With) and order < copy.order < streams.end(node) <= end
-        for item in node.items
-        if isinstance(item.item, cst.Call)
+def _has_waited(copy: AsyncCopy, end: int, streams: FunctionStreams) -> bool:
+    """Tells whether the host waits between a copy and a place, or reads the device itself."""
+    return (
+        streams.wait_sieve("host", passes=lambda one: one.waiter in (HOST, ANYTHING)).first(
+            copy.order, end
+        )
+        is not None
+        or any_between(streams.awaits, copy.order, end)  # for what, nobody knows
+        or _is_out(copy, end, streams)
+        or streams.call_sieve("waits", passes=partial(_waits, streams)).first(copy.order, end)
+        is not None
+        or _device_reads(streams).first(copy.order, end) is not None
     )
-    for call in (*left, *(node for node in between if isinstance(node, cst.Call))):
-        if call in streams.wait_at and streams.wait_at[call].waiter == ANYTHING:
-            return True  # a context whose name says that it waits
-        callee = streams.function.called(call)
-        if callee is not None and waits_on_host(callee):
-            return True
-    copied = {name for one in streams.copies for name in _names_of(one, streams)}
-    # What a call is handed is computed before it reads anything.
-    handed = [node for arg in getattr(use.node, "args", ()) for node in walk(arg)]
-    for node in (*between, *handed):
-        if (
-            isinstance(node, cst.Call)
-            and isinstance(node.func, cst.Attribute)
-            and (node.func.attr.value in SYNCS or _blocks(node))
-            and not copied & streams.holders(node.func.value)
-        ):
-            return True
+
+
+def _is_out(copy: AsyncCopy, end: int, streams: FunctionStreams) -> bool:
+    """Tells whether a `with` that a copy stands in has been left, and waits by then."""
+    node: CSTNode = copy.node
+    while node in streams.order:
+        if isinstance(node, cst.With) and streams.end(node) <= end:
+            for call in (one.item for one in node.items if isinstance(one.item, cst.Call)):
+                wait = streams.wait_at.get(call)
+                # A context whose name says that it waits.
+                if (wait is not None and wait.waiter == ANYTHING) or _waits(streams, call):
+                    return True
+        node = streams.parents[node]
     return False
+
+
+def _waits(streams: FunctionStreams, call: cst.Call) -> bool:
+    callee = streams.function.called(call)
+    return callee is not None and waits_on_host(callee)
+
+
+def _waits_itself(use: Use, streams: FunctionStreams) -> bool:
+    """Tells whether what a call is handed, which is computed first, reads the device."""
+    args = use.node.args if isinstance(use.node, cst.Call) else ()
+    if not args:
+        return False
+    first, end = streams.order[args[0]] - 1, streams.end(args[-1])
+    return _device_reads(streams).first(first, end) is not None
+
+
+def _device_reads(streams: FunctionStreams) -> Sieve[cst.Call]:
+    """Returns the calls that read the device themselves, and no copy of it."""
+
+    @cache
+    def copied() -> set[str]:
+        return {name for one in streams.copies for name in _names_of(one, streams)}
+
+    def passes(call: cst.Call) -> bool:
+        return (
+            isinstance(call.func, cst.Attribute)
+            and (call.func.attr.value in SYNCS or _blocks(call))
+            and not copied() & streams.holders(call.func.value)
+        )
+
+    return streams.call_sieve("device reads", passes=passes)
 
 
 def _blocks(call: cst.Call) -> bool:

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.streams import Context
+    from fmcheck.lint.model.streams import Context, Wait
     from fmcheck.lint.source.module import Part
 
 #: Functions that allocate a tensor, whether or not they launch anything.
@@ -216,10 +216,11 @@ def save(self, parts):
         """Yields a finding for each tensor that nothing keeps until the side stream is done."""
         for function in functions(part):
             streams = streams_of(function, self._ordered_by)
+            kept = {*streams.kept, *_kept_names(streams)} if streams.contexts else set()
             for context in streams.contexts:
                 leaf = context.stream.rpartition(".")[2]
                 if leaf not in self._joined and not streams.may_be_current(context.stream):
-                    yield from self._freed(context, streams, part)
+                    yield from self._freed(context, kept, streams, part)
             yield from self._freed_to_side(streams, part)
 
     def _freed_to_side(self, streams: FunctionStreams, part: Part) -> Iterator[Finding]:
@@ -239,7 +240,9 @@ def save(self, parts):
                 related=[(one.producer, "allocated here")],
             )
 
-    def _freed(self, context: Context, streams: FunctionStreams, part: Part) -> Iterator[Finding]:
+    def _freed(
+        self, context: Context, kept: Collection[str], streams: FunctionStreams, part: Part
+    ) -> Iterator[Finding]:
         if _is_joined(context, streams):
             return
         reported: set[str] = set()
@@ -248,7 +251,7 @@ def save(self, parts):
                 continue
             for arg in call.args:
                 name = last_name(arg.value) if isinstance(arg.value, cst.Name) else ""
-                if name in reported or not _is_temporary(arg.value, call, context, streams):
+                if name in reported or not _is_temporary(arg.value, call, context, kept, streams):
                     continue
                 reported.add(name or part.code(arg.value))
                 yield part.finding(
@@ -269,22 +272,28 @@ def save(self, parts):
 
 def _is_joined(context: Context, streams: FunctionStreams) -> bool:
     """Tells whether anything waits for the side stream after its body has begun."""
-    return any(
-        wait.order >= context.order
-        and wait.waiter != context.stream
-        and (wait.waiter == ANYTHING or streams.may_be_for(wait, context.stream))
-        for wait in streams.waits
-    )
+    stream = context.stream
+
+    def joins(wait: Wait) -> bool:
+        return wait.waiter != stream and (
+            wait.waiter == ANYTHING or streams.may_be_for(wait, stream)
+        )
+
+    return streams.wait_sieve("joined", stream, passes=joins).first(context.order - 1) is not None
 
 
 def _is_temporary(
-    value: CSTNode, call: cst.Call, context: Context, streams: FunctionStreams
+    value: CSTNode,
+    call: cst.Call,
+    context: Context,
+    kept: Collection[str],
+    streams: FunctionStreams,
 ) -> bool:
     """Tells whether an argument is a tensor that this function alone knows, made off the stream."""
     if not isinstance(value, cst.Name):
         return makes_pinned(value, streams.part) and not _may_keep(call)
     values = streams.names.values(value.value)
-    if len(values) != 1 or value.value in streams.kept or value.value in _escaping(streams):
+    if len(values) != 1 or value.value in kept:
         return False
     if _is_pinned(value, streams):
         return not _may_keep(call)
@@ -317,16 +326,8 @@ def _copies(call: cst.Call) -> bool:
     return last_name(call.func) in (*COPIES, "pin_memory", "record_stream", "cuda")
 
 
-def _escaping(streams: FunctionStreams) -> Collection[str]:
-    """Returns the names that may live on after the function, or in an inner one."""
-    memo = streams.function.memo
-    if "escaping" not in memo:
-        memo["escaping"] = set(_kept_names(streams))
-    found: set[str] = memo["escaping"]
-    return found
-
-
 def _kept_names(streams: FunctionStreams) -> Iterator[str]:
+    """Yields the names that may live on after the function, or in an inner one."""
     for node in streams.order:
         bound: CSTNode | None = None
         if isinstance(node, (cst.Return, cst.Yield)):

@@ -205,10 +205,7 @@ def _passed(value: CSTNode) -> Iterator[CSTNode]:
 
 def _is_renewed(record: EventRecord, streams: FunctionStreams) -> bool:
     """Tells whether the event is made again in this function, or waited for before."""
-    memo = streams.function.memo
-    if "assigned" not in memo:
-        assigned = (one for one in streams.function.nodes if isinstance(one, cst.Assign))
-        memo["assigned"] = {dotted(target.target) for one in assigned for target in one.targets}
-    if record.event in memo["assigned"]:
+    bound = streams.function.bindings.get(record.event, ())
+    if any(isinstance(one, cst.Assign) for one in bound):
         return True
     return any(wait.on == record.event and wait.order < record.order for wait in streams.waits)

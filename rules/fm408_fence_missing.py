@@ -189,13 +189,13 @@ class Scheduler:
         if not fences or not launches:
             return
         flow = function.flow
+        led = flow.led_to(launches, without=fences)
         for name in fence.writes:
             for write in calls.get(name, ()):
-                if isinstance(flow.steps[flow.position(write)], cst.FunctionDef):
+                step = flow.position(write)
+                if isinstance(flow.steps[step], cst.FunctionDef):
                     continue  # of an inner function, which runs where it is called
-                launch = next(
-                    (one for one in launches if flow.may_follow(one, write, without=fences)), None
-                )
+                launch = led.get(step)
                 if launch is not None:
                     yield function.part.finding(
                         self,

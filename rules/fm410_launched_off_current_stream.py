@@ -145,10 +145,11 @@ if __name__ == "__main__":
         if "__main__" in part.module.text:
             return
         for function in functions(part):
+            put_off: dict[str, bool] = {}
             for call in function.calls:
                 for arg in call.args:
                     if last_name(call.func) == "partial":
-                        if _is_current(arg.value) and _is_put_off(call, function):
+                        if _is_current(arg.value) and _is_put_off(call, function, put_off):
                             yield self._finding(part, arg, "bound here and used when it is called")
                     elif not isinstance(arg.value, cst.Attribute) and _is_launched_on_default(
                         arg, call, function
@@ -207,25 +208,31 @@ if __name__ == "__main__":
         )
 
 
-def _is_put_off(call: cst.Call, function: Function) -> bool:
-    """Tells whether a call's result is kept for later: returned, stored, or put into something."""
-    parents = function.parents
-    held = parents.get(call)
+def _is_put_off(call: cst.Call, function: Function, put_off: dict[str, bool]) -> bool:
+    """Tells whether a call's result is kept for later: returned, stored, or put into something.
+
+    `put_off` is what is known of the names that hold results.
+    """
+    if _is_kept(call, function):
+        return True
+    held = function.parents.get(call)
     names = [one.value for one in targets(held) if isinstance(one, cst.Name)] if held else []
-    uses = [one for one in function.nodes if isinstance(one, cst.Name) and one.value in names]
-    for node in (call, *uses):
-        above = parents.get(node)
-        while isinstance(above, (cst.Element, cst.Tuple, cst.List, cst.DictElement, cst.Dict)):
-            above = parents.get(above)
-        if isinstance(above, (cst.Return, cst.Yield)):
-            return True
-        if isinstance(above, cst.Assign) and not isinstance(above.targets[0].target, cst.Name):
-            return True
-        if isinstance(above, cst.Arg):
-            taker = parents.get(above)
-            if isinstance(taker, cst.Call) and _KEEPS.search(last_name(taker.func)):
-                return True
-    return False
+    for name in names:
+        if name not in put_off:
+            put_off[name] = any(_is_kept(one, function) for one in function.named.get(name, ()))
+    return any(put_off[name] for name in names)
+
+
+def _is_kept(node: cst.CSTNode, function: Function) -> bool:
+    above = function.parents.get(node)
+    while isinstance(above, (cst.Element, cst.Tuple, cst.List, cst.DictElement, cst.Dict)):
+        above = function.parents.get(above)
+    if isinstance(above, (cst.Return, cst.Yield)):
+        return True
+    if isinstance(above, cst.Assign):
+        return not isinstance(above.targets[0].target, cst.Name)
+    taker = function.parents.get(above) if isinstance(above, cst.Arg) else None
+    return isinstance(taker, cst.Call) and _KEEPS.search(last_name(taker.func)) is not None
 
 
 def _is_current(value: cst.CSTNode | None) -> bool:

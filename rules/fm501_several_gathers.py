@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import defaultdict
+from itertools import islice
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity
@@ -21,6 +22,8 @@ if TYPE_CHECKING:
 RELAY = "sglang/srt/managers/overlap_utils.py"
 #: Fewer launches are not worth a kernel of one's own.
 LEAST = 3
+#: Accesses that one path passes, with their place among those that were found.
+_Run = tuple[int, tuple[RelayAccess, ...]]
 
 
 class SeveralGathers(RelayRule):
@@ -142,17 +145,29 @@ def _groups(accesses: Sequence[RelayAccess]) -> Iterator[Sequence[RelayAccess]]:
 def _longest(group: Sequence[RelayAccess], function: Function) -> Sequence[RelayAccess]:
     """Returns a longest run of accesses of different buffers that one path passes."""
     flow = function.flow
-    best: list[list[RelayAccess]] = []
-    for one in group:
-        if not flow.contains(one.node):
-            continue
+    # By their buffers: of those with the same ones, the first that fits is as long as any.
+    kept: dict[frozenset[str], list[_Run]] = {}
+    for number, one in enumerate(one for one in group if flow.contains(one.node)):
         before = [
-            path
-            for path in best
-            if all(_on_one_path(other, one, flow) and other.buffer != one.buffer for other in path)
+            fitting[0]
+            for buffers, runs in kept.items()
+            if one.buffer not in buffers
+            for fitting in [list(islice((run for run in runs if _leads(run, one, flow)), 1))]
+            if fitting
         ]
-        best.append([*max(before, key=len, default=[]), one])
-    return max(best, key=len, default=[])
+        _, path = min(before, key=_rank, default=(0, ()))
+        buffers = frozenset({one.buffer, *(other.buffer for other in path)})
+        kept.setdefault(buffers, []).append((number, (*path, one)))
+    return min((run for runs in kept.values() for run in runs), key=_rank, default=(0, ()))[1]
+
+
+def _rank(run: _Run) -> tuple[int, int]:
+    number, path = run
+    return -len(path), number
+
+
+def _leads(run: _Run, then: RelayAccess, flow: Flow) -> bool:
+    return all(_on_one_path(one, then, flow) for one in run[1])
 
 
 def _on_one_path(first: RelayAccess, then: RelayAccess, flow: Flow) -> bool:

@@ -5,8 +5,14 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Edit, Example, Judged, Severity, cst, dotted, functions
-from fmcheck.lint.model.expressions import is_name, keywords, literal_elements
-from fmcheck.lint.model.places import may_be_host, moves_and_waits
+from fmcheck.lint.model.expressions import (
+    is_name,
+    keywords,
+    last_name,
+    literal_elements,
+    non_blocking,
+)
+from fmcheck.lint.model.places import is_accelerator, may_be_host
 from fmcheck.lint.model.read_backs import is_aside, waits_anyway
 from fmcheck.lint.model.steps import REPEATED, is_step, runs_again
 from fmcheck.lint.source.changes import replaced
@@ -27,7 +33,7 @@ _LITERALS = ("True", "False", "float(", *"-0123456789")
 #: Decorators of functions that run once, or whose constants become part of a graph.
 _KEPT = regex(r"cache|compile|jit|memo|singleton")
 #: Files for a CPU.
-_FOR_CPU = regex(r"(^|[/_])cpu([/_.]|$)")
+_CPU_PATH = regex(r"(^|[/_])cpu([/_.]|$)")
 
 
 class ConstantUploaded(ServingRule):
@@ -154,7 +160,7 @@ def clamp(x):
 
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding for each constant that is copied to a device."""
-        if _FOR_CPU.search(part.identity):
+        if _CPU_PATH.search(part.identity):
             return
         for function in functions(part):
             if not _runs_each_step(function) or _is_kept(function):
@@ -191,12 +197,29 @@ def _moved(call: cst.Call, function: Function) -> cst.Call | None:
     if "pin_memory" in given or "requires_grad" in given:
         return None
     if "device" in given:
-        return None if may_be_host(given["device"], function) else call
+        return None if any(map(may_be_host, _texts(given["device"], function))) else call
     attribute = function.parents.get(call)
     move = function.parents.get(attribute) if isinstance(attribute, cst.Attribute) else None
-    if isinstance(move, cst.Call) and move.func is attribute and moves_and_waits(move, function):
+    if isinstance(move, cst.Call) and move.func is attribute and _moves(move, function):
         return move
     return None
+
+
+def _moves(call: cst.Call, function: Function) -> bool:
+    """Tells whether a call is `.cuda()` or `.to(device)` for which the host waits."""
+    word = last_name(call.func)
+    if non_blocking(call) or word not in ("cuda", "to"):
+        return False
+    given = (list(_texts(one.value, function)) for one in call.args)
+    return word == "cuda" or any(
+        is_accelerator(own) and not any(map(may_be_host, bound)) for own, *bound in given
+    )
+
+
+def _texts(device: cst.BaseExpression, function: Function) -> Iterator[str]:
+    """Yields the text of a device, and of what a name of it is bound to."""
+    bound = function.names.unlike(device.value) if isinstance(device, cst.Name) else ()
+    yield from map(function.part.code, (device, *bound))
 
 
 def _is_kept(function: Function) -> bool:

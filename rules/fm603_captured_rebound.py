@@ -250,21 +250,15 @@ def _rebound(method: Filling) -> Iterator[RegionWrite]:
 def _is_static(write: RegionWrite, family: Family) -> bool:
     """Tells whether a method of the class fills a part of the same attribute in place."""
     return any(
-        one.kind is WriteKind.COPY
-        and not one.region.is_whole
-        and one.region.path == write.region.path
-        for method in fillings(_naming(write, family))
-        for one in method.writes
+        write.region.path in method.filled_in_part for method in fillings(_naming(write, family))
     )
 
 
 def _is_read(write: RegionWrite, family: Family) -> bool:
     """Tells whether what runs in each step reads the attribute."""
     return any(
-        isinstance(node, cst.Attribute) and dotted(node) == write.region.path
+        _RUNS.match(function.name) is not None and write.region.path in function.named
         for function in _naming(write, family)
-        if _RUNS.match(function.name)
-        for node in function.nodes
     )
 
 

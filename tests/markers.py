@@ -45,6 +45,7 @@ FILES = {
             "rooms",
             "rules",
             "schemas",
+            "sieve",
             "since",
             "slices",
         ),

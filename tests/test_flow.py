@@ -27,6 +27,12 @@ class Paths:
     def says(self, question: str, *names: str) -> bool:
         return getattr(self.flow, question)(*(self.at[name] for name in names))
 
+    def passes(self, name: str) -> bool:
+        return self.flow.any_on_every_path([self.at[name]])
+
+    def leads_by(self, first: str, then: str) -> bool:
+        return self.flow.any_always_follows(self.at[first], [self.at[then]])
+
     def known(self, name: str) -> list[tuple[str, bool]]:
         return [(one.text, one.holds) for one in self.flow.known(self.at[name])]
 
@@ -86,7 +92,7 @@ def test_dominates(body: str, first: str, then: str, expected: bool) -> None:
     ],
 )
 def test_on_every_path_to_a_return(body: str, name: str, expected: bool) -> None:
-    assert Paths(body).says("on_every_path", name) is expected
+    assert Paths(body).passes(name) is expected
 
 
 def test_branches_together_are_on_every_path() -> None:
@@ -124,8 +130,8 @@ def test_may_follow(body: str, first: str, then: str, expected: bool) -> None:
 
 def test_always_follows_up_to_a_return() -> None:
     paths = Paths("a()\nif x:\n    return\nb()\nc()\n")
-    assert not paths.says("always_follows", "a", "b")
-    assert paths.says("always_follows", "b", "c")
+    assert not paths.leads_by("a", "b")
+    assert paths.leads_by("b", "c")
 
 
 def test_several_together_always_follow() -> None:
@@ -136,18 +142,67 @@ def test_several_together_always_follow() -> None:
     assert paths.flow.any_always_follows(c, [c])
 
 
-def test_a_raise_is_no_return() -> None:
-    assert Paths("a()\nif x:\n    raise E\nb()\n").says("always_follows", "a", "b")
-
-
-def test_a_repeated_test_covers() -> None:
-    body = "if x . spec:\n    a()\nc()\nif x.spec:\n    b()\nelse:\n    d()\n"
+@pytest.mark.parametrize(
+    ("body", "without", "starts"),
+    [
+        ("a()\nb()\nc()\nd()\n", "", "abc"),
+        ("a()\nb()\nc()\nd()\n", "b", "bc"),  # from a barred one a path may start
+        ("a()\nb()\nc()\nd()\n", "d", ""),
+        ("a()\nif x:\n    b()\nelse:\n    c()\nd()\n", "b", "abc"),
+        ("a()\nif x:\n    b()\nelse:\n    c()\nd()\n", "bc", "bc"),
+        ("for i in x:\n    a()\n    d()\n    b()\n", "b", "ab"),
+        ("while x:\n    a()\n    d()\n    b()\n", "a", "a"),
+    ],
+)
+def test_paths_that_pass_none_of_some_nodes(body: str, without: str, starts: str) -> None:
     paths = Paths(body)
-    assert not paths.says("dominates", "a", "b")
-    assert paths.says("covers", "a", "b")
-    assert not paths.says("covers", "a", "d")
-    assert not paths.says("covers", "b", "a")
-    assert not paths.says("covers", "a", "c")
+    barred = [paths.at[name] for name in without]
+    found = paths.flow.starts(paths.at["d"], barred)
+    assert {name for name, node in paths.at.items() if paths.flow.position(node) in found} == {
+        *starts
+    }
+    for name, node in paths.at.items():
+        led = paths.flow.led_to([node], barred)
+        assert (led.get(paths.flow.position(paths.at["d"])) is node) is (name in starts)
+
+
+def test_a_step_is_led_to_from_the_first_that_reaches_it() -> None:
+    paths = Paths("a()\nif x:\n    b()\nelse:\n    c()\nd()\n")
+    a, b, c = (paths.at[name] for name in "abc")
+    led = paths.flow.led_to([b, c, a], [])
+    at = paths.flow.position
+    assert (led[at(paths.at["d"])], led[at(c)], led[at(b)]) == (b, a, a)
+
+
+@pytest.mark.parametrize(
+    ("body", "first", "then", "expected"),
+    [
+        ("a()\nw()\nb()\n", "a", "b", True),
+        ("a()\nb()\nw()\n", "a", "b", False),
+        ("w()\na()\nb()\n", "a", "b", False),
+        ("a()\nif x:\n    w()\nb()\n", "a", "b", True),
+        ("a()\nif x:\n    w()\n    return\nb()\n", "a", "b", False),
+        ("for i in x:\n    b()\n    a()\n    w()\n", "a", "b", True),
+        ("for i in x:\n    b()\n    a()\nw()\n", "a", "b", False),
+    ],
+)
+def test_paths_past_a_node(body: str, first: str, then: str, expected: bool) -> None:
+    paths = Paths(body)
+    past = paths.flow.past([paths.at["w"]])
+    assert past.reaches(paths.at[first], paths.at[then]) is expected
+    if not past.reaches(paths.at[first], paths.at[then]):
+        assert not past.reaches_all_from(paths.at[first], paths.at[then])
+
+
+def test_past_reaches_all_that_stands_after() -> None:
+    paths = Paths("a()\nw()\nb()\nif x:\n    c()\nelse:\n    d()\n")
+    past = paths.flow.past([paths.at["w"], paths.at["c"]])
+    assert past.reaches_all_from(paths.at["a"], paths.at["b"])
+    assert not past.reaches_all_from(paths.at["b"], paths.at["c"])
+
+
+def test_a_raise_is_no_return() -> None:
+    assert Paths("a()\nif x:\n    raise E\nb()\n").leads_by("a", "b")
 
 
 @pytest.mark.parametrize(
@@ -211,10 +266,10 @@ def test_a_nested_function_is_one_step() -> None:
 def test_a_raise_leaves_through_the_finally() -> None:
     paths = Paths("try:\n    if x:\n        a()\n        raise E\n    b()\nfinally:\n    c()\n")
     assert paths.says("may_follow", "a", "c")
-    assert not paths.says("on_every_path", "b")
+    assert not paths.passes("b")
 
 
 def test_raise_into_a_handler_does_not_leave() -> None:
     paths = Paths("try:\n    a()\n    raise E\nexcept E:\n    b()\nc()\n")
-    assert paths.says("on_every_path", "c")
+    assert paths.passes("c")
     assert paths.says("may_follow", "a", "b")

@@ -9,6 +9,7 @@ import re
 import signal
 import subprocess
 import sys
+import textwrap
 import time
 from contextlib import nullcontext
 from functools import partial
@@ -482,20 +483,26 @@ def test_many_functions_are_read_once_each(monkeypatch):
     assert sum(read) <= len(source)
 
 
-def calls_of(rule: Rule, path: str, source: str) -> int:
-    """Returns how many Python functions are called to lint a source by one rule."""
+def steps_of(rule: Rule, path: str, source: str) -> int:
+    """Returns how many lines of fmcheck are run to lint a source by one rule, to the end."""
     count = 0
 
     def note(frame, event, arg):
         nonlocal count
-        count += event == "call"
+        if event == "call":
+            return note if frame.f_code.co_filename.startswith(str(ROOT)) else None
+        count += 1
+        return note
 
-    before = sys.getprofile()
-    sys.setprofile(note)
+    before = sys.gettrace()
+    sys.settrace(note)
     try:
-        lint_text(source.encode(), path, [rule])
+        found = lint_text(source.encode(), path, [rule])
     finally:
-        sys.setprofile(before)
+        sys.settrace(before)
+    assert "FM001" not in {one.code for one in found}, (
+        "the time limit ended the work, and the count"
+    )
     return count
 
 
@@ -503,8 +510,8 @@ def calls_of(rule: Rule, path: str, source: str) -> int:
 def test_four_times_the_blocks_are_four_times_the_work(rule, number):
     example = rule.bad[number]
     made = make(rule, example)
-    calls_of(made, example.path, example.code)  # what is imported and compiled but once
-    few, many = (calls_of(made, example.path, f"{example.code}\n" * n) for n in (20, 80))
+    steps_of(made, example.path, example.code)  # what is imported and compiled but once
+    few, many = (steps_of(made, example.path, f"{example.code}\n" * n) for n in (20, 80))
     assert many < 5 * few
 
 
@@ -538,42 +545,108 @@ RESETS = {
 @pytest.mark.parametrize("code", ["FM201", "FM401"])
 def test_four_times_the_statements_are_four_times_the_work(code, source):
     rule = next(one for one in default_rules() if one.code == code)
-    calls_of(rule, "runner.py", source(4))
-    few, many = (calls_of(rule, "runner.py", source(n)) for n in (100, 400))
+    steps_of(rule, "runner.py", source(4))
+    few, many = (steps_of(rule, "runner.py", source(n)) for n in (100, 400))
     assert many < 5 * few
 
 
-def long_function(example: Example, copies: int) -> str:
-    """Returns an example whose faulty function has its body so many times over."""
-    lines = example.code.splitlines(keepends=True)
-    every = (one for one in ast.walk(ast.parse(example.code)) if isinstance(one, ast.FunctionDef))
-    faulty = next(one for one in every if one.lineno < example.at[0][0] <= one.end_lineno)
-    first, last = faulty.body[0].lineno - 1, faulty.end_lineno
-    # What comes after a `return` would never be reached.
-    body = re.sub(r"^( *)return ", r"\1kept = ", "".join(lines[first:last]), flags=re.MULTILINE)
-    return "".join([*lines[:first], body * copies, *lines[last:]])
+class Body:
+    """The faulty function of an example, whose body can be said over and over."""
+
+    def __init__(self, example: Example) -> None:
+        lines = example.code.splitlines(keepends=True)
+        every = [
+            one
+            for one in ast.walk(ast.parse(example.code))
+            if isinstance(one, (ast.FunctionDef, ast.AsyncFunctionDef))
+        ]
+        inside = [one for one in every if one.lineno < example.at[0][0] <= one.end_lineno]
+        faulty = (inside or every)[0]
+        first, last = faulty.body[0].lineno - 1, faulty.end_lineno
+        self.before, self.after = "".join(lines[:first]), "".join(lines[last:])
+        # What comes after a `return` would never be reached.
+        body = re.sub(r"\breturn\b *(?=\S)", "kept = ", "".join(lines[first:last]))
+        self.text = re.sub(r"\breturn\b", "pass", body)
+        self.indent = " " * faulty.body[0].col_offset
+        stored = (one for one in ast.walk(faulty) if isinstance(one, ast.Name))
+        self.local = {one.id for one in stored if isinstance(one.ctx, ast.Store)}
+
+    def again(self, number: int) -> str:
+        """Returns the body with local names of its own."""
+        return re.sub(
+            r"(?<![\w.\"'])([A-Za-z_]\w*)",
+            lambda match: f"{match[0]}_{number}" if match[0] in self.local else match[0],
+            self.text,
+        )
+
+    def inner(self) -> str:
+        """Returns the body a level deeper."""
+        return textwrap.indent(self.text, "    ")
 
 
-LONG = ("FM206", "FM304", "FM502", "FM504", "FM505", "FM506", "FM507", "FM509")
+SHAPES = {
+    "the same names": lambda body, n: body.text * n,
+    "names of its own": lambda body, n: "".join(map(body.again, range(n))),
+    "in a loop": lambda body, n: f"{body.indent}for one in self.every:\n" + body.inner() * n,
+    "each under a test": lambda body, n: "".join(
+        f"{body.indent}if self.has_{number}:\n{body.inner()}" for number in range(n)
+    ),
+}
 
 
-@pytest.mark.parametrize("code", LONG)
-def test_a_function_four_times_as_long_is_four_times_the_work(code):
-    rule = next(one for one in RULES if one.code == code)
-    example = rule.bad[0]
-    made = make(rule, example)
-    calls_of(made, example.path, example.code)
-    # Few enough for the time limit, which would end the work and the count.
-    few, many = (calls_of(made, example.path, long_function(example, n)) for n in (15, 60))
+def in_functions(rule: type[Rule]) -> list[Example]:
+    """Returns the examples of a rule that are wrong in a function, the longest first."""
+    found = [one for one in rule.bad if "def " in one.code]
+    return sorted(found, key=lambda one: -Body(one).text.count("\n"))
+
+
+LONG = [
+    pytest.param(
+        rule, example, marks=[pytest.mark.sweep] if number else [], id=f"{rule.code}-{number}"
+    )
+    for rule in RULES
+    for number, example in enumerate(in_functions(rule))
+]
+
+
+@pytest.mark.parametrize("shape", SHAPES.values(), ids=SHAPES)
+@pytest.mark.parametrize(("rule", "example"), LONG)
+def test_a_function_four_times_as_long_is_four_times_the_work(rule, example, shape):
+    body, made = Body(example), make(rule, example)
+    # Once to begin with, for what is imported and compiled but once.
+    _, few, many = [
+        steps_of(made, example.path, f"{body.before}{shape(body, n)}{body.after}")
+        for n in (1, 10, 40)
+    ]
     assert many < 5 * few
+
+
+TAIL = next(one for one in RULES if one.code == "FM201")
+
+
+@pytest.mark.parametrize("number", range(len(in_functions(TAIL))))
+def test_what_is_written_alike_many_times_is_one_thing(number):
+    example = in_functions(TAIL)[number]
+    body, made = Body(example), make(TAIL, example)
+    # Of a size that is bound twice nobody knows which one it is.
+    twice, often = (
+        {
+            one.message
+            for one in lint_text(
+                f"{body.before}{body.text * n}{body.after}".encode(), example.path, [made]
+            )
+        }
+        for n in (2, 12)
+    )
+    assert twice == often
 
 
 def test_four_times_the_findings_are_four_times_the_work():
     rule = next(one for one in default_rules() if one.code == "FM201")
     faulty = next(one for one in rule.bad if one.fixed).code
-    calls_of(rule, "runner.py", faulty)
+    steps_of(rule, "runner.py", faulty)
     few, many = (
-        calls_of(rule, "runner.py", "".join(faulty.replace("Runner", f"R{n}") for n in range(most)))
+        steps_of(rule, "runner.py", "".join(faulty.replace("Runner", f"R{n}") for n in range(most)))
         for most in (25, 100)
     )
     assert many < 4.5 * few

@@ -300,7 +300,7 @@ def at_least_one(text: str) -> int:
 def _explain(arguments: argparse.Namespace) -> int:
     from fmcheck.check_pages import PAGES, check_page
     from fmcheck.finding import CHECKS
-    from fmcheck.lint.own import OWN_CODES, REMOVED, WHY_REMOVED
+    from fmcheck.lint.own import OWN_CODES, REMOVED, why_removed
     from fmcheck.lint.page import own_page, rule_page
     from fmcheck.registry import rules
 
@@ -315,7 +315,7 @@ def _explain(arguments: argparse.Namespace) -> int:
     elif code in CHECKS and code in PAGES:
         print(check_page(code))
     elif code in REMOVED:
-        raise UsageError(arguments.command_name, f"rule `{code}` was removed: {WHY_REMOVED}")
+        raise UsageError(arguments.command_name, why_removed(code))
     else:
         near = nearest(given.lower(), names, _NEAR)
         near = near or nearest_code(code, (*known, *CHECKS, *OWN_CODES))

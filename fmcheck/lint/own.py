@@ -20,7 +20,11 @@ UNCHECKED = frozenset({UNREADABLE, RULE_FAILED})
 OPTIONAL = frozenset({UNUSED_SUPPRESSION, MALFORMED_SUPPRESSION})
 #: Codes of removed rules, which no other rule gets: settings and comments may still name them.
 REMOVED = frozenset({"FM103", "FM204", "FM305", "FM411", "FM508"})
-WHY_REMOVED = "none of its findings was right on a released tree"
+
+
+def why_removed(code: str) -> str:
+    """Returns what to tell who asks for a removed rule."""
+    return f"rule `{code}` was removed: none of its findings was right on a released tree"
 
 
 class OwnCode(Struct, frozen=True):

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import cached_property
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -13,7 +14,7 @@ from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Iterator, Mapping, Sequence
 
     from libcst import CSTNode
 
@@ -93,12 +94,12 @@ class Accesses:
         order = {id(node): number for number, node in enumerate(nodes)}
         self.all: Sequence[RelayAccess] = sorted(found, key=lambda one: order[id(one.node)])
 
-    @property
+    @cached_property
     def gathers(self) -> Sequence[RelayAccess]:
         """The reads of rows."""
         return [one for one in self.all if not one.is_write]
 
-    @property
+    @cached_property
     def writes(self) -> Sequence[RelayAccess]:
         """The writes of rows."""
         return [one for one in self.all if one.is_write]
@@ -108,17 +109,22 @@ class Accesses:
         """Every call of the function."""
         return self._calls
 
-    def guards(self, index: str) -> Iterator[cst.Call]:
-        """Yields the calls that are handed a relay buffer and these rows, and are no gather."""
+    def guards(self, index: str) -> Sequence[cst.Call]:
+        """Returns the calls that are handed a relay buffer and these rows, and are no gather."""
+        return self._guards.get(index, ())
+
+    @cached_property
+    def _guards(self) -> Mapping[str, Sequence[cst.Call]]:
+        found: dict[str, list[cst.Call]] = {}
         for call in self._calls:
             word = last_name(call.func)
             if word in ROW_METHODS or word == "embedding" or self._relays.is_opaque(word):
                 continue
             values = [argument.value for argument in call.args]
-            if any(self._is_relay(one) for one in values) and any(
-                self.index_text(one) == index for one in values
-            ):
-                yield call
+            if any(self._is_relay(one) for one in values):
+                for index in dict.fromkeys(map(self.index_text, values)):
+                    found.setdefault(index, []).append(call)
+        return found
 
     def index_text(self, node: CSTNode) -> str:
         """Returns the source of an index, a name that stands for one other thing replaced by it."""

@@ -8,7 +8,7 @@ from fmcheck.lint.model.vocabulary import HELD
 from fmcheck.lint.source.lazy import cst
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterator, Mapping, Sequence
 
 
 def dotted(node: cst.CSTNode) -> str | None:
@@ -110,3 +110,12 @@ def targets(node: cst.CSTNode) -> Sequence[cst.BaseExpression]:
     if type(node) is cst.AnnAssign or type(node) is cst.NamedExpr:
         return () if node.value is None else [node.target]
     return ()
+
+
+def bound_names(target: cst.CSTNode) -> Iterator[str]:
+    """Yields the plain names that an assignment binds."""
+    if isinstance(target, cst.Name):
+        yield target.value
+    elif isinstance(target, (cst.Tuple, cst.List)):
+        for element in target.elements:
+            yield from bound_names(element.value)

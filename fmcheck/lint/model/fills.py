@@ -99,6 +99,7 @@ class Filling:
         self.name = function.name
         self._names = function.names
         self.writes: list[RegionWrite] = []
+        self._last_reads: dict[str, tuple[int, int]] = {}
         self.calls: set[str] = set()
         self._gather()
         copies = [one for one in self.writes if one.kind is WriteKind.COPY and one.region.is_head]
@@ -125,17 +126,50 @@ class Filling:
     @cached_property
     def written(self) -> set[CSTNode | None]:
         """What the function assigns to or writes."""
+        nodes = {one.region.node for one in self.writes}
         return {
             *(target for node in self.function.nodes for target in targets(node)),
-            *(one.region.node for one in self.writes),
+            *nodes,
+            *(other for node in nodes for other in self._names.alike(node)),
         }
 
-    @property
+    @cached_property
+    def replays(self) -> bool:
+        """Tells whether it calls what may replay a graph."""
+        return any("replay" in last_name(one.func) for one in self.function.calls)
+
+    def last_reads(self, buffer: str) -> tuple[int, int]:
+        """Returns where the raw rows alone of a buffer are read last, and where any others are.
+
+        Orders of nodes, -1 for nowhere.
+        """
+        if buffer not in self._last_reads:
+            head, other, function = -1, -1, self.function
+            for node in function.named.get(buffer, ()):
+                outer = function.parents.get(node)
+                if self.written.isdisjoint((node, outer)):
+                    regions = self._names.regions(outer) if isinstance(outer, cst.Subscript) else ()
+                    if regions and all(
+                        one.is_head and self.sizes.is_raw(one.stop) for one in regions
+                    ):
+                        head = function.order[node]
+                    else:
+                        other = function.order[node]
+            self._last_reads[buffer] = head, other
+        return self._last_reads[buffer]
+
+    @cached_property
+    def filled_in_part(self) -> set[str]:
+        """The paths of the buffers that it copies to parts of."""
+        copies = (one for one in self.writes if one.kind is WriteKind.COPY)
+        return {one.region.path for one in copies if not one.region.is_whole}
+
+    @cached_property
     def copies(self) -> Sequence[RegionWrite]:
         """Its copies to the front of a buffer."""
         return [one for one in self.writes if one.kind is WriteKind.COPY and one.region.is_head]
 
-    @property
+    @cached_property
     def constants(self) -> Sequence[RegionWrite]:
         """What it sets to one value, and the tails that it writes."""
         return [one for one in self.writes if one.kind is WriteKind.CONSTANT or one.region.is_tail]

@@ -2,10 +2,9 @@
 
     flow = Flow(function, part)        # function: cst.FunctionDef, of `part`
     flow.dominates(first, then)         # every path to `then` has passed `first`
-    flow.covers(first, then)            # the same, or `first` asks for no condition beyond `then`'s
     flow.may_follow(first, then)        # some path leads from `first` to `then`
-    flow.always_follows(first, then)    # every path from `first` to a return passes `then`
-    flow.on_every_path(node)            # every path from the entry to a return passes `node`
+    flow.any_always_follows(first, many) # every path from `first` to a return passes one of many
+    flow.any_on_every_path(many)        # every path from the entry to a return passes one of many
     flow.excludes(first, then)          # no run passes both, by the tests that each stands under
     flow.known(node)                    # the tests that have been made when `node` runs
     flow.withs(node), flow.loops(node)  # what encloses it, outermost first
@@ -30,17 +29,21 @@ from typing import TYPE_CHECKING
 from msgspec import Struct
 
 from fmcheck.lint.model.names import squeezed
+from fmcheck.lint.model.sieve import any_between
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
     from libcst import CSTNode
 
     from fmcheck.lint.source.module import Part
 
 ENTRY, RETURNED, RAISED = -1, -2, -3
+#: Steps as stretches from a first one up to another, ascending: paths go by the order of the
+#: source, so that few stretches are a great many steps.
+Stretches = tuple[tuple[int, int], ...]
 
 
 class KnownTest(Struct, frozen=True):
@@ -83,6 +86,7 @@ class Flow:
         self._loops: list[_Loop] = []
         self._finals: list[set[int]] = []
         self._handled: list[bool] = []
+        self._atoms_of: dict[int, frozenset[tuple[str, bool]]] = {}
         ends = self._suite(function.body, {ENTRY}, _Place())
         self._join(ends, RETURNED)
 
@@ -117,27 +121,22 @@ class Flow:
     def dominates(self, first: CSTNode, then: CSTNode) -> bool:
         """Tells whether every path to `then` has passed `first`; true if they share a step."""
         start, end = self.position(first), self.position(then)
-        return start == end or end not in self._reached(ENTRY, without=(start,))
-
-    def covers(self, first: CSTNode, then: CSTNode) -> bool:
-        """Tells whether `first` has run when `then` does, a repeated test taken to give the same.
-
-        So does a write under `if spec:` cover a read under another `if spec:` further down.
-        """
-        if self.dominates(first, then):
-            return True
-        tests = {(one.text, one.holds) for one in self.known(then)}
-        asked = {(one.text, one.holds) for one in self.known(first)}
-        return asked <= tests and self.may_follow(first, then) and not self.loops(first)
+        return start == end or ENTRY not in self._back(end, {start})
 
     def excludes(self, first: CSTNode, then: CSTNode) -> bool:
         """Tells whether a test that both stand under would have to hold and to fail.
 
         Tests are taken to give the same each time; `a and not b` says that `a` holds and `b` fails.
         """
-        tests = {atom for one in self.known(first) for atom in self._atoms(one.test, one.holds)}
-        asked = {atom for one in self.known(then) for atom in self._atoms(one.test, one.holds)}
-        return any((text, not holds) in asked for text, holds in tests)
+        denied = {(text, not holds) for text, holds in self._tested(first)}
+        return not denied.isdisjoint(self._tested(then))
+
+    def _tested(self, node: CSTNode) -> frozenset[tuple[str, bool]]:
+        known = self.known(node)  # one and the same for all the steps of a suite
+        if id(known) not in self._atoms_of:
+            atoms = (atom for one in known for atom in self._atoms(one.test, one.holds))
+            self._atoms_of[id(known)] = frozenset(atoms)
+        return self._atoms_of[id(known)]
 
     def _atoms(self, test: CSTNode, holds: bool) -> Iterator[tuple[str, bool]]:
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
@@ -148,56 +147,96 @@ class Flow:
             yield from self._atoms(test.left, holds)
             yield from self._atoms(test.right, holds)
 
-    def may_follow(self, first: CSTNode, then: CSTNode, without: Iterable[CSTNode] = ()) -> bool:
+    def may_follow(self, first: CSTNode, then: CSTNode) -> bool:
         """Tells whether a path leads from `first` on to `then`, another round of a loop included.
 
-        Within one step that is so only in a loop. The path passes none of `without`.
+        Within one step that is so only in a loop.
         """
-        start, end = self.position(first), self.position(then)
-        barred = {self.position(node) for node in without}
-        return (
-            end in self._reached(start, barred) if barred else bool(self._onward[start] >> end & 1)
+        return _holds(self._onward[self.position(first)], self.position(then))
+
+    def may_lead_to(self, first: CSTNode, steps: Sequence[int]) -> bool:
+        """Tells whether a path leads from `first` on to one of some steps, which ascend."""
+        return any(
+            any_between(steps, start - 1, end) for start, end in self._onward[self.position(first)]
         )
 
-    def always_follows(self, first: CSTNode, then: CSTNode) -> bool:
-        """Tells whether every path from `first` to a return passes `then`, or they share a step."""
-        start, end = self.position(first), self.position(then)
-        return start == end or RETURNED not in self._reached(start, without=(end,))
+    def starts(self, then: CSTNode, without: Iterable[CSTNode]) -> Collection[int]:
+        """Returns the steps from which a path leads on to `then` that passes none of `without`."""
+        return self._back(self.position(then), {self.position(node) for node in without})
+
+    def led_to(
+        self, firsts: Iterable[CSTNode], without: Iterable[CSTNode] = ()
+    ) -> Mapping[int, CSTNode]:
+        """Returns the steps to which paths lead that pass none of `without`.
+
+        Each has the first of `firsts` that such a path comes from.
+        """
+        barred = {self.position(node) for node in without}
+        found: dict[int, CSTNode] = {}
+        for node in firsts:
+            front = [self.position(node)]
+            while front:
+                for step in self._after.get(front.pop(), ()):
+                    if step not in found and step not in barred:
+                        found[step] = node
+                        front.append(step)
+        return found
+
+    def past(self, nodes: Iterable[CSTNode]) -> Past:
+        """Returns where paths lead that have passed one of some nodes."""
+        steps = {self.position(node) for node in nodes}
+        return Past(self, self._spread(lambda one: self._onward[one] if one in steps else ()))
 
     def any_always_follows(self, first: CSTNode, nodes: Iterable[CSTNode]) -> bool:
         """Tells whether every path from `first` to a return passes at least one of the nodes."""
         start, ends = self.position(first), {self.position(node) for node in nodes}
-        return start in ends or RETURNED not in self._reached(start, without=ends)
+        return start in ends or start not in self.leaving(ends)
 
-    def on_every_path(self, node: CSTNode) -> bool:
-        """Tells whether every path from the entry to a return passes the node."""
-        return RETURNED not in self._reached(ENTRY, without=(self.position(node),))
+    def leaving(self, barred: Collection[int]) -> Collection[int]:
+        """Returns the steps from which a path leads to a return that passes no barred step."""
+        return self._back(RETURNED, barred)
+
+    def _back(self, end: int, barred: Collection[int]) -> set[int]:
+        """Returns the steps from which a path leads to `end` that passes no barred one on its way.
+
+        A barred one may be where it starts.
+        """
+        found: set[int] = set()
+        front = [] if end in barred else [end]
+        while front:
+            for step in self._preceding.get(front.pop(), ()):
+                if step not in found:
+                    found.add(step)
+                    if step not in barred:
+                        front.append(step)
+        return found
 
     def any_on_every_path(self, nodes: Iterable[CSTNode]) -> bool:
         """Tells whether every path from the entry to a return passes at least one of the nodes."""
-        return RETURNED not in self._reached(ENTRY, {self.position(node) for node in nodes})
+        return ENTRY not in self.leaving({self.position(node) for node in nodes})
 
-    def _reached(self, start: int, without: Collection[int] = ()) -> set[int]:
-        """Returns the steps that a path from `start` reaches, none of them `without` or past it."""
-        found: set[int] = set()
-        front = [start]
-        while front:
-            for step in self._after.get(front.pop(), ()):
-                if step not in found and step not in without:
-                    found.add(step)
-                    front.append(step)
+    @cached_property
+    def _preceding(self) -> Mapping[int, Sequence[int]]:
+        found: dict[int, list[int]] = {}
+        for step, following in self._after.items():
+            for one in following:
+                found.setdefault(one, []).append(step)
         return found
 
     @cached_property
-    def _onward(self) -> Sequence[int]:
-        """The steps that a path from each step reaches, as bits: a function may ask of any two."""
-        found, before = [0] * len(self.steps), [-1]
+    def _onward(self) -> Sequence[Stretches]:
+        """The steps that a path from each step reaches: a function may ask of any two."""
+        return self._spread(lambda step: ((step, step + 1),))
+
+    def _spread(self, given: Callable[[int], Stretches]) -> Sequence[Stretches]:
+        """Returns for each step what the steps give that a path from it reaches."""
+        found: list[Stretches] = [()] * len(self.steps)
+        before: list[Stretches] = []
         while found != before:  # once more for each loop within another
             before = [*found]
             for step in reversed(range(len(found))):
-                found[step] = 0
-                for after in self._after.get(step, ()):
-                    found[step] |= found[after] | 1 << after if after >= 0 else 0
+                ahead = [one for one in self._after.get(step, ()) if one >= 0]
+                found[step] = _joined([*map(found.__getitem__, ahead), *map(given, ahead)])
         return found
 
     @cached_property
@@ -231,7 +270,9 @@ class Flow:
         here = _Place(place.withs, place.loops, place.known)
         for statement in getattr(suite, "body", ()):
             before = self._statement(statement, before, here)
-            here = _Place(place.withs, place.loops, (*here.known, *self._left(statement)))
+            left = tuple(self._left(statement))
+            if left:
+                here = _Place(place.withs, place.loops, (*here.known, *left))
         return before
 
     def _statement(self, node: CSTNode, before: set[int], place: _Place) -> set[int]:
@@ -363,6 +404,37 @@ class Flow:
         last = node.cases[-1] if node.cases else None
         is_whole = last is not None and last.guard is None and _catches_all(last.pattern)
         return ends if is_whole else ends | head
+
+
+class Past(Struct, frozen=True):
+    """Where paths lead that have passed one of some nodes on their way. See `Flow.past`."""
+
+    flow: Flow
+    _reached: Sequence[Stretches]
+
+    def reaches(self, first: CSTNode, then: CSTNode) -> bool:
+        """Tells whether a path from `first` on to `then` passes one of the nodes between."""
+        return _holds(self._reached[self.flow.position(first)], self.flow.position(then))
+
+    def reaches_all_from(self, first: CSTNode, then: CSTNode) -> bool:
+        """Tells the same of `then` and of every step after it."""
+        *_, (start, end) = (0, 0), *self._reached[self.flow.position(first)]
+        return start <= self.flow.position(then) and end == len(self.flow.steps)
+
+
+def _holds(stretches: Stretches, step: int) -> bool:
+    return any(first <= step < end for first, end in stretches)
+
+
+def _joined(many: Iterable[Stretches]) -> Stretches:
+    """Returns the steps of all that is given."""
+    found: list[tuple[int, int]] = []
+    for first, end in sorted(one for stretches in many for one in stretches):
+        if not found or first > found[-1][1]:
+            found.append((first, end))
+        elif end > found[-1][1]:
+            found[-1] = found[-1][0], end
+    return tuple(found)
 
 
 def _catches_all(pattern: CSTNode) -> bool:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
 from fmcheck.lint.model.flow import Flow
@@ -29,8 +29,6 @@ class Function:
     def __init__(self, node: cst.FunctionDef, part: Part) -> None:
         self.node = node
         self.part = part
-        #: What other parts of the model have worked out about it.
-        self.memo: dict[object, Any] = {}
         #: Whether each call of it waits on the host, as `effects.py` finds it.
         self.waits: bool | None = None
         #: Whether a call of it may order streams, or wait.
@@ -72,6 +70,22 @@ class Function:
             if name is not None:
                 found.setdefault(name, []).append(node)
         return found
+
+    @cached_property
+    def bindings(self) -> Mapping[str, Sequence[cst.CSTNode]]:
+        """What gives each thing a value, by its dotted name: assignments and walruses, in order."""
+        found: dict[str, list[cst.CSTNode]] = {}
+        for node in self.nodes:
+            for target in targets(node):
+                name = dotted(target)
+                if name is not None:
+                    found.setdefault(name, []).append(node)
+        return found
+
+    @cached_property
+    def asserts(self) -> Sequence[cst.Assert]:
+        """Every `assert` of its body."""
+        return [node for node in self.nodes if type(node) is cst.Assert]
 
     @cached_property
     def calls(self) -> Sequence[cst.Call]:
@@ -229,13 +243,20 @@ def functions_near(family: Family, *words: Iterable[str]) -> Iterator[Function]:
 def bound_in_class(name: str, part: Part) -> Iterator[tuple[cst.CSTNode, Function]]:
     """Yields the values that the class of a part gives to `self.x`, each with its function."""
     family = part.stretch.family
-    for other in family.binding(name.removeprefix("self.")) if family is not None else ():
-        for function in functions(other):
-            for node in function.nodes:
-                if not isinstance(node, (cst.Assign, cst.AnnAssign)) or node.value is None:
-                    continue
-                if any(dotted(target) == name for target in targets(node)):
-                    yield node.value, function
+    if family is None:
+        return
+    # Once for each name: a function may copy to an attribute a thousand times.
+    known: dict[tuple[Family, str], list[tuple[cst.CSTNode, Function]]]
+    known = part.module.memo.setdefault("bound in class", {})
+    if (family, name) not in known:
+        known[family, name] = [
+            (node.value, function)
+            for other in family.binding(name.removeprefix("self."))
+            for function in functions(other)
+            for node in function.bindings.get(name, ())
+            if isinstance(node, (cst.Assign, cst.AnnAssign)) and node.value is not None
+        ]
+    yield from known[family, name]
 
 
 def classes(family: Family) -> Iterator[tuple[str, Sequence[Function]]]:

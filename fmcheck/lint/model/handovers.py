@@ -6,19 +6,26 @@ helper of the package that waits, and a call that is handed the stream or its ev
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
+from operator import attrgetter, itemgetter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from fmcheck.lint.model.effects import orders_streams
-from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, receiver
+from fmcheck.lint.model.expressions import (
+    bound_names,
+    dotted,
+    keywords,
+    last_name,
+    receiver,
+)
 from fmcheck.lint.model.function import functions
+from fmcheck.lint.model.sieve import Sieve, any_between
 from fmcheck.lint.model.stream_kinds import is_side, may_be_side
 from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, is_non_blocking, streams_of
 from fmcheck.lint.model.tensor_use import (
     MOVES,
-    READS,
-    bound_names,
     is_blocking,
     is_collective,
     is_written,
@@ -26,13 +33,20 @@ from fmcheck.lint.model.tensor_use import (
     scope_of,
     values_used,
 )
-from fmcheck.lint.model.vocabulary import CLASS, IN_PLACE, ON_HOST, PARTS, looks_like_event
+from fmcheck.lint.model.vocabulary import (
+    CLASS,
+    IN_PLACE,
+    ON_HOST,
+    PARTS,
+    READS,
+    looks_like_event,
+)
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterator, Sequence
 
     from libcst import CSTNode
 
@@ -78,13 +92,13 @@ def results_used_early(streams: FunctionStreams) -> Iterator[StreamHandover]:
             if name in seen:
                 continue
             for consumer, is_plain in _consumed(name, producer, context, streams):
-                if (
-                    (is_sure or is_plain or _is_result(name, context, streams))
-                    and _is_side(context, streams)
-                    and not _may_be_ordered(streams, context, producer, consumer)
-                ):
-                    seen.add(name)
-                    yield StreamHandover(name, producer, consumer, context.stream, context)
+                if is_sure or is_plain or _is_result(name, context, streams):
+                    # What is used still later is ordered too.
+                    if _is_side(context, streams) and not _may_be_ordered(
+                        streams, context, producer, consumer
+                    ):
+                        seen.add(name)
+                        yield StreamHandover(name, producer, consumer, context.stream, context)
                     break
 
 
@@ -94,70 +108,122 @@ def _is_result(name: str, context: Context, streams: FunctionStreams) -> bool:
 
 
 def inputs_read_early(streams: FunctionStreams) -> Iterator[StreamHandover]:
-    """Yields what the current stream produces and a side stream reads with no wait between."""
-    for context in _contexts(streams):
+    """Yields what the current stream produces first and a side stream reads with no wait between.
+
+    One for each body and name.
+    """
+    contexts = _contexts(streams)
+    launched: dict[str, list[_Producer]] = {}
+    until = max((one.order for one in contexts), default=0)
+    for name, node, is_sure in _produced(streams, CURRENT, 0, until):
+        launched.setdefault(name, []).append(_Producer(node, streams.order[node], is_sure))
+    for context in contexts if launched else ():
         read: dict[str, CSTNode] = {}
         for node in streams.nodes(context.order, context.end):
             if isinstance(node, (cst.Name, cst.Attribute)):
                 read.setdefault(dotted(node) or "", node)
         for name, node in list(read.items()):
             read.setdefault(_viewed(name, streams), node)
-        for name, producer, is_sure in _produced(streams, CURRENT, 0, context.order):
-            consumer = read.get(name)
-            if (
-                consumer is not None
-                and _reads_early(name, producer, is_sure, consumer, context, streams)
-                and _is_side(context, streams)
-            ):
-                yield StreamHandover(name, producer, consumer, context.stream, context)
+        found = [
+            (producer.order, StreamHandover(name, producer.node, node, context.stream, context))
+            for name, node in read.items()
+            if name in launched
+            for producer in [_read_early(name, node, launched[name], context, streams)]
+            if producer is not None
+        ]
+        if found and _is_side(context, streams):
+            yield from (one for _, one in sorted(found, key=itemgetter(0)))
 
 
-def _reads_early(
+class _Producer(Struct, frozen=True):
+    """What launches the work that a name stands for, and whether that is sure."""
+
+    node: CSTNode
+    order: int
+    is_sure: bool
+
+
+def _read_early(
     name: str,
-    producer: CSTNode,
-    is_sure: bool,
     consumer: CSTNode,
+    producers: Sequence[_Producer],
     context: Context,
     streams: FunctionStreams,
-) -> bool:
-    first, last = streams.order[producer], streams.order[consumer]
+) -> _Producer | None:
+    """Returns the first of the producers of a name whose work a body reads too early."""
+    last, stream = streams.order[consumer], context.stream
     flow, scope = streams.flow, scope_of(context.node, streams)
     if (
-        streams.stream_at(last) != context.stream
+        streams.stream_at(last) != stream
         or (used := values_used(consumer, streams)) is None
-        or not (used or streams.is_fenced(context.stream))
+        or not (used or streams.is_fenced(stream))
         or is_written(consumer, streams)
-        or not (is_sure or _is_computed_with(consumer, streams))
-        or scope_of(producer, streams) is not scope
         or scope_of(consumer, streams) is not scope
-        or not flow.contains(producer)
-        or not flow.may_follow(producer, consumer)
-        or flow.excludes(producer, consumer)
+        or name == _leaf(stream)
+        or looks_like_event(name)
     ):
-        return False
-    if any(
-        isinstance(node, cst.Assign) and name in bound_names(one.target)
-        for node in streams.nodes(first + 1, last)
-        for one in getattr(node, "targets", ())
-    ):
-        return False
-    if any(
-        first < wait.order < last and _may_be_by(wait, context.stream) for wait in streams.waits
-    ):
-        return False
-    handles = {_leaf(context.stream)}
-    if name in handles or looks_like_event(name):
-        return False
-    for call in streams.function.calls:
-        order = streams.order[call]
-        if first < order < last and order not in range(first, streams.end(producer)):
-            if last_name(call.func) in READS and streams.stream_at(order) == CURRENT:
-                return False
-            if helper_waits(call, streams.function):
-                return False
-            if call not in streams.wait_at and _is_handed(call.args, handles, call):
-                return False
-    return True
+        return None
+    wait = _waits_by(stream, streams).last(-1, last)
+    bound = streams.assigned.get(name, ())
+    earlier = bisect_left(bound, last, key=streams.order.__getitem__)
+    rebound = streams.order[bound[earlier - 1]] if earlier else -1
+    first = max(rebound, -1 if wait is None else wait.order)
+    is_computed_with = _is_computed_with(consumer, streams)
+    start = bisect_left(producers, first, key=attrgetter("order"))
+    for one in producers[start : bisect_left(producers, context.order, key=attrgetter("order"))]:
+        if (
+            (one.is_sure or is_computed_with)
+            and scope_of(one.node, streams) is scope
+            and flow.contains(one.node)
+            and flow.may_follow(one.node, consumer)
+            and not flow.excludes(one.node, consumer)
+            and not _is_stopped(streams, stream, streams.end(one.node) - 1, last)
+        ):
+            return one
+    return None
+
+
+def _is_stopped(streams: FunctionStreams, stream: str, after: int, end: int) -> bool:
+    """Tells whether a call between may put a side stream behind the current one."""
+    return (
+        any_between(streams.reads.get(CURRENT, ()), after, end)
+        or _helpers(streams).first(after, end) is not None
+        or _handed(streams, "", is_held=False).first(after, end) is not None
+        or _handed(streams, _leaf(stream), is_held=False).first(after, end) is not None
+    )
+
+
+def _helpers(streams: FunctionStreams) -> Sieve[cst.Call]:
+    """Returns the calls that lead to a function of the package that may wait or order streams."""
+    return streams.call_sieve("helpers", passes=lambda one: helper_waits(one, streams.function))
+
+
+def _handed(streams: FunctionStreams, leaf: str, *, is_held: bool) -> Sieve[cst.Call]:
+    """Returns the calls that are handed a stream, or events where `leaf` is "".
+
+    `is_held` has what a method is called on count too.
+    """
+    leaves = {_leaf(one.event) for one in streams.records} if is_held and not leaf else {leaf}
+
+    def passes(call: cst.Call) -> bool:
+        held = [call.func.value] if is_held and isinstance(call.func, cst.Attribute) else []
+        return (
+            last_name(call.func) not in _MARKS
+            and (is_held or call not in streams.wait_at)
+            and any(
+                last_name(one) in leaves or (not leaf and looks_like_event(last_name(one)))
+                for given in (*call.args, *held)
+                for one in walk(given)
+                if isinstance(one, (cst.Name, cst.Attribute))
+            )
+        )
+
+    return streams.call_sieve("handed", leaf, str(is_held), passes=passes)
+
+
+def _waits_by(stream: str, streams: FunctionStreams) -> Sieve[Wait]:
+    """Returns the waits that may be a stream's own."""
+    return streams.wait_sieve("by", stream, passes=lambda one: _may_be_by(one, stream))
 
 
 def _may_be_by(wait: Wait, stream: str) -> bool:
@@ -166,41 +232,8 @@ def _may_be_by(wait: Wait, stream: str) -> bool:
     return wait.waiter != CURRENT and wait.on != stream and not is_another
 
 
-def _is_handed(given: Iterable[CSTNode], handles: Collection[str], call: cst.Call) -> bool:
-    """Tells whether a call is handed a stream or an event by which it may order the two."""
-    return last_name(call.func) not in _MARKS and any(
-        last_name(one) in handles or looks_like_event(last_name(one))
-        for arg in given
-        for one in walk(arg)
-        if isinstance(one, (cst.Name, cst.Attribute))
-    )
-
-
 def joined_only(streams: FunctionStreams) -> Iterator[tuple[str, CSTNode, Context, Wait]]:
     """Yields arguments that a side stream reads which waits for nothing, and is awaited later."""
-    function = streams.function
-    for context in _contexts(streams):
-        if any(
-            wait.order < context.end and _may_be_by(wait, context.stream) for wait in streams.waits
-        ) or any(
-            streams.order[call] < context.end and helper_waits(call, function)
-            for call in function.calls
-        ):
-            continue
-        joins = [
-            wait
-            for wait in streams.waits
-            if wait.order > context.end
-            and wait.waiter in (CURRENT, HOST)
-            and may_be_for(wait, context.stream, streams)
-        ]
-        read = _argument_read(context, streams) if joins else None
-        if read is not None and _is_side(context, streams):
-            yield last_name(read), read, context, joins[0]
-
-
-def _argument_read(context: Context, streams: FunctionStreams) -> CSTNode | None:
-    """Returns a read of an argument's values in a body: what brings it to the host, or computes."""
     tensors = {
         node.name.value
         for node in walk(streams.function.node.params)
@@ -210,6 +243,31 @@ def _argument_read(context: Context, streams: FunctionStreams) -> CSTNode | None
         and "[" not in streams.part.code(node.annotation.annotation)
         and not ON_HOST.search(node.name.value)
     }
+    for context in _contexts(streams):
+        if (
+            _waits_by(context.stream, streams).first(-1, context.end) is not None
+            or _helpers(streams).first(-1, context.end) is not None
+        ):
+            continue
+        join = _joins(context.stream, streams).first(context.end)
+        read = _argument_read(context, tensors, streams) if join is not None else None
+        if join is not None and read is not None and _is_side(context, streams):
+            yield last_name(read), read, context, join
+
+
+def _joins(stream: str, streams: FunctionStreams) -> Sieve[Wait]:
+    """Returns the waits of the current stream or the host that may be for a side stream."""
+    return streams.wait_sieve(
+        "joins",
+        stream,
+        passes=lambda one: one.waiter in (CURRENT, HOST) and may_be_for(one, stream, streams),
+    )
+
+
+def _argument_read(
+    context: Context, tensors: Collection[str], streams: FunctionStreams
+) -> CSTNode | None:
+    """Returns a read of an argument's values in a body: what brings it to the host, or computes."""
     for node in streams.nodes(context.order, context.end):
         if not isinstance(node, cst.Name) or _viewed(node.value, streams) not in tensors:
             continue
@@ -254,10 +312,11 @@ def _is_copied(node: CSTNode, streams: FunctionStreams) -> bool:
 
 def freed_to_side(streams: FunctionStreams) -> Iterator[StreamHandover]:
     """Yields memory of a side stream that the current one uses last, and that nobody keeps."""
+    awaited = {wait.on for wait in streams.waits if wait.waiter != CURRENT}
     for context in _contexts(streams):
         if _is_made_here(context.item, streams):
             continue
-        if any(wait.waiter != CURRENT and wait.on != context.stream for wait in streams.waits):
+        if awaited - {context.stream}:
             continue  # it waits for the current stream before it writes the memory again
         for node in streams.nodes(context.order, context.end):
             if (
@@ -292,9 +351,7 @@ def _allocates(value: CSTNode, streams: FunctionStreams) -> bool:
 
 def _outlives(name: str, streams: FunctionStreams) -> bool:
     """Tells whether a name is returned, stored, or handed to what may keep it."""
-    for node in streams.order:
-        if not is_name(node, name):
-            continue
+    for node in streams.function.named.get(name, ()):
         held = streams.parents.get(node)
         while isinstance(held, (cst.Element, cst.Tuple, cst.List, cst.Dict, cst.DictElement)):
             held = streams.parents.get(held)
@@ -341,78 +398,77 @@ def _consumed(
     name: str, producer: CSTNode, context: Context, streams: FunctionStreams
 ) -> Iterator[tuple[CSTNode, bool]]:
     """Yields what uses a produced tensor on another stream; True where only a tensor is used so."""
-    scope = scope_of(context.node, streams)
+    scope, flow = scope_of(context.node, streams), streams.flow
+    if not flow.contains(producer):
+        return
     # What `x = x + 1` reads is still the old value.
-    rebound = [
-        streams.end(node)
-        for node, order in streams.order.items()
-        if isinstance(node, cst.Assign)
-        and order > streams.order[producer]
-        and any(name in bound_names(one.target) for one in node.targets)
-        and not _is_other_branch(producer, node, streams)
-    ]
-    for node in streams.nodes(context.end):
-        if not isinstance(node, (cst.Name, cst.Attribute)) or dotted(node) != name:
-            continue
-        order = streams.order[node]
-        if rebound and min(rebound) <= order:
-            return
-        if streams.stream_at(order) == context.stream or scope_of(node, streams) is not scope:
-            continue
-        if not streams.flow.contains(node) or not streams.flow.contains(producer):
-            continue
-        if streams.flow.excludes(producer, node) or not streams.flow.may_follow(producer, node):
-            continue
-        used = values_used(node, streams)
-        if used is not None:
-            yield node, used
+    bound = streams.assigned.get(name, ())
+    later = bisect_right(bound, streams.order[producer], key=streams.order.__getitem__)
+    rebound = next(
+        (node for node in bound[later:] if not _is_other_branch(producer, node, streams)), None
+    )
+    end = None if rebound is None else streams.end(rebound)
+    for node in _uses_off(context.stream, name, streams).between(context.end - 1, end):
+        if (
+            scope_of(node, streams) is scope
+            and flow.contains(node)
+            and not flow.excludes(producer, node)
+            and flow.may_follow(producer, node)
+        ):
+            yield node, bool(values_used(node, streams))
+
+
+def _uses_off(stream: str, name: str, streams: FunctionStreams) -> Sieve[CSTNode]:
+    """Returns where the values of what a name stands for may be used, on another stream."""
+    return streams.named_sieve(
+        name,
+        stream,
+        passes=lambda one: (
+            streams.stream_at(streams.order[one]) != stream
+            and values_used(one, streams) is not None
+        ),
+    )
 
 
 def _is_other_branch(producer: CSTNode, node: CSTNode, streams: FunctionStreams) -> bool:
     """Tells whether a run that passes the producer never passes a node, by the tests of both."""
-    flow = streams.flow
-    return flow.contains(producer) and flow.contains(node) and flow.excludes(producer, node)
+    return streams.flow.contains(node) and streams.flow.excludes(producer, node)
 
 
 def _may_be_ordered(
     streams: FunctionStreams, context: Context, producer: CSTNode, consumer: CSTNode
 ) -> bool:
     """Tells whether anything between may put the consumer behind the producer."""
-    first, last = streams.order[producer], streams.order[consumer]
     stream = context.stream
-    for wait in streams.waits:
-        if (
-            first < wait.order <= last
-            and wait.waiter != stream
-            and may_be_for(wait, stream, streams)
-        ):
-            return True
-    leaves = {stream.rpartition(".")[2], *(_leaf(one.event) for one in streams.records)}
-    for call in streams.function.calls:
-        order = streams.order[call]
-        if not first < order <= last:
-            continue
-        if streams.stream_at(order) == stream and last_name(call.func) in READS:
-            return True
-        callee = streams.function.called(call)
-        if callee is not None and orders_streams(callee):
-            return True
-        given = (*call.args, call.func.value) if isinstance(call.func, cst.Attribute) else call.args
-        if _is_handed(given, leaves, call):
-            return True
-    return False
+    first, end = streams.order[producer], streams.order[consumer] + 1
+
+    def orders(wait: Wait) -> bool:
+        return wait.waiter != stream and may_be_for(wait, stream, streams)
+
+    return (
+        streams.wait_sieve("behind", stream, passes=orders).first(first, end) is not None
+        or any_between(streams.reads.get(stream, ()), first, end)
+        or _helpers(streams).first(first, end) is not None
+        or _handed(streams, "", is_held=True).first(first, end) is not None
+        or _handed(streams, _leaf(stream), is_held=True).first(first, end) is not None
+    )
 
 
 def may_be_for(wait: Wait, stream: str, streams: FunctionStreams) -> bool:
     """Tells whether a wait may be for work of a stream: not if it names another stream."""
     if wait.on in (stream, ANYTHING) or streams.names.is_looped(wait.on):
         return True
-    if wait.on == CURRENT or any(one.stream == wait.on for one in streams.contexts):
+    if wait.on == CURRENT or wait.on in streams.entered:
         return False
     if last_name(wait.node.func) == "wait_stream" and wait.on.startswith("self."):
         return False
-    recorded = {one.stream for one in streams.records if one.event == wait.on}
+    recorded = streams.recorded.get(wait.on)
     return stream in recorded if recorded else not wait.on.endswith("stream")
+
+
+def waits_for(stream: str, streams: FunctionStreams) -> Sieve[Wait]:
+    """Returns the waits that may be for work of a stream."""
+    return streams.wait_sieve("for", stream, passes=lambda one: may_be_for(one, stream, streams))
 
 
 def changes_stream(function: Function) -> bool:

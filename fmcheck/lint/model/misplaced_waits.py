@@ -2,24 +2,28 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from functools import partial
 from typing import TYPE_CHECKING
 
-from fmcheck.lint.model.expressions import dotted, is_name, last_name, receiver, targets
-from fmcheck.lint.model.handovers import changes_stream, helper_waits, may_be_for
+from fmcheck.lint.model.expressions import dotted, last_name, receiver, targets
+from fmcheck.lint.model.handovers import changes_stream, helper_waits, may_be_for, waits_for
+from fmcheck.lint.model.sieve import any_between
 from fmcheck.lint.model.stream_kinds import attribute_values, is_side, may_be_side
 from fmcheck.lint.model.streams import ANYTHING, CURRENT, HOST, is_non_blocking, streams_of
-from fmcheck.lint.model.tensor_use import READS, launches
-from fmcheck.lint.model.vocabulary import looks_like_context
+from fmcheck.lint.model.tensor_use import launches
+from fmcheck.lint.model.vocabulary import READS, looks_like_context
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Collection, Iterator
 
     from libcst import CSTNode
 
     from fmcheck.lint.model.function import Function
+    from fmcheck.lint.model.sieve import Sieve
     from fmcheck.lint.model.streams import Context, FunctionStreams, Wait
 
 #: Names of what copies from or to the host, a helper's too.
@@ -30,10 +34,9 @@ def waits_for_another(streams: FunctionStreams) -> Iterator[tuple[Context, Wait,
     """Yields bodies that nothing waits for, with the wait right after them for another stream."""
     function = streams.function
     for context in may_be_side(streams):
-        if any(_waits_for(wait, context, streams) for wait in streams.waits):
-            continue
-        if any(
-            one.stream == context.stream and one.order > context.order for one in streams.records
+        if (
+            waits_for(context.stream, streams).first(context.order) is not None
+            or streams.last_record.get(context.stream, -1) > context.order
         ):
             continue
         _, after = streams.beside.get(context.node, (None, None))
@@ -42,16 +45,8 @@ def waits_for_another(streams: FunctionStreams) -> Iterator[tuple[Context, Wait,
             if wait.waiter not in (CURRENT, HOST) or not is_side(context.item, function):
                 continue
             other = _awaited_stream(wait, streams)
-            if (
-                other is not None
-                and other != context.stream
-                and not any(one.stream == other for one in streams.contexts)
-            ):
+            if other is not None and other != context.stream and other not in streams.entered:
                 yield context, wait, other
-
-
-def _waits_for(wait: Wait, context: Context, streams: FunctionStreams) -> bool:
-    return wait.order > context.order and may_be_for(wait, context.stream, streams)
 
 
 def _awaited_stream(wait: Wait, streams: FunctionStreams) -> str | None:
@@ -79,17 +74,15 @@ def another_waits(streams: FunctionStreams) -> Iterator[tuple[Context, Wait]]:
                 continue
             if wait.waiter == context.stream or wait.on != CURRENT:
                 continue
-            if any(one.stream == wait.waiter for one in streams.contexts):
+            if wait.waiter in streams.entered:
                 continue
             is_meant = _is_meant(context, wait, after, streams)
             if not is_meant and not (
                 is_side(context.item, function) and is_side(wait.receiver, function)
             ):
                 continue
-            if not any(
-                one.order < context.end and (one.order > wait.order or not is_meant)
-                for one in streams.waits_of(context.stream, CURRENT)
-            ):
+            start = wait.order if is_meant else -1
+            if streams.waits_of(context.stream, CURRENT).first(start, context.end) is None:
                 yield context, wait
 
 
@@ -123,16 +116,21 @@ def waits_for_itself(streams: FunctionStreams) -> Iterator[tuple[Context, Wait]]
             ):
                 continue
             if isinstance(wait.receiver, cst.Call):  # the stream around the body was meant to wait
-                is_ordered = any(
-                    may_be_for(one, context.stream, streams)
-                    for one in streams.waits
-                    if one.order > (context.order if one.waiter in (HOST, ANYTHING) else wait.order)
-                )
+                found = waits_for(context.stream, streams).first(wait.order) or _host_waits_for(
+                    context.stream, streams
+                ).first(context.order)
             else:
-                before = streams.waits_of(context.stream, CURRENT)
-                is_ordered = any(one.order < context.end for one in before)
-            if not is_ordered:
+                found = streams.waits_of(context.stream, CURRENT).first(-1, context.end)
+            if found is None:
                 yield context, wait
+
+
+def _host_waits_for(stream: str, streams: FunctionStreams) -> Sieve[Wait]:
+    return streams.wait_sieve(
+        "host for",
+        stream,
+        passes=lambda one: one.waiter in (HOST, ANYTHING) and may_be_for(one, stream, streams),
+    )
 
 
 def _waits_in(node: CSTNode | None, streams: FunctionStreams) -> Iterator[Wait]:
@@ -147,15 +145,17 @@ def lost_streams(streams: FunctionStreams) -> Iterator[Context]:
     function = streams.function
     if function.name.startswith("test"):
         return  # which leaves the order to what it tests
+    records = [one.order for one in streams.records]
+    items = {one.item for one in streams.contexts}
     for context in streams.contexts:
-        item = context.item
-        if not _is_lost(item, streams):
+        if not _is_lost(context.item, items, streams):
             continue
-        if any(wait.order > context.order for wait in streams.waits):
+        if streams.waits and streams.waits[-1].order > context.order:
             continue
-        if any(context.holds(one.order) for one in streams.records):
+        if any_between(records, context.order - 1, context.end):
             continue
-        calls = [one for one in function.calls if context.holds(streams.order[one])]
+        first, end = (bisect_left(streams.call_orders, at) for at in (context.order, context.end))
+        calls = function.calls[first:end]
         if not any(launches(one, streams) is not None for one in calls):
             continue
         if any(
@@ -187,7 +187,7 @@ def _is_captured(call: cst.Call) -> bool:
     return "graph" in last_name(call.func).lower() or "capture" in last_name(call.func).lower()
 
 
-def _is_lost(item: CSTNode, streams: FunctionStreams) -> bool:
+def _is_lost(item: CSTNode, items: Collection[CSTNode], streams: FunctionStreams) -> bool:
     """Tells whether a stream is made where it is entered, or by a name used for nothing else."""
     if isinstance(item, cst.Call):
         return last_name(item.func) == "Stream"
@@ -200,9 +200,8 @@ def _is_lost(item: CSTNode, streams: FunctionStreams) -> bool:
         isinstance(values[0], cst.Call) and last_name(values[0].func) == "Stream"
     ):
         return False
-    uses = [one for one in streams.order if is_name(one, item.value)]
-    entered = [one.item for one in streams.contexts]
-    return len(uses) == 1 + sum(one in entered for one in uses)
+    uses = streams.function.named[item.value]
+    return len(uses) == 1 + sum(one in items for one in uses)
 
 
 def _is_only_entered(stream: cst.Attribute, function: Function) -> bool:
@@ -229,28 +228,33 @@ def _is_only_entered(stream: cst.Attribute, function: Function) -> bool:
 def gradients_used_early(streams: FunctionStreams) -> Iterator[tuple[cst.Call, cst.Call]]:
     """Yields `backward()` on one stream with an optimizer's step on another that has not waited."""
     function = streams.function
-    calls = [one for one in function.calls if isinstance(one.func, cst.Attribute)]
-    backward = [one for one in calls if last_name(one.func) == "backward"]
+    called = (one for one in function.calls if last_name(one.func) == "backward")
+    backward = [one for one in called if isinstance(one.func, cst.Attribute)]
     if not backward or changes_stream(function):
         return
+    sides: dict[str, bool] = {}
     for first in backward:
         order = streams.order[first]
         stream = streams.stream_at(order)
-        for call in calls:
-            other = streams.stream_at(streams.order[call])
-            if streams.order[call] <= order or other == stream or not _steps(call, function):
-                continue
-            side = [one for one in streams.contexts if one.stream in (stream, other)]
-            if not side or not all(is_side(one.item, function) for one in side):
-                continue
-            if any(
-                order < wait.order < streams.order[call] and wait.waiter != stream
-                for wait in streams.waits
-            ):
-                continue
-            if streams.flow.may_follow(first, call):
+        wait = streams.wait_sieve("off", stream, passes=partial(_is_off, stream)).first(order)
+        steps = streams.call_sieve("steps off", stream, passes=partial(_steps_off, stream, streams))
+        for call in steps.between(order, None if wait is None else wait.order + 1):
+            both = {stream, streams.stream_at(streams.order[call])} & streams.entered.keys()
+            for one in both - sides.keys():
+                sides[one] = all(is_side(held.item, function) for held in streams.entered[one])
+            if both and all(map(sides.get, both)) and streams.flow.may_follow(first, call):
                 yield first, call
                 break
+
+
+def _is_off(stream: str, wait: Wait) -> bool:
+    return wait.waiter != stream
+
+
+def _steps_off(stream: str, streams: FunctionStreams, call: cst.Call) -> bool:
+    """Tells whether a call on another stream has an optimizer use the gradients."""
+    is_off = streams.stream_at(streams.order[call]) != stream
+    return is_off and isinstance(call.func, cst.Attribute) and _steps(call, streams.function)
 
 
 def _steps(call: cst.Call, function: Function, depth: int = 0) -> bool:

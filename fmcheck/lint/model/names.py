@@ -16,6 +16,7 @@ from msgspec.structs import replace
 from fmcheck.lint.model.expressions import is_name, literal_elements
 from fmcheck.lint.model.vocabulary import HELD, SAME_SHAPE, VIEWS
 from fmcheck.lint.source.lazy import cst
+from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
@@ -120,6 +121,8 @@ class Binding(Struct, frozen=True):
 
 #: Expressions that are looked at to learn what one name may stand for: more are a maze.
 MOST_STEPS = 100_000
+#: What a name is bound to that often is compared: it may be one thing, said again and again.
+_FEW = 8
 #: The nodes that bind a name, or grow what one is bound to.
 _BINDING = frozenset(
     ("AnnAssign", "Assign", "AugAssign", "Call", "CompFor", "For", "NamedExpr", "Param")
@@ -134,6 +137,10 @@ class Names:
         self._parameters: set[str] = set()
         self._bindings: dict[str, list[Binding]] = defaultdict(list)
         self._grown: dict[str, list[CSTNode]] = defaultdict(list)
+        self._values: dict[str, Sequence[CSTNode]] = {}
+        self._alike: dict[CSTNode, list[CSTNode]] = {}
+        self._differing: dict[str, Sequence[Binding]] = {}
+        self._elements: dict[str, Sequence[CSTNode]] = {}
         self._steps = 0
         for node in nodes:
             if node.__class__.__name__ in _BINDING:
@@ -141,7 +148,14 @@ class Names:
 
     def values(self, name: str) -> Sequence[CSTNode]:
         """Returns the expressions that are assigned to `name`."""
-        return [one.value for one in self._bindings.get(name, ()) if not one.is_element]
+        if name not in self._values:
+            bound = self._bindings.get(name, ())
+            self._values[name] = [one.value for one in bound if not one.is_element]
+        return self._values[name]
+
+    def unlike(self, name: str) -> Sequence[CSTNode]:
+        """Returns the same; of many expressions that are written alike, the first."""
+        return [one.value for one in self._unlike(name) if not one.is_element]
 
     def is_looped(self, name: str) -> bool:
         """Tells whether a name stands for each element of a container in turn."""
@@ -185,10 +199,13 @@ class Names:
         """Returns the elements of a list that is built here, None for any other container."""
         if not isinstance(node, cst.Name):
             return literal_elements(node)
-        literals = [literal_elements(value) for value in self.values(node.value)]
-        found: list[CSTNode] = [element for literal in literals for element in literal or ()]
-        found += self._grown.get(node.value, ())
-        return found or None
+        if node.value not in self._elements:
+            literals = [literal_elements(value) for value in self.values(node.value)]
+            found: list[CSTNode] = [element for literal in literals for element in literal or ()]
+            found += self._grown.get(node.value, ())
+            firsts = self._firsts([Binding(one) for one in found])
+            self._elements[node.value] = [one.value for one in firsts]
+        return self._elements[node.value] or None
 
     def regions(self, node: CSTNode, seen: frozenset[str] = frozenset()) -> Sequence[Region]:
         """Returns every region that `node` may name: none, one, or one for each binding.
@@ -227,9 +244,31 @@ class Names:
         if name in self._parameters or not bindings or name in seen:
             found.append(Region(name, name if name in self._parameters else "", node))
         if name not in seen:
-            for binding in bindings:
+            for binding in self._unlike(name):
                 found.extend(self._bound(binding, seen | {name}))
         return found
+
+    def _unlike(self, name: str) -> Sequence[Binding]:
+        """Returns what a name is bound to; of many that are written alike, the first."""
+        if name not in self._differing:
+            self._differing[name] = self._firsts(self._bindings.get(name, ()))
+        return self._differing[name]
+
+    def _firsts(self, every: Sequence[Binding]) -> Sequence[Binding]:
+        if len(every) <= _FEW:
+            return every
+        found: dict[tuple[str, bool, int | None], Binding] = {}
+        for one in every:
+            key = self._part.code(one.value), one.is_element, one.column
+            first = found.setdefault(key, one)
+            if first is not one:
+                for node, its in zip(walk(first.value), walk(one.value), strict=False):
+                    self._alike.setdefault(node, []).append(its)
+        return [*found.values()]
+
+    def alike(self, node: CSTNode) -> Sequence[CSTNode]:
+        """Returns the nodes that are written alike and for which one stands, as in `unlike`."""
+        return self._alike.get(node, ())
 
     def _bound(self, binding: Binding, seen: frozenset[str]) -> Iterator[Region]:
         if not binding.is_element:

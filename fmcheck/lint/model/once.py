@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
+from fmcheck.lint.model.expressions import dotted, is_name, last_name
 from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
 
@@ -70,23 +70,27 @@ class Once:
             for one in self.asked(test, holds, lenient=True)
         ):
             return True
-        by_others = [one for other in called for one in _assigned(other)]
         return any(
-            self._is_settled(one, [*_assigned(function, test, holds), *by_others])
+            self._is_settled(
+                one,
+                (
+                    *_assigned(function, one.path, (test, holds)),
+                    *(value for other in called for value in _assigned(other, one.path)),
+                ),
+            )
             for test, holds in tests
             for one in self.asked(test, holds)
         )
 
-    def _is_settled(self, asked: TestedPath, assigned: Sequence[tuple[str, CSTNode]]) -> bool:
+    def _is_settled(self, asked: TestedPath, turned: Sequence[CSTNode]) -> bool:
         """Tells whether an assignment makes a test come out otherwise from then on."""
-        turned = [value for path, value in assigned if path == asked.path]
         if not any(_is_falsy(value) is asked.is_there for value in turned):
             return False
         return not any(
-            path == asked.path and _is_falsy(value) is not asked.is_there
+            _is_falsy(value) is not asked.is_there
             for name, method in self._methods.items()
             if not (self._prepares(name) or _UNMAKES.search(name))
-            for path, value in _assigned(method)
+            for value in _assigned(method, asked.path)
         )
 
     def _is_called_once(
@@ -99,8 +103,7 @@ class Once:
         uses = [
             (node, method)
             for method in self._methods.values()
-            for node in method.nodes
-            if isinstance(node, cst.Attribute) and dotted(node) == f"self.{name}"
+            for node in method.named.get(f"self.{name}", ())
         ]
         return bool(uses) and all(
             isinstance(method.parents.get(node), cst.Call)
@@ -117,8 +120,8 @@ class Once:
         flow = function.flow
         if flow.contains(node):
             yield from ((one.test, one.holds) for one in flow.known(node))
-            for one in function.nodes:
-                if isinstance(one, cst.Assert) and flow.contains(one) and flow.dominates(one, node):
+            for one in function.asserts:
+                if flow.contains(one) and flow.dominates(one, node):
                     yield one.test, True
 
     def asked(
@@ -163,18 +166,16 @@ def _returned(method: Function) -> Sequence[CSTNode]:
 
 
 def _assigned(
-    function: Function, test: CSTNode | None = None, holds: bool = True
-) -> Iterator[tuple[str, CSTNode]]:
-    """Yields the attributes that a function assigns, where `test` comes out so if it is given."""
+    function: Function, path: str, where: tuple[CSTNode, bool] | None = None
+) -> Iterator[CSTNode]:
+    """Yields what a function assigns to an attribute, where a test comes out so if it is given."""
     flow = function.flow
-    for node in function.nodes:
-        paths = [path for path in map(dotted, targets(node)) if path is not None and "." in path]
+    for node in function.bindings.get(path, ()) if "." in path else ():
         value = getattr(node, "value", None)
-        if not paths or value is None or not flow.contains(node):
-            continue
-        known = flow.known(node)
-        if test is None or any(one.test is test and one.holds is holds for one in known):
-            yield from ((path, value) for path in paths)
+        if value is not None and flow.contains(node):
+            known = flow.known(node)
+            if where is None or any((one.test, one.holds) == where for one in known):
+                yield value
 
 
 def _is_falsy(value: CSTNode) -> bool:

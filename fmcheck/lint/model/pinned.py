@@ -91,6 +91,7 @@ class Pinned:
 
     def learn(self, functions: Iterable[Function]) -> None:
         """Takes in what some functions bind."""
+        self._found: dict[str, set[str]] = {}
         for function in functions:
             for node in function.nodes:
                 self._note(node, function)
@@ -150,11 +151,13 @@ class Pinned:
         """Returns the pinned buffers among some paths of a function: attributes or local names."""
         found: set[str] = set()
         for path in paths:
-            values = streams.names.values(path)
+            values = streams.names.unlike(path)
             if "." not in path:
                 found |= {path} if any(makes_pinned(one, streams.part) for one in values) else set()
             else:
-                found |= self._same(path) & self.attributes()
+                if path not in self._found:
+                    self._found[path] = self._same(path) & self.attributes()
+                found |= self._found[path]
         return found
 
     def writes(self, streams: FunctionStreams) -> Iterator[PinnedTouch]:

@@ -5,12 +5,11 @@ Each answer is yes alone: what nothing in the function tells of is neither.
 
 from __future__ import annotations
 
-import re
 from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.host_words import is_named_host
-from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, non_blocking
+from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name
 from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
 
@@ -40,6 +39,8 @@ _OF_HOST = frozenset({"device", "dtype", "is_cuda", "ndim", "shape"})
 _ASKS = frozenset(
     {"data_ptr", "dim", "element_size", "is_contiguous", "nelement", "numel", "size", "stride"}
 )
+#: What stands in an expression that names a device.
+_DEVICE = regex(r"device|cuda|npu|xpu|hpu|musa")
 #: How many steps a value is followed back.
 _DEEPEST = 12
 
@@ -128,7 +129,7 @@ class Places:
         given = keywords(call)
         name = self._part.module.resolve(dotted(call.func) or "")
         if "device" in given and (name.startswith("torch.") or _makes(call)):
-            return not _is_cpu(self._part.code(given["device"]))
+            return not may_be_host(self._part.code(given["device"]))
         args = [one.value for one in call.args]
         if not isinstance(call.func, cst.Attribute):
             return False
@@ -137,9 +138,9 @@ class Places:
             return False
         if word == "to":
             text = self._part.code(args[0]) if args else ""
-            if _is_cpu(text):
+            if may_be_host(text):
                 return False
-            return bool(re.search(r"device|cuda|npu|xpu", text)) or self.on_device(held, depth)
+            return is_accelerator(text) or self.on_device(held, depth)
         if word == "cuda":
             return True
         owner = self._part.module.resolve(dotted(held) or "")
@@ -302,39 +303,21 @@ def _puts_on_device(value: CSTNode, function: Function) -> bool:
         return False
     given = keywords(value)
     if "device" in given:
-        return not _is_cpu(function.part.code(given["device"])) and (
+        return not may_be_host(function.part.code(given["device"])) and (
             function.module.resolve(dotted(value.func) or "").startswith("torch.")
         )
     word = last_name(value.func)
     if word == "to" and value.args:
         text = function.part.code(value.args[0].value)
-        return "device" in text and not _is_cpu(text)
+        return "device" in text and not may_be_host(text)
     return word == "cuda"
 
 
-def _is_cpu(code: str) -> bool:
-    return any(word in code.lower() for word in ("cpu", "none", "meta"))
+def may_be_host(device: str) -> bool:
+    """Tells whether the text of a device says that it may be the host, or none at all."""
+    return any(word in device.lower() for word in ("cpu", "none", "meta"))
 
 
-#: What stands in an expression that names a device, and in one that names the host.
-_DEVICE = regex(r"device|cuda|npu|xpu|hpu|musa")
-_HOST = regex(r"cpu|meta|None")
-
-
-def moves_and_waits(call: cst.CSTNode | None, function: Function) -> bool:
-    """Tells whether a call is `.cuda()` or `.to(device)` for which the host waits."""
-    if not isinstance(call, cst.Call) or non_blocking(call):
-        return False
-    word = last_name(call.func) if isinstance(call.func, cst.Attribute) else ""
-    if word == "cuda":
-        return True
-    return word == "to" and any(
-        _DEVICE.search(function.part.code(one.value)) and not may_be_host(one.value, function)
-        for one in call.args
-    )
-
-
-def may_be_host(device: cst.BaseExpression, function: Function) -> bool:
-    """Tells whether an expression that names a device says that it may be the host."""
-    bound = function.names.values(device.value) if isinstance(device, cst.Name) else ()
-    return any(_HOST.search(function.part.code(one)) for one in (device, *bound))
+def is_accelerator(device: str) -> bool:
+    """Tells whether a text is that of a device, and of no host."""
+    return _DEVICE.search(device) is not None and not may_be_host(device)

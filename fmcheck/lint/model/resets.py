@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
-from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
+from fmcheck.lint.model.expressions import dotted, last_name, targets
 from fmcheck.lint.model.fills import When, WriteKind, fillings
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import Regions
 from fmcheck.lint.model.vocabulary import BEFORE_REPLAY, CLASS
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.lazy import cst
-from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
@@ -197,6 +198,7 @@ class Resets:
     def __init__(self, filling: Filling, group: Group) -> None:
         self._filling = filling
         self.group = group
+        self._all_shown: dict[bool, tuple[Sequence[Sibling], Mapping[str, int]]] = {}
 
     def reach(self, fill: RegionWrite) -> bool:
         """Tells whether anything in the group resets the buffer that `fill` fills."""
@@ -225,13 +227,19 @@ class Resets:
 
         Those that mark padded rows as empty show the reverse, unless it is read even so (`voided`).
         """
-        found = {**self._reset_by_peers, **self._reset_here}
-        shown = (
-            one
-            for leaf, one in found.items()
-            if leaf != fill.region.leaf and (voided or not one.voids)
-        )
-        return sorted(shown, key=lambda sibling: sibling.span)
+        shown, places = self._shown(voided)
+        place = places.get(fill.region.leaf, len(shown))
+        return [*shown[:place], *shown[place + 1 :]]
+
+    def _shown(self, voided: bool) -> tuple[Sequence[Sibling], Mapping[str, int]]:
+        """Returns the resets that show that a tail is read, in order, and the place of each."""
+        if voided not in self._all_shown:
+            every = {**self._reset_by_peers, **self._reset_here}.values()
+            shown = sorted(
+                (one for one in every if voided or not one.voids), key=attrgetter("span")
+            )
+            self._all_shown[voided] = shown, {one.leaf: place for place, one in enumerate(shown)}
+        return self._all_shown[voided]
 
     @cached_property
     def _reset_here(self) -> Mapping[str, Sibling]:
@@ -261,16 +269,20 @@ class Resets:
         One that padded batches alone reach, if there is any; None if there is none at all, or if
         `fill` may be left out where the reset is made.
         """
-        found, is_padded = None, False
-        for reset in self._filling.resets:
+        found: RegionWrite | None = None
+        resets = self._filling.resets
+        before = bisect_left(resets, fill.order, key=attrgetter("order"))
+        for reset in (resets[place] for place in reversed(range(before))):
             more = [test for test in reset.tests if test not in fill.tests]
             if (
-                (reset.kind is WriteKind.CONSTANT and reset.order < fill.order)
+                (more or (found is None and self._shows_padding(reset)))
+                and reset.kind is WriteKind.CONSTANT
                 and all(test in reset.tests for test in fill.tests)
                 and all(self._filling.reached(*test) is When.PADDED for test in more)
-                and (more or (not is_padded and self._shows_padding(reset)))
             ):
-                found, is_padded = reset, bool(more)
+                found = reset
+                if more:
+                    break
         if found is not None and self._may_be_left_out(fill, found):
             return None
         return found
@@ -278,12 +290,12 @@ class Resets:
     def _may_be_left_out(self, fill: RegionWrite, reset: RegionWrite) -> bool:
         """Tells whether a fill, or the list entry it is, stands under a test of its own."""
         known = [test for test, _ in reset.tests]
-        return any(
-            isinstance(node, cst.If)
-            and not any(node.test is test for test in known)
-            and any(inner is fill.region.node for inner in walk(node))
-            for node in walk(self._filling.function.node)
-        )
+        node, function = fill.region.node, self._filling.function
+        while node in function.order:
+            node = function.parents[node]
+            if isinstance(node, cst.If) and not any(node.test is test for test in known):
+                return True
+        return False
 
     def _shows_padding(self, reset: RegionWrite) -> bool:
         """Tells whether a reset of this function is there because of the padding."""
@@ -320,16 +332,17 @@ def is_made_here(fill: RegionWrite, filling: Filling) -> bool:
 
     A graph input outlives the call, since a graph reads it at each replay.
     """
-    names, root = filling.function.names, _root(fill.region.node)
-    values = names.values(root)
+    function, root = filling.function, _root(fill.region.node)
+    values = function.names.unlike(root)
     return (
         bool(values)
         and all(isinstance(one, cst.Call) and _creates(one) for one in values)
         and not any(
-            isinstance(node, cst.Assign)
-            and is_name(node.value, root)
-            and any(isinstance(one.target, cst.Attribute) for one in node.targets)
-            for node in filling.function.nodes
+            isinstance(held, cst.Assign)
+            and held.value is node
+            and any(isinstance(one.target, cst.Attribute) for one in held.targets)
+            for node in function.named.get(root, ())
+            for held in [function.parents[node]]
         )
     )
 
@@ -349,20 +362,7 @@ def _creates(call: cst.Call) -> bool:
 
 def reads_head(fill: RegionWrite, filling: Filling) -> bool:
     """Tells whether a function that replays nothing reads on the raw rows of a buffer alone."""
-    function = filling.function
-    if any("replay" in last_name(one.func) for one in function.calls):
-        return False
-    buffer = dotted(getattr(fill.region.node, "value", fill.region.node))
-    start = function.order.get(fill.region.node, 0)
-    heads: list[bool] = []
-    for node in function.named.get(buffer or "", ()):
-        outer = function.parents.get(node)
-        if function.order[node] < start or not filling.written.isdisjoint((node, outer)):
-            continue
-        regions = function.names.regions(outer) if isinstance(outer, cst.Subscript) else ()
-        heads.append(
-            bool(regions) and all(one.is_head and filling.sizes.is_raw(one.stop) for one in regions)
-        )
-        if not heads[-1]:
-            return False
-    return bool(heads)
+    buffer = dotted(getattr(fill.region.node, "value", fill.region.node)) or ""
+    start = filling.function.order.get(fill.region.node, 0)
+    head, other = (-1, -1) if filling.replays else filling.last_reads(buffer)
+    return other < start <= head

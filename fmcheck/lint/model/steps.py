@@ -51,7 +51,7 @@ SERVES = (
     *("page_table", "paged", "req_pool", "seq_lens", "slot_mapping", "CUDAGraph"),
 )
 #: Names of classes for a CPU.
-_FOR_CPU = regex(r"AMX|Cpu|CPU|Host")
+_CPU_CLASS = regex(r"AMX|Cpu|CPU|Host")
 
 #: What stands in a test that asks whether somebody looks on.
 _SWITCH = regex(r"debug|log_|_log|logger|verbose|environ|getenv|profil|__debug__", re.IGNORECASE)
@@ -91,7 +91,7 @@ def is_beside(identity: str) -> bool:
 def is_for_cpu(function: Function) -> bool:
     """Tells whether a function is of a class for a CPU, by its name."""
     family = function.part.stretch.family
-    return family is not None and _FOR_CPU.search(family.name) is not None
+    return family is not None and _CPU_CLASS.search(family.name) is not None
 
 
 def is_for_debugging(node: cst.CSTNode, function: Function) -> bool:

@@ -121,7 +121,7 @@ def _called(call: cst.Call, function: Function, depth: int) -> set[StreamKind]:
 
 def _named(name: str, function: Function, depth: int) -> set[StreamKind]:
     given = {StreamKind.GIVEN} if name in streams_of(function).parameters else set()
-    values = function.names.values(name)
+    values = function.names.unlike(name)
     if not values and not given:
         values = list(_globals(name, function))
     found = [kinds_of(one, function, depth + 1) for one in values]

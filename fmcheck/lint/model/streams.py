@@ -6,12 +6,17 @@ whatever module they are reached through: `torch.cuda`, `torch.npu`, a device mo
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from functools import cached_property
+from heapq import merge
+from itertools import groupby, islice
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
 from fmcheck.lint.model.expressions import (
+    bound_names,
     dotted,
     is_name,
     last_name,
@@ -20,13 +25,16 @@ from fmcheck.lint.model.expressions import (
     targets,
 )
 from fmcheck.lint.model.names import ANY, squeezed
+from fmcheck.lint.model.sieve import Sieve
 from fmcheck.lint.model.vocabulary import (
+    CLASS,
     COPIES,
     ENTERS,
     LAUNCHES,
     ON_HOST,
     ORDERING,
     PARTS,
+    READS,
     looks_like_context,
     looks_like_event,
 )
@@ -34,7 +42,7 @@ from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 
 if TYPE_CHECKING:
-    from collections.abc import Collection, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 
     from libcst import CSTNode
 
@@ -118,14 +126,21 @@ class FunctionStreams:
         self.copies: list[AsyncCopy] = []
         #: Names of the tensors that `record_stream` is called on.
         self.kept: set[str] = set()
-        self._ordering: dict[tuple[str, str], Sequence[Wait]] = {}
+        self._wait_sieves: dict[object, Sieve[Wait]] = {}
+        self._call_sieves: dict[object, Sieve[cst.Call]] = {}
+        self._named_sieves: dict[object, Sieve[CSTNode]] = {}
         self._held: dict[str, set[str]] = {}
-        self.order: dict[CSTNode, int] = {node: order for order, node in enumerate(function.nodes)}
+        self._texts: dict[str, str] = {}
+        self.order = function.order
+        #: The stream that is current at each node.
+        self._current = [CURRENT] * len(function.nodes)
         for node in self.order:
             if type(node) is cst.With:
                 self._note_context(node)
         for call in function.calls:
             self._note_call(call, self.order[call])
+        self.waits.sort(key=attrgetter("order"))
+        self.records.sort(key=attrgetter("order"))
 
     @property
     def flow(self) -> Flow:
@@ -151,12 +166,99 @@ class FunctionStreams:
         """Returns the order of what follows a node."""
         return self.order[node] + len(walk(node))
 
-    def waits_of(self, waiter: str, on: str) -> Sequence[Wait]:
+    @cached_property
+    def bound_by_text(self) -> Mapping[str, Sequence[cst.Assign]]:
+        """The assignments, in order, by the text of each target: an attribute or entry too."""
+        found: dict[str, list[cst.Assign]] = {}
+        for node in self.order:
+            if type(node) is cst.Assign:
+                for target in (one.target for one in node.targets):
+                    inner = literal_elements(target) if isinstance(target, cst.Tuple) else None
+                    for one in inner if inner is not None else [target]:
+                        text = dotted(one) or squeezed(self.part.code(one))
+                        found.setdefault(text, []).append(node)
+        return found
+
+    def wait_sieve(self, *key: str, passes: Callable[[Wait], object]) -> Sieve[Wait]:
+        """Returns the waits with a test, which the key stands for."""
+        if key not in self._wait_sieves:
+            self._wait_sieves[key] = Sieve(self.waits, self._wait_orders, passes)
+        return self._wait_sieves[key]
+
+    def call_sieve(self, *key: str, passes: Callable[[cst.Call], object]) -> Sieve[cst.Call]:
+        """Returns the function's calls with a test, which the key stands for."""
+        if key not in self._call_sieves:
+            self._call_sieves[key] = Sieve(self.function.calls, self.call_orders, passes)
+        return self._call_sieves[key]
+
+    @cached_property
+    def _wait_orders(self) -> Sequence[int]:
+        return [one.order for one in self.waits]
+
+    @cached_property
+    def call_orders(self) -> Sequence[int]:
+        """The orders of the function's calls."""
+        return [self.order[one] for one in self.function.calls]
+
+    def waits_of(self, waiter: str, on: str) -> Sieve[Wait]:
         """Returns the waits that may put later work of `waiter` behind earlier work of `on`."""
-        if (waiter, on) not in self._ordering:
-            found = [one for one in self.waits if self.orders(one, waiter, on)]
-            self._ordering[waiter, on] = found
-        return self._ordering[waiter, on]
+        return self.wait_sieve(
+            "waits of", waiter, on, passes=lambda one: self.orders(one, waiter, on)
+        )
+
+    @cached_property
+    def reads(self) -> Mapping[str, Sequence[int]]:
+        """The orders of the calls that bring values to the host, by the stream they are on."""
+        found: dict[str, list[int]] = {}
+        for call, order in zip(self.function.calls, self.call_orders, strict=True):
+            if last_name(call.func) in READS:
+                found.setdefault(self.stream_at(order), []).append(order)
+        return found
+
+    @cached_property
+    def assigned(self) -> Mapping[str, Sequence[cst.Assign]]:
+        """The assignments of each plain name, in order."""
+        found: dict[str, list[cst.Assign]] = {}
+        for node in self.order:
+            if type(node) is cst.Assign:
+                bound = (name for one in node.targets for name in bound_names(one.target))
+                for name in dict.fromkeys(bound):
+                    found.setdefault(name, []).append(node)
+        return found
+
+    @cached_property
+    def awaits(self) -> Sequence[int]:
+        """The orders of the `await`s."""
+        return [order for node, order in self.order.items() if type(node) is cst.Await]
+
+    @cached_property
+    def makes_objects(self) -> bool:
+        """Tells whether an object is made of a class."""
+        return any(CLASS.match(last_name(call.func)) for call in self.function.calls)
+
+    def naming(self, names: Collection[str], after: int, last: int | None) -> Iterator[CSTNode]:
+        """Yields the names that hold one of some buffers, with `after` < order <= `last`."""
+        every = [self._holding[name] for name in names if name in self._holding]
+        by_order = self.order.__getitem__
+        later = (islice(these, bisect_right(these, after, key=by_order), None) for these in every)
+        for node, _ in groupby(merge(*later, key=by_order)):
+            if last is not None and self.order[node] > last:
+                return
+            yield node
+
+    @cached_property
+    def _holding(self) -> Mapping[str, Sequence[CSTNode]]:
+        found: dict[str, list[CSTNode]] = {}
+        for node in self.order:
+            if type(node) is cst.Name or type(node) is cst.Attribute:
+                for name in self.holders(node):
+                    found.setdefault(name, []).append(node)
+        return found
+
+    @cached_property
+    def last_record(self) -> Mapping[str, int]:
+        """The order of the last record on each stream."""
+        return {one.stream: one.order for one in self.records}
 
     @cached_property
     def wait_at(self) -> Mapping[CSTNode, Wait]:
@@ -191,12 +293,31 @@ class FunctionStreams:
                     found[name] = node, order
         return found
 
+    def named_sieve(
+        self, name: str, *key: str, passes: Callable[[CSTNode], object]
+    ) -> Sieve[CSTNode]:
+        """Returns where a name stands with a test, which the key stands for."""
+        if (name, key) not in self._named_sieves:
+            nodes = self.function.named.get(name, ())
+            orders = [self.order[one] for one in nodes]
+            self._named_sieves[name, key] = Sieve(nodes, orders, passes)
+        return self._named_sieves[name, key]
+
     def text(self, node: CSTNode) -> str:
         """Returns the text of a stream or event; a local name is replaced by what it stands for.
 
         `side` is `self.copy_stream` after `side = self.copy_stream`, and CURRENT after
         `side = current_stream()`.
         """
+        name = node.value if isinstance(node, cst.Name) else ""
+        if name not in self._texts:
+            text = self._text(node)
+            if not name:
+                return text
+            self._texts[name] = text
+        return self._texts[name]
+
+    def _text(self, node: CSTNode) -> str:
         seen: set[str] = set()
         while isinstance(node, cst.Name) and node.value not in seen:
             seen.add(node.value)
@@ -241,8 +362,7 @@ class FunctionStreams:
 
     def stream_at(self, order: int) -> str:
         """Returns the stream that is current at a place."""
-        inner = [one for one in self.contexts if one.order <= order < one.end]
-        return inner[-1].stream if inner else CURRENT
+        return self._current[order]
 
     def may_be_current(self, stream: str) -> bool:
         """Tells whether a caller's argument decides which stream this is."""
@@ -267,11 +387,32 @@ class FunctionStreams:
 
     def is_fenced(self, stream: str) -> bool:
         """Tells whether one of a stream and the current one waits for the other: they are two."""
+        return stream in self._fenced
+
+    @cached_property
+    def _fenced(self) -> set[str]:
+        found: set[str] = set()
         for wait in self.waits:
-            recorded = {one.stream for one in self.records if one.event == wait.on}
-            if any({wait.waiter, on} == {stream, CURRENT} for on in recorded or {wait.on}):
-                return True
-        return False
+            for on in self.recorded.get(wait.on) or {wait.on}:
+                if CURRENT in (wait.waiter, on):
+                    found.add(on if wait.waiter == CURRENT else wait.waiter)
+        return found
+
+    @cached_property
+    def recorded(self) -> Mapping[str, set[str]]:
+        """The streams that each event is recorded on."""
+        found: dict[str, set[str]] = {}
+        for one in self.records:
+            found.setdefault(one.event, set()).add(one.stream)
+        return found
+
+    @cached_property
+    def entered(self) -> Mapping[str, Sequence[Context]]:
+        """The bodies by their streams."""
+        found: dict[str, list[Context]] = {}
+        for one in self.contexts:
+            found.setdefault(one.stream, []).append(one)
+        return found
 
     def _values(self, name: str) -> Sequence[CSTNode]:
         """Returns what is bound to a local name, or what a local list holds of which this is one.
@@ -297,8 +438,9 @@ class FunctionStreams:
         """Tells whether a wait may be for earlier work of `on`: an event may be from elsewhere."""
         if wait.on in (on, ANYTHING):
             return True
-        recorded = {one.stream for one in self.records if one.event == wait.on}
-        return on in recorded if recorded else not self._is_stream(wait.on)
+        if wait.on in self.recorded:
+            return on in self.recorded[wait.on]
+        return wait.on != CURRENT and wait.on not in self.entered
 
     def launches(self, value: CSTNode) -> bool:
         """Tells whether an expression is a device tensor that has just been launched.
@@ -320,9 +462,6 @@ class FunctionStreams:
             return True
         return isinstance(value.func, cst.Attribute) and not name.startswith(("numpy.", "jax."))
 
-    def _is_stream(self, text: str) -> bool:
-        return text == CURRENT or any(one.stream == text for one in self.contexts)
-
     def _note_context(self, node: cst.With) -> None:
         if node.asynchronous is not None:
             return
@@ -338,14 +477,17 @@ class FunctionStreams:
             if named is not None:
                 text = self.text(named).removesuffix("_ctx").removesuffix("_context")
                 start = self.order[node.body]
-                self.contexts.append(Context(node, named, text, start, self.end(node.body)))
+                end = self.end(node.body)
+                self.contexts.append(Context(node, named, text, start, end))
+                self._current[start:end] = [text] * (end - start)
+                self._texts.clear()  # of streams that are current where the body stands
 
     def _entered_by_name(self, item: CSTNode) -> CSTNode | None:
         """Returns the stream of a context that a local name stands for.
 
         Of a choice, as between a stream's context and `nullcontext()`, it is the stream.
         """
-        values = self.names.values(item.value) if isinstance(item, cst.Name) else ()
+        values = self.names.unlike(item.value) if isinstance(item, cst.Name) else ()
         for one in (either for value in values for either in _either(value)):
             named = entered_stream(one)
             if named is not None:
@@ -421,7 +563,7 @@ class FunctionStreams:
 
     def _is_made_event(self, node: CSTNode) -> bool:
         """Tells whether a local name is bound to a new event, whatever it is called."""
-        values = self.names.values(node.value) if isinstance(node, cst.Name) else ()
+        values = self.names.unlike(node.value) if isinstance(node, cst.Name) else ()
         return any(isinstance(one, cst.Call) and last_name(one.func) == "Event" for one in values)
 
 
@@ -523,8 +665,9 @@ def _is_module(node: CSTNode, part: Part) -> bool:
 
 def streams_of(function: Function, ordered_by: Collection[str] = ()) -> FunctionStreams:
     """Returns what a function does with streams; `ordered_by` are functions that order them."""
-    key = "streams", frozenset(ordered_by)
-    found = function.memo.get(key)
-    if not isinstance(found, FunctionStreams):
-        found = function.memo[key] = FunctionStreams(function, ordered_by)
-    return found
+    known: dict[tuple[Function, frozenset[str]], FunctionStreams]
+    known = function.module.memo.setdefault("streams", {})
+    key = function, frozenset(ordered_by)
+    if key not in known:
+        known[key] = FunctionStreams(function, ordered_by)
+    return known[key]

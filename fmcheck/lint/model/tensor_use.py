@@ -10,21 +10,17 @@ from typing import TYPE_CHECKING
 
 from fmcheck.lint.model.expressions import dotted, is_name, last_name, non_blocking
 from fmcheck.lint.model.streams import is_non_blocking, takes_stream
-from fmcheck.lint.model.vocabulary import CLASS, IN_PLACE, LAUNCHES, ON_HOST, VIEWS
+from fmcheck.lint.model.vocabulary import CLASS, IN_PLACE, LAUNCHES, ON_HOST, READS, VIEWS
 from fmcheck.lint.source.lazy import cst
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
-
     from libcst import CSTNode
 
     from fmcheck.lint.model.streams import FunctionStreams
 
 #: Methods that copy a tensor to where they name.
 MOVES = frozenset({"cuda", "npu", "to", "xpu"})
-#: Calls that wait for the stream that is current, by reading a value.
-READS = frozenset({"cpu", "item", "nonzero", "tolist"})
 #: Methods that launch work, or read the values, and do not only look at the shape.
 _USES = (
     LAUNCHES
@@ -117,15 +113,6 @@ def is_collective(call: cst.Call, streams: FunctionStreams) -> bool:
 def is_blocking(copy: cst.Call) -> bool:
     """Tells whether a copy says that it blocks: its source is the host's."""
     return is_name(non_blocking(copy), "False")
-
-
-def bound_names(target: CSTNode) -> Iterator[str]:
-    """Yields the plain names that an assignment binds."""
-    if isinstance(target, cst.Name):
-        yield target.value
-    elif isinstance(target, (cst.Tuple, cst.List)):
-        for element in target.elements:
-            yield from bound_names(element.value)
 
 
 def values_used(node: CSTNode, streams: FunctionStreams) -> bool | None:

@@ -96,6 +96,8 @@ IN_PLACE = frozenset(
         "zero_",
     }
 )
+#: Calls that wait for the stream that is current, by reading a value.
+READS = frozenset({"cpu", "item", "nonzero", "tolist"})
 _EVENT = regex(
     r"(event|evt|fence|(\b|_)(ready|done|finished|copied|published))s?(\[.*\]|\(\))?$",
     re.IGNORECASE,

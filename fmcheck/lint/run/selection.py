@@ -8,7 +8,7 @@ from msgspec import Struct
 
 from fmcheck.errors import UsageError, nearest_code
 from fmcheck.finding import CHECKS
-from fmcheck.lint.own import OPTIONAL, OWN_CODES, REMOVED, WHY_REMOVED
+from fmcheck.lint.own import OPTIONAL, OWN_CODES, REMOVED, why_removed
 
 if TYPE_CHECKING:
     from collections.abc import Collection, Iterable, Iterator, Mapping
@@ -21,6 +21,14 @@ class Codes(Struct, frozen=True):
 
     known: frozenset[str]
     checked: frozenset[str]
+
+    def knows(self, code: str) -> bool:
+        """Tells whether a comment may name a rule: one there is, or one that was removed."""
+        return code in self.known or code in REMOVED
+
+    def judges(self, code: str) -> bool:
+        """Tells whether a comment that names a rule suppresses a finding of it, or is unused."""
+        return code in self.checked or code in REMOVED
 
 
 #: A selector and the place it came from, for the error: `("FM2", "--select")`.
@@ -40,7 +48,7 @@ def select_codes(
     """
     for selector, where in select:
         if selector in REMOVED:
-            raise UsageError(where, f"rule `{selector}` was removed: {WHY_REMOVED}")
+            raise UsageError(where, why_removed(selector))
     wanted = (
         _matching(known, select)
         if select

@@ -123,7 +123,7 @@ def _read(
             if whole_file and scan.body is not None and line > scan.body:
                 wrong.append("`ignore-file` counts only above the first statement of the file")
             elif form["verb"] in ("ignore", "ignore-file") and form["reason"]:
-                good = tuple(code for code in named if code in codes.known | REMOVED)
+                good = tuple(filter(codes.knows, named))
                 at = None if whole_file else line
                 yield _Suppression(at, good, form["reason"], span, match[0]), []
             yield None, [_malformed(path, span, problem) for problem in wrong]
@@ -148,7 +148,7 @@ def _problems(form: re.Match[str], named: Sequence[str], codes: Codes) -> Iterat
             yield f"`{code}` cannot be suppressed"
         elif SEPARATED.search(code):
             yield f"expected codes separated by commas, got `{code}`"
-        elif code not in codes.known | REMOVED:
+        elif not codes.knows(code):
             yield f"there is no rule `{code}`{nearest_code(code, codes.known)}"
     if not form["reason"]:
         yield f"no reason is given, so it suppresses nothing: write why after `[{form['codes']}]`"
@@ -169,8 +169,7 @@ def _unused(
     suppressions: Sequence[_Suppression], path: str, lines: Sequence[str], codes: Codes
 ) -> Iterator[Finding]:
     for one in suppressions:
-        checked = codes.checked | REMOVED
-        idle = [code for code in one.codes if code in checked and code not in one.used]
+        idle = [code for code in one.codes if codes.judges(code) and code not in one.used]
         if not idle:
             continue
         where = "in this file" if one.line is None else "here"

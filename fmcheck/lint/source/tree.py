@@ -6,23 +6,24 @@ Places are worked out for a tree when somebody first asks for one: most trees ha
 from __future__ import annotations
 
 import re
+from bisect import bisect_right
 from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate
+from typing import TYPE_CHECKING
 
 import libcst as cst
-from libcst.metadata.span_provider import (
-    ByteSpanPositionProvider,
-    SpanProvidingCodegenState,
-)
+from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
 
 from fmcheck.lint.source.cuts import TooDeepError
 from fmcheck.lint.source.walking import children, walk
 
 if TYPE_CHECKING:
     from collections import Counter
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator, Mapping, Sequence
+
+    from libcst.metadata import CodeSpan
 
 #: Deeper than this an expression may end libcst, and its process with it.
 MOST_DEPTH = 1000
@@ -63,6 +64,8 @@ class Tree:
         # libcst drops a form feed that is followed by code.
         self._fed = [match.start() for match in _FORM_FEED.finditer(text)] if "\f" in text else []
         source = before + (_FORM_FEED.sub("", text) if self._fed else text)
+        #: The source, if it has characters that are no single byte.
+        self._wide = "" if source.isascii() else source
         with _unvalidated():
             self.root = cst.parse_module(source)
 
@@ -72,17 +75,18 @@ class Tree:
         return {child: node for node in walk(self.root) for child in children(node)}
 
     @cached_property
-    def _spans(self) -> Mapping[cst.CSTNode, Any]:
-        """Where each node starts, and how long it is: libcst's provider, but of characters."""
-        provider = ByteSpanPositionProvider()
-        state = SpanProvidingCodegenState(
-            self.root.default_indent, self.root.default_newline, provider=provider, get_length=len
-        )
+    def _spans(self) -> Mapping[cst.CSTNode, CodeSpan]:
+        """Where each node starts, and how long it is, in bytes."""
         try:
-            self.root._codegen(state)
+            wrapper = MetadataWrapper(self.root, unsafe_skip_copy=True)
+            return wrapper.resolve(ByteSpanPositionProvider)
         except KeyError as err:  # the recursion ended before a node's last one was written
             raise RecursionError("it nests too deeply") from err
-        return provider._computed
+
+    @cached_property
+    def _ends(self) -> Sequence[int]:
+        """The byte at which each character ends."""
+        return [*accumulate(len(one.encode()) for one in self._wide)]
 
     def place(self, node: cst.CSTNode) -> tuple[int, int]:
         """Returns where a node starts and ends, as offsets in the slice."""
@@ -90,7 +94,7 @@ class Tree:
         return self._offset(span.start), self._offset(span.start + span.length)
 
     def _offset(self, at: int) -> int:
-        at -= self._before
+        at = (bisect_right(self._ends, at) if self._wide else at) - self._before
         for number in self._fed:
             at += number <= at
         return at
