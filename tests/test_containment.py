@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import signal
 import sys
-from types import ModuleType
+from types import FrameType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -473,6 +473,23 @@ def test_an_engine_s_import_goes_on_where_it_cannot_be_instrumented(
         assert "module `toy_contain`: could not be instrumented: ValueError('of ours')" in problem
     finally:
         other.stop()
+
+
+def test_the_end_of_a_buffer_runs_no_dictionary_that_would_lose_a_signal_s_error(
+    engine: tuple[Any, Watch],
+) -> None:
+    relay = engine[0].Relay()
+    assert relay.look() is not None
+    ran: list[str] = []
+
+    def note(frame: FrameType, event: str, _: object) -> None:
+        if event == "call":
+            ran.append(frame.f_code.co_qualname)
+
+    sys.setprofile(note)
+    del relay
+    sys.setprofile(None)
+    assert not [name for name in ran if name.startswith("WeakValueDictionary")]
 
 
 @pytest.mark.parametrize("name", ["hand_out", "take_back"])

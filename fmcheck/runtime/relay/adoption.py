@@ -15,7 +15,7 @@ import linecache
 import sys
 import weakref
 from collections import ChainMap
-from functools import lru_cache
+from functools import lru_cache, partial
 from pathlib import Path
 from types import FrameType, FunctionType, MethodType, ModuleType
 from typing import TYPE_CHECKING, Any, Protocol
@@ -39,9 +39,7 @@ if TYPE_CHECKING:
 
 
 # By address; a buffer keeps its storage alive, so no address is used twice while it is in here.
-_by_storage: weakref.WeakValueDictionary[tuple[Tally, str, int], RelayBuffer] = (
-    weakref.WeakValueDictionary()
-)
+_by_storage: dict[tuple[Tally, str, int], weakref.ref[RelayBuffer]] = {}
 
 
 class Bind(enum.Enum):
@@ -95,7 +93,8 @@ def adopt(
     if tensor.dim() == 0:
         raise ValueError("a tensor with no dimensions has no rows")
     key = (tally, str(tensor.device), tensor.untyped_storage().data_ptr())
-    known = _by_storage.get(key)
+    kept = _by_storage.get(key)
+    known = None if kept is None else kept()
     if known is not None and _lies_in(tensor, known.base):
         return relay_tensor.alias(tensor, known, _window_if_whole(tensor, known))
     services.before_buffers_on(tensor.device.type)
@@ -115,7 +114,8 @@ def adopt(
     _begin(made._relay, tensor, name, bind, is_array)
     tally.buffers += 1
     if tensor.numel():
-        _by_storage[key] = made._relay
+        # In C: no error of a signal's handler is lost in it.
+        _by_storage[key] = weakref.ref(made._relay, partial(_by_storage.pop, key))
     return made
 
 
