@@ -17,6 +17,7 @@ from fmcheck.errors import nearest
 from fmcheck.finding import CHECKS, Access, Site, Violation
 from fmcheck.runtime.core import kinds, patches, paths
 from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.core.declared import patch_method, patch_named
 from fmcheck.runtime.core.naming import qualified_name
 from fmcheck.runtime.core.patches import functions_of
 from fmcheck.runtime.graphs.captures import Captures
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import ModuleType
 
-    from fmcheck.runtime.core.patches import Undo, Watched
+    from fmcheck.runtime.core.declared import Watched
+    from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.graphs.open_fill import Input, OpenFill
     from fmcheck.runtime.graphs.tails import Found, Unseen
@@ -133,7 +135,7 @@ class FillPatch:
         fills = [one for one in self.contract.graph_inputs.fill if applies(one.releases, version)]
         declared = [f"{one.class_}.{name}" for one in fills for name in one.methods]
         for name in methods:
-            yield from patches.patch_method(found, name, self.tally, *filling, declared)
+            yield from patch_method(found, name, self.tally, *filling, declared)
         yield from self._take_own("settled_by", found, self._settling)
         yield from self._take_own("captured_by", found, self._capturing)
 
@@ -147,14 +149,14 @@ class FillPatch:
             members = [name for name in dir(class_) if not name.startswith("__")]
             self.problem(f"{key}: there is no method {wanted}{nearest(own[0], members)}")
         for name in there:
-            yield from patches.patch_method(class_, name, self.tally, wrapped)
+            yield from patch_method(class_, name, self.tally, wrapped)
 
     def _take_other(
         self, key: str, name: str, wrapped: Watched, module: ModuleType
     ) -> Iterator[Undo]:
         """Wraps a function, or another class's method, which a key names for this fill."""
         if patches.function_of(module, name) is not None:
-            yield from patches.patch_named(module, name, self.tally, wrapped)
+            yield from patch_named(module, name, self.tally, wrapped)
             return
         known = nearest(name, functions_of(module))
         self.problem(f"{key}: module `{module.__name__}` has no function `{name}`{known}")

@@ -10,6 +10,7 @@ from fmcheck.contract import Contract, Replay, applies
 from fmcheck.errors import nearest
 from fmcheck.runtime.core import kinds, patches, paths
 from fmcheck.runtime.core.containment import contained
+from fmcheck.runtime.core.declared import patch_named
 from fmcheck.runtime.relay.scope import CHECK
 
 if TYPE_CHECKING:
@@ -43,7 +44,7 @@ class ReplayPatch:
             self._problem(f"the module has no such function{known}")
             return
         declared = [one.function for one in self.contract.graph_inputs.replay]
-        yield from patches.patch_named(module, name, self.tally, self._watched, None, declared)
+        yield from patch_named(module, name, self.tally, self._watched, None, declared)
 
     def _watched(self, _: str, function: Callable[..., Any]) -> Callable[..., Any]:
         signature = inspect.signature(function)

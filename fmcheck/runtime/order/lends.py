@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.runtime.core import kinds
 from fmcheck.runtime.core.containment import contained
-from fmcheck.runtime.core.patches import CallPatch
+from fmcheck.runtime.core.declared import CallPatch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -22,7 +22,8 @@ if TYPE_CHECKING:
     from types import ModuleType
 
     from fmcheck.contract import Contract
-    from fmcheck.runtime.core.patches import CallPatch, Patch, Undo
+    from fmcheck.runtime.core.declared import CallPatch
+    from fmcheck.runtime.core.patches import Patch, Undo
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.relay.adoption import BufferServices
 

@@ -15,7 +15,8 @@ from fmcheck.contract.validation import EVERY_ROW, HANDS_OUT, TAKES_BACK
 from fmcheck.errors import nearest
 from fmcheck.runtime.core import kinds, paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
-from fmcheck.runtime.core.patches import CallPatch, installed_version
+from fmcheck.runtime.core.declared import CallPatch
+from fmcheck.runtime.core.patches import installed_version
 from fmcheck.runtime.relay.scope import Handing, Scope, scoped
 
 if TYPE_CHECKING:

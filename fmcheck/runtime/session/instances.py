@@ -7,8 +7,8 @@ import gc
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.runtime.core.declared import with_subclasses
 from fmcheck.runtime.core.naming import plainly, slots_of
-from fmcheck.runtime.core.patches import with_subclasses
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator

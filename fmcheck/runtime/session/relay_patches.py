@@ -18,17 +18,15 @@ from fmcheck.contract import Buffer, Contract, Opaque, Relay, applies
 from fmcheck.errors import SLIP, nearest
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
+from fmcheck.runtime.core.declared import follow_subclasses, patch_method, patch_named
 from fmcheck.runtime.core.patches import (
     attribute,
     classes_of,
-    follow_subclasses,
     function_of,
     functions_of,
     installed_version,
     method_of,
     patch,
-    patch_method,
-    patch_named,
 )
 from fmcheck.runtime.relay.scope import CHECK, Scope, scoped
 from fmcheck.runtime.session import instances

@@ -18,9 +18,10 @@ from fmcheck.contract import Budget, Contract
 from fmcheck.finding import CHECKS, Access, Violation
 from fmcheck.runtime.core import kinds, paths
 from fmcheck.runtime.core.containment import broke, contained
+from fmcheck.runtime.core.declared import CallPatch
 from fmcheck.runtime.core.moment import current_stream
 from fmcheck.runtime.core.naming import qualified_name
-from fmcheck.runtime.core.patches import CallPatch, attribute
+from fmcheck.runtime.core.patches import attribute
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
