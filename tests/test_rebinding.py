@@ -307,7 +307,8 @@ def test_memory_that_is_filled_after_it_was_bound_has_values(
 
 def out_of_sight(made: torch.Tensor) -> None:
     """Fills a tensor as a kernel does that torch is not told of."""
-    ctypes.memmove(made.data_ptr(), torch.tensor([0, 3, 5, 7]).data_ptr(), 32)
+    values = torch.tensor([0, 3, 5, 7])  # a name keeps its memory
+    ctypes.memmove(made.data_ptr(), values.data_ptr(), 32)
 
 
 def filled_by_a_kernel(relay: FutureMap) -> None:

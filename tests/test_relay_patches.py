@@ -16,6 +16,7 @@ from fmcheck.contract import Contract, load_contract
 from fmcheck.runtime.core.patches import installed_version
 from fmcheck.runtime.relay.relay_tensor import RelayTensor
 from fmcheck.runtime.session.watch import Watch
+from tests.test_relay_unchanged import MODES, SeesFunctions, SeesOperators
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -131,6 +132,27 @@ def bench(
 
 def codes(watch: Watch) -> list[str]:
     return [violation.code for violation in watch.drain()]
+
+
+@pytest.mark.parametrize("streams", ["off", "tracked"])
+@pytest.mark.parametrize("mode", MODES)
+def test_a_mode_of_the_engine_s_sees_nothing_of_what_a_new_buffer_takes(
+    bench: Bench, mode: type[SeesOperators | SeesFunctions], streams: str
+) -> None:
+    bench.write()
+    watch = Watch([bench.contract()], streams=streams)
+    bench.watches.append(watch)
+    watch.start()
+    engine = importlib.import_module(bench.name)
+    with mode() as seen:
+        made = engine.FutureMap()
+        made.tokens_buf[ROWS] = 5
+    watch.stop()
+    with mode() as expected:
+        engine.FutureMap().tokens_buf[ROWS] = 5
+    assert type(made.tokens_buf) is RelayTensor
+    assert seen.seen == expected.seen
+    assert watch.dead == ()
 
 
 def test_a_buffer_is_watched_from_the_import_on(bench: Bench) -> None:

@@ -16,6 +16,8 @@ import pytest
 import torch
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.fx.experimental.proxy_tensor import make_fx
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.relay import untraced
@@ -331,6 +333,67 @@ def test_torch_makes_of_a_watched_buffer_what_it_makes_of_a_plain_one(
     plain, watched, tally = twins(dtype)
     assert outcome(USES[name], watched) == outcome(USES[name], plain)
     assert tally.broken == {}
+
+
+class SeesOperators(TorchDispatchMode):
+    """A mode of a test's own, such as one that counts floating point operations."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(str(func))
+        return func(*args, **(kwargs or {}))
+
+
+class SeesFunctions(TorchFunctionMode):
+    """The same of functions."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen: list[str] = []
+
+    def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        self.seen.append(getattr(func, "__name__", str(func)))
+        return func(*args, **(kwargs or {}))
+
+
+MODES: tuple[type[SeesOperators | SeesFunctions], ...] = (SeesOperators, SeesFunctions)
+ACCESSES: dict[str, Use] = {
+    "gather": lambda b: b[ROWS],
+    "gather by a list": lambda b: b[[1, 4]],
+    "gather of a view": lambda b: b[1:][ROWS],
+    "gather by a mask": lambda b: b[b > 2],
+    "gather by torch.gather": lambda b: torch.gather(b, 0, ROWS),
+    "gather into another tensor": lambda b: torch.index_select(
+        b, 0, ROWS, out=torch.empty(0, dtype=b.dtype)
+    ),
+    "write": lambda b: b.__setitem__(ROWS, torch.tensor([3, 4]).to(b.dtype)),
+    "write of a number": lambda b: b.__setitem__(2, 3),
+    "write by a mask": lambda b: b.__setitem__(torch.ones(8, dtype=torch.bool), 4),
+    "write by index_copy_": lambda b: b.index_copy_(0, ROWS, torch.tensor([3, 4]).to(b.dtype)),
+    "write of a view": lambda b: b[2:4].fill_(3),
+    "write as out=": lambda b: torch.add(ONES(b), 1, out=b),
+    "update": lambda b: b[1:3].add_(1),
+    "peek": lambda b: torch.cat([b[:2], b[4:]]).tolist(),
+    "copy": lambda b: ONES(b).copy_(b),
+    "memory that moves": lambda b: b.resize_(16),
+}
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("name", ACCESSES)
+def test_a_mode_of_the_engine_s_sees_its_own_calls_alone(
+    name: str, mode: type[SeesOperators | SeesFunctions]
+) -> None:
+    plain, watched, _ = twins(INTS)
+    expected, seen = mode(), mode()
+    with expected:
+        ACCESSES[name](plain)
+    with seen:
+        ACCESSES[name](watched)
+    assert seen.seen == expected.seen
 
 
 def test_an_access_in_a_transform_is_counted_as_not_followed() -> None:

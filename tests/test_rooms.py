@@ -23,7 +23,7 @@ ROOT = Path(fmcheck.__file__).parent
 #: Each room of the run time, with those that it may import.
 ROOMS = {
     "core": (),
-    "relay": ("core",),
+    "relay": ("core", "steps"),
     "steps": ("core",),
     "order": ("core", "relay", "steps"),
     "graphs": ("core", "relay", "steps"),

@@ -332,10 +332,10 @@ class FillPatch:
 
 
 def _unheard() -> Any:
-    """Keeps what is looked up here from function modes: each would cost a call in Python."""
-    import torch
+    """Keeps what is looked up here from modes of the program, which are not to see it."""
+    from fmcheck.runtime.steps.torch_modes import Unheard
 
-    return torch._C.DisableTorchFunction()
+    return Unheard()
 
 
 def _definition(method: Callable[..., Any]) -> Site:

@@ -26,6 +26,7 @@ import torch
 from fmcheck.contract.validation import MANY
 from fmcheck.runtime.relay import device_checks, relay_array, relay_tensor
 from fmcheck.runtime.relay.row_layout import Layout
+from fmcheck.runtime.steps.torch_modes import unheard
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -84,38 +85,41 @@ def adopt(
         raise TypeError(f"expected a tensor, got {type(tensor).__name__}")
     if type(tensor) is relay_tensor.RelayTensor and tensor._relay.tally is tally:
         return tensor
-    tensor = relay_tensor.plain(tensor)
-    tally.kinds.add(tensor.device.type)
-    if tensor.device.type == "meta" and type(tensor) is torch.Tensor:
-        return device_checks.stray(tensor, f"{relay.qualname}.{name}", tally)  # type: ignore[no-any-return]
-    if type(tensor) is not torch.Tensor:
-        return _refused(tensor)
-    if tensor.dim() == 0:
-        raise ValueError("a tensor with no dimensions has no rows")
-    key = (tally, str(tensor.device), tensor.untyped_storage().data_ptr())
-    kept = _by_storage.get(key)
-    known = None if kept is None else kept()
-    if known is not None and _lies_in(tensor, known.base):
-        return relay_tensor.alias(tensor, known, _window_if_whole(tensor, known))
-    services.before_buffers_on(tensor.device.type)
-    made = relay_tensor.relay_tensor(
-        tensor,
-        f"{relay.qualname}.{name}",
-        relay.class_,
-        tally,
-        buffer.bound,
-        sinks,
-        owners,
-        buffer.overwrite,
-        services.streams,
-        Layout(buffer.row_dim, buffer.columns, buffer.reads == MANY, buffer.sink_holds),
-        buffer.kept,
-    )
-    _begin(made._relay, tensor, name, bind, is_array)
-    tally.buffers += 1
-    if tensor.numel():
-        # In C: no error of a signal's handler is lost in it.
-        _by_storage[key] = weakref.ref(made._relay, partial(_by_storage.pop, key))
+    with unheard():
+        tensor = relay_tensor.plain(tensor)
+        kind = tensor.device.type
+        tally.kinds.add(kind)
+        if kind == "meta" and type(tensor) is torch.Tensor:
+            return device_checks.stray(tensor, f"{relay.qualname}.{name}", tally)  # type: ignore[no-any-return]
+        if type(tensor) is not torch.Tensor:
+            return _refused(tensor)
+        if tensor.dim() == 0:
+            raise ValueError("a tensor with no dimensions has no rows")
+        key = (tally, str(tensor.device), tensor.untyped_storage().data_ptr())
+        kept = _by_storage.get(key)
+        known = None if kept is None else kept()
+        if known is not None and _lies_in(tensor, known.base):
+            return relay_tensor.alias(tensor, known, _window_if_whole(tensor, known))
+    services.before_buffers_on(kind)
+    with unheard():
+        made = relay_tensor.relay_tensor(
+            tensor,
+            f"{relay.qualname}.{name}",
+            relay.class_,
+            tally,
+            buffer.bound,
+            sinks,
+            owners,
+            buffer.overwrite,
+            services.streams,
+            Layout(buffer.row_dim, buffer.columns, buffer.reads == MANY, buffer.sink_holds),
+            buffer.kept,
+        )
+        _begin(made._relay, tensor, name, bind, is_array)
+        tally.buffers += 1
+        if tensor.numel():
+            # In C: no error of a signal's handler is lost in it.
+            _by_storage[key] = weakref.ref(made._relay, partial(_by_storage.pop, key))
     return made
 
 

@@ -46,11 +46,13 @@ class Services:
     def before_buffers_on(self, kind: str) -> None:
         """Tries the detectors, before the first buffer of a kind of device is adopted."""
         from fmcheck.runtime.session import probes
+        from fmcheck.runtime.steps.torch_modes import without_others
 
         probes.load_device(kind)
         if kind not in self.probed:
             self.probed.add(kind)
-            probes.prove(self.tally, kind, of_streams=self.streams is not None)
+            with without_others():  # a mode of a test would take them for the engine's calls
+                probes.prove(self.tally, kind, of_streams=self.streams is not None)
 
 
 class Watch:

@@ -17,8 +17,6 @@ import torch
 from torch._C import (
     _get_function_stack_at,
     _len_torch_function_stack,
-    _pop_torch_function_stack,
-    _push_on_torch_function_stack,
 )
 from torch.autograd import graph
 from torch.overrides import TorchFunctionMode
@@ -28,6 +26,7 @@ from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.patches import beneath, rebind
 from fmcheck.runtime.steps import moves
 from fmcheck.runtime.steps.placements import FactoryCall, note_made, note_moved
+from fmcheck.runtime.steps.torch_modes import lifted
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -94,7 +93,7 @@ class FactoryMode(TorchFunctionMode):
 
     def begin(self) -> None:
         """Puts it on, in this thread."""
-        with _lifted() as modes:
+        with lifted() as modes:
             # `with torch.device(...)` takes off the uppermost: ours must be beneath that one.
             modes.insert(len(modes) - (bool(modes) and _is_for_good(modes[-1])), self)
 
@@ -103,7 +102,7 @@ class FactoryMode(TorchFunctionMode):
         self._listeners -= 1
         if self._listeners:
             return
-        with _lifted() as modes:
+        with lifted() as modes:
             if self in modes:
                 modes.remove(self)
 
@@ -197,7 +196,7 @@ def lift_factories() -> Callable[[], None]:
     Under a function mode Dynamo calls the methods of tensors that it finds, ours, in place of its
     own knowledge of them; what compiled code makes is out of sight in any case.
     """
-    with _lifted() as modes:
+    with lifted() as modes:
         ours = [mode for mode in modes if isinstance(mode, FactoryMode)]
         for mode in ours:
             modes.remove(mode)
@@ -208,18 +207,6 @@ def lift_factories() -> Callable[[], None]:
                 mode.begin()
 
     return put_back
-
-
-class _lifted:  # noqa: N801  # reads as a function
-    """Lifts all function modes off the stack for a block, and puts back those that are left."""
-
-    def __enter__(self) -> list[Any]:
-        self._modes = [_pop_torch_function_stack() for _ in range(_len_torch_function_stack())]
-        return self._modes
-
-    def __exit__(self, *_: object) -> None:
-        for mode in reversed(self._modes):
-            _push_on_torch_function_stack(mode)
 
 
 def _asked(name: str, args: Any, kwargs: dict[str, Any]) -> FactoryCall:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import operator
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -12,12 +12,19 @@ from torch._C import _dispatch_keys as keys_of
 from torch._C import _is_torch_function_all_disabled as functions_are_off
 from torch._C import _len_torch_dispatch_stack as modes_on
 from torch._C import _len_torch_function_stack as function_modes_on
-from torch.utils._python_dispatch import TorchDispatchMode, _get_current_dispatch_mode_stack
+from torch._C import _pop_torch_function_stack, _push_on_torch_function_stack
+from torch.utils._python_dispatch import (
+    TorchDispatchMode,
+    _disable_current_modes,
+    _get_current_dispatch_mode_stack,
+)
 
 from fmcheck.runtime.steps import operators
 from fmcheck.runtime.steps.placements import tensors_in
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from fmcheck.runtime.steps.operators import Operator
 
 _PACKAGE = __name__.partition(".")[0] + "."
@@ -131,11 +138,13 @@ def unheard() -> Any:
     Of operators ours is called last; a read by the host comes to us before any of them.
     """
     if modes_on() or (function_modes_on() and not functions_are_off()):
-        return _Unheard()
+        return Unheard()
     return _HEARD_BY_NOBODY
 
 
-class _Unheard:
+class Unheard:
+    """No mode, and no class of tensors, hears what a block does."""
+
     def __enter__(self) -> None:
         self._guards = torch._C.DisableTorchFunction(), torch._C._DisableTorchDispatch()
         for guard in self._guards:
@@ -147,6 +156,36 @@ class _Unheard:
 
 
 _HEARD_BY_NOBODY = nullcontext()
+
+
+class lifted:  # noqa: N801  # reads as a function
+    """Lifts all function modes off the stack for a block, and puts back those that are left."""
+
+    def __enter__(self) -> list[Any]:
+        self._modes = [_pop_torch_function_stack() for _ in range(function_modes_on())]
+        return self._modes
+
+    def __exit__(self, *_: object) -> None:
+        for mode in reversed(self._modes):
+            _push_on_torch_function_stack(mode)
+
+
+@contextmanager
+def without_others() -> Iterator[None]:
+    """Takes the program's modes off this thread for a block that uses tensors as an engine does."""
+    ours = [one for one in _modes_of_users() if is_ours(one)]
+    with lifted() as functions, _disable_current_modes():
+        for mode in reversed([one for one in functions if is_ours(one)]):
+            _push_on_torch_function_stack(mode)
+        for mode in ours:
+            torch._C._push_on_torch_dispatch_stack(mode)
+        try:
+            yield
+        finally:
+            for _ in _modes_of_users():
+                torch._C._pop_torch_dispatch_stack(None)
+            with lifted() as left:
+                left.clear()
 
 
 def silences(operator: Operator) -> bool:
