@@ -486,7 +486,7 @@ def test_a_kernel_that_skips_every_row_gathers_nothing(bench: Bench) -> None:
 def test_a_kernel_is_declared_for_the_releases_that_have_it(
     bench: Bench, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fmcheck.runtime.session.relay_patches.installed_version", lambda _: "1.2")
+    monkeypatch.setattr("fmcheck.runtime.core.declared.installed_version", lambda _: "1.2")
     later = SKIPS.replace('"tokens_buf"]\n', '"tokens_buf"]\n    releases = ">=2"\n')
     assert later.count(">=2") == 2
     engine, watch = bench.engine(later, SKIPPING)
@@ -537,7 +537,7 @@ def test_no_distribution_tells_no_release(bench: Bench) -> None:
 def test_a_condition_on_a_parameter_that_the_kernel_lacks_is_named(bench: Bench) -> None:
     _, watch = bench.engine(SKIPS.replace("counts > 0", "count > 0"), SKIPPING)
     (problem,) = watch.coverage().problems
-    assert "names the parameter `count`, which it lacks; did you mean `counts`?" in problem
+    assert "has no parameter `count`; did you mean `counts`?" in problem
 
 
 def test_a_gather_in_another_class_s_function_may_peek(bench: Bench) -> None:
@@ -654,9 +654,9 @@ def renamed(old: str, new: str) -> Callable[[str], str]:
         ),
         (
             renamed("kernel(rows", "kernel(row"),
-            "parameter `rows`, which it lacks; did you mean `row`",
+            "has no parameter `rows`; did you mean `row`",
         ),
-        (renamed("def kernel", "def kernels"), "no such function; did you mean `kernels`?"),
+        (renamed("def kernel", "def kernels"), ":kernel`; did you mean `kernels`?"),
     ],
 )
 def test_what_an_engine_renamed_is_a_problem_and_no_crash(

@@ -218,7 +218,7 @@ MISSPELT = {
     "opaque function": (
         "relay:kernel",
         "relay:kernle",
-        "no such function; did you mean `kernel`?",
+        "none of its functions: no `toy_spelt.relay:kernle`; did you mean `kernel`?",
     ),
     "opaque module": (
         "toy_spelt.relay:kernel",

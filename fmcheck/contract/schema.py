@@ -317,6 +317,11 @@ class Replay(_Part, frozen=True, kw_only=True):
     reads: tuple[str, ...] = ()
     writes: tuple[str, ...] = ()
 
+    @property
+    def functions(self) -> tuple[str, ...]:
+        """The function, as the tables of several name theirs."""
+        return (self.function,)
+
 
 class GraphInputs(_Part, frozen=True, kw_only=True):
     """The static buffers of graph runners.
@@ -501,7 +506,7 @@ class SelfGuarding(_Part, frozen=True, kw_only=True):
 
 
 #: Tables that name functions, alternatives of each other.
-Functions: TypeAlias = Budget | Lend | OwnerFunctions | StepFunctions
+Functions: TypeAlias = Budget | Lend | Opaque | OwnerFunctions | Replay | StepFunctions
 
 
 class Contract(_Part, frozen=True, kw_only=True):

@@ -5,6 +5,7 @@ An override is in a subclass, which may be defined while the watch is on.
 
 from __future__ import annotations
 
+import abc
 import dis
 import functools
 import inspect
@@ -223,30 +224,34 @@ def _chain(function: Any) -> Iterator[Any]:
 
 
 @dataclass(eq=False)
-class CallPatch:
+class CallPatch(abc.ABC):
     """The functions of one table, alternatives of each other: each that exists is wrapped."""
 
     contract: Contract
     part: Functions
     tally: Tally
-    problems: list[str] = field(default_factory=list)
+    #: What such a table is, in messages.
+    table: ClassVar[str] = "functions"
     #: Whether all of an override counts that goes on to what it overrides, not that one alone.
     surrounds: ClassVar[bool] = False
     #: The functions that tables of this kind name.
     named: frozenset[str] = frozenset()
+    #: Whether it is a slip of the contract if a release has none of them.
+    is_required: bool = field(default=True, kw_only=True)
     _found: bool = False
     _missing: list[str] = field(default_factory=list)
-
-    @property
-    def modules(self) -> tuple[str, ...]:
-        """The modules that the functions are looked for in."""
-        return tuple(dict.fromkeys(one.partition(":")[0] for one in self.part.functions))
+    _problems: list[str] = field(default_factory=list)
 
     @property
     def functions(self) -> tuple[str, ...]:
         """What is declared for the installed release."""
         version = installed_version(self.contract)
         return self.part.functions if applies(self.part.releases, version) else ()
+
+    def installers(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
+        """Yields each module that the functions are looked for in, and what instruments them."""
+        for module in dict.fromkeys(one.partition(":")[0] for one in self.part.functions):
+            yield module, self.install
 
     def install(self, module: ModuleType) -> Iterator[Undo]:
         """Instruments the functions in a module that was just imported."""
@@ -261,17 +266,17 @@ class CallPatch:
             around = self.watched if self.surrounds else None
             yield from patch_named(module, name, self.tally, self.watched, around, self.named)
 
-    def close(self) -> None:
-        """Looks at the end of a session for functions that no release of the engine has."""
-        if self._missing and not self._found:
-            self._problem(f"found none of its functions: no {', no '.join(self._missing)}")
+    @property
+    def problems(self) -> list[str]:
+        """What went wrong up to now, and that modules which were imported have no such function."""
+        if not self._missing or self._found or not self.is_required:
+            return self._problems
+        none = f"found none of its functions: no {', no '.join(self._missing)}"
+        return [*self._problems, self._sentence(none)]
 
-    def begin_test(self) -> None:
-        """Another test begins."""
-
+    @abc.abstractmethod
     def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
         """Returns `function` with its calls followed, None if the contract does not fit it."""
-        raise NotImplementedError
 
     def _misfit(self, reference: str, text: str) -> None:
         """Says that the contract does not fit a function; an override it need not have in mind."""
@@ -281,11 +286,10 @@ class CallPatch:
             self.tally.untrack("overrides", text)
 
     def _problem(self, text: str) -> None:
-        where = f"contract `{self.contract.engine.name}`, {self._table}"
-        sentence = f"{where}: {text}"
-        if sentence not in self.problems:
-            self.problems.append(sentence)
+        sentence = self._sentence(text)
+        if sentence not in self._problems:
+            self._problems.append(sentence)
 
-    @property
-    def _table(self) -> str:
-        return f"functions `{self.part.functions[0]}`"
+    def _sentence(self, text: str) -> str:
+        first = self.part.functions[0]
+        return f"contract `{self.contract.engine.name}`, {self.table} `{first}`: {text}"

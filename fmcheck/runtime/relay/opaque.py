@@ -34,7 +34,7 @@ def missing_parameters(function: Callable[..., Any], opaque: Opaque) -> list[str
     named = [opaque.rows, *opaque.reads, *opaque.writes]
     named += [name for one in _conditions(opaque) for name in one.names]
     return [
-        f"names the parameter `{name}`, which it lacks{nearest(name, known)}"
+        f"has no parameter `{name}`{nearest(name, known)}"
         for name in dict.fromkeys(named)
         if name not in known
     ]

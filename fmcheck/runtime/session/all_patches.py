@@ -12,10 +12,10 @@ from fmcheck.runtime.order.lends import LendPatch
 from fmcheck.runtime.relay.device_checks import DevicePatch
 from fmcheck.runtime.relay.pools import Pools
 from fmcheck.runtime.relay.scope import CHECK
-from fmcheck.runtime.session.calls import OwnerPatch, StepPatch, scope_patches
+from fmcheck.runtime.session.calls import OpaquePatch, OwnerPatch, StepPatch, scope_patches
 from fmcheck.runtime.session.instances import instances_of
-from fmcheck.runtime.session.relay_patches import OpaquePatch, RelayPatch
-from fmcheck.runtime.steps.budgets import budget_patches
+from fmcheck.runtime.session.relay_patches import RelayPatch
+from fmcheck.runtime.steps.budgets import BudgetPatch, budget_patches
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator
@@ -37,7 +37,6 @@ class AllPatches:
         self._tally = tally
         self.relays: list[RelayPatch] = []
         self.imported: list[str] = []
-        self._opaques: list[OpaquePatch] = []
         self._calls: list[CallPatch] = []
         self._others: list[Patch] = []
         self._pools: list[Pools] = []
@@ -47,6 +46,8 @@ class AllPatches:
             self.relays += [
                 RelayPatch(contract, relay, tally, pools, services) for relay in contract.relay
             ]
+            # First, as the scope of a kernel's function is to be entered around its accesses.
+            self._calls += [OpaquePatch(contract, part, tally) for part in contract.opaque]
             self._calls += [
                 OwnerPatch(contract, part, tally, pools=pools) for part in contract.owners
             ]
@@ -54,30 +55,19 @@ class AllPatches:
             self._calls += scope_patches(contract, tally)
             self._calls += budget_patches(contract, tally, strict)
             self._calls += [LendPatch(contract, part, tally) for part in contract.streams.lend]
-            for calls in self._calls:
-                alike = (one for one in self._calls if type(one) is type(calls))
-                calls.named = frozenset(name for one in alike for name in one.functions)
-            self._opaques += [
-                OpaquePatch(contract, opaque, function, tally)
-                for opaque in contract.opaque
-                for function in opaque.functions
-            ]
             inputs = contract.graph_inputs
+            self._calls += [ReplayPatch(contract, part, tally) for part in inputs.replay]
             self._others.append(DevicePatch(contract, tally))
             self._others += [FillPatch(contract, fill, tally) for fill in inputs.fill]
-            self._others += [ReplayPatch(contract, replay, tally) for replay in inputs.replay]
+        for calls in self._calls:
+            alike = (one for one in self._calls if type(one) is type(calls))
+            calls.named = frozenset(name for one in alike for name in one.functions)
 
     def installers(self) -> Iterator[tuple[str, Callable[[ModuleType], Iterator[Undo]]]]:
         """Yields each module to wait for, and what instruments it."""
         for relay in self.relays:
             yield relay.relay.module, functools.partial(self._patch_relay, relay)
-        for opaque in self._opaques:
-            self._tally.unwrapped.append(opaque.reference)
-            yield opaque.module, functools.partial(self._patch_opaque, opaque)
-        for calls in self._calls:
-            for module in calls.modules:
-                yield module, calls.install
-        for other in self._others:
+        for other in (*self._calls, *self._others):
             yield from other.installers()
 
     def _patch_relay(self, relay: RelayPatch, module: ModuleType) -> Iterator[Undo]:
@@ -85,13 +75,6 @@ class AllPatches:
         is_new = relay.name not in self.imported
         if is_new and relay.class_ is not None and not relay.relay.optional:
             self.imported.append(relay.name)
-
-    def _patch_opaque(self, opaque: OpaquePatch, module: ModuleType) -> Iterator[Undo]:
-        if not opaque.applies:
-            self._tally.unwrapped.remove(opaque.reference)
-        yield from opaque.install(module)
-        if opaque.is_patched and opaque.reference in self._tally.unwrapped:
-            self._tally.unwrapped.remove(opaque.reference)
 
     @property
     def fills(self) -> list[FillPatch]:
@@ -102,15 +85,16 @@ class AllPatches:
     def patched(self) -> tuple[str, ...]:
         """The declared classes and kernel functions that were instrumented."""
         relays = [relay.name for relay in self.relays if relay.class_ is not None]
-        kernels = (opaque.reference for opaque in self._opaques if opaque.is_patched)
-        return (*relays, *dict.fromkeys(kernels))
+        opaques = (one for one in self._calls if isinstance(one, OpaquePatch))
+        return (*relays, *dict.fromkeys(kernel for one in opaques for kernel in one.wrapped))
 
     def begin_test(self) -> None:
         """Another test begins."""
         for pools in self._pools:
             pools.begin_test()
         for calls in self._calls:
-            calls.begin_test()
+            if isinstance(calls, BudgetPatch):
+                calls.ledger.begin_test()
 
     def look(self, for_twins: bool) -> None:
         """Looks what became of what was instrumented and, if asked to, for classes loaded twice."""
@@ -136,10 +120,5 @@ class AllPatches:
         for relay in self.relays:
             relay.close()
             yield from relay.problems
-        for opaque in self._opaques:
-            yield from opaque.problems
-        for calls in self._calls:
-            calls.close()
-            yield from calls.problems
-        for other in self._others:
+        for other in (*self._calls, *self._others):
             yield from other.problems

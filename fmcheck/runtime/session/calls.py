@@ -22,7 +22,7 @@ from fmcheck.runtime.relay.scope import Handing, Scope, scoped
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-    from fmcheck.contract import Contract, OwnerFunctions
+    from fmcheck.contract import Contract, Opaque, OwnerFunctions
     from fmcheck.runtime.core.tally import Tally
     from fmcheck.runtime.core.verdicts import Allocation
     from fmcheck.runtime.core.violations import Misgiven
@@ -58,6 +58,33 @@ class ScopePatch(CallPatch):
     def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `function`, run in its scope."""
         return scoped(function, self.kind, self.tally)
+
+
+@dataclass(eq=False)
+class OpaquePatch(CallPatch):
+    """A kernel's functions, which access relay rows where torch's operators do not show it."""
+
+    table = "opaque"
+    part: Opaque
+    #: Those that were instrumented.
+    wrapped: list[str] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.tally.unwrapped += self.functions
+
+    def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
+        """Returns `function`, which enters the rows that it reads and writes."""
+        from fmcheck.runtime.relay.opaque import missing_parameters, opaque_call
+
+        missing = missing_parameters(function, self.part)
+        for sentence in missing:
+            self._misfit(reference, f"`{reference}` {sentence}")
+        if missing:
+            return None
+        self.wrapped.append(reference)
+        if reference in self.tally.unwrapped:
+            self.tally.unwrapped.remove(reference)
+        return opaque_call(function, self.part, self.tally)
 
 
 def scope_patches(contract: Contract, tally: Tally) -> Iterator[ScopePatch]:

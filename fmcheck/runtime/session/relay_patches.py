@@ -14,16 +14,14 @@ import weakref
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
-from fmcheck.contract import Buffer, Contract, Opaque, Relay, applies
+from fmcheck.contract import Buffer, Contract, Relay, applies
 from fmcheck.errors import SLIP, nearest
 from fmcheck.runtime.core import paths
 from fmcheck.runtime.core.containment import contained, is_on_purpose
-from fmcheck.runtime.core.declared import follow_subclasses, patch_method, patch_named
+from fmcheck.runtime.core.declared import follow_subclasses, patch_method
 from fmcheck.runtime.core.patches import (
     attribute,
     classes_of,
-    function_of,
-    functions_of,
     installed_version,
     method_of,
     patch,
@@ -515,58 +513,6 @@ class RelayPatch:
         sentence = f"{self._where}: {text}"
         if sentence not in self.problems:
             self.problems.append(sentence)
-
-
-@dataclass(eq=False)
-class OpaquePatch:
-    """One declared kernel function."""
-
-    contract: Contract
-    opaque: Opaque
-    reference: str
-    tally: Tally
-    problems: list[str] = field(default_factory=list)
-    is_patched: bool = False
-
-    @property
-    def applies(self) -> bool:
-        """Tells whether it is declared for the installed release."""
-        return applies(self.opaque.releases, installed_version(self.contract))
-
-    @property
-    def module(self) -> str:
-        """The module that defines the function."""
-        return self.reference.partition(":")[0]
-
-    def install(self, module: ModuleType) -> Iterator[Undo]:
-        """Instruments the function wherever it is bound, yielding how to let go."""
-        if not self.applies:
-            return
-        name = self.reference.partition(":")[2]
-        if function_of(module, name) is None:
-            known = nearest(name, functions_of(module))
-            self.problems.append(f"{self._where}: the module has no such function{known}")
-            return
-        declared = [one for opaque in self.contract.opaque for one in opaque.functions]
-        yield from patch_named(module, name, self.tally, self._watched, None, declared)
-
-    def _watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
-        from fmcheck.runtime.relay.opaque import missing_parameters, opaque_call
-
-        missing = missing_parameters(function, self.opaque)
-        if not missing:
-            self.is_patched = True
-            return opaque_call(function, self.opaque, self.tally)
-        for sentence in missing:
-            if reference == self.reference:
-                self.problems.append(f"{self._where}: {sentence}")
-            else:
-                self.tally.untrack("overrides", f"`{reference}` {sentence}")
-        return None
-
-    @property
-    def _where(self) -> str:
-        return f"contract `{self.contract.engine.name}`, opaque `{self.reference}`"
 
 
 def _scoped(kind: Scope, tally: Tally, _: str, function: Callable[..., Any]) -> Callable[..., Any]:

@@ -202,21 +202,14 @@ class BudgetCounter:
 
 @dataclass(eq=False)
 class BudgetPatch(CallPatch):
-    """Functions each call of which is held against a budget."""
+    """Functions each call of which is held against a budget.
+
+    Those of `per_step` alone are not required, and have none declared.
+    """
 
     surrounds = True
     part: Budget
     ledger: BudgetCounter = field(kw_only=True)
-    declared: bool = True
-
-    def close(self) -> None:
-        """Looks at the end for functions that no release has; `per_step` may name such."""
-        if self.declared:
-            super().close()
-
-    def begin_test(self) -> None:
-        """Asks for names again."""
-        self.ledger.begin_test()
 
     def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any] | None:
         """Returns `function`, run in a window."""
@@ -235,7 +228,7 @@ class BudgetPatch(CallPatch):
                 return None
             if signature is not None and not self._applies(reference, signature, args, kwargs):
                 return None
-            window = BudgetedCall(name, self.part, self.declared, args[0] if args else None)
+            window = BudgetedCall(name, self.part, self.is_required, args[0] if args else None)
             if any(map(window.is_part_of, _thread.windows)):
                 return None
             self.tally.checked.add(self.contract.engine.name)
@@ -274,12 +267,9 @@ class _Open(kinds.AroundCall):
 
 @dataclass(eq=False)
 class FusedPatch(CallPatch):
-    """Functions each call of which is one launch."""
+    """Functions each call of which is one launch; a release may lack them."""
 
     part: Budget
-
-    def close(self) -> None:
-        """A release may lack the function."""
 
     def watched(self, reference: str, function: Callable[..., Any]) -> Callable[..., Any]:
         """Returns `function`, whose operations are one launch."""
@@ -318,9 +308,9 @@ def budget_patches(contract: Contract, tally: Tally, strict: bool = False) -> It
     for function in launches.per_step if strict else ():
         if function not in budgeted:
             bare = Budget(functions=(function,), syncs=0)
-            yield BudgetPatch(contract, bare, tally, ledger=ledger, declared=False)
+            yield BudgetPatch(contract, bare, tally, ledger=ledger, is_required=False)
     for function in launches.fused:
-        yield FusedPatch(contract, Budget(functions=(function,)), tally)
+        yield FusedPatch(contract, Budget(functions=(function,)), tally, is_required=False)
 
 
 def host_synchronized() -> None:
