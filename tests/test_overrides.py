@@ -287,17 +287,26 @@ def test_an_alloc_and_a_free_that_replace_the_declared_ones_are_followed(
     assert case.codes() == ["FR108"]
 
 
+KEPT = {
+    "called": "super().free(row)",
+    "kept": "base = super()\n                base.free(row)",
+    "kept by an argument": "base = super(__class__, self)\n                base.free(row)",
+    "kept with a walrus": "(base := super()).free(row)",
+}
+
+
 @ways
-def test_an_alloc_and_a_free_that_go_on_count_once(case: Case, way: str) -> None:
+@pytest.mark.parametrize("kept", KEPT)
+def test_an_alloc_and_a_free_that_go_on_count_once(case: Case, way: str, kept: str) -> None:
     sub = case.sub(
         way,
         "Pool",
-        """
+        f"""
         def alloc(self, rid):
             return [super().alloc(rid)]
         def free(self, row):
             if row is not None:
-                super().free(row)
+                {KEPT[kept]}
         """,
     )
     pool = sub()

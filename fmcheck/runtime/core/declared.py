@@ -188,6 +188,7 @@ def _calls_overridden(code: types.CodeType, name: str, class_: type, names: dict
     known = {base.__name__ for base in bases}
     known.update(one for one in code.co_names if any(names.get(one) is base for base in bases))
     before, of_super = None, _NOT
+    is_kept = False  # a `super()` in a variable: which of them is asked for `name` is not followed
     for step in dis.get_instructions(code):
         loaded = step.argval
         if isinstance(loaded, types.CodeType) and _calls_overridden(loaded, name, class_, names):
@@ -195,8 +196,9 @@ def _calls_overridden(code: types.CodeType, name: str, class_: type, names: dict
         if step.opname in _SILENT:
             continue
         is_of_super = of_super is _CALLED or step.opname.startswith("LOAD_SUPER")
-        if loaded == name and (is_of_super or before in known):
+        if loaded == name and (is_of_super or is_kept or before in known):
             return True
+        is_kept |= of_super is _CALLED and not step.opname.startswith(("LOAD_", "CALL"))
         if loaded == "super":
             of_super = _NAMED
         elif is_of_super:  # an argument of its own, or another attribute
