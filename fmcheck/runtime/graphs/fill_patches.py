@@ -60,11 +60,11 @@ class _Filling(kinds.AroundCall):
 
     def returned(self, result: Any) -> None:
         self.over()
-        with contained(self._fill_patch.tally, _CODE), _unheard():
+        with _own_code(self._fill_patch.tally):
             self._fill_patch._end(self._opened, result)
 
     def over(self) -> None:
-        with contained(self._fill_patch.tally, _CODE), _unheard():
+        with _own_code(self._fill_patch.tally):
             self._opened.leave()
 
 
@@ -208,7 +208,7 @@ class FillPatch:
 
         def begin(args: Any, kwargs: Any) -> _Filling | None:
             if self.tally.active:
-                with contained(self.tally, _CODE), _unheard():
+                with _own_code(self.tally):
                     opened = self._opened(signature, args, kwargs, site, goes_on)
                     return None if opened is None else _Filling(self, opened)
             return None
@@ -259,7 +259,7 @@ class FillPatch:
 
         def begin() -> None:
             if self.tally.active:
-                with contained(self.tally, _CODE), _unheard():
+                with _own_code(self.tally):
                     self._settle()
 
         return kinds.before_body(method, begin)
@@ -331,11 +331,11 @@ class FillPatch:
             )
 
 
-def _unheard() -> Any:
-    """Keeps what is looked up here from modes of the program, which are not to see it."""
-    from fmcheck.runtime.steps.torch_modes import Unheard
+def _own_code(tally: Tally) -> Any:
+    """Runs a block that looks up what modes of the program are not to see."""
+    from fmcheck.runtime.steps.torch_modes import own_code
 
-    return Unheard()
+    return own_code(tally, _CODE)
 
 
 def _definition(method: Callable[..., Any]) -> Site:

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 
 from fmcheck.runtime.core import rows
-from fmcheck.runtime.core.containment import broke, contained
+from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.patches import beneath
 from fmcheck.runtime.core.site import is_making, makes_the_engines_call, unfollowed
 from fmcheck.runtime.core.verdicts import poison_for
@@ -31,7 +31,7 @@ from fmcheck.runtime.relay.buffer import (
 from fmcheck.runtime.relay.memory import Veil, VeiledMemory, memory_of
 from fmcheck.runtime.relay.row_layout import PLAIN, Layout, UnitOwners, of_units
 from fmcheck.runtime.relay.scope import CHECK, Scope, current
-from fmcheck.runtime.steps.torch_modes import unheard
+from fmcheck.runtime.steps.torch_modes import own_code
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -308,7 +308,7 @@ def _write(func: Call, args: Arguments, kwargs: Options) -> Any:
     target = args[0] if args else kwargs.get("self", kwargs.get("input"))
     written = list(_relay_tensors(target))
     for one in written[:1]:
-        with contained(one._relay.tally, CHECK), unheard():
+        with own_code(one._relay.tally, CHECK):
             expression = _picked(func, args, kwargs, written)
             updates = indexing.name_of(func) in _UPDATING or bool(_accumulates(func, args, kwargs))
             constant = _is_constant(func, args, kwargs)
@@ -334,7 +334,7 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     buffer.order()
     if type(index) is torch.Tensor and index.dim() > 0:
         result = _taken(tensor._plain, index)
-        with contained(buffer.tally, CHECK), unheard():
+        with own_code(buffer.tally, CHECK):
             shown = tensor._window or window(tensor)
             if shown.whole and indexing.are_rows(index):
                 buffer.gather_rows(index, result, buffer.tally.sites.here(_OUR_FRAMES))
@@ -348,7 +348,7 @@ def _getitem(func: Call, args: Arguments, kwargs: Options) -> Any:
     result = _taken(tensor._plain, plain(index))
     if _shares_storage(result, tensor._plain):
         return alias(result, tensor._relay)
-    with contained(tensor._relay.tally, CHECK), unheard():
+    with own_code(tensor._relay.tally, CHECK):
         enter_read(tensor, indexing.host(index))
     return result
 
@@ -389,7 +389,7 @@ def _gather(func: Call, args: Arguments, kwargs: Options) -> Any:
     buffer.order()
     result = _made(func, plain(args), plain(kwargs))
     out = kwargs.get("out")
-    with contained(buffer.tally, CHECK), unheard():
+    with own_code(buffer.tally, CHECK):
         index = indexing.single_index(name, args, kwargs)
         if out is None and _by_rows(tensor, index):
             buffer.gather_rows(index, result, buffer.tally.sites.here(_OUR_FRAMES))
@@ -423,7 +423,7 @@ def _reshape_in_place(func: Call, args: Arguments, kwargs: Options) -> Any:
             return result
         tensor._plain = tensor.as_subclass(torch.Tensor)
         tensor._window = None
-        with contained(tensor._relay.tally, CHECK), unheard():
+        with own_code(tensor._relay.tally, CHECK):
             if not _lies_within(tensor._plain, tensor._relay.base):
                 _move(tensor)
     return tensor if result is not None else None
@@ -602,10 +602,10 @@ def before_call(reads: Sequence[Any], index: Any, writes: Sequence[Any] = ()) ->
     passed over.
     """
     for tensor in _accessed((*writes, *reads), index):
-        with contained(tensor._relay.tally, CHECK), unheard():
+        with own_code(tensor._relay.tally, CHECK):
             tensor._relay.order()
     for tensor in _accessed(reads, index):
-        with contained(tensor._relay.tally, CHECK), unheard():
+        with own_code(tensor._relay.tally, CHECK):
             _enter_access(tensor, "judge", index)
 
 
@@ -617,7 +617,7 @@ def after_call(reads: Sequence[Any], writes: Sequence[Any], index: Any) -> None:
     for tensor in read:
         if tensor._relay in kept:
             continue
-        with contained(tensor._relay.tally, CHECK), unheard():
+        with own_code(tensor._relay.tally, CHECK):
             _enter_access(tensor, "retire", index)
     updated = {tensor._relay for tensor in read}
     for tensor in written:
@@ -659,7 +659,7 @@ def _enter_gather(tensor: RelayTensor, expression: Any) -> None:
 def enter_peek(tensor: RelayTensor, by_host: bool = False) -> None:
     """Enters a read of all of a tensor."""
     buffer = tensor._relay
-    with contained(buffer.tally, CHECK), unheard():
+    with own_code(buffer.tally, CHECK):
         if current() is Scope.TAKE and not by_host:
             _enter_gather(tensor, rows.EVERYTHING)
         elif buffer.lanes is None:
@@ -673,7 +673,7 @@ def enter_write(
 ) -> None:
     """Enters a write, of a tensor of `values` where an index lists what it picks."""
     buffer = tensor._relay
-    with contained(buffer.tally, CHECK), unheard():
+    with own_code(buffer.tally, CHECK):
         has_lists = isinstance(expression, tuple) and not buffer.is_on_device
         has_values = isinstance(values, torch.Tensor) and (
             has_lists or indexing.are_rows(expression)

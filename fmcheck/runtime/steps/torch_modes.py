@@ -19,6 +19,7 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack,
 )
 
+from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.steps import operators
 from fmcheck.runtime.steps.placements import tensors_in
 
@@ -138,11 +139,25 @@ def unheard() -> Any:
     Of operators ours is called last; a read by the host comes to us before any of them.
     """
     if modes_on() or (function_modes_on() and not functions_are_off()):
-        return Unheard()
+        return _Unheard()
     return _HEARD_BY_NOBODY
 
 
-class Unheard:
+class own_code(contained):  # noqa: N801  # reads as a function
+    """Runs a block of our own: its error goes no further, and no mode of the program sees it."""
+
+    __slots__ = ("_modes",)
+
+    def __enter__(self) -> None:
+        self._modes = unheard()
+        self._modes.__enter__()
+
+    def __exit__(self, *raised: Any) -> bool:
+        self._modes.__exit__(*raised)
+        return super().__exit__(*raised)
+
+
+class _Unheard:
     """No mode, and no class of tensors, hears what a block does."""
 
     def __enter__(self) -> None:

@@ -19,7 +19,7 @@ import torch
 from torch._C import _len_torch_dispatch_stack as modes_on
 
 from fmcheck.finding import CHECKS, Access, Violation
-from fmcheck.runtime.core.containment import broke, contained
+from fmcheck.runtime.core.containment import broke
 from fmcheck.runtime.core.patches import patch
 from fmcheck.runtime.steps import twins
 from fmcheck.runtime.steps.factories import passes_on
@@ -30,9 +30,9 @@ from fmcheck.runtime.steps.torch_modes import (
     called,
     has_memory,
     is_traced,
+    own_code,
     put_beneath,
     take_out,
-    unheard,
 )
 from fmcheck.runtime.steps.twins import Origin, Twin, Twins
 
@@ -88,7 +88,7 @@ class Uninitialized:
         @functools.wraps(tolist)
         def listing(tensor: torch.Tensor) -> Any:
             if self.twins and self.tally.active and not torch.compiler.is_compiling():
-                with contained(self.tally, CHECK), unheard():
+                with own_code(self.tally, CHECK):
                     self._listed(tensor)
             return tolist(tensor)
 
@@ -178,18 +178,18 @@ class _Mode(OperatorMode):
             return called(operator, args, kwargs)
         if not (operator.fills or operator.writes):
             made = called(operator, args, kwargs)
-            with contained(followed.tally, CHECK), unheard(), followed.lock:
+            with own_code(followed.tally, CHECK), followed.lock:
                 followed.allocated(operator, made)
             return made
         if not followed.twins or operator.only_shows or operator.moves:
             return called(operator, args, kwargs)
         with followed.lock:
             again = None
-            with contained(followed.tally, CHECK), unheard(), torch.no_grad():
+            with own_code(followed.tally, CHECK), torch.no_grad():
                 again = _Again.of(followed, operator, args, kwargs)
             if again is not None:
                 result = called(operator, args, kwargs)
-                with contained(followed.tally, CHECK), unheard(), torch.no_grad():
+                with own_code(followed.tally, CHECK), torch.no_grad():
                     again.compare(result)
                 return result
         # Without the lock: one that is not torch's may wait for another thread.
