@@ -13,8 +13,8 @@ from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.ledger import NEVER, Ledger, State
 from fmcheck.runtime.core.rows import EVERYTHING, row_dims, row_map
 from fmcheck.runtime.relay import indexing, scope
-from fmcheck.runtime.relay.memory import bits_of
 from fmcheck.runtime.relay.row_layout import PLAIN, Layout
+from fmcheck.runtime.relay.row_lists import RowLists
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
@@ -27,12 +27,6 @@ if TYPE_CHECKING:
     from fmcheck.runtime.relay.memory import Memory, Veil
     from fmcheck.runtime.relay.owners import Owners
     from fmcheck.runtime.relay.row_layout import UnitOwners
-
-
-#: What no list of rows is, and how often one comes in turn until its array is kept.
-_NO_LIST: npt.NDArray[Any] = np.empty(0, np.int64)
-_OFTEN = 3
-_ROWS = np.dtype(np.int64)
 
 
 @dataclass(eq=False)
@@ -190,15 +184,10 @@ class RelayBuffer:
         self._version = 0
         self._judges_values = poison.certain or poison.bound is not None
         self._guards_writes = owners is not None and overwrite == "never"
-        # The list of rows that was named last, how often in turn, and its array once that is kept.
-        self._named: tuple[bytes, int, npt.NDArray[Any]] = b"", 0, _NO_LIST
-        self._list = _NO_LIST
+        self._lists = RowLists(len(self.ledger))
         # Whether rows were handed out since this was made: only then is an unowned row a fault.
         self._has_owners = False
         self.set_sinks(sink_rows)
-        # Of each row, where a list of row numbers named it last; and places in order.
-        self._last_place: npt.NDArray[np.int64] = np.zeros(len(self.ledger), np.int64)
-        self._order = np.arange(len(self.ledger))
         self._put_off: list[PutOff] = []
         self.lanes: Lanes | None = None
         if owners is not None:
@@ -209,7 +198,7 @@ class RelayBuffer:
     def set_sinks(self, rows: Sequence[int]) -> None:
         """Says which rows padded entries point at; a negative number counts from the end."""
         count = len(self.ledger) // self.per_row
-        self._named, self._list = (b"", 0, _NO_LIST), _NO_LIST
+        self._lists.forget()
         numbers = [row + count if row < 0 else row for row in rows]
         first = np.array([row for row in numbers if 0 <= row < count], np.int64) * self.per_row
         self._sink = (first[:, None] + np.arange(self.per_row)).reshape(-1)
@@ -341,33 +330,11 @@ class RelayBuffer:
             self.stash(self.whole, self._rows_of(expression), site, how, values)
 
     def _rows_of(self, index: Any) -> Any:
-        """Returns an index as NumPy's: the very array of before for a list that comes all the time.
-
-        Whoever has an entry a row knows it by that, and enters it as a whole. It names each row
-        once, as it is counted from the first one, and no sink.
-        """
+        """Returns an index as NumPy's."""
         rows = indexing.host(index)
-        is_list = type(rows) is np.ndarray and rows.dtype is _ROWS and rows.ndim == 1
-        if not is_list or self.veil is None:
+        if self.veil is None:
             return rows
-        named = rows.tobytes()
-        last, times, kept = self._named  # in one, as threads may come side by side
-        if named != last:
-            self._named = named, 1, _NO_LIST
-        elif kept is not _NO_LIST:
-            return kept
-        elif times < _OFTEN:
-            with self.tally.lock:
-                if times == _OFTEN - 1 and self._are_plain(rows):
-                    self._list = kept = rows.copy()
-                    kept.setflags(write=False)
-                self._named = named, times + 1, kept
-        return rows
-
-    def _are_plain(self, rows: npt.NDArray[np.int64]) -> bool:
-        """Tells whether each row is named once, and by its own number, and none is a sink."""
-        is_plain = rows.size and rows.min() >= 0 and not np.isin(rows, self._sink).any()
-        return bool(is_plain) and not self._names_twice(rows)
+        return self._lists.often(rows, self._sink, self.tally.lock)
 
     def is_captured(self) -> bool:
         """Tells whether what is launched goes into a graph; if so, counts an unchecked call."""
@@ -416,7 +383,7 @@ class RelayBuffer:
             moment = self.tally.moments.now(site, self.device)
             named = None
             if how.picks and values is not None:
-                named = self._named_twice(window, expression, rows, values)
+                named = self._lists.named_twice(window.rows, expression, rows, values)
             if self.lanes is not None:
                 self.lanes.wrote(rows, moment)
             window.memory.uncover(expression)
@@ -578,7 +545,7 @@ class RelayBuffer:
     def _poison_over(self, window: Window, expression: Any) -> None:
         if self.poison.bits is None:
             return
-        if expression is self._list:
+        if expression is self._lists.kept:
             window.memory.cover(expression, self.poison.bits)
             return
         whole = self.whole.memory
@@ -677,46 +644,10 @@ class RelayBuffer:
             bits = self.whole.memory.read(rows).reshape(len(rows), -1)[:, 0]
             violations.report(self, f"FR{check}", rows, bits, moment, verb="write")
 
-    def _names_twice(self, rows: npt.NDArray[Any]) -> bool:
-        """Tells whether a list of rows has one twice: each puts its place where it points."""
-        if rows.ndim != 1 or rows.size < 2 or rows.size > len(self._order):
-            return rows.ndim == 1 and rows.size > 1
-        order = self._order[: rows.size]
-        self._last_place[rows] = order
-        return bool(self._last_place[rows].tobytes() != order.tobytes())
-
-    def _named_twice(
-        self, window: Window, expression: Any, rows: npt.NDArray[Any], values: torch.Tensor
-    ) -> npt.NDArray[Any] | None:
-        """Returns what each entry of an index picks, if it picks something twice.
-
-        None if one value is written to all: values have to be as many as what is picked.
-        """
-        if expression is self._list or not values.is_cpu:
-            return None
-        if rows.ndim == 1 and type(expression) is np.ndarray:
-            is_each = values.dim() == window.rows.ndim and len(values) == rows.size
-            return rows if is_each and self._names_twice(rows) else None
-        lists = indexing.leading_lists(expression)
-        if not lists or len(rows) < 2 or tuple(values.shape) != rows.shape:
-            return None
-        named = rows.reshape(len(rows), -1)[:, 0]
-        if not self._names_twice(named):
-            return None
-        # Whether each list of the index leads to units of its own, as columns of a row do not.
-        led = window.rows[(slice(None),) * lists + (0,) * (window.rows.ndim - lists)]
-        return named if np.unique(led).size == led.size else None
-
     def _judge_repeats(self, rows: npt.NDArray[Any], values: torch.Tensor, moment: int) -> None:
         """Reports rows that a write by a list of row numbers gave two values."""
-        given = bits_of(values)
-        order = np.arange(rows.size)
-        self._last_place[rows] = order
-        last = self._last_place[rows]
-        again = np.flatnonzero(last != order)
-        differs = (given[again] != given[last[again]]).reshape(len(again), -1).any(axis=1)
-        twice = self._owned(np.unique(rows[again[differs]] % len(self.ledger)))
-        self._report_write(verdicts.REPEATED, twice, moment)
+        twice = self._lists.given_two_values(rows, values) % len(self.ledger)
+        self._report_write(verdicts.REPEATED, self._owned(np.unique(twice)), moment)
 
     def _is_covered(self, window: Window, expression: Any) -> npt.NDArray[np.bool_]:
         """Tells of each row whether an index expression reaches all of its elements."""

@@ -138,9 +138,11 @@ def unheard() -> Any:
 
     Of operators ours is called last; a read by the host comes to us before any of them.
     """
-    if modes_on() or (function_modes_on() and not functions_are_off()):
-        return _Unheard()
-    return _HEARD_BY_NOBODY
+    return _Unheard() if _any_mode_sees_us() else _HEARD_BY_NOBODY
+
+
+def _any_mode_sees_us() -> bool:
+    return bool(modes_on() or (function_modes_on() and not functions_are_off()))
 
 
 class own_code(contained):  # noqa: N801  # reads as a function
@@ -149,12 +151,14 @@ class own_code(contained):  # noqa: N801  # reads as a function
     __slots__ = ("_modes",)
 
     def __enter__(self) -> None:
-        self._modes = unheard()
-        self._modes.__enter__()
+        self._modes = _Unheard() if _any_mode_sees_us() else None
+        if self._modes is not None:
+            self._modes.__enter__()
 
-    def __exit__(self, *raised: Any) -> bool:
-        self._modes.__exit__(*raised)
-        return super().__exit__(*raised)
+    def __exit__(self, kind: Any, err: Any, trace: Any) -> bool:
+        if self._modes is not None:
+            self._modes.__exit__()
+        return err is not None and super().__exit__(kind, err, trace)
 
 
 class _Unheard:
