@@ -501,7 +501,7 @@ class _Session:
 
         What only collects or shows, or has no test to run, checks nothing by right.
         """
-        from fmcheck.report.closing import unchecked
+        from fmcheck.report.run.closing import unchecked
 
         missed = [use for use in run.coverage.unchecked if not use.allowed]
         return [unchecked(use, _ALLOW_UNCHECKED) for use in missed] if self.has_run else []
@@ -570,9 +570,9 @@ class _Session:
         self.coordinator.reported()
 
     def _summarize(self, terminalreporter: Any, run: Run) -> None:
-        from fmcheck.report.by_check import FAILS
-        from fmcheck.report.closing import closing_line_of, endings, gaps
-        from fmcheck.report.table import table
+        from fmcheck.report.run.by_check import FAILS
+        from fmcheck.report.run.closing import closing_line_of, endings, gaps
+        from fmcheck.report.run.table import table
 
         for title, found in (
             ("found outside of any test:", [one for one in self.outside if not one.test]),
@@ -637,7 +637,7 @@ class _Session:
         return self.gathered.sorted_out(run)
 
     def _render(self, found: Iterable[Violation]) -> str:
-        from fmcheck.report.violation import render_all
+        from fmcheck.report.run.violation import render_all
 
         return render_all(found, self.config.rootpath)
 

@@ -85,9 +85,9 @@ def rendered(run: Run, ending: str) -> bytes:
 
         return encode(run)
     if ending == ".sarif":
-        from fmcheck.report.run_sarif import render as render_sarif
+        from fmcheck.report.run.run_sarif import render as render_sarif
 
         return render_sarif(run).encode()
-    from fmcheck.report.html import render as render_page
+    from fmcheck.report.run.html import render as render_page
 
     return render_page(run).encode()

@@ -160,11 +160,11 @@ def test_a_module_of_ours_that_is_taken_out_of_sys_modules_is_not_imported_twice
     modules: Path, monkeypatch: pytest.MonkeyPatch, whole: bool
 ) -> None:
     keep_modules()
-    from fmcheck.report import table
+    from fmcheck.report.run import table
 
     spec = table.__spec__
-    for name in ("fmcheck.report", "fmcheck.report.table"):
+    for name in ("fmcheck.report", "fmcheck.report.run.table"):
         if whole or name.count(".") == 2:
             monkeypatch.delitem(sys.modules, name)
-    assert importlib.import_module("fmcheck.report.table") is table
+    assert importlib.import_module("fmcheck.report.run.table") is table
     assert table.__spec__ is spec

@@ -15,7 +15,7 @@ from fmcheck.registry import contracts_for
 from fmcheck.report import concise, text
 from fmcheck.report.contents import Contents
 from fmcheck.report.headline import MOST, fitted
-from fmcheck.report.violation import render
+from fmcheck.report.run.violation import render
 from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.session.probes import PROBES, ProbeTarget, tried
 from tests.museum import Case, cases

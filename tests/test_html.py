@@ -16,9 +16,9 @@ import pytest
 from msgspec.structs import replace
 
 from fmcheck.finding import Event, Site
-from fmcheck.report.html import MOST_EVENTS, render
-from fmcheck.report.picture import picture
-from fmcheck.report.timeline import shortened, timeline
+from fmcheck.report.run.html import MOST_EVENTS, render
+from fmcheck.report.run.picture import picture
+from fmcheck.report.run.timeline import shortened, timeline
 from tests.made_up import healthy_run, made_up_run
 
 CHROMIUM = next(

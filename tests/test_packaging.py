@@ -53,9 +53,9 @@ def test_wheel_holds_one_importable_name_and_all_its_parts(wheel):
         "contracts/sglang.toml",
         "contracts/vllm.toml",
         "report/run-1.schema.json",
-        "report/page/run.css",
-        "report/page/run.html.j2",
-        "report/page/run.js",
+        "report/run/page/run.css",
+        "report/run/page/run.html.j2",
+        "report/run/page/run.js",
     ):
         assert f"fmcheck/{part}" in names
     assert any(name.endswith("licenses/LICENSE") for name in names)

@@ -12,10 +12,11 @@ from msgspec.structs import replace
 from fmcheck.errors import UsageError
 from fmcheck.finding import Finding, RuleInfo, Severity, Span
 from fmcheck.lint.run.fix import unified_diff
-from fmcheck.report import github, gitlab, html, junit, markdown, sarif, text
+from fmcheck.report import github, gitlab, junit, sarif, text
 from fmcheck.report import json as as_json
 from fmcheck.report.contents import Contents
 from fmcheck.report.printable import printable, well_formed
+from fmcheck.report.run import html, markdown
 from tests.made_up import made_up_run
 from tests.test_fix import DEAD_ASSERT
 

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from fmcheck.finding import CHECKS, Access, Counts, Coverage, Neighbour, Site, Violation
-from fmcheck.report.closing import closing_line, gaps
-from fmcheck.report.violation import KEYS, MISSING, key_values, render
+from fmcheck.report.run.closing import closing_line, gaps
+from fmcheck.report.run.violation import KEYS, MISSING, key_values, render
 
 ROOT = Path("project")
 GATHER = Site("project/engine.py", 14, "gather", Site("project/loop.py", 9, "step"))

@@ -15,12 +15,12 @@ from fmcheck.finding import CHECKS, Severity
 from fmcheck.merging import merge
 from fmcheck.processes.journal.collect import gather
 from fmcheck.record_file import encode, read_run, schema
-from fmcheck.report import github
-from fmcheck.report.by_check import by_check
-from fmcheck.report.checks import MEANING, rule_info
-from fmcheck.report.run_sarif import FINGERPRINT, violations_run
-from fmcheck.report.run_sarif import render as render_sarif
-from fmcheck.report.table import table
+from fmcheck.report.run import run_github
+from fmcheck.report.run.by_check import by_check
+from fmcheck.report.run.checks import MEANING, rule_info
+from fmcheck.report.run.run_sarif import FINGERPRINT, violations_run
+from fmcheck.report.run.run_sarif import render as render_sarif
+from fmcheck.report.run.table import table
 from fmcheck.report_files import write_run
 from tests import run_schema
 from tests.made_up import healthy_run, made_up_run
@@ -250,7 +250,7 @@ def test_the_rule_of_a_code_that_is_not_known_here_has_its_name():
 
 
 def test_github_annotates_each_site_once(run):
-    lines = github.render_run(run).splitlines()
+    lines = run_github.render(run).splitlines()
 
     assert [line.partition(" ")[0] for line in lines] == ["::error", "::error", "::notice"]
     assert lines[0] == (

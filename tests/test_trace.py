@@ -15,7 +15,7 @@ from msgspec.structs import replace
 
 import fmcheck
 from fmcheck.finding import Access, Event, Site, Violation
-from fmcheck.report.trace import trace
+from fmcheck.report.run.trace import trace
 from fmcheck.runtime.core.tally import Tally
 from fmcheck.runtime.order.fences import Fences, RecentEvents
 from tests.trace_picture import picture

@@ -14,9 +14,9 @@ import fmcheck
 from fmcheck.contract import parse_contract
 from fmcheck.errors import UsageError
 from fmcheck.finding import ContractUse, Coverage
-from fmcheck.report.closing import gaps, not_watched
-from fmcheck.report.markdown import PytestHalf
-from fmcheck.report.markdown import render as render_markdown
+from fmcheck.report.run.closing import gaps, not_watched
+from fmcheck.report.run.markdown import PytestHalf
+from fmcheck.report.run.markdown import render as render_markdown
 from fmcheck.runtime.session.uses import WatchRequest
 from fmcheck.runtime.session.watch import Watch
 from tests.made_up import healthy_run

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fmcheck.lint.run.outcome import Outcome
     from fmcheck.report.contents import Contents
-    from fmcheck.report.markdown import LintHalf, PytestHalf
+    from fmcheck.report.run.markdown import LintHalf, PytestHalf
 
 CLEAN, FOUND, FAILED = 0, 1, 2
 SUMMARY = "GITHUB_STEP_SUMMARY"
@@ -188,7 +188,7 @@ def _lint_sarif(contents: Contents) -> dict[str, Any]:
 
 
 def _linted(outcome: Outcome) -> LintHalf:
-    from fmcheck.report.markdown import LintHalf
+    from fmcheck.report.run.markdown import LintHalf
 
     return LintHalf(outcome.findings, outcome.files, outcome.rules, outcome.allowed)
 
@@ -203,8 +203,8 @@ def _test(arguments: argparse.Namespace, folder: Path) -> PytestHalf:
     from fmcheck.processes.journal.collect import gather
     from fmcheck.processes.journal.layout import LINES
     from fmcheck.record_file import read_run
-    from fmcheck.report import github
-    from fmcheck.report.markdown import PytestHalf
+    from fmcheck.report.run import run_github
+    from fmcheck.report.run.markdown import PytestHalf
     from fmcheck.report_files import write_run
 
     if find_spec("pytest") is None:
@@ -231,7 +231,7 @@ def _test(arguments: argparse.Namespace, folder: Path) -> PytestHalf:
     if run is None:
         return PytestHalf(status, None)
     if _on_github() and (run.violations or run.advice):
-        print(github.render_run(run))
+        print(run_github.render(run))
     return PytestHalf(status, run)
 
 
@@ -243,7 +243,7 @@ def _test_status(tested: PytestHalf) -> int:
 
 
 def _test_sarif(tested: PytestHalf) -> dict[str, Any]:
-    from fmcheck.report.run_sarif import violations_run
+    from fmcheck.report.run.run_sarif import violations_run
 
     assert tested.run is not None
     return violations_run(tested.run)
@@ -266,7 +266,7 @@ def _log(runs: Sequence[dict[str, Any]]) -> str:
 def _summarise(
     arguments: argparse.Namespace, linted: LintHalf | None, tested: PytestHalf | None, status: int
 ) -> None:
-    from fmcheck.report.markdown import render
+    from fmcheck.report.run.markdown import render
 
     rendered = render(linted, tested, status, _link(os.environ))
     if arguments.summary:

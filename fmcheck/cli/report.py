@@ -106,7 +106,7 @@ def _options(parser: argparse.ArgumentParser) -> list[str]:
 def _show(arguments: argparse.Namespace) -> int:
     from fmcheck.merging import merge
     from fmcheck.report import colour
-    from fmcheck.report.run_text import render
+    from fmcheck.report.run.run_text import render
 
     runs = list(_with_progress(list(_sources(arguments.source))))
     run = merge(runs) if len(runs) > 1 else runs[0]
@@ -117,7 +117,7 @@ def _show(arguments: argparse.Namespace) -> int:
 
 def _merge(arguments: argparse.Namespace) -> int:
     from fmcheck.merging import merge
-    from fmcheck.report.run_text import closing
+    from fmcheck.report.run.run_text import closing
     from fmcheck.report_files import checked, write_run
 
     outputs = checked(arguments.output, "--output", Path())

@@ -15,7 +15,7 @@ from fmcheck.processes.journal.ending import RUNNING, ending
 from fmcheck.processes.journal.read import Library
 from fmcheck.processes.role import is_pytest
 from fmcheck.processes.run_folder import REPORTED, over, remove
-from fmcheck.report.violation import headline, short_path
+from fmcheck.report.run.violation import headline, short_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from fmcheck.errors import FmcheckWarning, UsageError, ViolationError
-from fmcheck.report.violation import headline, render_all
+from fmcheck.report.run.violation import headline, render_all
 from fmcheck.testing.book import Book
 from fmcheck.testing.gathered import Gathered
 from fmcheck.testing.mark import MarkRequest, asked

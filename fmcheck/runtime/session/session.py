@@ -151,7 +151,7 @@ class Session:
         """
         if self.trace is None:
             return
-        from fmcheck.report.trace import trace
+        from fmcheck.report.run.trace import trace
         from fmcheck.report_files import write_file
 
         timeline = self._watch.timeline
@@ -227,7 +227,7 @@ class Session:
             self._warn(f"fmcheck: {sentence}")
 
     def _unchecked(self, coverage: Coverage) -> list[str]:
-        from fmcheck.report.closing import unchecked
+        from fmcheck.report.run.closing import unchecked
 
         return [unchecked(use, _ALLOW) for use in coverage.unchecked if not use.allowed]
 
@@ -243,8 +243,8 @@ class Session:
         return tuple(one for one in found if one not in advice), advice
 
     def _report(self, found: Sequence[Violation], coverage: Coverage) -> str:
-        from fmcheck.report.closing import closing_line, gaps
-        from fmcheck.report.violation import render_all
+        from fmcheck.report.run.closing import closing_line, gaps
+        from fmcheck.report.run.violation import render_all
 
         parts = (render_all(found, Path.cwd()), *gaps(coverage), closing_line(coverage))
         return "\n" + "\n".join(part for part in parts if part)

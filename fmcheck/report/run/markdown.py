@@ -8,12 +8,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmcheck.report.by_check import ACCEPTED, ADVISORY, by_check, by_site
-from fmcheck.report.closing import closing_line_of, endings, gaps, left_unchecked, not_watched
 from fmcheck.report.printable import printable
+from fmcheck.report.run.by_check import ACCEPTED, ADVISORY, by_check, by_site
+from fmcheck.report.run.closing import closing_line_of, endings, gaps, left_unchecked, not_watched
+from fmcheck.report.run.violation import headline, short_path
+from fmcheck.report.run.violation import render as render_violation
 from fmcheck.report.text import summary as lint_summary
-from fmcheck.report.violation import headline, short_path
-from fmcheck.report.violation import render as render_violation
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence

@@ -12,14 +12,14 @@ from importlib import resources
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fmcheck.report.by_check import by_check, sorted_kinds
-from fmcheck.report.checks import meaning
-from fmcheck.report.closing import checked, endings, gaps, not_watched
-from fmcheck.report.excerpts import Excerpt, Sources
-from fmcheck.report.picture import HEADS, picture
 from fmcheck.report.printable import printable
-from fmcheck.report.timeline import as_text, shortened, timeline
-from fmcheck.report.violation import MISSING, headline, key_values, short_path
+from fmcheck.report.run.by_check import by_check, sorted_kinds
+from fmcheck.report.run.checks import meaning
+from fmcheck.report.run.closing import checked, endings, gaps, not_watched
+from fmcheck.report.run.excerpts import Excerpt, Sources
+from fmcheck.report.run.picture import HEADS, picture
+from fmcheck.report.run.timeline import as_text, shortened, timeline
+from fmcheck.report.run.violation import MISSING, headline, key_values, short_path
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Sequence
@@ -205,7 +205,7 @@ def _hash(text: str) -> str:
 
 
 def _resource(name: str) -> str:
-    return resources.files("fmcheck.report").joinpath("page", name).read_text(encoding="utf-8")
+    return resources.files("fmcheck.report.run").joinpath("page", name).read_text(encoding="utf-8")
 
 
 @cache

@@ -8,19 +8,19 @@ from typing import TYPE_CHECKING, Any
 
 from fmcheck.finding import Severity
 from fmcheck.report import sarif
-from fmcheck.report.by_check import ADVISORY, FAILS, by_site, sorted_kinds
-from fmcheck.report.checks import rule_info
-from fmcheck.report.excerpts import Sources
 from fmcheck.report.repository import path_in, repository
-from fmcheck.report.timeline import timeline
-from fmcheck.report.violation import MISSING, headline
+from fmcheck.report.run.by_check import ADVISORY, FAILS, by_site, sorted_kinds
+from fmcheck.report.run.checks import rule_info
+from fmcheck.report.run.excerpts import Sources
+from fmcheck.report.run.timeline import timeline
+from fmcheck.report.run.violation import MISSING, headline
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
     from fmcheck.finding import Site, Violation
     from fmcheck.record import Run
-    from fmcheck.report.timeline import Mark
+    from fmcheck.report.run.timeline import Mark
 
 _SEVERITY = {FAILS: Severity.ERROR, ADVISORY: Severity.NOTE}
 #: Changes when the way does in which a fingerprint is made.

@@ -5,12 +5,12 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fmcheck.report.by_check import FAILS, sorted_kinds
-from fmcheck.report.closing import closing_line_of, endings, gaps, not_watched
 from fmcheck.report.colour import plain
 from fmcheck.report.printable import printable
-from fmcheck.report.table import table
-from fmcheck.report.violation import render as render_violation
+from fmcheck.report.run.by_check import FAILS, sorted_kinds
+from fmcheck.report.run.closing import closing_line_of, endings, gaps, not_watched
+from fmcheck.report.run.table import table
+from fmcheck.report.run.violation import render as render_violation
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

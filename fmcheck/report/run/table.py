@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.report.by_check import ACCEPTED, ADVISORY, FAILS, by_check
 from fmcheck.report.printable import printable
-from fmcheck.report.violation import short_path
+from fmcheck.report.run.by_check import ACCEPTED, ADVISORY, FAILS, by_check
+from fmcheck.report.run.violation import short_path
 
 if TYPE_CHECKING:
     from pathlib import Path

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.finding import Site
-    from fmcheck.report.timeline import Mark, Timeline
+    from fmcheck.report.run.timeline import Mark, Timeline
 
 # Lengths are in CSS pixels.
 LABEL, STEP, LANE, TOP, RADIUS = 100, 118, 88, 18, 8

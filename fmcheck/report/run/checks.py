@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fmcheck.finding import CHECKS, RuleInfo, Severity
-from fmcheck.report.violation import MISSING
+from fmcheck.report.run.violation import MISSING
 
 MEANING = {
     "FR101": "The row was gathered before it was written.",

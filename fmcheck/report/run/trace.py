@@ -137,6 +137,6 @@ def _marks(
 
 
 def _site(site: Site, root: Path) -> str:
-    from fmcheck.report.violation import short_path
+    from fmcheck.report.run.violation import short_path
 
     return f"{short_path(site.path, root)}:{site.line} in {site.function}"

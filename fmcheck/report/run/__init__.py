@@ -1,0 +1,1 @@
+"""How a watched run is shown: what was found, what led to it, and what was checked."""
