@@ -163,6 +163,38 @@ def _set(class_: type, name: str, value: Any) -> None:
         setattr(class_, name, value)
 
 
+def patch_compile(
+    torch: ModuleType, wrapped: Callable[[Callable[..., Any]], Callable[..., Any]], asked: str = ""
+) -> Undo:
+    """Puts what `wrapped` makes of it in the place of each function that `torch.compile` makes.
+
+    `asked` is an option: only what is compiled with it is wrapped.
+    """
+    original = torch.compile
+
+    def made_of(compiled: Any) -> Any:
+        if not isinstance(compiled, torch.nn.Module):
+            return wrapped(compiled)
+        compiled.forward = wrapped(compiled.forward)
+        return compiled
+
+    @functools.wraps(original)
+    def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
+        made = original(model, *args, **kwargs)
+        if asked and not kwargs.get(asked):
+            return made
+        if model is None:  # a decorator, still waiting for its function
+            return lambda function: made_of(made(function))
+        return made_of(made)
+
+    torch.compile = compile  # type: ignore[attr-defined]
+
+    def undo() -> None:
+        torch.compile = original  # type: ignore[attr-defined]
+
+    return undo
+
+
 def beneath(func: Any, class_: type) -> Any:
     """Returns the method of a class's base where a program has put a function in front of it.
 

@@ -14,11 +14,13 @@ from pathlib import Path
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
+from fmcheck.runtime.core.patches import patch_compile
+
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from types import CodeType
 
-    Undo = Callable[[], None]
+    from fmcheck.runtime.core.patches import Undo
 
 _DEPTH = 4
 _OWN = str(Path(__file__).parent.parent)
@@ -91,33 +93,14 @@ def _leave_alone(code: CodeType) -> None:
 
 
 def watch_compile(torch: ModuleType) -> Undo:
-    """Wraps `torch.compile`, so that what it compiles without graph breaks stays watched."""
-    original = torch.compile
-
-    @functools.wraps(original)
-    def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-        made = original(model, *args, **kwargs)
-        if not kwargs.get("fullgraph"):
-            return made
-        if model is None:  # a decorator, still waiting for its function
-            return lambda function: eager_at_relays(made(function))
-        return eager_at_relays(made)
-
-    torch.compile = compile  # type: ignore[attr-defined]
-
-    def undo() -> None:
-        torch.compile = original  # type: ignore[attr-defined]
-
-    return undo
+    """Keeps what `torch.compile` makes without graph breaks watched."""
+    return patch_compile(torch, eager_at_relays, asked="fullgraph")
 
 
-def eager_at_relays(compiled: Any) -> Any:
+def eager_at_relays(compiled: Callable[..., Any]) -> Callable[..., Any]:
     """Returns `compiled`, run eagerly once it was seen to fail at what we have put there."""
     import torch
 
-    if isinstance(compiled, torch.nn.Module):
-        compiled.forward = eager_at_relays(compiled.forward)
-        return compiled
     eager = False
 
     @functools.wraps(compiled)

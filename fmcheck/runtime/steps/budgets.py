@@ -21,7 +21,7 @@ from fmcheck.runtime.core.containment import broke, contained
 from fmcheck.runtime.core.declared import CallPatch
 from fmcheck.runtime.core.moment import current_stream
 from fmcheck.runtime.core.naming import qualified_name
-from fmcheck.runtime.core.patches import attribute
+from fmcheck.runtime.core.patches import attribute, patch_compile
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -326,31 +326,8 @@ def mode_of_thread() -> StepMode | None:
 
 
 def watch_compiled(torch: ModuleType) -> Undo:
-    """Wraps `torch.compile`: a call of what it makes is one launch."""
-    original = torch.compile
-
-    @functools.wraps(original)
-    def compile(model: Any = None, *args: Any, **kwargs: Any) -> Any:
-        made = original(model, *args, **kwargs)
-        if model is None:  # a decorator, still waiting for its function
-            return lambda function: _one_launch(made(function))
-        return _one_launch(made)
-
-    torch.compile = compile  # type: ignore[attr-defined]
-
-    def undo() -> None:
-        torch.compile = original  # type: ignore[attr-defined]
-
-    return undo
-
-
-def _one_launch(compiled: Any) -> Any:
-    import torch
-
-    if isinstance(compiled, torch.nn.Module):
-        compiled.forward = fused(compiled.forward, "compiled")
-        return compiled
-    return fused(compiled, "compiled")
+    """Counts a call of what `torch.compile` makes as one launch."""
+    return patch_compile(torch, functools.partial(fused, name="compiled"))
 
 
 def _is_inside(functions: tuple[str, ...]) -> bool:
