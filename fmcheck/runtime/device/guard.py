@@ -161,11 +161,7 @@ class GuardedBuffer(RelayBuffer):
         if not self.tally.active:
             return
         with self.tally.lock, unfollowed():
-            self._begin_gather()
-            moment = self.tally.moments.now(site, self.device)
-            rows = self._rows_on_device(index)
-            if self.lanes is not None:
-                self.lanes.gathered(rows, moment)
+            rows, moment = self._gathered_now(index, site)
             self._retire_by_scope(rows, result, moment, judges=True)
             self._halt_if_asked()
 
@@ -173,11 +169,7 @@ class GuardedBuffer(RelayBuffer):
         """A gather of whole rows that is about to be made: the verdict alone."""
         if self.tally.active:
             with self.tally.lock, unfollowed():
-                self._begin_gather()
-                moment = self.tally.moments.now(site, self.device)
-                rows = self._rows_on_device(index)
-                if self.lanes is not None:
-                    self.lanes.gathered(rows, moment)
+                rows, moment = self._gathered_now(index, site)
                 self._launch_gather(rows, None, moment, judges=True)
                 self._halt_if_asked()
 
@@ -427,10 +419,16 @@ class GuardedBuffer(RelayBuffer):
             inner = (1,) * (self._bits.dim() - 1)
             self._bits.masked_fill_(others.reshape(-1, *inner), self.poison.bits)
 
-    def _begin_gather(self) -> None:
+    def _gathered_now(self, index: torch.Tensor, site: int) -> tuple[torch.Tensor, int]:
+        """Enters a gather; returns its rows on the device, and its moment."""
         self.is_on_trust = False
         self.tally.touched.add(self.relay)
         self._guards_writes = self.owners is not None and self.overwrite != "always"
+        moment = self.tally.moments.now(site, self.device)
+        rows = self._rows_on_device(index)
+        if self.lanes is not None:
+            self.lanes.gathered(rows, moment)
+        return rows, moment
 
     def _launch_gather(
         self,

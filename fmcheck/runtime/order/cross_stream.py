@@ -80,7 +80,7 @@ class CrossStreamTensors:
 
     def is_late(self, block: Block, tensor: torch.Tensor, lane: Lane) -> bool:
         """Tells whether a lane may miss a write to what a tensor shows."""
-        touch = touch_of(tensor, lane, 0, 0, is_copy=False)
+        touch = _touch_of(tensor, lane, 0, 0, is_copy=False)
         touch.sent = origin_of(tensor) if block.is_apart else None
         return any(self._misses(block, early, touch) for early in block.writes)
 
@@ -106,7 +106,7 @@ class CrossStreamTensors:
             block.made, block.former, block.uses = use, None, {lane.number: use}
         # Had it been on the device, the host would not have waited for the stream's work.
         by = self.fences.host if is_guess and is_waited_for else lane
-        touch = touch_of(tensor, by, self.fences.time(by), moment, not is_waited_for)
+        touch = _touch_of(tensor, by, self.fences.time(by), moment, not is_waited_for)
         touch.is_arrival, touch.sent = True, touch if is_apart else None
         home = lane_of(torch.cpu._default_cpu_stream)
         before = {one.lane.number for one in (*block.writes, *block.reads)} or {home.number}
@@ -166,7 +166,7 @@ class CrossStreamTensors:
         host = self.fences.host
         if block.on_host and not call.is_async_copy and now[0] is not host:
             now = host, self.fences.time(host), call.moment_on(host)
-        touch = touch_of(tensor, *now, call.is_async_copy)
+        touch = _touch_of(tensor, *now, call.is_async_copy)
         touch.sent = origin_of(tensor) if block.is_apart else None
         return touch
 
@@ -336,7 +336,7 @@ def _is_followed_by_others(block: Block) -> bool:
     return not block.shared or is_made_here(1)
 
 
-def touch_of(
+def _touch_of(
     tensor: torch.Tensor, lane: Lane, count: int, moment: int, is_copy: bool
 ) -> BlockTouch:
     """Returns an access of what a tensor shows."""
