@@ -48,8 +48,8 @@ SABOTAGE = {
     "RelayBuffer._judge_sinks = lambda *_: None\n",
     "FR401": "from fmcheck.runtime.core import clocks\n"
     "clocks.Shadow._unordered = lambda *_: iter(())\n",
-    "FR402": "from fmcheck.runtime.order.lifetimes import Lifetimes\n"
-    "Lifetimes._reused = lambda *_: None\n",
+    "FR402": "from fmcheck.runtime.order.freed_memory import FreedMemory\n"
+    "FreedMemory._reused = lambda *_: None\n",
     "FR403": "from fmcheck.runtime.order.lifetimes import Lifetimes\n"
     "Lifetimes._overwritten = lambda *_: None\n",
     "FR404": "from fmcheck.runtime.order.lifetimes import Lifetimes\n"

@@ -1,13 +1,10 @@
 """FR402, FR403 and FR404: memory that is read, written or freed while a stream still works with it.
 
-- FR402 use-after-reuse: freed on the lane that allocated it, and that lane allocates again, while
-  another lane's use is not done.
+- FR402 use-after-reuse: see `freed_memory`.
 - FR403 pinned-overwrite: the host writes what an asynchronous copy has yet to read.
 - FR404 early-host-read: the host reads what an asynchronous copy has yet to fill.
 
 All three ask the fences whether the use happened before; nothing waits for a bad moment to come.
-What is freed stays with its lane: nobody gets that memory before the lane's next allocation, so a
-wait that comes in between is in time.
 """
 
 from __future__ import annotations
@@ -25,7 +22,8 @@ import torch
 
 from fmcheck.runtime.core.containment import contained
 from fmcheck.runtime.core.patches import patch
-from fmcheck.runtime.order.blocks import Block, BlockUse, Freed, PendingCopy, content, holds, span
+from fmcheck.runtime.order.blocks import Block, BlockUse, PendingCopy, content, holds, span
+from fmcheck.runtime.order.freed_memory import FreedMemory
 from fmcheck.runtime.order.too_soon import TooSoon
 from fmcheck.runtime.order.virtual import current_lane
 from fmcheck.runtime.steps import factories, placements
@@ -37,7 +35,7 @@ if TYPE_CHECKING:
 
     from fmcheck.runtime.core.patches import Undo
     from fmcheck.runtime.order.cross_stream import CrossStreamTensors
-    from fmcheck.runtime.order.fences import Fences, Happening, Lane
+    from fmcheck.runtime.order.fences import Fences, Happening
     from fmcheck.runtime.order.ops import OperatorCall
 
 # They say that the host has the memory, and do not look at what is in it.
@@ -83,8 +81,7 @@ class Lifetimes:
         self._coin = None if fences.seed is None else random.Random(fences.seed)
         self._reports = TooSoon(fences)
         self._read_by_copies: set[Block] = set()
-        self._in_use: dict[int, list[Freed]] = {}
-        self._former: dict[int, BlockUse] = {}
+        self._freed_memory = FreedMemory(fences, self._reports)
         self._views: dict[int, weakref.ref[Any]] = {}
         self._numbers = itertools.count()
         fences.listeners.append(self._heard)
@@ -98,8 +95,7 @@ class Lifetimes:
         for block in self.blocks:
             block.filled_by = block.read_by = ()
         self._read_by_copies.clear()
-        self._in_use.clear()
-        self._former.clear()
+        self._freed_memory.begin_test()
         self._views.clear()
 
     def follow(self, is_watched: Callable[[], bool]) -> Iterator[Undo]:
@@ -122,8 +118,8 @@ class Lifetimes:
         if block is not None:
             moment = self.tally.moments.on(lane.name, self.tally.sites.here())
             block.made = BlockUse(lane, self.fences.time(lane), moment)
-            block.former = self._former.get(lane.number)
-            self._allocated(lane)
+            block.former = self._freed_memory.former(lane)
+            self._freed_memory.allocated(lane)
 
     # --- what the operators do ---
 
@@ -240,9 +236,9 @@ class Lifetimes:
                 block.uses[number] = use
         for tensor, block in zip(call.made, call.made_in(self.blocks), strict=True):
             if block.made is None:
-                block.made, block.former = use, self._former.get(number)
+                block.made, block.former = use, self._freed_memory.former(call.lane)
                 self._make(call, tensor)
-                self._allocated(call.lane)
+                self._freed_memory.allocated(call.lane)
             if by_host and placements.is_sure(tensor):
                 self._is_on_host(tensor)
         if call.is_async_copy:
@@ -280,7 +276,7 @@ class Lifetimes:
         if placement is Placement.DEVICE or (
             placement is Placement.EITHER and call.name not in COPIES
         ):
-            self._taken(call, made)
+            self._freed_memory.taken(call, made)
 
     def _placement(self, tensor: torch.Tensor) -> Placement:
         return self.placements.of(tensor, self.tally.sites)
@@ -376,7 +372,7 @@ class Lifetimes:
         self._forget_done(block)
         for copy in block.filled_by:
             if copy.use.meets(*span(tensor)) and not self._is_in_order(call, copy):
-                self._early_read(call.name, self._here(), copy)
+                self._early_read(call.name, self._reports.here(), copy)
                 return True
         return False
 
@@ -394,9 +390,9 @@ class Lifetimes:
         if not early:
             return
         if not np.may_share_memory(call.view, tensor.detach().numpy()):
-            self._early_read(call.name, self._here(), early[0])
+            self._early_read(call.name, self._reports.here(), early[0])
             return
-        key, copy, verb, moment = next(self._numbers), early[0], call.name, self._here()
+        key, copy, verb, moment = next(self._numbers), early[0], call.name, self._reports.here()
 
         def gone(_: object) -> None:
             self._views.pop(key, None)
@@ -456,7 +452,7 @@ class Lifetimes:
             is_certain = copy.sure and not copy.doubtful and not self._is_brought(call)
             if is_certain or not self.fences.ordered(copy.use.epoch, call.lane):
                 _forget(block, copy)  # it is reported once
-                self._overwritten(copy, call.name.rstrip("_"), self._here())
+                self._overwritten(copy, call.name.rstrip("_"), self._reports.here())
                 return
 
     def _is_brought(self, call: OperatorCall) -> bool:
@@ -502,71 +498,10 @@ class Lifetimes:
     # --- FR402 ---
 
     def _freed(self, block: Block) -> None:
-        """Keeps what other lanes may still do to memory that goes back to the allocator."""
+        """Memory goes back to the allocator."""
         self._read_by_copies.discard(block)
-        if not self.tally.active:
-            return
-        if block.made is None:
-            return
-        placement = block.made.lane
-        own, former = (
-            block.uses.get(placement.number, block.made),
-            self._former.get(placement.number),
-        )
-        if former is None or former.lane is not placement or former.count < own.count:
-            self._former[placement.number] = own
-        for use in block.uses.values():
-            # The host's allocator waits for the copies from and to its memory.
-            is_kept = block.is_host and not use.by_kernel
-            is_own = use.lane is placement or use.lane.number in block.sent
-            if is_own or is_kept or self._is_lent(block, use):
-                continue
-            if not self.fences.ordered(use.epoch, placement):
-                freed = Freed(block.made, use, self._here())
-                self._in_use.setdefault(placement.number, []).append(freed)
-                return
-
-    def _is_lent(self, block: Block, use: BlockUse) -> bool:
-        """Tells whether a lane that the memory is lent to does the use, or comes behind it."""
-        clocks = self.fences.clocks
-        return any(
-            number == use.lane.number or clocks.covers(number, use.epoch) for number in block.lent
-        )
-
-    def _allocated(self, lane: Lane) -> None:
-        """Judges what a lane freed since its last allocation: this one may get that memory."""
-        for freed in self._in_use.pop(lane.number, ()):
-            if freed.made.lane is lane and not self.fences.ordered(freed.use.epoch, lane):
-                self._reused(freed)
-
-    def _reused(self, freed: Freed) -> None:
-        use, lane = freed.use, freed.made.lane
-        used, owner = f"stream `{use.lane.name}`", f"stream `{lane.name}`"
-        self._reports.report(
-            "FR402",
-            BlockUse(lane, use.count, freed.moment),
-            "free",
-            use,
-            "use",
-            f"`record_stream({use.lane.name})`, an owner that keeps it until that stream is done, "
-            f"or a wait of {owner} for {used}",
-            f"the memory belongs to {owner}, which allocated again before it waited for {used}",
-            freed.made,
-        )
-
-    def _taken(self, call: OperatorCall, made: BlockUse) -> None:
-        lane, count, moment = call.now(self.fences)
-        used, owner = f"stream `{lane.name}`", f"stream `{made.lane.name}`"
-        self._reports.report(
-            "FR402",
-            BlockUse(lane, count, moment),
-            call.name.rstrip("_"),
-            made,
-            "allocation",
-            f"a wait of {used} for {owner} after {self._reports.line(made.moment)}",
-            f"the memory belongs to {owner}, whose work with what was there before may not be done",
-            doubt="memory that was never used before may be taken at once; the allocator decides",
-        )
+        if self.tally.active:
+            self._freed_memory.freed(block)
 
     # --- fences ---
 
@@ -592,11 +527,6 @@ class Lifetimes:
             tuple(one for one in kept if not self._is_done(one))
             for kept in (block.filled_by, block.read_by)
         )
-
-    # --- reports ---
-
-    def _here(self) -> int:
-        return self.tally.moments.on("host", self.tally.sites.here(2))
 
 
 def _forget(block: Block, copy: PendingCopy) -> None:

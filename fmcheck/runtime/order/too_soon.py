@@ -30,6 +30,10 @@ class TooSoon:
         self.lends = False
         self._reported.clear()
 
+    def here(self) -> int:
+        """Returns the moment of what the host does now."""
+        return self.tally.moments.on("host", self.tally.sites.here(2))
+
     def line(self, moment: int) -> str:
         """Returns the file's name and the line of a moment."""
         site = self.tally.sites[self.tally.moments.site(moment)]
