@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity, cst
-from fmcheck.lint.model.accesses import Accesses, RelayAccess
+from fmcheck.lint.model.accesses import Accesses, RelayAccess, accesses_of
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.names import squeezed
@@ -207,7 +207,7 @@ class FutureMap:
         for function in functions(part):
             if function.name in self.relays.peeks(part.identity):
                 continue
-            accesses = Accesses(function, self.relays)
+            accesses = accesses_of(function, self.relays)
             checks = _Checks(accesses)
             seen: set[CSTNode] = set()
             for gather in accesses.gathers:
@@ -242,7 +242,7 @@ class _Checks:
 
     @cached_property
     def _asserts(self) -> Sequence[tuple[CSTNode, str]]:
-        calls = [one for one in self._accesses.calls if "assert" in last_name(one.func)]
+        calls = [one for one in self._function.calls if "assert" in last_name(one.func)]
         return [(one, squeezed(self._function.part.code(one))) for one in calls]
 
     @cached_property

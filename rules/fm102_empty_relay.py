@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.source.module import Part
+    from fmcheck.lint.source.module import Module, Part
 
 RELAY = "sglang/srt/managers/overlap_utils.py"
 EMPTY = frozenset({"empty", "empty_like", "new_empty", "empty_strided", "new_empty_strided"})
@@ -136,7 +136,7 @@ class Planner:
         empty = [(name, call) for name, call in empty if self.relays.tells_valid(name)]
         if not empty:
             return
-        filled = {name for name, call in made if not _is_empty(call)} | _filled(part)
+        filled = {name for name, call in made if not _is_empty(call)} | _filled(part.module)
         for name, call in empty:
             if name not in filled:
                 yield part.finding(
@@ -183,18 +183,21 @@ def _is_empty(call: cst.Call) -> bool:
     return last_name(call.func) in EMPTY
 
 
-def _filled(part: Part) -> set[str]:
-    """Returns the attributes that the module fills whole, in any function."""
-    words = (*sorted(FILLED), "[:] =", "[...] =")
-    return {
-        region.leaf
-        for other in part.module.parts_with((words,))
-        for function in functions(other)
-        for node in function.nodes
-        for target in _written_whole(node)
-        for region in function.names.regions(target)
-        if region.is_whole
-    }
+def _filled(module: Module) -> set[str]:
+    """Returns the attributes that a module fills whole, in any function."""
+    known: dict[str, set[str]] = module.memo
+    if "filled" not in known:
+        words = (*sorted(FILLED), "[:] =", "[...] =")
+        known["filled"] = {
+            region.leaf
+            for part in module.parts_with((words,))
+            for function in functions(part)
+            for node in function.nodes
+            for target in _written_whole(node)
+            for region in function.names.regions(target)
+            if region.is_whole
+        }
+    return known["filled"]
 
 
 def _written_whole(node: CSTNode) -> Iterator[CSTNode]:

@@ -4,15 +4,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from msgspec import Struct
-
 from fmcheck.lint import Example, Judged, Severity, cst
-from fmcheck.lint.model.accesses import Accesses, RelayAccess
+from fmcheck.lint.model.accesses import Accesses, RelayAccess, accesses_of
 from fmcheck.lint.model.flow import leaves
 from fmcheck.lint.model.function import classes
 from fmcheck.lint.model.names import squeezed
 from fmcheck.lint.relay_rule import RelayClassRule
-from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
@@ -22,7 +19,6 @@ if TYPE_CHECKING:
     from libcst import CSTNode
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.flow import Flow
     from fmcheck.lint.model.function import Function
     from fmcheck.lint.source.module import Family, Part
 
@@ -31,14 +27,6 @@ RELAY = "sglang/srt/managers/overlap_utils.py"
 _KIND = regex(r"\.is_\w+\(\)|isinstance\(")
 #: What holds a name: the payload of a step and its batch are asked for the same mode.
 _HOLDER = regex(r"\w+\.(?=[^\W\d])")
-
-
-class Method(Struct, frozen=True):
-    """A method of a relay class, its paths, and what it does to the buffers."""
-
-    flow: Flow
-    accesses: Accesses
-    node: Function
 
 
 class WriteOnOneBranch(RelayClassRule):
@@ -246,13 +234,11 @@ class FutureMap:
         """Yields a finding at each write that a gather needs and a branch lacks."""
         for owner, methods in classes(family):
             if self.is_relay(owner, family.module.identity):
-                yield from self._in_class(
-                    [Method(one.flow, Accesses(one, self.relays), one) for one in methods]
-                )
+                yield from self._in_class([accesses_of(one, self.relays) for one in methods])
 
-    def _in_class(self, methods: Sequence[Method]) -> Iterator[Finding]:
+    def _in_class(self, methods: Sequence[Accesses]) -> Iterator[Finding]:
         for method in methods:
-            part = method.node.part
+            part = method.function.part
             for write, beside, tests in _missing_beside(method):
                 if _is_gathered_without(write.buffer, tests, methods):
                     line = part.span(beside.node).line
@@ -261,8 +247,9 @@ class FutureMap:
                     )
                     yield self._finding(write, note, part)
         for method, write, test in _by_kind_only(methods):
-            note = f"it is written only if `{method.node.part.code(test)}`: nothing else writes it"
-            yield self._finding(write, note, method.node.part)
+            part = method.function.part
+            note = f"it is written only if `{part.code(test)}`: nothing else writes it"
+            yield self._finding(write, note, part)
 
     def _finding(self, write: RelayAccess, note: str, part: Part) -> Finding:
         return part.finding(
@@ -275,18 +262,20 @@ class FutureMap:
 
 
 def _missing_beside(
-    method: Method,
+    method: Accesses,
 ) -> Iterator[tuple[RelayAccess, RelayAccess, AbstractSet[str]]]:
     """Yields a write that another branch, which writes other buffers, lacks.
 
     With it come what that branch writes first, and the texts of the tests that choose a branch.
     """
-    writes = [one for one in _writes(method) if method.flow.contains(one.node)]
-    for tests, suites in _choices(method.node):
-        texts = {_asked(squeezed(method.node.part.code(test))) for test in tests}
-        sides = [_within(suite, writes) for suite in suites]
+    function = method.function
+    writes = [one for one in _writes(method) if function.flow.contains(one.node)]
+    for tests, suites in _choices(function) if writes else ():
+        texts = {_asked(squeezed(function.part.code(test))) for test in tests}
+        sides = [_within(suite, writes, function) for suite in suites]
         inside = [one for side in sides for one in side]
-        elsewhere = {one.buffer for one in writes if one not in inside}
+        nodes = {one.node for one in inside}
+        elsewhere = {one.buffer for one in writes if one.node not in nodes}
         for there in sides:
             written = elsewhere | {one.buffer for one in there}
             for write in inside if there else ():
@@ -321,26 +310,30 @@ def _choices(
             yield tests, [*suites, beside[beside.index(node) + 1 :]]
 
 
-def _writes(method: Method) -> Sequence[RelayAccess]:
-    return [one for one in method.accesses.writes if one.is_declared]
+def _writes(method: Accesses) -> Sequence[RelayAccess]:
+    return [one for one in method.writes if one.is_declared]
 
 
-def _within(suite: Sequence[CSTNode], writes: Sequence[RelayAccess]) -> list[RelayAccess]:
-    inside = {id(node) for statement in suite for node in walk(statement)}
-    return [one for one in writes if id(one.node) in inside]
+def _within(
+    suite: Sequence[CSTNode], writes: Sequence[RelayAccess], function: Function
+) -> Sequence[RelayAccess]:
+    if not suite:
+        return ()
+    first, end = function.order[suite[0]], function.end(suite[-1])
+    return [one for one in writes if first <= function.order[one.node] < end]
 
 
-def _is_gathered_without(buffer: str, tests: AbstractSet[str], methods: Sequence[Method]) -> bool:
+def _is_gathered_without(buffer: str, tests: AbstractSet[str], methods: Sequence[Accesses]) -> bool:
     """Tells whether a method gathers a buffer where the outcome of none of some tests is known."""
     return any(
         tests.isdisjoint(
             text
-            for known in method.flow.known(gather.node)
+            for known in method.function.flow.known(gather.node)
             for text in (_asked(known.text), _asked(known.text.partition(":")[0]))
         )
         for method in methods
-        for gather in method.accesses.gathers
-        if gather.buffer == buffer and method.flow.contains(gather.node)
+        for gather in method.gathers
+        if gather.buffer == buffer and method.function.flow.contains(gather.node)
     )
 
 
@@ -349,14 +342,15 @@ def _asked(text: str) -> str:
     return _HOLDER.sub("", text)
 
 
-def _by_kind_only(methods: Sequence[Method]) -> Iterator[tuple[Method, RelayAccess, CSTNode]]:
+def _by_kind_only(methods: Sequence[Accesses]) -> Iterator[tuple[Accesses, RelayAccess, CSTNode]]:
     """Yields the first write of each buffer that is written for some kinds only."""
     writes: dict[str, list[Mapping[str, CSTNode]]] = {}
-    first: dict[str, tuple[Method, RelayAccess]] = {}
+    first: dict[str, tuple[Accesses, RelayAccess]] = {}
     for method in methods:
+        flow = method.function.flow
         for write in _writes(method):
-            if not write.is_constant and method.flow.contains(write.node):
-                known = method.flow.known(write.node)
+            if not write.is_constant and flow.contains(write.node):
+                known = flow.known(write.node)
                 kinds = {
                     one.text: one.test for one in known if one.holds and _KIND.search(one.text)
                 }

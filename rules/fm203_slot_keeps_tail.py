@@ -112,9 +112,13 @@ def slots(by_token, by_row, kind, tracks):
             yield from self._stale_slots(part, found)
 
     def _stale_slots(self, part: Part, found: Sequence[Slot]) -> Iterator[Finding]:
+        reset: dict[str, list[Slot]] = {}
+        for one in found:
+            if one.is_reset:
+                reset.setdefault(one.axis, []).append(one)
         for slot in found:
             leaf = slot.name.rpartition(".")[2]
-            siblings = [one for one in found if one.axis == slot.axis and one.is_reset]
+            siblings = reset.get(slot.axis, ())
             is_wanted = fits(leaf, self._row_indices) or (
                 # A registry whose slots are never reset is not padded on this axis.
                 bool(siblings) and fits(leaf, self._index_like)

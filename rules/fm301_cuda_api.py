@@ -6,9 +6,9 @@ import re
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.devices.platform import Platform, callers_choose_cuda
 from fmcheck.lint.model.expressions import dotted
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.platform import Platform, callers_choose_cuda
 from fmcheck.lint.source.globs import lies_in
 
 if TYPE_CHECKING:

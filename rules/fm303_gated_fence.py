@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
+from fmcheck.lint.devices.platform import Platform
 from fmcheck.lint.model.expressions import dotted
-from fmcheck.lint.model.platform import Platform
 
 if TYPE_CHECKING:
     from collections.abc import Iterator

@@ -8,7 +8,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.model.device_writes import device_writes
+from fmcheck.lint.devices.writes import device_writes
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.positions import may_cover
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.device_writes import DeviceWrite
+    from fmcheck.lint.devices.writes import DeviceWrite
     from fmcheck.lint.model.streams import AsyncCopy, EventRecord
     from fmcheck.lint.source.module import Part
 

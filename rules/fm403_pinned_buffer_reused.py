@@ -6,9 +6,9 @@ from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import ClassRule, Example, Judged, Severity, cst
+from fmcheck.lint.devices.pinned import Pinned
 from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions, functions_near
-from fmcheck.lint.model.pinned import Pinned
 from fmcheck.lint.model.steps import is_step as is_step_named
 from fmcheck.lint.model.streams import ANYTHING, HOST, FunctionStreams, streams_of
 from fmcheck.lint.model.vocabulary import NON_BLOCKING
@@ -22,9 +22,9 @@ if TYPE_CHECKING:
 
     from fmcheck.contract import Contract, Guard
     from fmcheck.finding import Finding
+    from fmcheck.lint.devices.pinned import PinnedTouch
     from fmcheck.lint.model.flow import Past
     from fmcheck.lint.model.function import Function
-    from fmcheck.lint.model.pinned import PinnedTouch
     from fmcheck.lint.source.module import Family
 
 

@@ -11,6 +11,7 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from fmcheck.lint import Edit, Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.devices.pinned import makes_pinned
 from fmcheck.lint.model.effects import returns_copy, waits_on_host
 from fmcheck.lint.model.expressions import (
     dotted,
@@ -22,7 +23,6 @@ from fmcheck.lint.model.expressions import (
 )
 from fmcheck.lint.model.function import bound_in_class, functions
 from fmcheck.lint.model.names import squeezed
-from fmcheck.lint.model.pinned import makes_pinned
 from fmcheck.lint.model.sieve import Sieve, any_between
 from fmcheck.lint.model.streams import (
     ANYTHING,

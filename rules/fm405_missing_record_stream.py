@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.devices.pinned import makes_pinned
 from fmcheck.lint.model.expressions import dotted, last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.handovers import callers_order, freed_to_side, is_within_side_stream
-from fmcheck.lint.model.pinned import makes_pinned
 from fmcheck.lint.model.streams import ANYTHING, CURRENT, FunctionStreams, streams_of
 from fmcheck.lint.model.vocabulary import CLASS, COPIES, ENTERED, LAUNCHES
 from fmcheck.lint.source.walking import walk

@@ -7,7 +7,7 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity
-from fmcheck.lint.model.accesses import Accesses, RelayAccess
+from fmcheck.lint.model.accesses import RelayAccess, accesses_of
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.relay_rule import RelayRule
 
@@ -115,8 +115,7 @@ class FutureMap:
     def check(self, part: Part) -> Iterator[Finding]:
         """Yields a finding at the first access of each group."""
         for function in functions(part):
-            accesses = Accesses(function, self.relays)
-            for group in _groups(accesses.all):
+            for group in _groups(accesses_of(function, self.relays).all):
                 path = _longest(group, function)
                 if len(path) >= LEAST:
                     yield self._finding(path, part)

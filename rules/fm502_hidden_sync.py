@@ -5,9 +5,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity
+from fmcheck.lint.devices.syncs import Syncs
 from fmcheck.lint.model.declared import DeclaredFunctions
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.syncs import Syncs
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence

@@ -7,9 +7,9 @@ from itertools import chain
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity, cst
+from fmcheck.lint.devices.places import Places
 from fmcheck.lint.model.expressions import is_name, last_name
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.places import Places
 from fmcheck.lint.model.steps import REPEATED, is_for_debugging, is_step
 from fmcheck.lint.source.walking import walk
 from fmcheck.lint.step_rule import StepRule

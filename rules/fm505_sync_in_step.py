@@ -5,10 +5,10 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, NamedTuple
 
 from fmcheck.lint import Example, Judged, Severity, cst
+from fmcheck.lint.devices.places import Places
+from fmcheck.lint.devices.read_backs import read_backs
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, non_blocking
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.places import Places
-from fmcheck.lint.model.read_backs import read_backs
 from fmcheck.lint.model.steps import is_for_cpu, is_for_debugging
 from fmcheck.lint.source.words import either
 from fmcheck.lint.step_rule import StepRule

@@ -5,15 +5,15 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity
+from fmcheck.lint.devices.read_backs import read_backs, waits_anyway
 from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.read_backs import read_backs, waits_anyway
 from fmcheck.lint.step_rule import ServingRule
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from fmcheck.finding import Finding
-    from fmcheck.lint.model.read_backs import ReadBack
+    from fmcheck.lint.devices.read_backs import ReadBack
     from fmcheck.lint.source.module import Part
 
 

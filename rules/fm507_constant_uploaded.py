@@ -5,6 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Edit, Example, Judged, Severity, cst, dotted, functions
+from fmcheck.lint.devices.places import is_accelerator, may_be_host
+from fmcheck.lint.devices.read_backs import is_aside, waits_anyway
 from fmcheck.lint.model.expressions import (
     is_name,
     keywords,
@@ -12,8 +14,6 @@ from fmcheck.lint.model.expressions import (
     literal_elements,
     non_blocking,
 )
-from fmcheck.lint.model.places import is_accelerator, may_be_host
-from fmcheck.lint.model.read_backs import is_aside, waits_anyway
 from fmcheck.lint.model.steps import REPEATED, is_step, runs_again
 from fmcheck.lint.source.changes import replaced
 from fmcheck.lint.source.words import either

@@ -6,9 +6,9 @@ from functools import cached_property
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, Judged, Severity, cst, dotted, functions, last_name
+from fmcheck.lint.devices.places import Places
+from fmcheck.lint.devices.read_backs import is_aside
 from fmcheck.lint.model.expressions import is_name, receiver, targets
-from fmcheck.lint.model.places import Places
-from fmcheck.lint.model.read_backs import is_aside
 from fmcheck.lint.model.steps import REPEATED, runs_again
 from fmcheck.lint.source.walking import walk
 from fmcheck.lint.source.words import either

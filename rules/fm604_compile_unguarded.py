@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
+from fmcheck.lint.devices.platform import Platform
 from fmcheck.lint.model.expressions import dotted, is_name, keywords
-from fmcheck.lint.model.platform import Platform
 from fmcheck.lint.source.globs import lies_in
 
 if TYPE_CHECKING:

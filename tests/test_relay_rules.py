@@ -10,10 +10,10 @@ import pytest
 from fmcheck.config import Located, Settings
 from fmcheck.contract import parse_contract
 from fmcheck.finding import Severity
+from fmcheck.lint.devices.syncs import Syncs
 from fmcheck.lint.engine import lint_file, lint_text
 from fmcheck.lint.model.accesses import Accesses
 from fmcheck.lint.model.relays import Relays
-from fmcheck.lint.model.syncs import Syncs
 from fmcheck.lint.source.file import File
 from fmcheck.lint.source.identity import is_module
 from fmcheck.registry import contracts_for, rules

@@ -31,9 +31,14 @@ ROOMS = {
     "session": ("core", "relay", "steps", "order", "graphs", "device"),
 }
 #: The linter's. What is in none of them is its face: rule, engine, the binding of contracts.
-LINT_ROOMS = {"source": (), "model": ("source",), "run": ("source", "model", "")}
+LINT_ROOMS = {
+    "source": (),
+    "model": ("source",),
+    "devices": ("source", "model"),
+    "run": ("source", "model", "devices", ""),
+}
 #: What a rule may import of the linter, and what the linter's face may.
-FOR_RULES = ("", "model", "source")
+FOR_RULES = ("", "devices", "model", "source")
 #: What any room may know of the rest of fmcheck, and what the topmost one renders with.
 WORDS = ("config", "contract", "errors", "finding")
 ON_TOP = ("first_import", "registry", "report", "report_files", "scratch", "stream_options")

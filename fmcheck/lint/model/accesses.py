@@ -22,13 +22,8 @@ if TYPE_CHECKING:
 
 #: In-place methods that read nothing of what they write.
 OVERWRITING = frozenset(("copy_", "fill_", "zero_"))
-#: The nodes that touch a buffer, or bind what does.
-_NOTED = frozenset(
-    (
-        *("AnnAssign", "Assign", "Attribute", "AugAssign", "Call", "CompFor", "Del", "For"),
-        *("Slice", "Subscript"),
-    )
-)
+#: The nodes that bind what touches a buffer, or say what an index is.
+_NOTED = frozenset(("AnnAssign", "Assign", "AugAssign", "Call", "CompFor", "Del", "For", "Slice"))
 
 
 class RelayAccess(Struct, frozen=True):
@@ -59,6 +54,15 @@ class RelayAccess(Struct, frozen=True):
         return isinstance(value, (cst.Integer, cst.Float))
 
 
+def accesses_of(function: Function, relays: Relays) -> Accesses:
+    """Returns the accesses of a function, worked out once for all rules that have its relays."""
+    known: dict[object, Accesses] = function.module.memo.setdefault("accesses", {})
+    key = function, relays.key
+    if key not in known:
+        known[key] = Accesses(function, relays)
+    return known[key]
+
+
 class Accesses:
     """The gathers and writes of relay buffers in one function, in source order.
 
@@ -72,27 +76,19 @@ class Accesses:
         self.names = function.names
         self._written: dict[CSTNode, CSTNode | None] = {}
         self._bound: dict[CSTNode, tuple[str, ...]] = {}
-        self._calls: list[cst.Call] = []
         self._overwritten: set[CSTNode] = set()
         self._bounds: set[str] = set()
         self._counters: set[str] = set()
-        subscripts: list[cst.Subscript] = []
-        self._names_buffers = False
-        nodes = walk(function.node)
-        for node in nodes:
-            if node.__class__.__name__ not in _NOTED:
-                continue
-            if isinstance(node, cst.Attribute):
-                self._names_buffers = self._names_buffers or relays.declares(node.attr.value)
-            elif isinstance(node, cst.Subscript):
-                subscripts.append(node)
-            elif isinstance(node, cst.Call):
-                self._calls.append(node)
-            self._note(node)
+        self._names_buffers = any(
+            relays.declares(one.attr.value) for one in function.nodes if type(one) is cst.Attribute
+        )
+        for node in function.nodes:
+            if node.__class__.__name__ in _NOTED:
+                self._note(node)
+        subscripts = (node for node in function.nodes if type(node) is cst.Subscript)
         found = [access for node in subscripts for access in self._subscript(node)]
-        found += [access for node in self._calls for access in self._call(node)]
-        order = {id(node): number for number, node in enumerate(nodes)}
-        self.all: Sequence[RelayAccess] = sorted(found, key=lambda one: order[id(one.node)])
+        found += [access for node in function.calls for access in self._call(node)]
+        self.all: Sequence[RelayAccess] = sorted(found, key=lambda one: function.order[one.node])
 
     @cached_property
     def gathers(self) -> Sequence[RelayAccess]:
@@ -104,11 +100,6 @@ class Accesses:
         """The writes of rows."""
         return [one for one in self.all if one.is_write]
 
-    @property
-    def calls(self) -> Sequence[cst.Call]:
-        """Every call of the function."""
-        return self._calls
-
     def guards(self, index: str) -> Sequence[cst.Call]:
         """Returns the calls that are handed a relay buffer and these rows, and are no gather."""
         return self._guards.get(index, ())
@@ -116,7 +107,7 @@ class Accesses:
     @cached_property
     def _guards(self) -> Mapping[str, Sequence[cst.Call]]:
         found: dict[str, list[cst.Call]] = {}
-        for call in self._calls:
+        for call in self.function.calls:
             word = last_name(call.func)
             if word in ROW_METHODS or word == "embedding" or self._relays.is_opaque(word):
                 continue

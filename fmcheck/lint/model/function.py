@@ -61,6 +61,17 @@ class Function:
         """The place of each node among them."""
         return {node: order for order, node in enumerate(self.nodes)}
 
+    def end(self, node: cst.CSTNode) -> int:
+        """Returns the place after that of the last node below another one."""
+        return self._ends[node]
+
+    @cached_property
+    def _ends(self) -> Mapping[cst.CSTNode, int]:
+        found: dict[cst.CSTNode, int] = {}
+        for node in reversed(self.nodes):  # of what is below a node, the last comes first
+            found.setdefault(self.parents[node], found.setdefault(node, self.order[node] + 1))
+        return found
+
     @cached_property
     def named(self) -> Mapping[str, Sequence[cst.CSTNode]]:
         """Where it names each thing, by the dotted name, in order."""

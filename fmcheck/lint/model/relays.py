@@ -25,6 +25,8 @@ class Relays:
 
     def __init__(self, contracts: Sequence[Contract]) -> None:
         self._relays = [relay for contract in contracts for relay in contract.relay]
+        #: What tells the relays of one choice of contracts from those of another.
+        self.key = tuple(map(id, contracts))
         self._opaque = {
             function.rpartition(":")[2]: opaque
             for contract in contracts

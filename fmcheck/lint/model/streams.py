@@ -164,7 +164,7 @@ class FunctionStreams:
 
     def end(self, node: CSTNode) -> int:
         """Returns the order of what follows a node."""
-        return self.order[node] + len(walk(node))
+        return self.function.end(node)
 
     @cached_property
     def bound_by_text(self) -> Mapping[str, Sequence[cst.Assign]]:

@@ -37,7 +37,7 @@ KINDS = ("run", "files")
 #: The packages on whose sources the findings hang, and what is said of them.
 STAMPED = (
     *("", "cli", "contract", "contracts", "report", "rules"),
-    *("lint", "lint/model", "lint/run", "lint/source"),
+    *("lint", "lint/devices", "lint/model", "lint/run", "lint/source"),
 )
 _KEY_SIZE = 32
 _SIGNATURE_SIZE = 16

@@ -9,8 +9,9 @@ whole.
 from __future__ import annotations
 
 import re
-from bisect import bisect_right
+from bisect import bisect_left, bisect_right
 from functools import cached_property
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ from fmcheck.regex import regex
 if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
+_OFFSET = attrgetter("offset")
 _ASYNC = regex(r"async[ \t]+\Z")
 #: A decorator's sign after a continued line is a product of matrices.
 _CONTINUED_AT = regex(r"\\\n[ \t]*@")
@@ -97,7 +99,7 @@ class Cuts:
     def _starts(self) -> Sequence[BlockStart]:
         """Where statements start by a word that tells it, outside of strings."""
         found = [one for word in ("def", "class", "@") for one in self._starting_with(word)]
-        found.sort(key=lambda one: one.offset)
+        found.sort(key=_OFFSET)
         if not self.strings:
             return found
         opened = [start for start, _ in self.strings]
@@ -133,17 +135,17 @@ class Cuts:
 
     def first_indent(self, outer: Slice) -> str | None:
         """Returns the least indentation of what is defined in a class, None if nothing is."""
-        within = [
-            one.indent
-            for one in self._starts
-            if outer.start < one.offset < outer.end and one.indent
-        ]
-        return min(within, key=len, default=None)
+        within = (one.indent for one in self._starting_in(outer.start, outer.end))
+        return min(filter(None, within), key=len, default=None)
+
+    def _starting_in(self, start: int, end: int) -> Sequence[BlockStart]:
+        first, last = (bisect_left(self._starts, at, key=_OFFSET) for at in (start, end))
+        return self._starts[first:last]
 
     def _between(self, start: int, end: int, indent: str) -> Iterator[Slice]:
         at, is_class, decorated = start, False, False
-        for one in self._starts:
-            if one.indent != indent or not start <= one.offset < end:
+        for one in self._starting_in(start, end):
+            if one.indent != indent:
                 continue
             if not decorated:
                 if one.offset > at:

@@ -6,6 +6,7 @@ import re
 from bisect import bisect_right
 from collections import Counter
 from functools import cached_property
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Protocol
 
 from fmcheck.finding import Finding, Span
@@ -18,7 +19,7 @@ from fmcheck.lint.source.words import renamable, renamed, stand
 from fmcheck.regex import regex
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Iterator, Sequence
+    from collections.abc import Collection, Iterable, Iterator, Sequence
 
     from fmcheck.finding import Edit, Severity
     from fmcheck.lint.source.file import File
@@ -31,10 +32,11 @@ _CLASS = "class _:\n"
 _CLASS_LINE = regex(r"^\f*class[\s\\]+(\w+)", re.MULTILINE)
 _WORD = regex(r"[^\W\d]\w*")
 _DEFINED = regex(r"\bdef[\s\\]+(\w+)")
-#: Where a class may define what is called so, or give it a value, beside others too.
-_BOUND = (
-    r"\bdef[\s\\]+{0}\b"
-    r"|(?:\b(?:self|cls)[\s\\]*\.|^)[\s\\]*{0}[\s\\]*(?:=(?!=)|:|[,)\]](?:[^\n]*=|(?<=,)\n))"
+#: What a class may define, or give a value, beside others too.
+_BOUND = regex(
+    r"\bdef[\s\\]+(\w+)|(?:\b(?:self|cls)[\s\\]*\.|^)[\s\\]*(\w+)"
+    r"(?=[\s\\]*(?:=(?!=)|:|[,)\]](?:[^\n]*=|(?<=,)\n)))",
+    re.MULTILINE,
 )
 
 
@@ -223,8 +225,10 @@ class Module:
 
     def _other_names(self, group: Iterable[str]) -> tuple[str, ...]:
         found = dict.fromkeys(group)
+        targets = self._targets
         for word in group:
-            for one in self._renaming(renamable(word)):
+            plain = renamable(word)
+            for one in self._renaming(plain) if plain in targets else ():
                 other = renamed(word, one.name, one.target)
                 if other is not None and not any(known in one.name for known in group):
                     found[other] = None
@@ -234,8 +238,9 @@ class Module:
         """Returns the imports that give another name to what this is a part of."""
         known: dict[str, Sequence[Import]] = self.memo.setdefault("renaming", {})
         if plain not in known:
-            some = self.imports if plain in self._targets else ()
-            known[plain] = [one for one in some if plain in one.target and plain not in one.name]
+            known[plain] = [
+                one for one in self.imports if plain in one.target and plain not in one.name
+            ]
         return known[plain]
 
     @cached_property
@@ -384,9 +389,8 @@ class Family:
 
     def binding(self, name: str) -> Iterator[Part]:
         """Yields the parts of the slices that may define `name`, or give it a value."""
-        bound = re.compile(_BOUND.format(name), re.MULTILINE)
         for stretch in self.by_word.get(name, ()):
-            if bound.search(stretch.text):
+            if name in stretch.bound:
                 yield from stretch.parts
 
     @property
@@ -428,6 +432,11 @@ class Stretch:
     def defined(self) -> Sequence[str]:
         """The names of the functions in it, by a look at the text."""
         return _DEFINED.findall(self.text)
+
+    @cached_property
+    def bound(self) -> Collection[str]:
+        """The names that it may define, or give a value, by a look at the text."""
+        return {*chain.from_iterable(_BOUND.findall(self.text))}
 
     @cached_property
     def tree(self) -> Tree:

@@ -11,10 +11,10 @@ from contextlib import contextmanager
 from contextvars import ContextVar
 from functools import cached_property
 from itertools import accumulate
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import libcst as cst
-from libcst.metadata import ByteSpanPositionProvider, MetadataWrapper
+from libcst.metadata import ByteSpanPositionProvider
 
 from fmcheck.lint.source.cuts import TooDeepError
 from fmcheck.lint.source.walking import children, walk
@@ -77,11 +77,13 @@ class Tree:
     @cached_property
     def _spans(self) -> Mapping[cst.CSTNode, CodeSpan]:
         """Where each node starts, and how long it is, in bytes."""
+        provider = ByteSpanPositionProvider()
         try:
-            wrapper = MetadataWrapper(self.root, unsafe_skip_copy=True)
-            return wrapper.resolve(ByteSpanPositionProvider)
+            # Not by a `MetadataWrapper`, which visits each node once more.
+            provider._gen_impl(self.root)
         except KeyError as err:  # the recursion ended before a node's last one was written
             raise RecursionError("it nests too deeply") from err
+        return cast("Mapping[cst.CSTNode, CodeSpan]", provider._computed)
 
     @cached_property
     def _ends(self) -> Sequence[int]:

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING
 
 from msgspec import Struct
 
+from fmcheck.lint.devices.places import CertainPlaces
+from fmcheck.lint.devices.syncs import Syncs
 from fmcheck.lint.model.expressions import dotted, is_name, keywords, last_name, targets
-from fmcheck.lint.model.places import CertainPlaces
 from fmcheck.lint.model.steps import is_for_cpu, is_for_debugging, is_step
-from fmcheck.lint.model.syncs import Syncs
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
 from fmcheck.regex import regex

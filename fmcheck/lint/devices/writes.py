@@ -1,4 +1,4 @@
-"""Device writes: which tensors a function's statements write in place, on the current stream."""
+"""Writes: which tensors a function's statements write in place, on the current stream."""
 
 from __future__ import annotations
 

@@ -1,0 +1,1 @@
+"""Devices: which values live where, what runs on which platform, and where the host waits."""
