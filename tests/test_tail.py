@@ -1197,3 +1197,22 @@ def test_an_entry_under_an_unknown_key_may_be_one_that_is_reset() -> None:
 @pytest.mark.parametrize("test", ["(pad := bs - raw_bs) > 0", "(pad := bs - raw_bs)"])
 def test_a_walrus_in_a_comparison_tells_the_sizes_apart(test: str) -> None:
     assert stale(HELPERS.replace("if bs != raw_bs:", f"if {test}:")) == ["rows"]
+
+
+def test_no_fix_goes_into_a_case_that_padded_batches_may_not_reach() -> None:
+    """The last case is of another mode: a reset there would hide that the padding has none."""
+    source = """\
+        class Runner:
+            def replay(self, batch, bs, raw_bs):
+                match batch.mode:
+                    case "decode" if raw_bs < bs:
+                        self.seq_lens.fill_(1)
+                    case "verify":
+                        self.seq_lens.fill_(1)
+                self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+                self.rows[:raw_bs].copy_(batch.rows)
+        """
+    (finding,) = lint(source)
+    assert buffer_of(finding) == "rows"
+    assert not finding.edits
+    assert stale(source.replace(" if raw_bs < bs", "")) == []

@@ -87,6 +87,8 @@ def _tests_above(node: CSTNode, function: Function) -> Tests:
         inner, node = node, function.parents[node]
         if type(node) is cst.If and inner is not node.test:
             found.append((node.test, inner is node.body))
+        elif type(node) is cst.MatchCase and inner is node.body:
+            found.extend((one, True) for one in (node.guard, node) if one is not None)
     return tuple(reversed(found))
 
 
