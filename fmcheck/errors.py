@@ -81,7 +81,7 @@ def nearest_code(code: str, known: Collection[str]) -> str:
             return near
         return f"; the family `{family}` has {', '.join(within)}"
     alike = sorted(one for one in families if one[:-1] == form["letters"])
-    return f"; there are the families {', '.join(alike)}"
+    return f"; families: {', '.join(alike)}"
 
 
 def _family(code: str) -> str:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
-from fmcheck.lint import Example, Judged, Severity, cst
+from msgspec.structs import replace
+
+from fmcheck.lint import Example, Judged, Severity, cst, dotted
 from fmcheck.lint.model.accesses import Accesses, RelayAccess, accesses_of
 from fmcheck.lint.model.flow import leaves
 from fmcheck.lint.model.function import classes
@@ -36,7 +38,8 @@ class WriteOnOneBranch(RelayClassRule):
     Looks, in a relay class of the contract, for a buffer that one branch of an `if` with `else`
     writes, while another writes other buffers by rows and not this one; and for a buffer of which
     every write in the class is under a test of a kind (`if algorithm.is_eagle():`). Both only
-    if a method gathers the buffer without having made the same test. An `elif` and a `case` are
+    if a method gathers the buffer without having made the same test. What a method of the class
+    writes counts where another one calls it. An `elif` and a `case` are
     branches, and so is what comes after an `if` that returns or raises.
 
     ## Why is this bad
@@ -68,6 +71,25 @@ class WriteOnOneBranch(RelayClassRule):
     seen_in = ("https://github.com/sgl-project/sglang/pull/31513",)
 
     bad = (
+        Example(
+            """\
+class FutureMap:
+    def stash(self, rows, payload):
+        if payload.is_draft:
+            self._stash_tokens(rows, payload)
+            self.new_seq_lens_buf[rows] = payload.lengths
+        else:
+            self._stash_tokens(rows, payload)
+
+    def _stash_tokens(self, rows, payload):
+        self.output_tokens_buf[rows] = payload.tokens
+
+    def resolve(self, batch):
+        return self.output_tokens_buf[batch.rows], self.new_seq_lens_buf[batch.rows]
+""",
+            at=((5, 13),),
+            path=RELAY,
+        ),
         Example(
             """\
 class FutureMap:
@@ -144,6 +166,25 @@ class FutureMap:
         ),
     )
     good = (
+        Example(
+            """\
+class FutureMap:
+    def stash(self, rows, payload):
+        if payload.is_draft:
+            self._stash_tokens(rows, payload)
+            self.new_seq_lens_buf[rows] = payload.lengths
+        else:
+            self.output_tokens_buf[rows] = payload.tokens
+            self.new_seq_lens_buf[rows] = payload.lengths
+
+    def _stash_tokens(self, rows, payload):
+        self.output_tokens_buf[rows] = payload.bonus_tokens
+
+    def resolve(self, batch):
+        return self.output_tokens_buf[batch.rows], self.new_seq_lens_buf[batch.rows]
+""",
+            path=RELAY,
+        ),
         Example(
             """\
 class FutureMap:
@@ -239,7 +280,7 @@ class FutureMap:
     def _in_class(self, methods: Sequence[Accesses]) -> Iterator[Finding]:
         for method in methods:
             part = method.function.part
-            for write, beside, tests in _missing_beside(method):
+            for write, beside, tests in _missing_beside(method, methods):
                 if _is_gathered_without(write.buffer, tests, methods):
                     line = part.span(beside.node).line
                     note = (
@@ -262,15 +303,16 @@ class FutureMap:
 
 
 def _missing_beside(
-    method: Accesses,
+    method: Accesses, methods: Sequence[Accesses]
 ) -> Iterator[tuple[RelayAccess, RelayAccess, AbstractSet[str]]]:
     """Yields a write that another branch, which writes other buffers, lacks.
 
     With it come what that branch writes first, and the texts of the tests that choose a branch.
     """
     function = method.function
-    writes = [one for one in _writes(method) if function.flow.contains(one.node)]
-    for tests, suites in _choices(function) if writes else ():
+    own = [one for one in _writes(method) if function.flow.contains(one.node)]
+    writes = [*own, *(_by_calls(method, methods) if own else ())]
+    for tests, suites in _choices(function) if own else ():
         texts = {_asked(squeezed(function.part.code(test))) for test in tests}
         sides = [_within(suite, writes, function) for suite in suites]
         inside = [one for side in sides for one in side]
@@ -279,7 +321,7 @@ def _missing_beside(
         for there in sides:
             written = elsewhere | {one.buffer for one in there}
             for write in inside if there else ():
-                if write.buffer not in written:
+                if write.buffer not in written and write in own:
                     written.add(write.buffer)
                     yield write, there[0], texts
 
@@ -312,6 +354,15 @@ def _choices(
 
 def _writes(method: Accesses) -> Sequence[RelayAccess]:
     return [one for one in method.writes if one.is_declared]
+
+
+def _by_calls(method: Accesses, methods: Sequence[Accesses]) -> Iterator[RelayAccess]:
+    """Yields what a method writes by calls of the class's other methods, at these calls."""
+    others = {f"self.{one.function.name}": one for one in methods}
+    for call in method.function.calls:
+        other = others.get(dotted(call.func) or "")
+        if other is not None and method.function.flow.contains(call):
+            yield from (replace(one, node=call) for one in _writes(other))
 
 
 def _within(

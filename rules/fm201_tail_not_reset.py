@@ -44,10 +44,11 @@ class TailNotReset(ClassRule):
     Looks for a static buffer that is filled up to the raw size, `buf[:raw_bs].copy_(...)`, and
     never reset, in a function that resets buffers beside it because the batch is padded. It
     follows local names, lists of slices that one grouped copy fills, dict keys, and resets in
-    other methods. A buffer that the function itself makes is left alone, for no graph can read
-    it, and so is one that the function passes on up to the raw size only. A reset that marks
-    padded rows as empty (a negative number, a length of zero) shows that they are never read:
-    it counts for the contract's `graph_inputs.row_indices` alone.
+    other methods, those of base classes too, and in functions that are handed the buffer. A
+    buffer that the function itself makes is left alone, for no graph can read it, and so is one
+    that the function passes on up to the raw size only. A reset that marks padded rows as empty
+    (a negative number, a length of zero) shows that they are never read: it counts for the
+    contract's `graph_inputs.row_indices` alone.
 
     ## Why is this bad
     A captured graph runs at its captured size. When the batch is smaller, the rows from the raw

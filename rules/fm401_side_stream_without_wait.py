@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from bisect import bisect_left
-from operator import attrgetter, itemgetter
+from operator import attrgetter
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.model.expressions import last_name, targets
+from fmcheck.lint.model.expressions import last_name
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.handovers import (
     callers_order,
     callers_wait,
+    helpers,
     inputs_read_early,
     is_forked_elsewhere,
     is_within_side_stream,
@@ -486,7 +487,11 @@ def finish(self, loads, stores):
             )
             return
         wait = waits.first(-1, context.end)
-        if wait is not None and _are_of_own_job(streams, context):
+        if (
+            wait is not None
+            and _are_of_own_job(streams, context)
+            and helpers(streams).first(-1, context.order) is None
+        ):
             yield part.finding(
                 self,
                 context.node.items[0],
@@ -521,20 +526,24 @@ def _launched(
     streams: FunctionStreams, context: Context, waits: Sieve[Wait]
 ) -> tuple[str, CSTNode] | None:
     """Returns a tensor that the body reads and that is launched after the last wait before it."""
-    read = [
-        streams.launched[node.value]
-        for node in streams.nodes(context.order, context.end)
-        if isinstance(node, cst.Name) and node.value in streams.launched
-    ]
+    read: dict[str, CSTNode] = {}
+    for node in streams.nodes(context.order, context.end):
+        if isinstance(node, cst.Name) and node.value in streams.launched:
+            read.setdefault(node.value, node)
     if not read:
         return None
     wait = waits.last(-1, context.end)
     synced = streams.reads.get(CURRENT, ())
     before = bisect_left(synced, context.order)
     last_wait = max(-1 if wait is None else wait.order, synced[before - 1] if before else -1)
-    for node, order in sorted(read, key=itemgetter(1)):
-        if last_wait <= order < context.order and streams.flow.may_follow(node, context.node):
-            return last_name(targets(node)[0]), node
+    for name in sorted(read, key=lambda one: streams.launched[one][1]):
+        node, order = streams.launched[name]
+        if (
+            last_wait <= order < context.order
+            and streams.flow.may_follow(node, context.node)
+            and helpers(streams).first(order, streams.order[read[name]]) is None
+        ):
+            return name, node
     return None
 
 

@@ -326,7 +326,8 @@ def _comes_from_host(node: CSTNode, streams: FunctionStreams) -> bool:
             return False
         node = node.func.value
     values = streams.names.unlike(node.value) if isinstance(node, cst.Name) else ()
-    return any(isinstance(one, cst.Call) and last_name(one.func) == "cpu" for one in values)
+    words = ("cpu", "from_numpy")
+    return any(isinstance(one, cst.Call) and last_name(one.func) in words for one in values)
 
 
 def _is_kept_pinned(name: str, part: Part) -> bool:
@@ -526,15 +527,11 @@ def _has_waited(copy: AsyncCopy, end: int, streams: FunctionStreams) -> bool:
 
 def _is_out(copy: AsyncCopy, end: int, streams: FunctionStreams) -> bool:
     """Tells whether a `with` that a copy stands in has been left, and waits by then."""
-    node: CSTNode = copy.node
-    while node in streams.order:
-        if isinstance(node, cst.With) and streams.end(node) <= end:
-            for call in (one.item for one in node.items if isinstance(one.item, cst.Call)):
-                wait = streams.wait_at.get(call)
-                # A context whose name says that it waits.
-                if (wait is not None and wait.waiter == ANYTHING) or _waits(streams, call):
-                    return True
-        node = streams.parents[node]
+    for call in streams.left(copy.node, end):
+        wait = streams.wait_at.get(call)
+        # A context whose name says that it waits.
+        if (wait is not None and wait.waiter == ANYTHING) or _waits(streams, call):
+            return True
     return False
 
 

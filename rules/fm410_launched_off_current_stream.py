@@ -6,7 +6,7 @@ import builtins
 from typing import TYPE_CHECKING
 
 from fmcheck.lint import Example, FunctionRule, Judged, Severity, cst
-from fmcheck.lint.model.expressions import dotted, last_name, targets
+from fmcheck.lint.model.expressions import dotted, is_name, last_name, targets
 from fmcheck.lint.model.function import functions
 from fmcheck.lint.model.stream_kinds import StreamKind, kinds_of
 from fmcheck.lint.model.vocabulary import CLASS
@@ -41,11 +41,11 @@ class LaunchedOffCurrentStream(FunctionRule):
 
     ## What it does
     Looks for `default_stream()`, of whatever module, that is passed to a call as its `stream`, by
-    itself, by a local name or by an attribute that a method binds to it; for `current_stream()`
-    that is bound into a `partial(...)` which is put off (stored, returned, put into a queue); and
-    for `current_stream()` as the default of a parameter, which is evaluated when the function is
-    defined. Waits and records on the default stream are FM406's. Scripts (with `__main__`) are
-    left alone.
+    itself, by its raw handle, by a local name or by an attribute that a method binds to it; for
+    `current_stream()` that is bound into a `partial(...)` which is put off (stored, returned, put
+    into a queue); and for `current_stream()` as the default of a parameter, which is evaluated when
+    the function is defined. Waits and records on the default stream are FM406's. Scripts (with
+    `__main__`) are left alone.
 
     ## Why is this bad
     The inputs are produced on the stream that is current, and the results are read there. A kernel
@@ -151,9 +151,9 @@ if __name__ == "__main__":
                     if last_name(call.func) == "partial":
                         if _is_current(arg.value) and _is_put_off(call, function, put_off):
                             yield self._finding(part, arg, "bound here and used when it is called")
-                    elif not isinstance(arg.value, cst.Attribute) and _is_launched_on_default(
-                        arg, call, function
-                    ):
+                    elif not isinstance(
+                        _stream_of(arg.value), cst.Attribute
+                    ) and _is_launched_on_default(arg, call, function):
                         yield part.finding(
                             self,
                             arg.value,
@@ -186,7 +186,8 @@ if __name__ == "__main__":
                     for one in functions(other)
                     for call in one.calls
                     for arg in call.args
-                    if dotted(arg.value) == name and _is_launched_on_default(arg, call, one)
+                    if dotted(_stream_of(arg.value)) == name
+                    and _is_launched_on_default(arg, call, one)
                 )
                 if any(True for _ in launches):
                     yield part.finding(
@@ -250,6 +251,18 @@ def _is_launched_on_default(arg: cst.Arg, call: cst.Call, function: Function) ->
     is_built_in = isinstance(call.func, cst.Name) and hasattr(builtins, word)
     if is_built_in or isinstance(function.parents.get(call), cst.WithItem):
         return False
+    stream = _stream_of(arg.value)
     name = arg.keyword.value if arg.keyword is not None else last_name(arg.value)
-    is_named = name in _STREAMS or last_name(getattr(arg.value, "func", arg)) == "default_stream"
-    return is_named and kinds_of(arg.value, function) == {StreamKind.DEFAULT}
+    is_named = (
+        stream is not arg.value
+        or name in _STREAMS
+        or last_name(getattr(stream, "func", arg)) == "default_stream"
+    )
+    return is_named and kinds_of(stream, function) == {StreamKind.DEFAULT}
+
+
+def _stream_of(value: cst.BaseExpression) -> cst.BaseExpression:
+    """Returns the stream of which a value is the raw handle, or the value itself."""
+    if not isinstance(value, cst.Attribute) or is_name(value.value, "self"):
+        return value
+    return value.value if value.attr.value.endswith("_stream") else value

@@ -48,9 +48,9 @@ class MirrorNotUsed(ServingRule):
     Looks for `seq_lens.max().item()`, `.tolist()`, `.cpu()` or `int(seq_lens[0])` of a tensor where
     the same function has `seq_lens_cpu` (or `_host`) at hand: as a name of its own, or as an
     attribute that the file reads of the same object (`batch.seq_lens`, `batch.seq_lens_cpu`). Left
-    alone is what makes the copy, what runs where it is missing or where a context allows the wait,
-    a function that asks whether the copy is there, and one that by its name or file runs once,
-    captures, tests or measures.
+    alone is what makes the copy, what is kept in an attribute, what runs where the copy is missing
+    or where a context allows the wait, a function that asks whether the copy is there, and one that
+    by its name or file runs once, captures, tests or measures.
 
     ## Why is this bad
     The host waits until the device has done everything that was enqueued, in each step, for

@@ -322,7 +322,12 @@ class Compiled:
         #: The calls of the module, each with the functions that it stands in, the innermost last.
         self._calls: dict[cst.Call, list[cst.FunctionDef]] = {}
         self._parts: dict[cst.CSTNode, Part] = {}
+        #: Names for `torch.compile` with some of its arguments.
+        self._compilers: set[str] = set()
         for part in module.parts_with(()):
+            for one in below(part.node, cst.Assign):
+                if self._is_compile(one.value) or self._makes_compiler(one.value):
+                    self._compilers |= {dotted(target.target) or "" for target in one.targets}
             for call in below(part.node, cst.Call):
                 self._calls[call] = []
                 self._parts[call] = part
@@ -381,15 +386,17 @@ class Compiled:
     def _is_decorated(self, function: cst.FunctionDef | cst.Lambda) -> bool:
         for decorator in getattr(function, "decorators", ()):
             made_by = decorator.decorator
-            if isinstance(made_by, cst.Call):
-                if self._is_compile(made_by.func) and not _keeps_asserts(made_by):
-                    return True
-                # functools.partial(torch.compile, ...)
-                if made_by.args and self._is_compile(made_by.args[0].value):
-                    return not _keeps_asserts(made_by)
-            elif self._is_compile(made_by):
+            if self._is_compile(made_by) or self._makes_compiler(made_by):
                 return True
         return False
+
+    def _makes_compiler(self, node: cst.CSTNode) -> bool:
+        """Tells whether this is `torch.compile(dynamic=True)`, or a `partial` of it."""
+        if not isinstance(node, cst.Call) or _keeps_asserts(node):
+            return False
+        if self._is_compile(node.func):
+            return not any(True for _ in COMPILE.picked(node))
+        return bool(node.args) and self._is_compile(node.args[0].value)
 
     def _is_disabled(self, function: cst.FunctionDef | cst.Lambda) -> bool:
         """Tells whether the compiler leaves a function to Python."""
@@ -399,7 +406,9 @@ class Compiled:
 
     def _is_compile(self, node: cst.CSTNode) -> bool:
         name = dotted(node)
-        return name is not None and self._module.resolve(name) == "torch.compile"
+        return name is not None and (
+            self._module.resolve(name) == "torch.compile" or name in self._compilers
+        )
 
 
 def _parameters(function: cst.FunctionDef | cst.Lambda) -> list[str]:

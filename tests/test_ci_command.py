@@ -139,8 +139,19 @@ def test_tests_that_left_no_record_could_not_be_checked(folder, tests, capsys):
     assert "fmcheck.json" not in capsys.readouterr().out
 
 
-def test_nothing_to_lint_is_no_pass(folder):
+def test_nothing_to_lint_is_no_pass_and_says_so(folder, capsys):
     assert main(["ci"]) == 2
+
+    assert capsys.readouterr().err == "fmcheck: no Python files there; nothing was checked\n"
+
+
+def test_what_the_linter_has_to_say_beside_findings_is_said(folder, capsys):
+    (folder / "a.py").write_text("x = 1\n")
+    (folder / "pyproject.toml").write_text('[tool.fmcheck]\nignore = ["FM103"]\n')
+
+    assert main(["ci"]) == 0
+
+    assert "rule `FM103` was removed; ignoring it has no effect" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(

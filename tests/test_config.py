@@ -85,7 +85,7 @@ def test_a_removed_rule_that_is_ignored_is_noted_and_fails_nothing(lint, tmp_pat
     for where, code in (
         ("--ignore", "FM103"),
         ("key `ignore`", "FM204"),
-        ("key `per-file-ignores.b.py`", "FM305"),
+        ('key `per-file-ignores."b.py"`', "FM305"),
     ):
         assert f"{where}: rule `{code}` was removed; ignoring it has no effect" in err
 

@@ -151,7 +151,25 @@ def test_a_pattern_that_matches_nothing_is_named(lint, tree, pattern):
     status, _, err = lint("--exclude", pattern, ".")
 
     assert status == 2
-    assert f"`{pattern}` is not a .gitignore pattern" in err
+    assert f"fmcheck: --exclude: expected a .gitignore pattern, got `{pattern}`" in err
+
+
+@pytest.mark.parametrize(
+    ("text", "key"),
+    [
+        ('exclude = ["!"]', "exclude"),
+        ('extend-exclude = ["!"]', "extend-exclude"),
+        ('per-file-ignores = {"!" = ["FM301"]}', 'per-file-ignores."!"'),
+    ],
+)
+def test_a_setting_that_is_no_pattern_is_named_with_its_file(lint, tree, text, key):
+    (tree / "pyproject.toml").write_text(f"[tool.fmcheck]\n{text}\n")
+
+    status, _, err = lint(".")
+
+    assert status == 2
+    place = f"{tree / 'pyproject.toml'}: key `{key}`"
+    assert f"fmcheck: {place}: expected a .gitignore pattern, got `!`" in err
 
 
 def test_a_line_of_a_gitignore_that_is_no_pattern_matches_nothing(lint, linted, tree):
@@ -184,7 +202,7 @@ def test_a_pattern_means_what_it_means_to_git(tree, git, pattern):
     asked = subprocess.run(command, cwd=tree, input=given, capture_output=True, check=False)
     expected = {one for one in asked.stdout.decode().split("\0") if one}
 
-    patterns = Patterns([pattern], str(tree), is_file=True)
+    patterns = Patterns([pattern], str(tree))
 
     assert {name for name in names if patterns.match(str(tree / name))} == expected
 
@@ -250,7 +268,7 @@ def test_an_ignored_rule_makes_no_suppression_unused(lint, tree):
     [
         (
             '[tool.fmcheck.per-file-ignores]\n"a.py" = ["FM310"]',
-            "key `per-file-ignores.a.py`: expected a rule code, a family like `FM2`, or `ALL`, "
+            'key `per-file-ignores."a.py"`: expected a rule code, a family like `FM2`, or `ALL`, '
             "got `FM310`; did you mean `FM301`?",
         ),
         (

@@ -16,6 +16,138 @@ CONTRACT = parse_contract(
 )
 #: What is wrong, by the rule that says so.
 WRONG = {
+    "a context that is left before the copy": (
+        "FM409",
+        """
+        import torch
+        from contextlib import contextmanager
+
+        class Loader:
+            def __init__(self):
+                self.copies = torch.cuda.Stream()
+
+            @contextmanager
+            def joined(self):
+                yield
+                torch.cuda.current_stream().wait_stream(self.copies)
+
+            def step(self, rows):
+                with self.joined():
+                    self.prepare()
+                with torch.cuda.stream(self.copies):
+                    rows = rows.to("cuda", non_blocking=True)
+                return self.model(rows)
+        """,
+    ),
+    "a function within that does not wait": (
+        "FM404",
+        """
+        def lengths(lens, done):
+            def settle():
+                done.record()
+
+            host = lens.to("cpu", non_blocking=True)
+            settle()
+            return host.tolist()
+        """,
+    ),
+    "one side of an `and` that waits": (
+        "FM502",
+        """
+        def step(batch):
+            if batch.has_stops and batch.stop_mask.any():
+                return batch
+        """,
+    ),
+    "a walrus that waits": (
+        "FM502",
+        """
+        def step(batch):
+            if (stops := batch.stop_mask.any()):
+                return stops
+        """,
+    ),
+    "the raw handle of the default stream": (
+        "FM410",
+        """
+        import torch
+
+        def launch(kernel, a, out):
+            main = torch.cuda.default_stream()
+            kernel(a, out, main.cuda_stream)
+        """,
+    ),
+    "the raw handle of the default stream that an attribute keeps": (
+        "FM410",
+        """
+        import torch
+
+        class Grouped:
+            def __init__(self):
+                self.main = torch.cuda.default_stream()
+
+            def run(self, a, out):
+                self.kernel(a, out, stream=self.main.cuda_stream)
+        """,
+    ),
+    "a decorator that compiles under a name of the file's own": (
+        "FM601",
+        """
+        from functools import partial
+        import torch
+
+        compiled = partial(torch.compile, dynamic=True)
+
+        @compiled
+        def check(values):
+            torch._assert_async(values.all())
+        """,
+    ),
+    "a compiler that is made beside functions": (
+        "FM601",
+        """
+        import torch
+
+        compiled = torch.compile(dynamic=True)
+
+        def check(values):
+            torch._assert_async(values.all())
+
+        fast = compiled(check)
+        """,
+    ),
+    "a helper that orders streams before the tensor is there": (
+        "FM401",
+        """
+        import torch
+
+        class Mover:
+            def begin(self):
+                self.side.wait_stream(torch.cuda.current_stream())
+
+            def move(self, parts):
+                self.begin()
+                rows = torch.cat(parts)
+                with torch.cuda.stream(self.side):
+                    self.out.copy_(rows)
+        """,
+    ),
+    "a helper that orders streams after the read": (
+        "FM401",
+        """
+        import torch
+
+        class Mover:
+            def end(self):
+                torch.cuda.current_stream().wait_stream(self.side)
+
+            def move(self, parts):
+                rows = torch.cat(parts)
+                with torch.cuda.stream(self.side):
+                    self.out.copy_(rows)
+                self.end()
+        """,
+    ),
     "what a branch for the CPU alone leaves": (
         "FM301",
         """
@@ -594,6 +726,178 @@ WRONG = {
 }
 #: What is right, and looks like what the rule is about.
 RIGHT = {
+    "a context that waits as it is left": (
+        "FM409",
+        """
+        import torch
+        from contextlib import contextmanager
+
+        class Loader:
+            def __init__(self):
+                self.copies = torch.cuda.Stream()
+
+            @contextmanager
+            def joined(self):
+                yield
+                torch.cuda.current_stream().wait_stream(self.copies)
+
+            def step(self, rows):
+                with self.joined(), torch.cuda.stream(self.copies):
+                    rows = rows.to("cuda", non_blocking=True)
+                return self.model(rows)
+        """,
+    ),
+    "a function within that has streams wait": (
+        "FM409",
+        """
+        import torch
+
+        class Loader:
+            def __init__(self):
+                self.copies = torch.cuda.Stream()
+
+            def step(self, rows):
+                def join():
+                    torch.cuda.current_stream().wait_stream(self.copies)
+
+                with torch.cuda.stream(self.copies):
+                    rows = rows.to("cuda", non_blocking=True)
+                join()
+                return self.model(rows)
+        """,
+    ),
+    "a function within that waits": (
+        "FM404",
+        """
+        def lengths(lens, done):
+            def settle():
+                done.synchronize()
+
+            host = lens.to("cpu", non_blocking=True)
+            settle()
+            return host.tolist()
+        """,
+    ),
+    "a name for a tensor over an array": (
+        "FM404",
+        """
+        import torch
+
+        def lengths(array):
+            lens = torch.from_numpy(array)
+            return lens.to("cpu", non_blocking=True).tolist()
+        """,
+    ),
+    "a helper that orders streams": (
+        "FM401",
+        """
+        import torch
+
+        class Mover:
+            def begin(self):
+                self.side.wait_stream(torch.cuda.current_stream())
+
+            def move(self, parts):
+                rows = torch.cat(parts)
+                self.begin()
+                with torch.cuda.stream(self.side):
+                    self.out.copy_(rows)
+        """,
+    ),
+    "a helper that orders streams in the body": (
+        "FM401",
+        """
+        import torch
+
+        def begin(ready):
+            torch.cuda.current_stream().wait_event(ready)
+
+        class Mover:
+            def move(self, parts):
+                rows = torch.cat(parts)
+                with torch.cuda.stream(self.side):
+                    begin(self.ready)
+                    self.out.copy_(rows)
+        """,
+    ),
+    "a helper beside a wait for the previous job": (
+        "FM401",
+        """
+        import torch
+
+        def begin(stream):
+            stream.wait_stream(torch.cuda.current_stream())
+
+        def offload(self, blocks):
+            stream = self.streams.pop() if self.streams else torch.cuda.Stream()
+            done = torch.cuda.Event()
+            begin(stream)
+            if self.jobs:
+                previous = self.jobs[-1].done
+                stream.wait_event(previous)
+            with torch.cuda.stream(stream):
+                swap_blocks(self.cache, self.host, blocks)
+                done.record(stream)
+        """,
+    ),
+    "a number that is read of what was launched": (
+        "FM401",
+        """
+        import torch
+
+        class Mover:
+            def move(self, parts):
+                rows = torch.cat(parts)
+                count = int(rows.sum())
+                with torch.cuda.stream(self.side):
+                    self.out[:count].copy_(rows)
+        """,
+    ),
+    "an `and` of what the host has": (
+        "FM502",
+        """
+        def step(batch, flags: list):
+            if batch.has_stops and any(flags) and batch.mask_cpu.any():
+                return batch
+        """,
+    ),
+    "the raw handle of the current stream": (
+        "FM410",
+        """
+        import torch
+
+        def launch(kernel, a, out):
+            kernel(a, out, torch.cuda.current_stream().cuda_stream)
+        """,
+    ),
+    "a compiler under a name that keeps asserts": (
+        "FM601",
+        """
+        from functools import partial
+        import torch
+
+        compiled = partial(torch.compile, backend="eager")
+
+        @compiled
+        def check(values):
+            torch._assert_async(values.all())
+        """,
+    ),
+    "what was compiled is no compiler": (
+        "FM601",
+        """
+        import torch
+
+        def traced(function):
+            return function
+
+        fast = torch.compile(traced)
+
+        @fast
+        def check(values):
+            torch._assert_async(values.all())
+        """,
+    ),
     "pinned memory that a store is handed, which may keep it": (
         "FM405",
         """

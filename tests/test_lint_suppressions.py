@@ -87,12 +87,12 @@ MALFORMED = {
         "ignore[FM301; FM302] why",
         "expected codes separated by commas, got `FM301; FM302`",
     ),
+    "unknown family": ("ignore[FM999] why", "there is no rule `FM999`; families: FM1, FM2"),
     "family": ("ignore[FM3] why", "there is no rule `FM3`"),
     "own code": ("ignore[FM001] why", "`FM001` cannot be suppressed"),
     "unknown word": (
         "ignroe[FM301] why",
-        "expected `ignore[CODES] reason` or `ignore-file[CODES] reason`, got `ignroe[FM301] why`; "
-        "did you mean `ignore`?",
+        "expected `ignore` or `ignore-file`, got `ignroe`; did you mean `ignore`?",
     ),
     "file, too far down": (
         "ignore-file[FM301] why",
@@ -111,6 +111,8 @@ def test_what_a_comment_lacks_is_reported_and_it_suppresses_nothing(lint, tmp_pa
     assert codes(out) == [("FM301", 5), ("FM004", 5)]
     assert message in json.loads(out)[1]["message"]
     assert json.loads(out)[1]["column"] == len(LINE) + 3
+    assert f"error[FM004]: suppression: {message}" in lint("a.py")[1]  # and nothing is cut out
+    assert "..." not in lint("a.py")[1]
 
 
 def test_a_known_code_beside_an_unknown_one_counts(lint, tmp_path):

@@ -234,3 +234,44 @@ def test_what_is_kept_of_a_file_hangs_on_the_files_that_it_calls(package, lint):
     (folder / "helper").mkdir()
     (folder / "helper" / "__init__.py").write_text(textwrap.dedent(WAITS))
     assert found() == []
+
+
+FILLS = """
+    from engine.base import Base
+
+    class Runner(Base):
+        def fill(self, batch, raw_bs, bs):
+            if raw_bs != bs:
+                self.seq_lens[raw_bs:bs].fill_(1)
+                {call}
+            self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+            self.rows[:raw_bs].copy_(batch.rows)
+"""
+RESETS = """
+    class Base:
+        def {name}(self, batch, raw_bs, bs):
+            self.{rows}[raw_bs:bs].zero_()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "name", "rows", "found"),
+    [
+        ("self.settle(batch, raw_bs, bs)", "settle", "rows", []),
+        ("super().fill(batch, raw_bs, bs)", "fill", "rows", []),
+        ("self.settle(batch, raw_bs, bs)", "settle", "slots", ["FM201"]),
+    ],
+)
+def test_a_base_class_resets_what_its_subclass_fills(package, call, name, rows, found):
+    folder = package(step=FILLS.format(call=call), base=RESETS.format(name=name, rows=rows))
+
+    assert codes(folder / "step.py", "FM201") == found
+
+
+def test_a_reset_in_another_file_shows_nothing_of_the_padding(package):
+    """Its line would be shown as one of this file."""
+    step = FILLS.format(call="self.settle(batch, raw_bs, bs)")
+    step = step.replace("self.seq_lens[raw_bs:bs].fill_(1)", "pass")
+    folder = package(step=step, base=RESETS.format(name="settle", rows="seq_lens"))
+
+    assert codes(folder / "step.py", "FM201") == []

@@ -224,9 +224,9 @@ def test_a_baseline_holds_names_that_are_not_utf_8(tmp_path):
             ["lint", "-j", "many", "."],
             "--jobs: must be a whole number of at least 1 (got `many`)",
         ),
-        (["rule", "FM9"], "rule: there is no `FM9`; there are the families FM0, FM1, FM2"),
+        (["rule", "FM9"], "rule: there is no `FM9`; families: FM0, FM1, FM2"),
         (["rule", "FM2O1"], "rule: there is no `FM2O1`; did you mean `FM201`?"),
-        (["explain", "FR999"], "explain: there is no `FR999`; there are the families FR1, FR2"),
+        (["explain", "FR999"], "explain: there is no `FR999`; families: FR1, FR2"),
         (["explain", "FR12"], "explain: there is no `FR12`; did you mean `FR102`?"),
     ],
 )

@@ -1095,3 +1095,124 @@ def test_what_shows_that_a_module_has_tensors_may_stand_in_another_block() -> No
                 self.totals.zero_()
     """
     assert stale(source) == ["rows"]
+
+
+#: What another function resets of what it is handed.
+HELPERS = """
+def tidy(buf, raw_bs, bs):
+    buf[raw_bs:bs] = 0
+
+def tidy_all(*bufs, start):
+    for one in bufs:
+        one[start:].fill_(0)
+
+def look(buf, raw_bs, bs):
+    return buf[raw_bs:bs].sum()
+
+class Runner:
+    @staticmethod
+    def of_class(raw_bs, buf):
+        buf[raw_bs:] = 0
+
+    def replay(self, batch, bs, raw_bs):
+        if bs != raw_bs:
+            self.seq_lens[raw_bs:bs].fill_(1)
+            pass
+        self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+        self.rows[:raw_bs].copy_(batch.rows)
+        self.graph.replay()
+"""
+
+
+@pytest.mark.parametrize(
+    ("call", "is_reset"),
+    [
+        ("tidy(self.rows, raw_bs, bs)", True),
+        ("tidy(raw_bs=raw_bs, bs=bs, buf=self.rows)", True),
+        ("tidy(self.rows[:bs], raw_bs, bs)", True),
+        ("tidy_all(self.slots, self.rows, start=raw_bs)", True),
+        ("self.of_class(raw_bs, self.rows)", True),
+        ("unknown(self.rows, raw_bs, bs)", True),
+        ("unknown_kernel[(1,)](self.rows, raw_bs, bs)", True),
+        ("self.rows.narrow(0, raw_bs, bs - raw_bs).zero_()", True),
+        ("tidy(self.rows[:raw_bs], raw_bs, bs)", False),
+        ("tidy(self.slots, raw_bs, bs)", False),
+        ("tidy(*self.rows)", False),
+        ("look(self.rows, raw_bs, bs)", False),
+        ("unknown(self.rows[:raw_bs], raw_bs, bs)", False),
+        ("self.slots[raw_bs:bs].copy_(self.rows[raw_bs:bs])", False),
+    ],
+)
+def test_what_is_handed_to_a_function_that_resets_it_is_reset(call: str, is_reset: bool) -> None:
+    assert ("rows" not in stale(HELPERS.replace("pass", call))) is is_reset
+
+
+def test_an_unknown_function_that_every_batch_reaches_resets_nothing() -> None:
+    source = HELPERS.replace("        self.graph", "        unknown(self.rows)\n        self.graph")
+    assert stale(source) == ["rows"]
+
+
+@pytest.mark.parametrize(
+    ("after", "is_reset"), [("[:raw_bs].zero_()", True), ("[:1].zero_()", False)]
+)
+def test_raw_rows_that_are_cleared_after_the_replay_leave_nothing(
+    after: str, is_reset: bool
+) -> None:
+    assert (stale(f"{HELPERS}        self.rows{after}\n") == []) is is_reset
+
+
+def test_a_reset_that_a_base_class_makes_shows_that_the_tails_are_read() -> None:
+    source = """\
+        class Base:
+            def settle(self):
+                self.seq_lens.fill_(1)
+
+        class Runner(Base):
+            def replay(self, batch, bs, raw_bs):
+                if bs != raw_bs:
+                    self.settle()
+                self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+                self.rows[:raw_bs].copy_(batch.rows)
+        """
+    assert stale(source) == ["rows"]
+    assert stale(source.replace("self.settle()", "pass")) == []
+
+
+def test_an_entry_under_an_unknown_key_may_be_one_that_is_reset() -> None:
+    source = """\
+        class Runner:
+            def replay(self, batch, bs, raw_bs):
+                def put(key, value):
+                    self.inputs[key][:raw_bs].copy_(value)
+
+                if bs != raw_bs:
+                    self.inputs["seq_lens"][raw_bs:bs].fill_(1)
+                put("seq_lens", batch.seq_lens)
+        """
+    in_all = "for one in self.inputs.values():\n                        one[:raw_bs].copy_(value)"
+    assert stale(source) == []
+    assert stale(source.replace("self.inputs[key][:raw_bs].copy_(value)", in_all)) == ["inputs[*]"]
+
+
+@pytest.mark.parametrize("test", ["(pad := bs - raw_bs) > 0", "(pad := bs - raw_bs)"])
+def test_a_walrus_in_a_comparison_tells_the_sizes_apart(test: str) -> None:
+    assert stale(HELPERS.replace("if bs != raw_bs:", f"if {test}:")) == ["rows"]
+
+
+def test_no_fix_goes_into_a_case_that_padded_batches_may_not_reach() -> None:
+    """The last case is of another mode: a reset there would hide that the padding has none."""
+    source = """\
+        class Runner:
+            def replay(self, batch, bs, raw_bs):
+                match batch.mode:
+                    case "decode" if raw_bs < bs:
+                        self.seq_lens.fill_(1)
+                    case "verify":
+                        self.seq_lens.fill_(1)
+                self.seq_lens[:raw_bs].copy_(batch.seq_lens)
+                self.rows[:raw_bs].copy_(batch.rows)
+        """
+    (finding,) = lint(source)
+    assert buffer_of(finding) == "rows"
+    assert not finding.edits
+    assert stale(source.replace(" if raw_bs < bs", "")) == []

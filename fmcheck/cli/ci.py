@@ -172,6 +172,7 @@ def _lint(arguments: argparse.Namespace) -> tuple[Outcome, Contents]:
         for one in outcome.findings:
             print(text.render(one, outcome.lines_of))
     print(text.summary(outcome.findings, outcome.files, outcome.rules))
+    cli_lint.show_notes(outcome, arguments)
     return outcome, found
 
 

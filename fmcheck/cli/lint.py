@@ -270,6 +270,14 @@ def _lint(arguments: argparse.Namespace) -> int:
     else:
         _show(outcome, arguments, to_stderr=arguments.fix and request.stdin is not None)
         found = outcome.failing
+    show_notes(outcome, arguments)
+    if outcome.unreadable:
+        return FAILED
+    return FOUND if found and not arguments.exit_zero else CLEAN
+
+
+def show_notes(outcome: Outcome, arguments: argparse.Namespace) -> None:
+    """Prints what a run has to say beside its findings, on the standard error."""
     for path, why in outcome.refused:
         print(printable(f"fmcheck: {path}: left as it was: {why}"), file=sys.stderr)
     for path, why in outcome.unwritten:
@@ -278,9 +286,6 @@ def _lint(arguments: argparse.Namespace) -> int:
         print(printable(f"fmcheck: {note}"), file=sys.stderr)
     if not outcome.files and not arguments.since and not arguments.force_exclude:
         print("fmcheck: no Python files there; nothing was checked", file=sys.stderr)
-    if outcome.unreadable:
-        return FAILED
-    return FOUND if found and not arguments.exit_zero else CLEAN
 
 
 def request_of(arguments: argparse.Namespace) -> Request:

@@ -75,7 +75,9 @@ def make_plan(
                 f"there is no operator `{name}`{nearest(name, OPERATORS)} "
                 f"(known: {', '.join(OPERATORS)})",
             )
-    excludes = Excludes(patterns=(Patterns(list(exclude), os.getcwd()),) if exclude else ())
+    excludes = Excludes(
+        patterns=(Patterns(list(exclude), os.getcwd(), "--exclude"),) if exclude else ()
+    )
     left_out = Patterns(list(TESTS), os.getcwd())
     files = [
         file

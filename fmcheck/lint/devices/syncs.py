@@ -13,6 +13,7 @@ from msgspec import Struct
 from fmcheck.host_words import is_named_host
 from fmcheck.lint.model.expressions import dotted, keywords
 from fmcheck.lint.model.streams import goes_to_host, is_non_blocking
+from fmcheck.lint.model.vocabulary import NUMBERS, REDUCTIONS
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.lazy import cst
 from fmcheck.lint.source.walking import walk
@@ -28,11 +29,6 @@ if TYPE_CHECKING:
 _READS = frozenset({"item", "tolist", "cpu", "numpy"})
 #: Methods and functions whose result is as long as the data say.
 _DATA_SIZED = frozenset({"nonzero", "argwhere", "masked_select", "unique", "unique_consecutive"})
-#: Methods whose result is a number on the device.
-_REDUCTIONS = frozenset(
-    {"all", "any", "sum", "max", "min", "amax", "amin", "argmax", "count_nonzero"}
-)
-_NUMBERS = frozenset({"bool", "int", "float"})
 _UPLOADS = frozenset({"torch.tensor", "torch.as_tensor", "torch.from_numpy"})
 _MAKES_TENSORS = frozenset(
     f"torch.{name}"
@@ -119,7 +115,7 @@ class Syncs:
             yield self._data_sized(call, f"`{name}`")
         elif name == "torch.where" and len(call.args) == 1:
             yield self._data_sized(call, "`torch.where` of one argument")
-        elif name in _NUMBERS and len(call.args) == 1:
+        elif name in NUMBERS and len(call.args) == 1:
             yield from self._test(call.args[0].value, name)
 
     def _method(self, call: cst.Call, receiver: CSTNode, word: str) -> Iterator[Sync]:
@@ -169,6 +165,12 @@ class Syncs:
                 )
 
     def _test(self, test: CSTNode, by: str = "a test") -> Iterator[Sync]:
+        if isinstance(test, cst.BooleanOperation):
+            yield from self._test(test.left, by)
+            yield from self._test(test.right, by)
+            return
+        if isinstance(test, cst.NamedExpr):
+            test = test.value
         if isinstance(test, cst.UnaryOperation) and isinstance(test.operator, cst.Not):
             test = test.expression
         if not isinstance(test, cst.Call) or not isinstance(test.func, cst.Attribute):
@@ -177,7 +179,7 @@ class Syncs:
         word = test.func.attr.value
         if test.args and self._part.module.resolve(dotted(test.func) or "") == f"torch.{word}":
             held = test.args[0].value  # `torch.any(mask)`
-        reduces = word in _REDUCTIONS if by != "a test" else word in ("any", "all")
+        reduces = word in REDUCTIONS if by != "a test" else word in ("any", "all")
         if reduces and not self._on_host(held) and not self._is_module(held):
             what = by if by == "a test" else f"`{by}()`"
             yield Sync(test, f"{what} of `.{word}()` waits for the device", _KEEP_ON_DEVICE)

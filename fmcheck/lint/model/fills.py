@@ -78,13 +78,18 @@ class RegionWrite(Struct, frozen=True, dict=True):
     @cached_property
     def tests(self) -> Tests:
         """The conditions that it stands under, the outermost first, and whether each held."""
-        found: list[tuple[CSTNode, bool]] = []
-        node, parents = self.by, self.function.parents
-        while node is not self.function.node:
-            inner, node = node, parents[node]
-            if type(node) is cst.If and inner is not node.test:
-                found.append((node.test, inner is node.body))
-        return tuple(reversed(found))
+        return _tests_above(self.by, self.function)
+
+
+def _tests_above(node: CSTNode, function: Function) -> Tests:
+    found: list[tuple[CSTNode, bool]] = []
+    while node is not function.node:
+        inner, node = node, function.parents[node]
+        if type(node) is cst.If and inner is not node.test:
+            found.append((node.test, inner is node.body))
+        elif type(node) is cst.MatchCase and inner is node.body:
+            found.extend((one, True) for one in (node.guard, node) if one is not None)
+    return tuple(reversed(found))
 
 
 class Filling:
@@ -213,6 +218,12 @@ class Filling:
         is_known = self.sizes.is_raw(region.stop) or isinstance(region.stop, cst.Integer)
         return write.kind is WriteKind.CONSTANT and not is_known
 
+    def may_pad(self, call: cst.Call) -> bool:
+        """Tells whether a call that padded batches alone reach may write what it is handed."""
+        return not any(one.by is call for one in self.writes) and any(
+            self.reached(*one) is When.PADDED for one in _tests_above(call, self.function)
+        )
+
     def when(self, write: RegionWrite) -> When:
         """Returns for which batches a write of this function is reached."""
         held = {self.reached(test, outcome) for test, outcome in write.tests}
@@ -266,6 +277,8 @@ class Filling:
 
         No order for `raw > x` and `raw <= x`: those ask whether the batch fits.
         """
+        if isinstance(node, cst.NamedExpr):
+            return self._pair(node.value)
         if isinstance(node, cst.BinaryOperation) and isinstance(node.operator, cst.Subtract):
             return [(node.right, node.left)]
         if isinstance(node, cst.Name):
@@ -278,7 +291,8 @@ class Filling:
         operator = node.comparisons[0].operator
         if isinstance(right, cst.Integer):
             # `padding > 0`
-            return self._pair(left) if isinstance(left, (cst.Name, cst.BinaryOperation)) else ()
+            computed = (cst.Name, cst.NamedExpr, cst.BinaryOperation)
+            return self._pair(left) if isinstance(left, computed) else ()
         if isinstance(operator, (cst.Equal, cst.NotEqual)):
             return [(left, right), (right, left)]
         if isinstance(operator, cst.LessThan):
@@ -290,8 +304,7 @@ class Filling:
         nodes = function.nodes
         tests: list[CSTNode] = [node for node in nodes if type(node) is cst.Comparison]
         asked = [node.test for node in nodes if type(node) is cst.If or type(node) is cst.IfExp]
-        tests += [one.value if isinstance(one, cst.NamedExpr) else one for one in asked]
-        for test in tests:
+        for test in (*tests, *asked):
             self.sizes.compare(self._pair(test))
 
     # From here on: gathering the writes.
@@ -332,7 +345,8 @@ class Filling:
             self._write(node, target, kind, in_place=False, value=number(node.value))
 
     def _call(self, call: cst.Call) -> None:
-        func = call.func
+        # `kernel[grid](...)` calls a kernel.
+        func = call.func.value if isinstance(call.func, cst.Subscript) else call.func
         name = func.attr if isinstance(func, cst.Attribute) else func
         word = name.value if isinstance(name, cst.Name) else ""
         receiver = func.value if isinstance(func, cst.Attribute) else None

@@ -131,15 +131,25 @@ class Function:
         listed = (*params.posonly_params, *params.params, *params.kwonly_params)
         return [one.name.value for one in listed]
 
+    @cached_property
+    def _nested(self) -> Mapping[str, Function]:
+        inner = (node for node in self.nodes if isinstance(node, cst.FunctionDef))
+        return {node.name.value: Function(node, self.part) for node in inner}
+
     def called(self, call: cst.Call) -> Function | None:
         """Returns the function that a call leads to, None if that is unknown.
 
-        `f()` is a function beside classes, of this file or imported from one of its package;
-        `self.f()` is a method of the same class, or of one that it is derived from.
+        `f()` is a function that stands in this one, or one beside classes, of this file or imported
+        from one of its package; `self.f()` is a method of the same class, or of one that it is
+        derived from.
         """
         func = call.func
         if isinstance(func, cst.Name):
-            found = _beside_classes(self.module, func.value) or self._imported(func.value)
+            found = (
+                self._nested.get(func.value)
+                or _beside_classes(self.module, func.value)
+                or self._imported(func.value)
+            )
         elif not isinstance(func, cst.Attribute):
             return None
         elif is_name(func.value, "self") or is_name(func.value, "cls"):

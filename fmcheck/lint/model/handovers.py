@@ -187,13 +187,13 @@ def _is_stopped(streams: FunctionStreams, stream: str, after: int, end: int) -> 
     """Tells whether a call between may put a side stream behind the current one."""
     return (
         any_between(streams.reads.get(CURRENT, ()), after, end)
-        or _helpers(streams).first(after, end) is not None
+        or helpers(streams).first(after, end) is not None
         or _handed(streams, "", is_held=False).first(after, end) is not None
         or _handed(streams, _leaf(stream), is_held=False).first(after, end) is not None
     )
 
 
-def _helpers(streams: FunctionStreams) -> Sieve[cst.Call]:
+def helpers(streams: FunctionStreams) -> Sieve[cst.Call]:
     """Returns the calls that lead to a function of the package that may wait or order streams."""
     return streams.call_sieve("helpers", passes=lambda one: helper_waits(one, streams.function))
 
@@ -246,7 +246,7 @@ def joined_only(streams: FunctionStreams) -> Iterator[tuple[str, CSTNode, Contex
     for context in _contexts(streams):
         if (
             _waits_by(context.stream, streams).first(-1, context.end) is not None
-            or _helpers(streams).first(-1, context.end) is not None
+            or helpers(streams).first(-1, context.end) is not None
         ):
             continue
         join = _joins(context.stream, streams).first(context.end)
@@ -446,9 +446,13 @@ def _may_be_ordered(
         return wait.waiter != stream and may_be_for(wait, stream, streams)
 
     return (
-        streams.wait_sieve("behind", stream, passes=orders).first(first, end) is not None
+        any(
+            call in streams.wait_at or helper_waits(call, streams.function)
+            for call in streams.left(producer, end)
+        )
+        or streams.wait_sieve("behind", stream, passes=orders).first(first, end) is not None
         or any_between(streams.reads.get(stream, ()), first, end)
-        or _helpers(streams).first(first, end) is not None
+        or helpers(streams).first(first, end) is not None
         or _handed(streams, "", is_held=True).first(first, end) is not None
         or _handed(streams, _leaf(stream), is_held=True).first(first, end) is not None
     )

@@ -340,11 +340,11 @@ class Names:
             if word == "get" and args and isinstance(args[0], cst.SimpleString):
                 held = self.regions(call.func.value, seen)
                 return [one.attribute(str(args[0].evaluated_value), call) for one in held]
-            if word == "narrow" and len(args) == 3 and _is_zero(args[1]):
-                held = self.regions(call.func.value, seen)
-                return [
-                    replace(one.cut_by(call), node=call, stop=_unbound(args[2])) for one in held
-                ]
+            if word == "narrow" and len(args) == 3:
+                held = [one.cut_by(call) for one in self.regions(call.func.value, seen)]
+                if _is_zero(args[1]):
+                    return [replace(one, node=call, stop=_unbound(args[2])) for one in held]
+                return [replace(one, node=call, start=_unbound(args[1])) for one in held]
         return [Region(f"{self._part.code(call.func)}()", "", call)]
 
 

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from fmcheck.lint.model.expressions import dotted, last_name, targets
 from fmcheck.lint.model.fills import When, WriteKind, fillings
-from fmcheck.lint.model.function import functions
-from fmcheck.lint.model.names import Regions
+from fmcheck.lint.model.function import functions, lineage
+from fmcheck.lint.model.names import ANY, Regions
 from fmcheck.lint.model.vocabulary import BEFORE_REPLAY, CLASS
 from fmcheck.lint.source.globs import fits
 from fmcheck.lint.source.lazy import cst
@@ -117,9 +117,12 @@ class Group:
         return not fill.in_place and known[leaf]
 
     def peers(self, filling: Filling, leaf: str) -> Iterator[Filling]:
-        """Yields the other functions that may reset a buffer between two replays."""
-        if self._alone is None:
-            for part in self._family.naming(leaf, "getattr", "values", "items"):
+        """Yields the other functions that may reset a buffer between two replays.
+
+        Those of the class, and of what it is derived from.
+        """
+        for family in lineage(self._family) if self._alone is None else ():
+            for part in family.naming(leaf, "getattr", "values", "items"):
                 for one in fillings(functions(part)) if part.is_nested else ():
                     if one is not filling and not fits(one.name, BEFORE_REPLAY):
                         yield one
@@ -202,15 +205,61 @@ class Resets:
 
     def reach(self, fill: RegionWrite) -> bool:
         """Tells whether anything in the group resets the buffer that `fill` fills."""
-        return self._reset.may_be(fill.region) or any(self._by_peers(fill))
+        if self._reset.may_be(fill.region) or self._restored.get(fill.region.path, -1) > fill.order:
+            return True
+        return self._may_be_keyed(fill.region) or any(self._by_peers(fill))
+
+    @cached_property
+    def _restored(self) -> Mapping[str, int]:
+        """The buffers whose raw rows are made one value again, and where last."""
+        return {
+            write.region.path: write.order
+            for write in self._filling.writes
+            if write.kind is WriteKind.CONSTANT
+            and write.region.is_head
+            and self._filling.sizes.is_raw(write.region.stop)
+        }
+
+    def _may_be_keyed(self, region: Region) -> bool:
+        """Tells whether an entry under an unknown key may be one that is reset by its own key."""
+        holder = region.path.removesuffix(ANY)
+        return (
+            holder not in (region.path, "self")
+            and None not in region.cuts[-1]
+            and any(one.region.path.startswith(f"{holder}.") for one in self._filling.resets)
+        )
 
     @cached_property
     def _reset(self) -> Regions:
         return Regions(reset.region for reset in self._filling.resets)
 
     def reach_from_elsewhere(self, fill: RegionWrite) -> bool:
-        """Tells whether anything in the rest of the module does."""
-        return self.group.is_reset_elsewhere(fill.region.leaf, self._filling.calls)
+        """Tells whether anything else in the module does, or a function that is handed it."""
+        return self.group.is_reset_elsewhere(
+            fill.region.leaf, self._filling.calls
+        ) or self._is_reset_by_callee(fill)
+
+    def _is_reset_by_callee(self, fill: RegionWrite) -> bool:
+        """Tells whether a function resets the buffer that it is handed, or may where it is unknown.
+
+        One that is unknown may where padded batches alone reach it.
+        """
+        function, sizes = self._filling.function, self._filling.sizes
+        for call in function.calls:
+            for place, arg in enumerate(call.args):
+                for one in function.names.elements(arg.value) or [arg.value]:
+                    if any(
+                        handed.leaf and handed.may_be(fill.region) and not sizes.is_raw(handed.stop)
+                        for handed in function.names.regions(one)
+                    ):
+                        callee = function.called(call)
+                        if callee is None:
+                            resets = self._filling.may_pad(call)
+                        else:
+                            resets = _resets_argument(callee, place, arg)
+                        if resets:
+                            return True
+        return False
 
     def _by_peers(self, fill: RegionWrite) -> Iterator[tuple[Filling, RegionWrite]]:
         """Yields the resets of a filled buffer in other functions, made for this one."""
@@ -257,11 +306,18 @@ class Resets:
         found: dict[str, Sibling] = {}
         for fill in self._filling.fills:
             leaf = fill.region.leaf
-            by_peer = None if leaf in found else next(self._by_peers(fill), None)
+            shown = (one for one in self._by_peers(fill) if self._is_seen_with(one[0]))
+            by_peer = None if leaf in found else next(shown, None)
             if by_peer is not None:
                 peer, reset = by_peer
                 found[leaf] = Sibling(leaf, peer.part.span(reset.site), reset.voids)
         return found
+
+    def _is_seen_with(self, peer: Filling) -> bool:
+        """Tells whether a finding may show what another function resets: in the same file."""
+        if peer.part.stretch.family is self._filling.part.stretch.family:
+            return True
+        return peer.part.module is self._filling.part.module and peer.name in self._filling.calls
 
     def last_before(self, fill: RegionWrite) -> RegionWrite | None:
         """Returns the last reset for the padding before `fill`, below which `fill`'s may stand.
@@ -320,6 +376,25 @@ class Resets:
             isinstance(one, cst.Integer) and code(other) == code(start)
             for one, other in ((stop.left, stop.right), (stop.right, stop.left))
         )
+
+
+def _resets_argument(callee: Function, place: int, arg: cst.Arg) -> bool:
+    """Tells whether a function sets to one value what it is handed as an argument."""
+    if arg.star:
+        return False
+    names, rest = callee.parameters, callee.node.params.star_arg
+    names = names[1:] if names[:1] in (["self"], ["cls"]) else names
+    if arg.keyword is not None:
+        name = arg.keyword.value
+    elif place < len(names):
+        name = names[place]
+    else:
+        name = rest.name.value if isinstance(rest, cst.Param) else ""
+    return any(
+        one.region.path in (name, name + ANY)
+        for filling in fillings([callee])
+        for one in filling.constants
+    )
 
 
 def _is_reset(write: RegionWrite) -> bool:

@@ -18,6 +18,7 @@ from msgspec import Struct
 from fmcheck.lint.model.expressions import (
     bound_names,
     dotted,
+    holder,
     is_name,
     last_name,
     literal_elements,
@@ -31,10 +32,12 @@ from fmcheck.lint.model.vocabulary import (
     COPIES,
     ENTERS,
     LAUNCHES,
+    NUMBERS,
     ON_HOST,
     ORDERING,
     PARTS,
     READS,
+    REDUCTIONS,
     looks_like_context,
     looks_like_event,
 )
@@ -211,7 +214,7 @@ class FunctionStreams:
         """The orders of the calls that bring values to the host, by the stream they are on."""
         found: dict[str, list[int]] = {}
         for call, order in zip(self.function.calls, self.call_orders, strict=True):
-            if last_name(call.func) in READS:
+            if last_name(call.func) in READS or _reads_number(call):
                 found.setdefault(self.stream_at(order), []).append(order)
         return found
 
@@ -363,6 +366,13 @@ class FunctionStreams:
     def stream_at(self, order: int) -> str:
         """Returns the stream that is current at a place."""
         return self._current[order]
+
+    def left(self, node: CSTNode, end: int) -> Iterator[cst.Call]:
+        """Yields the calls that make the contexts in which a node stands and that end by then."""
+        while node in self.order:
+            if isinstance(node, cst.With) and self.end(node) <= end:
+                yield from (one.item for one in node.items if isinstance(one.item, cst.Call))
+            node = self.parents[node]
 
     def may_be_current(self, stream: str) -> bool:
         """Tells whether a caller's argument decides which stream this is."""
@@ -653,6 +663,19 @@ def _is_current(node: CSTNode) -> bool:
 def _is_default(node: CSTNode) -> bool:
     """Tells whether an expression is the default stream, on which all runs that names no other."""
     return isinstance(node, cst.Call) and last_name(node.func) == "default_stream"
+
+
+def _reads_number(call: cst.Call) -> bool:
+    """Tells whether this is `int(x.sum())` and the like."""
+    value = call.args[0].value if len(call.args) == 1 else None
+    return (
+        isinstance(call.func, cst.Name)
+        and call.func.value in NUMBERS
+        and isinstance(value, cst.Call)
+        and isinstance(value.func, cst.Attribute)
+        and value.func.attr.value in REDUCTIONS
+        and not ON_HOST.search(holder(value))
+    )
 
 
 def _is_module(node: CSTNode, part: Part) -> bool:

@@ -98,6 +98,12 @@ IN_PLACE = frozenset(
 )
 #: Calls that wait for the stream that is current, by reading a value.
 READS = frozenset({"cpu", "item", "nonzero", "tolist"})
+#: Built-in functions that read one number, on the host.
+NUMBERS = frozenset({"bool", "int", "float"})
+#: Methods whose result is a number on the device.
+REDUCTIONS = frozenset(
+    {"all", "any", "sum", "max", "min", "amax", "amin", "argmax", "count_nonzero"}
+)
 _EVENT = regex(
     r"(event|evt|fence|(\b|_)(ready|done|finished|copied|published))s?(\[.*\]|\(\))?$",
     re.IGNORECASE,

@@ -183,7 +183,7 @@ def _gitignore(path: str, folder: str) -> Patterns:
     except OSError as err:
         raise UsageError(path, f"cannot be read: {err.strerror or err}") from err
     text = content.decode("utf-8-sig", "surrogateescape")
-    return Patterns(text.split("\n"), folder, is_file=True)
+    return Patterns(text.split("\n"), folder)
 
 
 def _sibling(path: Path) -> str:

@@ -50,10 +50,10 @@ class Patterns:
 
     A walk asks for each folder before it goes in, so only the entry itself is matched here, and
     of several lines that match the last one counts. Lines that are no pattern match nothing, as
-    for git; in what a user gave (`is_file` is false) they are an error.
+    for git; in what a user gave (at `place`, a setting or an option) they are an error.
     """
 
-    def __init__(self, lines: Iterable[str], folder: str, *, is_file: bool = False) -> None:
+    def __init__(self, lines: Iterable[str], folder: str, place: str = "") -> None:
         self.folder = folder
         self._prefix = folder.rstrip(os.sep) + os.sep
         self._names: dict[str, int] = {}
@@ -64,17 +64,17 @@ class Patterns:
             if PLAIN.fullmatch(pattern):
                 self._names[pattern] = number
             elif pattern and not pattern.startswith("#"):
-                self._add(number, pattern, is_file)
+                self._add(number, pattern, place)
         self._others.reverse()
 
     def __bool__(self) -> bool:
         return bool(self._names or self._paths or self._others)
 
-    def _add(self, number: int, pattern: str, is_file: bool) -> None:
+    def _add(self, number: int, pattern: str, place: str) -> None:
         compiled = _compiled(pattern)
         if compiled is None:
-            if not is_file:
-                raise UsageError(self.folder, f"`{pattern}` is not a .gitignore pattern")
+            if place:
+                raise UsageError(place, f"expected a .gitignore pattern, got `{pattern}`")
         elif all(isinstance(part, str) for part in compiled.parts):
             path = "/".join(map(str, compiled.parts))
             self._paths.setdefault(path, []).append((number, compiled))

@@ -119,9 +119,10 @@ def _policy(request: Request, located: Located) -> Policy:
     checked = select_codes(known, selected, ignored)
     per_file = []
     for pattern, given in settings.per_file_ignores.items():
-        selectors = _from(given, _key(located, f"per-file-ignores.{pattern}"))
+        key = _key(located, f'per-file-ignores."{pattern}"')
+        selectors = _from(given, key)
         folder = os.path.abspath(located.folder)
-        per_file.append((Patterns([pattern], folder), named_codes(known, selectors)))
+        per_file.append((Patterns([pattern], folder, key), named_codes(known, selectors)))
         ignored += selectors
     contracts = contracts_for(located)
     baseline = located.folder / settings.baseline if settings.baseline else None
@@ -140,9 +141,9 @@ def _excludes(request: Request, located: Located) -> Excludes:
     settings, folder = located.settings, os.path.abspath(located.folder)
     usual = EXCLUDED if settings.exclude is None else settings.exclude
     given = (
-        Patterns(usual, folder),
-        Patterns(settings.extend_exclude, folder),
-        Patterns(request.exclude, os.getcwd()),
+        Patterns(usual, folder, _key(located, "exclude")),
+        Patterns(settings.extend_exclude, folder, _key(located, "extend-exclude")),
+        Patterns(request.exclude, os.getcwd(), "--exclude"),
     )
     return Excludes(
         patterns=tuple(one for one in given if one),

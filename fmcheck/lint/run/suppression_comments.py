@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 COMMENT = re.compile(r"#\s*fmcheck:\s*(.*?)\s*(?=\s#|$)")
 FORM = re.compile(r"(?P<verb>[\w-]*)\s*(?P<brackets>\[(?P<codes>[^\]]*)\])?[\s:-]*(?P<reason>.*)")
-WISH = "expected `ignore[CODES] reason` or `ignore-file[CODES] reason`"
+VERBS = ("ignore", "ignore-file")
 SEPARATED = re.compile(r"[\s;]")
 VISIBLE = re.compile(r"\S")
 BLANK = (tokenize.NL, tokenize.INDENT, tokenize.DEDENT, tokenize.ENDMARKER)
@@ -122,7 +122,7 @@ def _read(
             whole_file = form["verb"] == "ignore-file"
             if whole_file and scan.body is not None and line > scan.body:
                 wrong.append("`ignore-file` counts only above the first statement of the file")
-            elif form["verb"] in ("ignore", "ignore-file") and form["reason"]:
+            elif form["verb"] in VERBS and form["reason"]:
                 good = tuple(filter(codes.knows, named))
                 at = None if whole_file else line
                 yield _Suppression(at, good, form["reason"], span, match[0]), []
@@ -137,11 +137,11 @@ def _named(form: re.Match[str]) -> tuple[str, ...]:
 def _problems(form: re.Match[str], named: Sequence[str], codes: Codes) -> Iterator[str]:
     """Yields what keeps a comment from being a suppression, or one of its codes from counting."""
     verb = form["verb"]
-    if verb not in ("ignore", "ignore-file"):
-        yield f"{WISH}, got `{form[0]}`{nearest(verb, ('ignore', 'ignore-file'))}"
+    if verb not in VERBS:
+        yield f"expected `ignore` or `ignore-file`, got `{verb}`{nearest(verb, VERBS)}"
         return
     if not named:
-        yield f"`{verb}` names no code: {WISH}; a blanket `{verb}` is not supported"
+        yield f"`{verb}` names no code, so it suppresses nothing"
         return
     for code in named:
         if code in OWN_CODES:
